@@ -1,0 +1,49 @@
+# make quickstart   the main job on an embedded default, offline after installation
+# make test         style, types and every test, in an environment of its own
+# make lock         write requirements/lock.txt anew from the current environment
+
+PYTHON ?= python3
+VENV   := .venv
+PIP    := $(VENV)/bin/pip install --quiet --disable-pip-version-check
+
+.PHONY: quickstart test check format lock clean
+
+quickstart: $(VENV)/quickstart
+	$(VENV)/bin/distilvec quickstart
+
+test: $(VENV)/dev .compat/installed check
+	DISTILVEC_REQUIRE_COMPAT=1 $(VENV)/bin/python -m pytest
+
+check: $(VENV)/dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/dev
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+$(VENV)/pip:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade "pip>=25.1"
+	touch $@
+
+$(VENV)/quickstart: $(VENV)/pip pyproject.toml requirements/lock.txt
+	$(PIP) -c requirements/lock.txt -e ".[quickstart]"
+	touch $@
+
+$(VENV)/dev: $(VENV)/pip pyproject.toml requirements/lock.txt
+	$(PIP) -c requirements/lock.txt -e ".[all]" --group dev
+	touch $@ $(VENV)/quickstart
+
+# sentence-transformers 5.1.2 beside the current one: saved students must load in both
+.compat/installed: requirements/compat.txt | $(VENV)/pip
+	rm -rf .compat
+	$(PIP) --target .compat --no-deps -r requirements/compat.txt
+	touch $@
+
+lock:
+	$(VENV)/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements/lock.txt
+
+clean:
+	rm -rf $(VENV) .compat .pytest_cache .mypy_cache .ruff_cache dist

@@ -1,0 +1,1 @@
+"""Measurements against peers, in one run, as ratios."""

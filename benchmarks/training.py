@@ -1,0 +1,193 @@
+"""Training speed against sentence-transformers' trainer: same texts, same 3-layer student, batch 32, same dropout.
+
+    python -m benchmarks.training --json FILE
+
+Both sides train the same student from the same weights on the same texts towards the same teacher vectors with the
+un-squared L2 distance, AdamW (fused), learning rate 1e-4. The sides alternate, round by round, each round on its own
+share of the texts; the figure is the median round. After the last round both are measured on the same held-out texts.
+The peer is `SentenceTransformerTrainer` with `EmbedDistillLoss("l2")` and precomputed labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import logging
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.losses import EmbedDistillLoss
+
+from benchmarks.texts import sample_texts
+from distilvec.data.corpus import Corpus
+from distilvec.objective import Sizes, build_objective
+from distilvec.recipe import (
+    CorpusSection,
+    MethodSection,
+    Recipe,
+    ScheduleSection,
+    SourceSection,
+    StudentSection,
+    TeacherSection,
+    TrainSection,
+)
+from distilvec.run import Run, build_token_store
+from distilvec.students.encoder import Encoder
+from distilvec.train.data import CachedTeacher, TrainingData
+from distilvec.train.loop import Loop
+
+BATCH = 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--texts", type=int, default=1280, help="texts a round")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--data", type=Path, default=None, help="english_text.jsonl.gz; generated texts where it is absent")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], nargs="+", default=["fp32", "bf16"])
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["DISTILVEC_CACHE"] = folder
+        result = measure(Path(folder), arguments)
+    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
+
+
+def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    texts, origin = sample_texts(arguments.texts * arguments.repeats + 1024, arguments.data)
+    (folder / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    run = Run(make_recipe(folder / "texts.txt"), folder / "run")
+    corpus, student = run.corpus, run.student()
+    run.fill()
+    width = run.facts.width
+    result: dict[str, Any] = {
+        "texts": origin,
+        "texts_a_round": arguments.texts,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    result["matmul_gflops"] = {"fp32": matmul_rate(torch.float32), "bf16": matmul_rate(torch.bfloat16)}
+    for precision in arguments.precision:
+        ours, peer = Ours(run, copy.deepcopy(student), precision), Peer(run, copy.deepcopy(student), precision)
+        rounds = np.array_split(corpus.train_rows[: arguments.texts * arguments.repeats], arguments.repeats)
+        rates: dict[str, list[float]] = {"ours": [], "peer": []}
+        for rows in [rounds[0][: 8 * BATCH], *rounds]:  # the first, short one warms up
+            rates["ours"].append(len(rows) / ours.train(rows))
+            rates["peer"].append(len(rows) / peer.train(rows))
+        medians = {name: statistics.median(values[1:]) for name, values in rates.items()}
+        losses = {"ours": held_out(run, ours.model, width), "peer": held_out(run, peer.model, width)}
+        flops = 6 * body_parameters(student) * float(ours.tokens.lengths[corpus.train_rows].mean()) * medians["ours"]
+        result[precision] = {
+            "texts_per_second": medians,
+            "rounds": {name: values[1:] for name, values in rates.items()},
+            "held_out_distance": losses,
+            "loss_ratio": losses["ours"] / losses["peer"],
+            "share_of_matmul_rate": flops / 1e9 / result["matmul_gflops"][precision],
+        }
+        result[f"ratio_{precision}"] = medians["ours"] / medians["peer"]
+    return result
+
+
+def make_recipe(texts: Path) -> Recipe:
+    return Recipe(
+        name="benchmark",
+        teacher=TeacherSection(model="all-MiniLM-L6-v2"),
+        student=StudentSection(model="teacher", layers=[0, 2, 5]),
+        corpus=CorpusSection(sources=[SourceSection(path=texts)], holdout_batches=16),
+        method=MethodSection(name="redact"),
+    )
+
+
+class Ours:
+    """distilvec's loop, fed by its own corpus, tokens and cache."""
+
+    def __init__(self, run: Run, model: SentenceTransformer, precision: str) -> None:
+        self.run, self.model, self.precision, self.rounds = run, model, precision, 0
+        self.tokens = build_token_store(run.root, run.corpus, model)
+        self.encoder = Encoder(model)
+
+    def train(self, rows: np.ndarray) -> float:
+        self.rounds += 1
+        objective = build_objective("redact", {}, {}, Sizes(self.encoder.hidden_width, self.encoder.layers, self.run.facts.width))
+        teacher = CachedTeacher(self.run.cache, self.run.corpus.keys, objective.teacher_wants)
+        data = TrainingData(self.run.corpus, self.tokens, teacher, np.sort(rows), self.run.corpus.holdout_rows[:1])
+        section = TrainSection(
+            epochs=1, schedule=ScheduleSection(name="constant"), precision=self.precision, device="cpu", checkpoint_minutes=60
+        )  # type: ignore[arg-type]
+        loop = Loop(self.encoder, objective, data, section, self.run.folder / f"{self.precision}-{self.rounds}", "benchmark")
+        loop._checkpoint = lambda: None  # type: ignore[method-assign]  (the peer saves nothing either)
+        began = time.perf_counter()
+        loop.run()
+        return time.perf_counter() - began
+
+
+class Peer:
+    """sentence-transformers' trainer with precomputed labels."""
+
+    def __init__(self, run: Run, model: SentenceTransformer, precision: str) -> None:
+        self.run, self.model, self.precision = run, model, precision
+
+    def train(self, rows: np.ndarray) -> float:
+        corpus: Corpus = self.run.corpus
+        vectors = self.run.cache.read(self.run.cache.positions(corpus.keys[rows]))
+        dataset = Dataset.from_dict({"text": corpus.texts(rows), "label": vectors}).with_format("torch")
+        arguments = SentenceTransformerTrainingArguments(
+            output_dir=str(self.run.folder / "peer"),
+            num_train_epochs=1,
+            per_device_train_batch_size=BATCH,
+            learning_rate=1e-4,
+            lr_scheduler_type="constant",
+            weight_decay=0.01,
+            max_grad_norm=0.0,
+            bf16=self.precision == "bf16",
+            use_cpu=True,
+            optim="adamw_torch_fused",
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            seed=0,
+        )
+        trainer = SentenceTransformerTrainer(self.model, arguments, train_dataset=dataset, loss=EmbedDistillLoss(self.model, "l2"))
+        began = time.perf_counter()
+        trainer.train()
+        return time.perf_counter() - began
+
+
+def held_out(run: Run, model: SentenceTransformer, width: int) -> float:
+    """Mean distance to the teacher on the held-out texts, in fp32, by sentence-transformers' own encode."""
+    rows = run.corpus.holdout_rows
+    teacher = run.cache.read(run.cache.positions(run.corpus.keys[rows]))
+    student = model.eval().encode(run.corpus.texts(rows), show_progress_bar=False)
+    return float(np.linalg.norm(student - teacher, axis=1).mean())
+
+
+def body_parameters(model: SentenceTransformer) -> int:
+    """Parameters that are multiplied for every token: the matrices of the layers."""
+    return sum(p.numel() for p in model[0].auto_model.encoder.parameters() if p.ndim == 2)
+
+
+def matmul_rate(dtype: torch.dtype, size: int = 2048) -> float:
+    """Measured rate of a large matrix product in GFLOP/s (best of five)."""
+    a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        a @ b
+        times.append(time.perf_counter() - began)
+    return 2 * size**3 / min(times) / 1e9
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Where the built-in recipes are: inside the installed package, or beside `src/` in a checkout."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from distilvec.errors import DistilvecError
+
+
+def recipe_folder() -> Path:
+    """The folder of the built-in recipes."""
+    installed = Path(__file__).parent / "recipes"
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "recipes"
+
+
+def recipe_files() -> list[Path]:
+    """The built-in recipes, sorted by name."""
+    return sorted(recipe_folder().glob("*.yaml"))
+
+
+def recipe_file(name: str) -> Path:
+    """A recipe by path or built-in name; DistilvecError with the nearest name otherwise."""
+    if name.endswith((".yaml", ".yml")) or Path(name).is_file():
+        path = Path(name)
+        builtin = recipe_folder() / path.name
+        return builtin if not path.exists() and path.parts[0] == "recipes" and builtin.exists() else path
+    known = {path.stem: path for path in recipe_files()}
+    if name not in known:
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+        raise DistilvecError(f"no recipe '{name}'{hint}. Built-in: {', '.join(known)}; or give a path ending in .yaml.")
+    return known[name]

@@ -1,0 +1,1 @@
+"""Texts: reading, mixing, tokenising, batching."""

@@ -1,0 +1,1 @@
+"""Scores on local tasks, standard and asymmetric."""

@@ -1,0 +1,129 @@
+"""The four kinds of local task as plain data. load.py reads them from files; they can be made in memory as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from distilvec.errors import DistilvecError
+from distilvec.recipe import Role
+
+
+@dataclass(frozen=True)
+class StsTask:
+    """Sentence pairs with a graded similarity. `gold` is float64 [rows], on any scale: only order and proportion count."""
+
+    type: ClassVar[str] = "sts"
+    name: str
+    first: list[str]
+    second: list[str]
+    gold: np.ndarray[Any, Any]
+    role: Role = "document"
+
+
+@dataclass(frozen=True)
+class ClassificationTask:
+    """Labelled texts: a classifier is fitted to the vectors of the training rows and scored on the test rows."""
+
+    type: ClassVar[str] = "classification"
+    name: str
+    train_texts: list[str]
+    train_labels: list[str]
+    test_texts: list[str]
+    test_labels: list[str]
+    role: Role = "document"
+
+
+@dataclass(frozen=True)
+class PairTask:
+    """Sentence pairs that match or do not. `positive` is bool [rows]."""
+
+    type: ClassVar[str] = "pair"
+    name: str
+    first: list[str]
+    second: list[str]
+    positive: np.ndarray[Any, Any]
+    role: Role = "document"
+
+
+@dataclass(frozen=True)
+class RetrievalTask:
+    """Queries, documents and what is relevant. Make it with `make_retrieval`, which checks and orders the parts.
+
+    Documents stand in descending order of their ids, the order in which trec_eval ranks documents of equal score.
+    `judged` is int64 [pairs, 2], distinct (query row, document row); `gains` float64 [pairs], above 0 = relevant.
+    `untitled` holds the texts of documents that are embedded with their title; they are not embedded themselves.
+    """
+
+    type: ClassVar[str] = "retrieval"
+    name: str
+    document_ids: list[str]
+    documents: list[str]
+    query_ids: list[str]
+    queries: list[str]
+    judged: np.ndarray[Any, Any]
+    gains: np.ndarray[Any, Any]
+    untitled: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+Task = StsTask | ClassificationTask | PairTask | RetrievalTask
+
+
+def task_texts(task: Task) -> Iterator[str]:
+    """Every text a task is scored on: test rows, queries, documents with and without title; not what a classifier is fitted to."""
+    if isinstance(task, ClassificationTask):
+        yield from task.test_texts
+    elif isinstance(task, RetrievalTask):
+        yield from task.queries
+        yield from task.documents
+        yield from task.untitled
+    else:
+        yield from task.first
+        yield from task.second
+
+
+def make_retrieval(
+    name: str,
+    documents: Mapping[str, str],
+    queries: Mapping[str, str],
+    judgements: Mapping[tuple[str, str], float],
+    untitled: Sequence[str] = (),
+    origin: str = "",
+) -> RetrievalTask:
+    """A retrieval task from texts by id and gains by (query id, document id).
+
+    Queries without a relevant document (gain above 0) are left out, as they have no nDCG. Judgements that name
+    unknown ids are left out and counted in the task's `warnings`; DistilvecError if none is left.
+    """
+    known = {pair: gain for pair, gain in judgements.items() if pair[0] in queries and pair[1] in documents}
+    relevant = {query for (query, _), gain in known.items() if gain > 0}
+    where = origin or name
+    if not relevant:
+        reason = f"none of its {len(judgements)} pairs names a known query and document" if not known else "no pair has a score above 0"
+        example = f" (first pair: {next(iter(judgements))})" if judgements else ""
+        raise DistilvecError(f"{where}: no query has a relevant document: {reason}{example}. Check that the ids match.")
+    if not any(text.strip() for text in documents.values()):
+        raise DistilvecError(f"{where}: all {len(documents)} documents are empty; expected texts in column text.")
+    document_ids, query_ids = sorted(documents, reverse=True), [query for query in queries if query in relevant]
+    document_rows, query_rows = ({key: row for row, key in enumerate(keys)} for keys in (document_ids, query_ids))
+    pairs = [(query_rows[query], document_rows[document], gain) for (query, document), gain in known.items() if query in relevant]
+    warnings = []
+    if unknown := len(judgements) - len(known):
+        warnings.append(f"{unknown} of {len(judgements)} judgements name ids that are not in corpus or queries; left out")
+    if idle := len(queries) - len(query_ids):
+        warnings.append(f"{idle} of {len(queries)} queries have no relevant document; left out")
+    return RetrievalTask(
+        name,
+        document_ids,
+        [documents[key] for key in document_ids],
+        query_ids,
+        [queries[key] for key in query_ids],
+        np.array([pair[:2] for pair in pairs], dtype=np.int64),
+        np.array([pair[2] for pair in pairs], dtype=np.float64),
+        tuple(untitled),
+        tuple(warnings),
+    )

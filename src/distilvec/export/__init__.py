@@ -1,0 +1,1 @@
+"""Students as folders that other tools load."""

@@ -1,0 +1,1 @@
+"""Pure functions of tensors: one value per example, the equation cited on the line."""

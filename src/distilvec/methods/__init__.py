@@ -1,0 +1,1 @@
+"""One file is one paper; the file's name is the method's name."""

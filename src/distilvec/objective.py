@@ -1,0 +1,114 @@
+"""What a method is: an Objective that declares what it wants and turns it into named, per-example terms.
+
+A new paper is one file `methods/yours.py` that defines exactly one Objective; the recipe's method.name is the file's
+name (or a path to a file elsewhere), and the constructor's keywords are the recipe's method.options.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.errors import DistilvecError
+
+Terms = dict[str, Float[Tensor, " batch"]]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What an objective may need to know to build its own parameters."""
+
+    student_width: int  # of the student's hidden states
+    student_layers: int
+    teacher_width: int  # of the teacher's embedding, which is also the student's embedding width
+    normalized: bool = True  # the teacher's vectors have unit length
+    teacher_hidden_width: int | None = None  # None where the teacher is a table of vectors or an API
+    teacher_layers: int | None = None
+
+
+class Objective(nn.Module):
+    """A method. Never runs a model: it declares its wants and receives them.
+
+    Subclasses set `student_wants`, `teacher_wants` and `weights` in `__init__(self, sizes, **options)` and implement
+    `forward`. Parameters that only help training live here; what ships lives in the student.
+    """
+
+    student_wants: Wants = Wants(embedding=True)
+    teacher_wants: Wants = Wants(embedding=True)
+    in_batch: bool = False  # compares examples with each other: needs batches of a fixed number of rows
+    weights: dict[str, float]
+    citation: str = ""  # BibTeX, printed in the model card
+
+    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+        """Named, unweighted terms, one value per example."""
+        raise TypeError(f"{type(self).__name__} does not implement forward")
+
+
+def total(terms: Terms, weights: dict[str, float]) -> Float[Tensor, ""]:
+    """The loss: the weighted sum of the terms' means. The one place where terms are reduced and weighted."""
+    return torch.stack([weights[name] * values.mean() for name, values in terms.items()]).sum()
+
+
+def build_objective(name: str, options: dict[str, Any], weights: dict[str, float], sizes: Sizes) -> Objective:
+    """The method `name` with its options; DistilvecError for an unknown method, option or term."""
+    method = method_class(name)
+    known = list(inspect.signature(method.__init__).parameters)[2:]
+    _refuse_unknown(options, known, f"method.options of {name}", "option")
+    objective = method(sizes, **options)
+    _refuse_unknown(weights, objective.weights, f"method.weights of {name}", "term")
+    objective.weights = {**objective.weights, **weights}
+    return objective
+
+
+def method_class(name: str) -> type[Objective]:
+    """The one Objective that the method's file defines."""
+    module = _method_module(name)
+    found = [c for _, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, Objective) and c.__module__ == module.__name__]
+    if len(found) != 1:
+        raise DistilvecError(f"[method.name] {name}: a method's file defines exactly one Objective; found {[c.__name__ for c in found]}.")
+    return found[0]
+
+
+def method_names() -> list[str]:
+    """The methods that ship with distilvec: the files in methods/."""
+    folder = Path(__file__).parent / "methods"
+    return sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+
+
+def _method_module(name: str) -> ModuleType:
+    if name.endswith(".py"):
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise DistilvecError(f"[method.name] no such file: {path}")
+        spec = importlib.util.spec_from_file_location(f"distilvec_method_{path.stem}", path)
+        if spec is None or spec.loader is None:
+            raise DistilvecError(f"[method.name] {path} cannot be imported as Python")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    if name not in method_names():
+        nearest = difflib.get_close_matches(name, method_names(), n=1)
+        hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+        raise DistilvecError(f"[method.name] no method '{name}'{hint}. Known: {', '.join(method_names())}, or a path to a .py file.")
+    return importlib.import_module(f"distilvec.methods.{name}")
+
+
+def _refuse_unknown(given: Iterable[str], known: Iterable[str], where: str, kind: str) -> None:
+    known = list(known)
+    for key in given:
+        if key not in known:
+            nearest = difflib.get_close_matches(key, known, n=1)
+            hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+            raise DistilvecError(f"[{where}] no {kind} '{key}'{hint} Known: {', '.join(known) or 'none'}.")

@@ -1,0 +1,48 @@
+"""Results as tables on standard output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from distilvec.evaluation.evaluate import Score, scores_table
+
+if TYPE_CHECKING:
+    from distilvec.run import RunResult
+
+
+def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; the first column left-aligned, the others right-aligned if there are several."""
+    table = Table(show_edge=False, pad_edge=False)
+    for number, name in enumerate(header):
+        table.add_column(name, justify="right" if number and len(header) > 2 else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def show_scores(scores: dict[str, list[Score]]) -> None:
+    """One row a task, one column a model, with the average and what is retained of the teacher."""
+    header, *rows = scores_table(scores, reference="teacher" if "teacher" in scores else None)
+    show_table(header, rows)
+
+
+def show_result(result: RunResult) -> None:
+    """What a newcomer wants to know at the end of a run: figures, where everything is, how to load the student."""
+    data = result.data
+    if result.scores:
+        show_scores(result.scores)
+    student, teacher = data["student"], data["teacher"]
+    size = f"{student['parameters'] / 1e6:.1f} M parameters"
+    if teacher["parameters"]:
+        size += f" (teacher: {teacher['parameters'] / 1e6:.1f} M)"
+    distance = result.distance
+    print(f"\nstudent   {size}")
+    print(f"distance  {distance['distance']:.4f} to the teacher on held-out texts ({distance['untrained_distance']:.4f} before training)")
+    print(f"run       {result.folder}")
+    print("\nfrom sentence_transformers import SentenceTransformer")
+    print(f'student = SentenceTransformer("{result.folder / "student"}")')
+    print('vectors = student.encode_query(["a text to search for"])')

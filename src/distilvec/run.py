@@ -1,0 +1,376 @@
+"""plan → corpus → cache → train → evaluate: each stage is skipped when what it depends on has not changed.
+
+root (cache.root)              shared by all runs
+  corpora/<fingerprint>/       texts, keys, hold-out
+  tokens/<fingerprint>/        the student's tokens of a corpus
+  teachers/<name-fingerprint>/ teacher vectors
+run folder
+  recipe.yaml  metrics.jsonl  checkpoint/  student/ (best)  last/  distillation.json  report.json
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentence_transformers
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+
+import distilvec
+from distilvec import recipe as recipes
+from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
+from distilvec.data.docstrings import write_retrieval_task
+from distilvec.data.tokens import TokenStore, build_tokens
+from distilvec.errors import DistilvecError
+from distilvec.evaluation.evaluate import Memo, Score, average, evaluate, retention
+from distilvec.evaluation.suite import load_suite, suite_fingerprint, suite_texts
+from distilvec.evaluation.tasks import Task
+from distilvec.export.portable import save_student
+from distilvec.objective import Objective, Sizes, build_objective
+from distilvec.progress import progress, say
+from distilvec.recipe import Recipe
+from distilvec.report.card import model_card
+from distilvec.students.build import TeacherFacts, build_student
+from distilvec.students.encoder import Encoder
+from distilvec.teachers.cache import TeacherCache
+from distilvec.teachers.local import LocalTeacher, load_teacher, resolve_model, wrap_model
+from distilvec.teachers.precompute import fill_cache
+from distilvec.teachers.vectors import VectorsTeacher, fill_from_table
+from distilvec.train.checkpoint import Progress
+from distilvec.train.data import CachedTeacher, TrainingData
+from distilvec.train.loop import Loop
+
+UNLIMITED = 1_000_000
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run leaves: its folder, the held-out distances and the scores by column."""
+
+    folder: Path
+    state: Progress
+    distance: dict[str, float]
+    scores: dict[str, list[Score]]
+    data: dict[str, Any]
+
+
+class Run:
+    """One recipe in one folder. Stages are lazy: asking for `data` builds the corpus, fills the cache and tokenises."""
+
+    def __init__(self, recipe: Recipe, folder: Path, restart: bool = False) -> None:
+        self.recipe, self.folder, self.restart = recipe, folder, restart
+        default = Path(os.environ.get("DISTILVEC_CACHE", Path.home() / ".cache" / "distilvec"))
+        self.root = (recipe.cache.root or default).expanduser()
+
+    # -- what the stages build ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def teacher(self) -> LocalTeacher | VectorsTeacher:
+        """The teacher, loaded; `release_teacher` frees it before training."""
+        section = self.recipe.teacher
+        return VectorsTeacher(section) if section.vectors else load_teacher(section, self.recipe.train.device)
+
+    @cached_property
+    def facts(self) -> TeacherFacts:
+        """What the student must know of the teacher."""
+        teacher, section = self.teacher, self.recipe.teacher
+        model = resolve_model(section.model) if section.model else None
+        return TeacherFacts(
+            teacher.width, teacher.normalized, teacher.max_length or UNLIMITED, teacher.prompts, model, teacher.name, section.revision
+        )
+
+    @cached_property
+    def tasks(self) -> list[Task]:
+        """The evaluation suite; empty where the recipe names none."""
+        section = self.recipe.evaluation
+        if section.builtin:
+            folder = self.root / "suites" / section.builtin
+            write_retrieval_task(folder, seed=0)
+            return load_suite(folder / "suite.yaml")
+        return load_suite(section.suite) if section.suite else []
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The training texts, with no text of the evaluation suite among them."""
+        section, prompts, size = self.recipe.corpus, self.facts.prompts, self.recipe.train.batch_size
+        excluded = list(suite_texts(self.tasks)) if section.exclude_evaluation else []
+        name = corpus_fingerprint(section, prompts, size, excluded_fingerprint(excluded))
+        corpus = build_corpus(section, prompts, size, self.root / "corpora" / name, excluded, _teller())
+        say(_corpus_line(corpus.report))
+        return corpus
+
+    @cached_property
+    def cache(self) -> TeacherCache:
+        """The teacher cache, opened or created (not yet filled)."""
+        manifest, section = self.teacher.manifest(), self.recipe.cache
+        manifest = manifest.stored_as(section.dtype)
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", self.teacher.name).strip("-")
+        folder = section.path or self.root / "teachers" / f"{slug}-{manifest.fingerprint}"
+        return TeacherCache.create_or_open(folder, manifest, section.shard_rows)
+
+    def fill(self) -> TeacherCache:
+        """The teacher cache, filled with every row of the corpus."""
+        teacher = self.teacher
+        if isinstance(teacher, VectorsTeacher):
+            fill_from_table(self.cache, self.corpus, teacher)
+        else:
+            with progress("teacher", len(self.corpus), "texts") as advance:
+                fill_cache(self.cache, self.corpus, teacher, lambda done, total: advance(done, ""))
+        return self.cache
+
+    def data(self, model: SentenceTransformer, objective: Objective) -> TrainingData:
+        """Corpus, tokens and cached teacher vectors, ready for the loop."""
+        cache = self.fill()
+        tokens = build_token_store(self.root, self.corpus, model)
+        teacher = CachedTeacher(cache, self.corpus.keys, objective.teacher_wants)
+        return TrainingData(self.corpus, tokens, teacher, self.corpus.train_rows, self.corpus.holdout_rows)
+
+    def student(self) -> SentenceTransformer:
+        """The untrained student; the same every time."""
+        return build_student(self.recipe.student, self.facts, self.recipe.train.seed)
+
+    def objective(self, encoder: Encoder) -> Objective:
+        """The recipe's method for this student and teacher; its own parameters are drawn from the seed."""
+        method = self.recipe.method
+        sizes = Sizes(encoder.hidden_width, encoder.layers, self.facts.width, self.facts.normalized)
+        torch.manual_seed(self.recipe.train.seed)
+        objective = build_objective(method.name, method.options, method.weights, sizes)
+        if objective.in_batch and self.recipe.train.max_tokens:
+            raise DistilvecError(
+                f"[train.max_tokens] {method.name} compares the texts of a batch with each other, so batches need a fixed number of rows. "
+                "Remove max_tokens and set batch_size."
+            )
+        return objective
+
+    # -- the stages --------------------------------------------------------------------------------------------------
+
+    def execute(self) -> RunResult:
+        """Everything the recipe says; a stage whose inputs have not changed is not run again."""
+        self._claim_folder()
+        state, distance = self.train()
+        scores = self.evaluate()
+        distillation = self.describe(state, distance, scores)
+        model = SentenceTransformer(str(self.folder / "student"), device="cpu")
+        save_student(model, self.folder / "student", distillation, model_card(distillation))
+        _write_json(self.folder / "distillation.json", distillation)
+        return RunResult(self.folder, state, distance, scores, distillation)
+
+    def train(self) -> tuple[Progress, dict[str, float]]:
+        """Train, or take the finished student that is there; the best student's held-out distance comes with it."""
+        model = self.student()
+        encoder = Encoder(model)
+        objective = self.objective(encoder)
+        data = self.data(model, objective)
+        mark = self._train_fingerprint()
+        self._release_teacher()
+
+        def save(name: str) -> None:
+            partial = {"method": self.recipe.method.name, "teacher": self.facts.name, "complete": False}
+            save_student(model, self.folder / name, partial, f"# {self.recipe.name}\n\nTraining has not finished.\n")
+
+        loop = Loop(encoder, objective, data, self.recipe.train, self.folder, mark, save_best=lambda: save("student"))
+        if not loop.state.finished:
+            say(
+                f"training {_millions(encoder)} parameters: {loop.total_steps:,} steps, {loop.accelerator.device}, {loop.accelerator.mixed_precision}"
+            )
+            state = loop.run()
+            if not state.finished:
+                raise DistilvecError(
+                    f"stopped at step {state.step:,} of {loop.total_steps:,}. Run the same command again to go on from there."
+                )
+            save("last")
+        return loop.state, best_distance(self.folder / "metrics.jsonl")
+
+    def evaluate(self) -> dict[str, list[Score]]:
+        """Scores of teacher, untrained and trained student, and of both together; kept in report.json."""
+        if not self.tasks:
+            return {}
+        mark = recipes.fingerprint(self._train_fingerprint(), suite_fingerprint(self.tasks))
+        path = self.folder / "report.json"
+        if path.exists() and (kept := json.loads(path.read_text(encoding="utf-8")))["fingerprint"] == mark:
+            return {name: [Score(**score) for score in scores] for name, scores in kept["scores"].items()}
+        budget, prompts = self.recipe.evaluation.batch_tokens, self.facts.prompts
+        student = wrap_model(SentenceTransformer(str(self.folder / "student"), device="cpu"), "student", budget, prompts)
+        untrained = wrap_model(self.student(), "untrained", budget, prompts)
+        teacher = self.teacher if isinstance(self.teacher, LocalTeacher) else None
+        scores = compare(self.tasks, student, untrained, teacher)
+        _write_json(path, {"fingerprint": mark, "scores": {name: [asdict(s) for s in column] for name, column in scores.items()}})
+        return scores
+
+    def describe(self, state: Progress, distance: dict[str, float], scores: dict[str, list[Score]]) -> dict[str, Any]:
+        """distillation.json: teacher, data, method, training, figures, versions."""
+        recipe, teacher = self.recipe, self.teacher
+        student = SentenceTransformer(str(self.folder / "student"), device="cpu")
+        objective = self.objective(Encoder(student))
+        embeddings = sum(p.numel() for p in student[0].auto_model.get_input_embeddings().parameters())
+        parameters = sum(p.numel() for p in student.parameters())
+        return {
+            "name": recipe.name,
+            "teacher": {
+                "name": teacher.name,
+                "model": recipe.teacher.model,
+                "fingerprint": self.cache.manifest.fingerprint,
+                "width": teacher.width,
+                "normalized": teacher.normalized,
+                "prompts": teacher.prompts,
+                "parameters": sum(p.numel() for p in teacher.model.parameters()) if isinstance(teacher, LocalTeacher) else None,
+            },
+            "student": {
+                "model": recipe.student.model,
+                "layers": student[0].auto_model.config.get_text_config().num_hidden_layers,
+                "parameters": parameters,
+                "embedding_parameters": embeddings,
+                "width": student.get_embedding_dimension(),
+                "max_length": student.max_seq_length,
+                "pooling": recipe.student.pooling,
+            },
+            "data": {"fingerprint": self.corpus.fingerprint, **self.corpus.report, "languages": self.corpus.languages},
+            "method": {**recipe.method.model_dump(), "weights": objective.weights, "citation": objective.citation, "paper": recipe.paper},
+            "training": {
+                **recipe.train.model_dump(mode="json"),
+                "steps": state.step,
+                "texts": state.texts,
+                "seconds": round(state.seconds, 1),
+            },
+            "metrics": {**distance, "best_epoch": state.best_epoch},
+            "scores": {name: [{"task": s.task, "metric": s.metric, "value": s.value} for s in column] for name, column in scores.items()},
+            "retention": {name: retention(column, scores["teacher"]) for name, column in scores.items()} if "teacher" in scores else {},
+            "averages": {name: average(column) for name, column in scores.items()},
+            "versions": versions(),
+        }
+
+    # -- bookkeeping -------------------------------------------------------------------------------------------------
+
+    def _claim_folder(self) -> None:
+        """Write recipe.yaml; a folder that holds the training of another recipe is refused unless `restart`."""
+        path, mark = self.folder / "recipe.yaml", self.folder / "train.fingerprint"
+        found, wanted = mark.read_text().strip() if mark.exists() else None, self._train_fingerprint()
+        if found not in (None, wanted) and not self.restart:
+            changed = ", ".join(_changed_keys(path, self.recipe)) or "its files changed"
+            raise DistilvecError(
+                f"{self.folder} holds a run of another recipe or other data ({changed}). "
+                "Choose another folder (--out) or start over (--restart)."
+            )
+        if self.restart or found != wanted:
+            for name in ("checkpoint/state.safetensors", "metrics.jsonl", "report.json", "distillation.json"):
+                (self.folder / name).unlink(missing_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(recipes.dump(self.recipe), encoding="utf-8")
+        mark.write_text(wanted + "\n")
+
+    def _train_fingerprint(self) -> str:
+        """Changes when anything that changes the trained weights does."""
+        train = self.recipe.train.model_dump(mode="json")
+        for name in ("logging_steps", "checkpoint_minutes", "checkpoint_steps", "trackers"):
+            train.pop(name)
+        sections = [self.recipe.student.model_dump(mode="json"), self.recipe.method.model_dump(mode="json"), train]
+        return recipes.fingerprint(self.cache.manifest.fingerprint, self.corpus.fingerprint, *sections)
+
+    def _release_teacher(self) -> None:
+        """Free the teacher's memory; it is loaded again for evaluation."""
+        assert self.facts and self.cache
+        self.__dict__.pop("teacher", None)
+        gc.collect()
+
+
+def compare(
+    tasks: list[Task], student: LocalTeacher, untrained: LocalTeacher | None = None, teacher: LocalTeacher | None = None
+) -> dict[str, list[Score]]:
+    """Scores by column: teacher, untrained, student, asymmetric (student queries, teacher documents)."""
+    pairs: dict[str, tuple[LocalTeacher, LocalTeacher]] = {}
+    if teacher is not None:
+        pairs["teacher"] = (teacher, teacher)
+    if untrained is not None:
+        pairs["untrained"] = (untrained, untrained)
+    pairs["student"] = (student, student)
+    if teacher is not None and teacher.width == student.width:
+        pairs["asymmetric"] = (student, teacher)
+    memo, scores = Memo(), {}
+    with progress("evaluating", len(pairs) * len(tasks), "tasks") as advance:
+        for number, (name, (query, document)) in enumerate(pairs.items()):
+
+            def tell(task: str, done: int, total: int, number: int = number, name: str = name) -> None:
+                advance(number * len(tasks) + done, f"{name}: {task}")
+
+            scores[name] = evaluate(tasks, query, document, memo, tell)
+    return scores
+
+
+def build_token_store(root: Path, corpus: Corpus, model: SentenceTransformer) -> TokenStore:
+    """The student's tokens of the corpus, kept below `root` by content."""
+    tokenizer, length = model.tokenizer, model.max_seq_length
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    name = recipes.fingerprint(corpus.fingerprint, length, backend.to_str() if backend else repr(tokenizer))
+    return build_tokens(corpus, tokenizer, length, root / "tokens" / name, _teller())
+
+
+def best_distance(metrics: Path) -> dict[str, float]:
+    """The smallest held-out distance of a run with its cosine, and the distance before training."""
+    from distilvec.train.metrics import read_metrics
+
+    lines = [line for line in read_metrics(metrics) if "eval/distance" in line]
+    best = min(lines[1:] or lines, key=lambda line: float(line["eval/distance"]))
+    return {"distance": best["eval/distance"], "cosine": best["eval/cosine"], "untrained_distance": lines[0]["eval/distance"]}
+
+
+def versions() -> dict[str, str]:
+    """The versions that made a student."""
+    return {
+        "distilvec": distilvec.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "sentence-transformers": sentence_transformers.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def _changed_keys(path: Path, recipe: Recipe) -> list[str]:
+    """Dotted keys whose value differs from the recipe that is kept in the folder."""
+    if not path.exists():
+        return []
+
+    def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+        if not isinstance(tree, dict):
+            return {prefix: tree}
+        return {k: v for name, part in tree.items() for k, v in flat(part, f"{prefix}.{name}".lstrip(".")).items()}
+
+    before, now = flat(recipes.read_tree(path)), flat(recipe.model_dump(mode="json"))
+    return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+
+
+def _teller() -> Any:
+    """A progress callback for stages whose size is not known beforehand: a line every 200,000 rows."""
+    last: dict[str, int] = {}
+
+    def tell(stage: str, rows: int) -> None:
+        if rows // 200_000 > last.get(stage, 0):
+            last[stage] = rows // 200_000
+            say(f"{stage}: {rows:,} rows")
+
+    return tell
+
+
+def _corpus_line(report: dict[str, Any]) -> str:
+    dropped = ", ".join(f"{report[name]:,} {name.replace('_', ' ')}" for name in ("duplicates", "empty", "excluded") if report.get(name))
+    return f"corpus: {report['kept']:,} texts, {report['holdout']:,} held out" + (f"; dropped {dropped}" if dropped else "")
+
+
+def _millions(module: torch.nn.Module) -> str:
+    return f"{sum(p.numel() for p in module.parameters()) / 1e6:.1f} M"
+
+
+def _write_json(path: Path, content: Any) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+    temporary.replace(path)

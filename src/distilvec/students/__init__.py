@@ -1,0 +1,1 @@
+"""Students: building, cutting, encoding."""

@@ -1,0 +1,217 @@
+"""The student before training: a backbone in fp32, a pooling, and what leads into the teacher's space.
+
+Whatever the teacher does, the student is backbone -> pooling -> linear layer without bias to the teacher's width (where
+the widths differ) -> normalisation (where the teacher normalises): stock modules that load everywhere.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from distilvec.errors import DistilvecError
+from distilvec.recipe import Role, StudentSection
+from distilvec.students.layers import choose_layers, cut_layers, rebuild
+from distilvec.teachers.local import resolve_model
+
+ROLES: tuple[Role, ...] = ("query", "document")
+UNREADABLE = (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError)
+# settings of transformers 4 that transformers 5 still takes, though its configurations no longer list them
+EARLIER = {"rope_theta", "rope_scaling", "rope_local_base_freq", "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers"}
+EARLIER |= {"sliding_window_pattern", "torch_dtype", "architectures"}
+UNLIMITED = 1_000_000  # tokenizers without a limit of their own state a huge number
+
+
+@dataclass(frozen=True)
+class TeacherFacts:
+    """What a student must know of its teacher: the space it lives in, and where its backbone is."""
+
+    width: int
+    normalized: bool
+    max_length: int
+    prompts: dict[Role, str] = field(default_factory=dict)
+    model: str | None = None
+    name: str = "teacher"
+    revision: str | None = None
+
+
+def build_student(section: StudentSection, teacher: TeacherFacts, seed: int) -> SentenceTransformer:
+    """The untrained student, in fp32 on the CPU.
+
+    Weights that do not come from a checkpoint (a fresh backbone, the linear layer: torch's own initialisation) are drawn
+    from `seed`; torch's global generator is left as it was. The student has its own tokenizer, the teacher's prompts and
+    cosine similarity.
+    Errors: DistilvecError for a model that cannot be found or read, layers or a length it does not have, a tokenizer
+    that does not fit.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        transformer = fresh_transformer(section) if section.config is not None else load_transformer(section, teacher)
+        backbone = transformer.auto_model
+        if section.layers is not None:
+            total = backbone.config.get_text_config().num_hidden_layers
+            backbone = cut_layers(backbone, choose_layers(section.layers, total))
+        if section.dropout is not None:
+            backbone = with_dropout(backbone, section.dropout)
+        transformer.model = backbone
+        _settle_tokenizer(transformer.tokenizer, backbone)
+        transformer.max_seq_length = choose_length(section.max_length, transformer, teacher)
+        width = backbone.config.get_text_config().hidden_size
+        modules = [transformer, Pooling(width, section.pooling)]
+        if section.dense == "always" or width != teacher.width:
+            modules.append(Dense(width, teacher.width, bias=False, activation_function=nn.Identity()))
+        if teacher.normalized:
+            modules.append(Normalize())
+    prompts = {role: teacher.prompts.get(role, "") for role in ROLES}
+    student = SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name="cosine", device="cpu")
+    return student.float().eval()
+
+
+def load_transformer(section: StudentSection, teacher: TeacherFacts) -> Transformer:
+    """The first module of a SentenceTransformer folder or id, or a plain Hugging Face model as one; fp32."""
+    name, revision = section.model, section.revision
+    if name == "teacher":
+        name, revision = teacher.model, revision or teacher.revision
+        if name is None:
+            raise DistilvecError(
+                "[student.model] is 'teacher', but the teacher is a table of vectors without a model; "
+                "name a model here, or give teacher.model."
+            )
+    assert name is not None
+    try:
+        model = SentenceTransformer(
+            resolve_model(name),
+            revision=revision,
+            trust_remote_code=section.trust_remote_code,
+            model_kwargs={"dtype": torch.float32},
+            device="cpu",
+        )
+    except UNREADABLE as error:
+        raise DistilvecError(_cannot_load("student.model", name, error)) from error
+    first = model[0]
+    if not isinstance(getattr(first, "auto_model", None), PreTrainedModel):
+        raise DistilvecError(
+            f"[student.model] {name} begins with a {type(first).__name__} module; expected a transformer. "
+            "Take a SentenceTransformer or Hugging Face encoder with a transformer backbone."
+        )
+    return first
+
+
+def fresh_transformer(section: StudentSection) -> Transformer:
+    """A backbone from `section.config` with random weights from torch's current generator, and the recipe's tokenizer."""
+    assert section.config is not None and section.tokenizer is not None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            resolve_model(section.tokenizer), revision=section.revision, trust_remote_code=section.trust_remote_code
+        )
+    except UNREADABLE as error:
+        raise DistilvecError(_cannot_load("student.tokenizer", section.tokenizer, error)) from error
+    config = fresh_config(section.config, tokenizer)
+    backbone = AutoModel.from_config(config, dtype=torch.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        backbone.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return Transformer(folder, model_kwargs={"dtype": torch.float32})
+
+
+def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
+    """A transformers configuration from a recipe's `student.config`; vocabulary and special tokens follow the tokenizer."""
+    kind = settings.get("model_type")
+    try:
+        known = AutoConfig.for_model(str(kind))
+    except ValueError as error:
+        raise DistilvecError(
+            f"[student.config.model_type] found {kind!r}; expected an architecture that transformers knows, such as bert or modernbert."
+        ) from error
+    names = {*known.to_dict(), *known.attribute_map, *EARLIER}
+    for name in settings:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean '{close[0]}'?" if close else "."
+            raise DistilvecError(f"[student.config.{name}] {kind} has no such setting{hint}")
+    own = {"vocab_size": len(tokenizer), **_special_tokens(tokenizer, names)}
+    try:
+        config = AutoConfig.for_model(**{**own, **settings})
+    except (TypeError, ValueError) as error:
+        raise DistilvecError(f"[student.config] transformers refuses it: {error}") from error
+    return config
+
+
+def with_dropout(backbone: PreTrainedModel, rate: float) -> PreTrainedModel:
+    """The backbone with every dropout rate set: in its configuration, and so in every module built from it."""
+    config = copy.deepcopy(backbone.config)
+    for part in {id(part): part for part in (config, config.get_text_config())}.values():
+        for name, value in list(vars(part).items()):
+            if ("dropout" in name or "pdrop" in name) and isinstance(value, (int, float)) and not isinstance(value, bool):
+                setattr(part, name, rate)
+    return rebuild(backbone, config, backbone.state_dict())
+
+
+def choose_length(asked: int | None, transformer: Transformer, teacher: TeacherFacts) -> int:
+    """The student's maximum length in tokens: as asked, else the smaller of its own limit and the teacher's.
+
+    Errors: DistilvecError if more is asked for than the model has positions (a limit only for learned positions;
+    rotary and relative ones go on beyond it).
+    """
+    positions = position_limit(transformer.auto_model)
+    if asked is not None:
+        if positions is not None and asked > positions:
+            raise DistilvecError(
+                f"[student.max_length] found {asked}; the student has positions for {positions} tokens. Give at most that."
+            )
+        return asked
+    config = transformer.auto_model.config.get_text_config()
+    stated = [transformer.tokenizer.model_max_length, getattr(config, "max_position_embeddings", None), positions]
+    return min([teacher.max_length, *(limit for limit in stated if limit is not None and 0 < limit < UNLIMITED)])
+
+
+def position_limit(backbone: PreTrainedModel) -> int | None:
+    """Tokens a backbone has learned positions for, None if it has none.
+
+    RoBERTa and its kin number positions from padding_idx + 1, so 514 positions hold 512 tokens.
+    """
+    for name, module in backbone.named_modules():
+        if name.rsplit(".", 1)[-1] == "position_embeddings" and isinstance(module, nn.Embedding):
+            return int(module.num_embeddings) - (0 if module.padding_idx is None else module.padding_idx + 1)
+    return None
+
+
+def _settle_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedModel) -> None:
+    """Pad and truncate on the right, have a padding token, and fit the backbone's vocabulary."""
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    if tokenizer.pad_token is None:
+        stand_in = tokenizer.eos_token or tokenizer.unk_token
+        if stand_in is None:
+            raise DistilvecError(
+                "[student.tokenizer] the student's tokenizer has no padding token, nor an end or unknown token to use as one."
+            )
+        tokenizer.pad_token = stand_in
+    rows = backbone.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise DistilvecError(
+            f"[student.tokenizer] the tokenizer has {len(tokenizer)} tokens, the student's embedding table {rows} rows; "
+            "take the tokenizer that belongs to the model, or set vocab_size in student.config."
+        )
+
+
+def _special_tokens(tokenizer: PreTrainedTokenizerBase, names: set[str]) -> dict[str, int | None]:
+    roles = [f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")]
+    return {role: getattr(tokenizer, role) for role in roles if role in names}
+
+
+def _cannot_load(key: str, name: str, error: Exception) -> str:
+    kind = "folder" if Path(name).exists() else "model id"
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return f"[{key}] cannot load {kind} '{name}': {reason} Expected a SentenceTransformer or Hugging Face folder, or an id on the hub."

@@ -1,0 +1,91 @@
+"""The student (or a live teacher) as one module: tokens and wants in, exactly the wanted signals out.
+
+The encoder wraps a SentenceTransformer, so what is trained is what is saved. This file is the one place that reaches
+into sentence-transformers' modules; tests pin it for the supported versions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+
+from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.errors import DistilvecError
+from distilvec.students.attention import install_attention, recording
+from distilvec.students.dropout import install_fast_dropout
+
+
+class Encoder(nn.Module):
+    """A SentenceTransformer whose inside can be read. The wrapped model keeps its weights; nothing is copied."""
+
+    def __init__(self, model: SentenceTransformer) -> None:
+        super().__init__()
+        self.model = model
+        modules = list(model)
+        if not hasattr(modules[0], "auto_model"):
+            raise DistilvecError(f"expected a transformer as the model's first module; found {type(modules[0]).__name__}")
+        config = self.backbone.config.get_text_config()
+        self.layers: int = config.num_hidden_layers
+        self.hidden_width: int = config.hidden_size
+        install_attention(self.backbone)
+        install_fast_dropout(self.backbone)
+
+    @property
+    def backbone(self) -> Any:
+        """The transformers model inside; a property, so that its weights are registered once."""
+        return self.model[0].auto_model
+
+    def forward(self, batch: TextBatch, wants: Wants) -> Encoded:
+        """Run the backbone once (twice the rows where a second view is wanted) and keep what is wanted."""
+        tokens = batch.tokens
+        if wants.second_view:
+            tokens = {name: torch.cat([value, value]) for name, value in tokens.items()}
+        attention_layers = tuple(self._layer(number) for number in wants.attention_layers)
+        need_hidden = bool(wants.pooled_layers or wants.hidden_layers)
+        with recording(attention_layers) as maps:
+            output = self.backbone(**tokens, output_hidden_states=need_hidden, return_dict=True)
+        rows, mask = len(batch), batch.mask
+        hidden = output.hidden_states if need_hidden else ()
+        pooled = {number: self._pool(hidden[self._layer(number)][:rows], mask) for number in wants.pooled_layers}
+        embedding = pre_dense = second = None
+        if wants.embedding or wants.pre_dense or wants.second_view:
+            full_mask = torch.cat([mask, mask]) if wants.second_view else mask
+            pre_dense, embedding = self._head(output.last_hidden_state, full_mask)
+            second = embedding[rows:] if wants.second_view else None
+        return Encoded(
+            embedding=embedding[:rows] if embedding is not None and wants.embedding else None,
+            pre_dense=pre_dense[:rows] if pre_dense is not None and wants.pre_dense else None,
+            pooled_layers=pooled,
+            hidden_layers={number: hidden[self._layer(number)][:rows] for number in wants.hidden_layers},
+            attentions={asked: maps[number][:rows] for asked, number in zip(wants.attention_layers, attention_layers, strict=True)},
+            second_view=second,
+            mask=mask,
+        )
+
+    def _layer(self, number: int) -> int:
+        """A layer number counted from the embedding output (0), with negative numbers from the last."""
+        layer = number if number >= 0 else self.layers + 1 + number
+        if not 0 <= layer <= self.layers:
+            raise DistilvecError(f"layer {number} was asked for; the model has layers 0 (embeddings) to {self.layers}")
+        return layer
+
+    def _head(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The modules after the backbone in fp32: (pooled vector before the first Dense, embedding)."""
+        with torch.autocast(states.device.type, enabled=False):
+            features: dict[str, Any] = {"token_embeddings": states.float(), "attention_mask": mask.to(torch.int64)}
+            pre_dense = None
+            for module in list(self.model)[1:]:
+                if pre_dense is None and type(module).__name__ == "Dense":
+                    pre_dense = features["sentence_embedding"]
+                features = module(features)
+        embedding = features["sentence_embedding"]
+        return embedding if pre_dense is None else pre_dense, embedding
+
+    def _pool(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Hidden states [batch, tokens, inner] pooled as the model pools its last layer."""
+        features = {"token_embeddings": states.float(), "attention_mask": mask.to(torch.int64)}
+        vector: Tensor = list(self.model)[1](features)["sentence_embedding"]
+        return vector

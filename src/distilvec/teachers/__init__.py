@@ -1,0 +1,1 @@
+"""Teachers: local models, tables of vectors, and the cache of their vectors."""

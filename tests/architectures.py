@@ -1,0 +1,210 @@
+"""Tiny randomly initialised models with tokenizers of their own, saved as plain Hugging Face folders.
+
+One function per architecture: `bert(folder)`, ...; `ARCHITECTURES` maps names to them. Widths are 32, four layers
+(six for ModernBERT and Gemma 3, so that their layer patterns show), vocabularies a few hundred tokens, so making one takes
+well under a second. Weights are drawn wide (standard deviation 0.3), so that a skipped or swapped layer changes the
+vectors by far more than rounding does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast
+
+TEXTS = [
+    "A student learns to place a text where its teacher places it.",
+    "The quick brown fox jumps over the lazy dog, again and again.",
+    "Queries are short.",
+    "Documents are longer: they have several sentences. Each sentence says one thing, and the last one ends the text.",
+    "Grüße aus Köln, çok güzel bir gün, и ещё немного текста.",
+    "return the sorted list of rows, or raise ValueError if it is empty",
+]
+WIDTH = 32
+SIZES = {"hidden_size": WIDTH, "num_attention_heads": 4, "intermediate_size": 64, "initializer_range": 0.3}
+DECODER = {**SIZES, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128}
+
+
+def bert(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """BERT: WordPiece, absolute positions (128), token types."""
+    tokenizer = wordpiece({"model_max_length": 128})
+    config = {**SIZES, "model_type": "bert", "num_hidden_layers": 4, "max_position_embeddings": 128, **changes}
+    return save(folder, tokenizer, config, seed)
+
+
+def xlm_roberta(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """XLM-R: Unigram with metaspace, absolute positions that start at padding_idx + 1 (so 128 of 130)."""
+    config = {**SIZES, "model_type": "xlm-roberta", "num_hidden_layers": 4, "max_position_embeddings": 130, "type_vocab_size": 1}
+    return save(folder, unigram(), {**config, **changes}, seed)
+
+
+def roberta(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """RoBERTa: byte-level BPE, positions as XLM-R."""
+    tokenizer = byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>", bos="<s>", eos="</s>", pad="<pad>")
+    config = {**SIZES, "model_type": "roberta", "num_hidden_layers": 4, "max_position_embeddings": 130, "type_vocab_size": 1}
+    return save(folder, tokenizer, {**config, **changes}, seed)
+
+
+def distilbert(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """DistilBERT: WordPiece; its config spells the sizes its own way."""
+    config = {"model_type": "distilbert", "dim": WIDTH, "n_heads": 4, "hidden_dim": 64, "n_layers": 4, "max_position_embeddings": 128}
+    return save(
+        folder, wordpiece({"model_input_names": ["input_ids", "attention_mask"]}), {**config, "initializer_range": 0.3, **changes}, seed
+    )
+
+
+def mpnet(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """MPNet: absolute positions and one relative attention bias shared by all layers."""
+    config = {**SIZES, "model_type": "mpnet", "num_hidden_layers": 4, "max_position_embeddings": 130}
+    return save(folder, unigram(), {**config, **changes}, seed)
+
+
+def modernbert(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """ModernBERT: byte-level BPE, global attention in every third layer and a window of 8 tokens in the others, RoPE."""
+    tokenizer = byte_level(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"], "[CLS] $A [SEP]", bos="[CLS]", eos="[SEP]", pad="[PAD]")
+    config = {**SIZES, "model_type": "modernbert", "num_hidden_layers": 6, "local_attention": 8, "max_position_embeddings": 128}
+    return save(folder, tokenizer, {**config, "reference_compile": False, **changes}, seed)
+
+
+def gemma3(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """Gemma 3 (text, as EmbeddingGemma): sliding and full attention mixed, both directions, RoPE with two bases."""
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
+    config = {**DECODER, "model_type": "gemma3_text", "num_hidden_layers": 6, "layer_types": kinds, "sliding_window": 8}
+    tokenizer = metaspace("<bos> $A <eos>", ["<pad>", "<eos>", "<bos>", "<unk>"])
+    return save(folder, tokenizer, {**config, "query_pre_attn_scalar": 8, "use_bidirectional_attention": True, **changes}, seed)
+
+
+def qwen3(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """Qwen 3: byte-level BPE, causal, left padding, one end-of-text token appended."""
+    tokenizer = byte_level(["<|endoftext|>"], "$A <|endoftext|>", eos="<|endoftext|>", pad="<|endoftext|>")
+    tokenizer.padding_side = "left"
+    rope = {"rope_type": "default", "rope_theta": 1000.0}
+    return save(folder, tokenizer, {**DECODER, "model_type": "qwen3", "num_hidden_layers": 4, "rope_parameters": rope, **changes}, seed)
+
+
+def mistral(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """Mistral: causal with a window of 8 tokens; its tokenizer has no padding token."""
+    tokenizer = metaspace("<s> $A </s>", ["<unk>", "<s>", "</s>"])
+    rope = {"rope_type": "default", "rope_theta": 1000.0}
+    config = {**DECODER, "model_type": "mistral", "num_hidden_layers": 4, "sliding_window": 8, "rope_parameters": rope}
+    return save(folder, tokenizer, {**config, **changes}, seed)
+
+
+ARCHITECTURES: dict[str, Callable[..., Path]] = {
+    "bert": bert,
+    "xlm_roberta": xlm_roberta,
+    "roberta": roberta,
+    "distilbert": distilbert,
+    "mpnet": mpnet,
+    "modernbert": modernbert,
+    "gemma3": gemma3,
+    "qwen3": qwen3,
+    "mistral": mistral,
+}
+
+
+def sentence_transformer(folder: Path, backbone: Path, modules: str = "mean normalize", seed: int = 0) -> Path:
+    """Wrap a backbone's folder as a SentenceTransformer folder; modules: a pooling, then `dense:WIDTH`, `normalize` in order."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+
+    torch.manual_seed(seed)
+    pooling, *rest = modules.split()
+    stack: list[Any] = [Transformer(str(backbone)), Pooling(WIDTH, pooling)]
+    width = WIDTH
+    for name in rest:
+        if name == "normalize":
+            stack.append(Normalize())
+        else:
+            out = int(name.removeprefix("dense:"))
+            stack.append(Dense(width, out, bias=False, activation_function=torch.nn.Identity()))
+            width = out
+    SentenceTransformer(modules=stack, device="cpu").save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+def save(folder: Path, tokenizer: PreTrainedTokenizerFast, config: dict[str, Any], seed: int) -> Path:
+    """Initialise a model for this tokenizer and save both as a plain Hugging Face folder."""
+    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
+    settings = AutoConfig.for_model(**{"vocab_size": len(tokenizer), **special, **config})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModel.from_config(settings)
+    model.eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(folder)
+    return folder
+
+
+def wordpiece(changes: dict[str, Any] | None = None) -> PreTrainedTokenizerFast:
+    """A lower-casing WordPiece tokenizer as BERT's."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False))
+    tokenizer.post_processor = template(tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    inputs = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{**names, **inputs, **(changes or {})})
+
+
+def unigram() -> PreTrainedTokenizerFast:
+    """A Unigram tokenizer with metaspace as XLM-R's: <s>, <pad>, </s>, <unk> come first."""
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=150, special_tokens=special, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(TEXTS * 20, trainer)
+    tokenizer.post_processor = template(tokenizer, "<s> $A </s>", "<s> $A </s> </s> $B </s>")
+    return wrap(
+        tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        cls_token="<s>",
+        sep_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        mask_token="<mask>",
+    )
+
+
+def byte_level(special: list[str], single: str, **roles: str) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer; `roles` name the special tokens: bos, eos, pad."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.post_processor = template(tokenizer, single)
+    return wrap(tokenizer, **{f"{role}_token": token for role, token in roles.items()})
+
+
+def metaspace(single: str, special: list[str]) -> PreTrainedTokenizerFast:
+    """A BPE tokenizer with metaspace and byte fallback off, as the SentencePiece ones of Gemma and Mistral."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
+    tokenizer.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=200, special_tokens=special, show_progress=False))
+    tokenizer.post_processor = template(tokenizer, single)
+    roles = {"<pad>": "pad", "<eos>": "eos", "</s>": "eos", "<bos>": "bos", "<s>": "bos", "<unk>": "unk"}
+    return wrap(tokenizer, **{f"{roles[token]}_token": token for token in special})
+
+
+def template(tokenizer: Tokenizer, single: str, pair: str | None = None) -> processors.TemplateProcessing:
+    """A post-processor from a template such as `[CLS] $A [SEP]`."""
+    words: Iterable[str] = {word.split(":")[0] for word in f"{single} {pair or ''}".split() if not word.startswith("$")}
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=[(word, tokenizer.token_to_id(word)) for word in words])
+
+
+def wrap(tokenizer: Tokenizer, **settings: Any) -> PreTrainedTokenizerFast:
+    """A tokenizer as transformers holds it, without token types."""
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=["input_ids", "attention_mask"], **settings)

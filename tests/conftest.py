@@ -1,0 +1,81 @@
+"""Shapes are checked in every test, sockets are refused, tiny real models are made once a session."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_TELEMETRY="1")
+sys.path.insert(0, str(Path(__file__).parent))
+install_import_hook(
+    ["distilvec.batch", "distilvec.losses", "distilvec.methods", "distilvec.objective", "distilvec.students.encoder"], "beartype.beartype"
+)
+
+WORDS = (
+    "river stone bridge letter engine garden winter doctor music island paper bottle window market forest captain mirror candle "
+    "harbour village painter thunder silver kitchen teacher student planet journey whisper lantern orchard compass"
+).split()
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Tests are offline: any attempt to open a connection fails loudly."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError(f"a test tried to open a network connection: {args}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Nothing of a test lands in the user's cache folder."""
+    monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    """A randomly initialised BERT of four layers, 32 wide, mean pooling and normalisation, as a SentenceTransformer folder."""
+    import architectures
+
+    folder = tmp_path_factory.mktemp("tiny")
+    return architectures.sentence_transformer(folder / "model", architectures.bert(folder / "backbone"))
+
+
+def make_texts(count: int, seed: int = 0) -> list[str]:
+    """Distinct texts of 2 to 14 words."""
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    return [" ".join(generator.choice(WORDS, generator.integers(2, 14))) + f" {number}" for number in range(count)]
+
+
+@pytest.fixture
+def tiny_recipe(tiny_model, tmp_path):
+    """A complete recipe on the tiny model; call it with dotted changes."""
+    from distilvec import recipe
+
+    def make(**changes):
+        path = tmp_path / "texts.txt"
+        if not path.exists():
+            path.write_text("\n".join(make_texts(200)), encoding="utf-8")
+        tree = {
+            "name": "tiny",
+            "teacher": {"model": str(tiny_model)},
+            "student": {"model": "teacher", "layers": 2},
+            "corpus": {"sources": [{"path": str(path)}], "holdout_batches": 2},
+            "cache": {"shard_rows": 50},
+            "method": {"name": "redact"},
+            "train": {"epochs": 1, "batch_size": 16, "learning_rate": 1e-3, "logging_steps": 2, "precision": "fp32", "device": "cpu"},
+        }
+        for key, value in changes.items():
+            recipe._set(tree, key.replace("__", "."), value)
+        return recipe.validate(tree)
+
+    return make

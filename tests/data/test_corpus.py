@@ -1,0 +1,240 @@
+import errno
+import gzip
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from distilvec.data import columns, corpus, selection
+from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint, text_key
+from distilvec.errors import DistilvecError
+from distilvec.recipe import CorpusSection
+
+
+def source(folder, name, texts, /, **options):
+    path = folder / f"{name}.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return {"path": path, **options}
+
+
+def section(*sources, **options):
+    return CorpusSection.model_validate({"holdout_batches": 1, "sources": list(sources), **options})
+
+
+def build(tmp_path, *sources, prompts=None, batch_size=1, excluded=(), progress=None, **options):
+    return build_corpus(section(*sources, **options), prompts or {}, batch_size, tmp_path / "corpus", excluded, progress)
+
+
+def everything(built):
+    return built.texts(range(len(built)))
+
+
+def test_texts_keep_their_order_and_come_back_by_row(tmp_path):
+    texts = [f"text {i} ğ🌍" for i in range(100)]
+    built = build(tmp_path, source(tmp_path, "a", texts))
+    assert len(built) == 100 and everything(built) == texts
+    assert built.texts(np.array([7, 3, 7])) == [texts[7], texts[3], texts[7]] and built.texts([]) == []
+
+
+def test_mixing_roles_prompts_and_keys(tmp_path):
+    one, two = source(tmp_path, "a", ["x", "y"], role="query", language="en"), source(tmp_path, "b", ["x", "z"], name="second")
+    built = build(tmp_path, one, two, prompts={"query": "query: "})
+    assert everything(built) == ["x", "y", "x", "z"], "another prompt makes another row"
+    assert built.prompted(range(4)) == ["query: x", "query: y", "x", "z"]
+    assert built.sources.tolist() == [0, 0, 1, 1]
+    assert (built.source_names, built.languages, built.roles) == (["a", "second"], ["en", None], ["query", "document"])
+    assert [bytes(key) for key in built.keys] == [
+        text_key(prompt, text) for prompt, text in [("query: ", "x"), ("query: ", "y"), ("", "x"), ("", "z")]
+    ]
+
+
+def test_everything_dropped_is_counted(tmp_path):
+    texts = ["kept", " kept\n", "", " \t ", "Held  Out", None, "also kept", "x" * 1_000_050]
+    built = build(tmp_path, source(tmp_path, "a", texts), source(tmp_path, "b", ["also kept", "new"]), excluded=["held out "])
+    assert everything(built) == ["kept", "also kept", "x" * 1_000_000, "new"]
+    one, two = built.report["sources"]
+    wanted = {"read": 8, "empty": 3, "excluded": 1, "duplicates": 1, "left_out": 0, "kept": 3, "cut": 1}
+    assert one == {"name": "a", **wanted}
+    assert (two["duplicates"], two["kept"]) == (1, 1)
+    assert (built.report["read"], built.report["kept"], built.report["train"], built.report["holdout"]) == (10, 4, 3, 1)
+
+
+def test_halves_of_surrogate_pairs_are_replaced(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "bad \\ud800 half"}\n{"text": "good \\ud83c\\udf0d pair"}\n')
+    assert everything(build(tmp_path, {"path": path})) == ["bad \ufffd half", "good 🌍 pair"]
+
+
+short_texts = st.lists(st.text(alphabet="aB \n", max_size=3), max_size=40)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(first=short_texts, second=short_texts, chunk=st.sampled_from([3, 16, 65_536]), excluded=short_texts)
+def test_duplicates_against_a_set(tmp_path, monkeypatch, first, second, chunk, excluded):
+    monkeypatch.setattr(selection, "CHUNK", chunk)
+    monkeypatch.setattr(corpus, "CHUNK", chunk)
+    barred = {" ".join(text.casefold().split()) for text in excluded}
+    expected: dict[str, None] = {}
+    for text in first + second:
+        if text.strip() and " ".join(text.casefold().split()) not in barred:
+            expected[text.strip()] = None
+    sources = source(tmp_path, "a", first), source(tmp_path, "b", second)
+    if len(expected) < 2:
+        with pytest.raises(DistilvecError):
+            build(tmp_path, *sources, excluded=excluded)
+        return
+    built = build(tmp_path, *sources, excluded=excluded)
+    assert everything(built) == list(expected)
+    assert sorted([*built.train_rows.tolist(), *built.holdout_rows.tolist()]) == list(range(len(expected)))
+    report = built.report
+    assert report["read"] == len(first) + len(second) == sum(report[name] for name in ("empty", "excluded", "duplicates", "kept"))
+
+
+def test_limits_first_and_random(tmp_path):
+    texts = [f"{i}" for i in range(1000)]
+    built = build(tmp_path, source(tmp_path, "a", texts, limit=30, sample="first"), source(tmp_path, "b", texts, limit=50))
+    by_source = Counter(built.sources.tolist())
+    assert by_source == {0: 30, 1: 50}
+    assert everything(built)[:30] == texts[:30]
+    drawn = [int(text) for text in everything(built)[30:]]
+    assert drawn == sorted(set(drawn)) and min(drawn) >= 30 and 300 < np.mean(drawn) < 700
+    assert built.report["sources"][0]["read"] == 30
+    assert built.report["sources"][1]["left_out"] == 1000 - 30 - 50 and built.report["sources"][1]["duplicates"] == 30
+    other = build_corpus(section(source(tmp_path, "b", texts, limit=50), seed=1), {}, 1, tmp_path / "other")
+    assert everything(other) != everything(built)[30:]
+
+
+def test_first_limit_stops_reading(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"".join(b"%d\n" % i for i in range(100_000)) + b"\xff\n")
+    assert len(build(tmp_path, {"path": path, "limit": 10, "sample": "first"})) == 10
+
+
+def test_hold_out_is_by_seed_and_sorted(tmp_path):
+    texts = [str(i) for i in range(200)]
+    drawn = []
+    for seed in (0, 0, 1):
+        built = build_corpus(section(source(tmp_path, "a", texts), seed=seed, holdout_batches=5), {}, 8, tmp_path / f"corpus{len(drawn)}")
+        assert len(built.holdout_rows) == 40 and len(built.train_rows) == 160
+        assert np.array_equal(np.sort(np.r_[built.train_rows, built.holdout_rows]), np.arange(200))
+        assert (np.diff(built.holdout_rows) > 0).all() and (np.diff(built.train_rows) > 0).all()
+        drawn.append(built.holdout_rows.tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_no_rows_and_too_large_a_hold_out_say_what_to_do(tmp_path):
+    with pytest.raises(DistilvecError, match=r"\[corpus\.sources\] no text to train on: 3 rows read, 2 empty, 1 excluded"):
+        build(tmp_path, source(tmp_path, "a", ["", " ", "gone"]), excluded=["gone"])
+    with pytest.raises(DistilvecError, match=r"\[corpus\.holdout_batches\] 9 batches of 4 rows are 36.*at most 6"):
+        build(tmp_path, source(tmp_path, "a", map(str, range(50))), holdout_batches=9, batch_size=4)
+    with pytest.raises(DistilvecError, match=r"holdout_batches to 1 and train.batch_size to at most 2"):
+        build(tmp_path, source(tmp_path, "a", map(str, range(5))), batch_size=32)
+    with pytest.raises(DistilvecError, match=r"add texts"):
+        build(tmp_path, source(tmp_path, "a", ["single"]))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_a_complete_corpus_is_reopened_and_a_changed_one_rebuilt(tmp_path):
+    told = []
+    options = {"progress": lambda stage, rows: told.append(stage)}
+    one = source(tmp_path, "a", ["a", "b", "c"])
+    first = build(tmp_path, one, **options)
+    assert {stage.split()[0] for stage in told} == {"reading", "removing", "writing"}
+    told.clear()
+    again = build(tmp_path, one, **options)
+    assert not told and again.fingerprint == first.fingerprint and everything(again) == ["a", "b", "c"]
+    changed = build(tmp_path, source(tmp_path, "a", ["a", "b", "d"]), **options)
+    assert told and everything(changed) == ["a", "b", "d"]
+
+
+def test_a_damaged_corpus_is_built_anew(tmp_path):
+    one = source(tmp_path, "a", ["a", "b", "c"])
+    for name in ("texts.bin", "keys.npy", "meta.json", "train_rows.npy"):
+        build(tmp_path, one)
+        file = tmp_path / "corpus" / name
+        file.write_bytes(file.read_bytes()[:-1])
+        if name == "meta.json":
+            (tmp_path / "corpus" / "meta.json").write_text("{}")
+        assert everything(build(tmp_path, one)) == ["a", "b", "c"]
+
+
+def test_fingerprint_changes_with_everything(tmp_path):
+    one = source(tmp_path, "a", ["a", "b"])
+    base = section(one)
+    marks = [
+        corpus_fingerprint(base, {}, 1, ""),
+        corpus_fingerprint(base, {"query": "q"}, 1, ""),
+        corpus_fingerprint(base, {}, 2, ""),
+        corpus_fingerprint(base, {}, 1, excluded_fingerprint(["x"])),
+        corpus_fingerprint(section(one, seed=1), {}, 1, ""),
+        corpus_fingerprint(section({**one, "limit": 1}), {}, 1, ""),
+        corpus_fingerprint(section({"builtin": "python-docstrings"}), {}, 1, ""),
+    ]
+    assert corpus_fingerprint(base, {}, 1, "") == marks[0]
+    os.utime(one["path"], ns=(1, 1))
+    marks.append(corpus_fingerprint(base, {}, 1, ""))
+    one["path"].write_text('{"text": "longer"}\n' * 2)
+    marks.append(corpus_fingerprint(base, {}, 1, ""))
+    assert len(set(marks)) == len(marks)
+    assert excluded_fingerprint(["a", "B  c"]) == excluded_fingerprint(["b c", "A", "a", " "])
+
+
+def test_exclusion_can_be_switched_off(tmp_path):
+    built = build(tmp_path, source(tmp_path, "a", ["a", "b"]), excluded=["a"], exclude_evaluation=False)
+    assert everything(built) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["texts.bin", "keys.npy"])
+def test_a_full_disk_is_named_and_nothing_is_left(tmp_path, monkeypatch, name):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(
+        columns.Column if name == "keys.npy" else corpus._RawRows, "append" if name == "keys.npy" else "flush", full, raising=True
+    )
+    with pytest.raises(DistilvecError, match=r"no space left on the disk of .*corpus while writing the corpus: about .* MB needed"):
+        build(tmp_path, source(tmp_path, "a", ["a", "b"]))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_a_source_that_breaks_leaves_the_older_corpus(tmp_path):
+    one = source(tmp_path, "a", ["a", "b"])
+    build(tmp_path, one)
+    one["path"].write_text("{broken\n")
+    with pytest.raises(DistilvecError, match="line 1 is not JSON"):
+        build(tmp_path, one)
+    assert everything(Corpus(tmp_path / "corpus")) == ["a", "b"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "corpus"]
+
+
+def test_text_key_is_stable():
+    assert text_key("query: ", "hello").hex() == text_key("query: ", "hello").hex()
+    assert len({text_key("", "ab"), text_key("a", "b"), text_key("ab", ""), text_key("", "ab ")}) == 4
+    assert len(text_key("", "\ud800")) == 16
+
+
+def anonymous_memory():
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines["RssAnon"].split()[0]) * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_memory_does_not_grow_with_rows(tmp_path):
+    peaks = []
+    for rows in (20_000, 300_000):
+        path = tmp_path / f"{rows}.jsonl.gz"
+        with gzip.open(path, "wt", compresslevel=1) as file:
+            file.writelines(f'{{"text": "row {i % (rows - 5)} of a corpus with words that make it a sentence"}}\n' for i in range(rows))
+        seen: list[int] = []
+        built = build_corpus(
+            section({"path": path}), {}, 1, tmp_path / str(rows), (), lambda *_, seen=seen: seen.append(anonymous_memory())
+        )
+        assert built.report["duplicates"] == 5
+        peaks.append(max(seen))
+    assert peaks[1] < peaks[0] + 8e6

@@ -1,0 +1,184 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+
+from distilvec.errors import DistilvecError
+from distilvec.evaluation.evaluate import ABSENT, Memo, Score, average, evaluate, retention, scores_table, to_markdown
+from distilvec.evaluation.tasks import ClassificationTask, PairTask, StsTask, make_retrieval
+
+STS = StsTask("graded", [f"left {i}" for i in range(30)], [f"right {i % 10}" for i in range(30)], np.arange(30) % 7.0)
+PAIRS = PairTask("same", STS.first, STS.second, np.arange(30) % 3 == 0)
+CLASSES = ClassificationTask("classes", [f"t {i}" for i in range(40)], [str(i % 3) for i in range(40)], ["t 1", "u", "v"], ["1", "0", "2"])
+DOCUMENTS = {f"d{i}": f"document {i}" for i in range(150)}
+SEARCH = make_retrieval(
+    "search", DOCUMENTS, {f"q{i}": f"query {i}" for i in range(5)}, {(f"q{i}", f"d{7 * i + j}"): 1 + j for i in range(5) for j in range(3)}
+)
+TASKS = [STS, PAIRS, CLASSES, SEARCH]
+
+
+def cosine(first, second):
+    return float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
+
+
+def test_main_metrics_and_scale(embedder):
+    scores = evaluate(TASKS, embedder())
+    assert [(s.task, s.type, s.metric, s.rows) for s in scores] == [
+        ("graded", "sts", "spearman", 30),
+        ("same", "pair", "average_precision", 30),
+        ("classes", "classification", "accuracy", 3),
+        ("search", "retrieval", "ndcg@10", 5),
+    ]
+    assert [set(s.metrics) for s in scores] == [
+        {"spearman", "pearson"},
+        {"average_precision", "best_accuracy", "best_f1"},
+        {"accuracy", "macro_f1"},
+        {"ndcg@10", "recall@100", "mrr@10"},
+    ]
+    assert all(s.value == s.metrics[s.metric] and s.seconds >= 0 and not s.warnings for s in scores)
+    assert scores[1].metrics["best_accuracy"] > 66.6
+
+
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_every_type_takes_its_sides_from_the_right_model(embedder, asymmetric):
+    query = embedder("student", seed="s")
+    document = embedder("teacher") if asymmetric else query
+    graded, _, classes, search = evaluate(TASKS, query, document if asymmetric else None)
+    similarities = [cosine(query.vector(a), document.vector(b)) for a, b in zip(STS.first, STS.second, strict=True)]
+    assert graded.value == pytest.approx(100 * spearmanr(similarities, STS.gold).statistic)
+
+    classifier = LogisticRegression(max_iter=2000).fit(document.embed(CLASSES.train_texts), CLASSES.train_labels)
+    predicted = classifier.predict(query.embed(CLASSES.test_texts))
+    assert classes.metrics["macro_f1"] == pytest.approx(100 * f1_score(CLASSES.test_labels, predicted, average="macro", zero_division=0))
+
+    reciprocal, recalled = [], []
+    for number, text in enumerate(SEARCH.queries):
+        ranked = sorted(DOCUMENTS, key=lambda key, text=text: -cosine(query.vector(text), document.vector(DOCUMENTS[key])))
+        ranks = [ranked.index(f"d{7 * number + j}") + 1 for j in range(3)]
+        reciprocal.append(1 / min(ranks) if min(ranks) <= 10 else 0)
+        recalled.append(sum(rank <= 100 for rank in ranks) / 3)
+    assert search.metrics["mrr@10"] == pytest.approx(100 * np.mean(reciprocal))
+    assert search.metrics["recall@100"] == pytest.approx(100 * np.mean(recalled))
+
+
+def test_each_text_is_embedded_once_a_model_and_role(embedder):
+    student, teacher, memo = embedder("student", seed="s"), embedder("teacher"), Memo()
+    for query, document in ((teacher, teacher), (student, student), (student, teacher)):
+        evaluate(TASKS, query, document, memo)
+    wanted = {("document", text) for text in [*STS.first, *STS.second, *CLASSES.train_texts, *CLASSES.test_texts, *SEARCH.documents]}
+    wanted |= {("query", text) for text in SEARCH.queries}
+    for model in (student, teacher):
+        assert len(model.asked) == len(wanted) and set(model.asked) == wanted
+
+
+def test_a_memo_changes_no_figure_and_tells_models_of_one_name_apart(embedder):
+    one, other, memo = embedder("model", seed="1"), embedder("model", seed="2"), Memo()
+    shared = [[s.metrics for s in evaluate(TASKS, model, memo=memo)] for model in (one, other, one)]
+    assert shared[0] == shared[2] == [s.metrics for s in evaluate(TASKS, one)]
+    assert shared[1] == [s.metrics for s in evaluate(TASKS, other)] != shared[0]
+
+
+def test_role_of_a_task_reaches_the_model(embedder):
+    model = embedder()
+    evaluate([dataclasses.replace(STS, role="query")], model)
+    assert {role for role, _ in model.asked} == {"query"}
+
+
+def test_perfect_model_reaches_100(embedder):
+    axes = np.eye(16)
+    known = {"q": axes[0], "r": axes[1], "x": axes[0], "y": axes[1], "z": axes[2]}
+    task = make_retrieval("search", {"1": "x", "2": "y", "3": "z"}, {"q": "q", "r": "r"}, {("q", "1"): 1, ("r", "2"): 1})
+    assert evaluate([task], embedder(known=known))[0].metrics == {"ndcg@10": 100, "recall@100": 100, "mrr@10": 100}
+
+
+def test_equal_scores_are_ranked_by_descending_id(embedder):
+    one = np.ones(16)
+    task = make_retrieval("search", {"10": "a", "2": "b", "3": "c"}, {"q": "q"}, {("q", "10"): 1})
+    score = evaluate([task], embedder(known={"a": one, "b": one, "c": one, "q": one}))[0]
+    assert score.metrics["mrr@10"] == pytest.approx(100 / 3) and score.value == pytest.approx(50)
+
+
+def test_empty_documents_are_not_embedded_and_rank_last(embedder):
+    model = embedder(known={"q": np.ones(16), "a": -np.ones(16)})
+    task = make_retrieval("search", {"1": "a", "2": " "}, {"q": "q"}, {("q", "1"): 1, ("gone", "1"): 1})
+    score = evaluate([task], model)[0]
+    assert score.value == 100 and (("document", " ")) not in model.asked
+    assert score.warnings == (
+        "1 of 2 judgements name ids that are not in corpus or queries; left out",
+        "1 of 2 documents are empty and rank last",
+    )
+
+
+def test_a_collapsed_model_scores_0_with_a_word_about_it(embedder):
+    collapsed = embedder(known=dict.fromkeys([*STS.first, *STS.second], np.ones(16)))
+    score = evaluate([STS], collapsed)[0]
+    assert score.metrics == {"spearman": 0, "pearson": 0} and "all similarities are equal" in score.warnings[0]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_vectors_that_are_not_finite_name_model_and_text(embedder, number):
+    broken = embedder("broken", known={"right 3": np.full(16, number)})
+    with pytest.raises(
+        DistilvecError, match="'broken' gave vectors with NaN or infinite numbers for 1 of 10 texts; the first is 'right 3'"
+    ):
+        evaluate([STS], broken)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.type)
+def test_two_widths_are_refused(embedder, task):
+    with pytest.raises(DistilvecError, match="'student' gives vectors of width 8, 'teacher' of width 16"):
+        evaluate([task], embedder("student", width=8), embedder("teacher"))
+
+
+def test_no_tasks_and_arrays_of_the_wrong_shape(embedder):
+    with pytest.raises(DistilvecError, match="the list of tasks is empty"):
+        evaluate([], embedder())
+    model = embedder("short")
+    model.embed = lambda texts, role="document": np.zeros((len(texts) - 1, 4))
+    with pytest.raises(DistilvecError, match=r"'short' gave an array of shape \(29, 4\) for 30 texts"):
+        evaluate([STS], model)
+
+
+def test_progress_is_told_every_task(embedder):
+    calls = []
+    evaluate(TASKS[:2], embedder(), progress=lambda *call: calls.append(call))
+    assert calls == [("graded", 0, 2), ("same", 1, 2), ("same", 2, 2)]
+
+
+def score(task, value, metric="spearman"):
+    return Score(task, "sts", metric, value, {metric: value}, 0.0, 1)
+
+
+def test_average_and_retention():
+    teacher, student = [score("a", 80.0), score("b", 40.0)], [score("b", 20.0), score("a", 80.0)]
+    assert average(teacher) == 60
+    assert retention(student, teacher) == {"a": 100.0, "b": 50.0, "average": pytest.approx(100 * 50 / 60)}
+    assert retention([score("a", 5.0), score("b", 1.0)], [score("a", 10.0), score("b", -2.0)]) == {"a": 50.0, "average": 75.0}
+    with pytest.raises(DistilvecError, match="only one of them: b"):
+        retention(student[1:], teacher)
+    with pytest.raises(DistilvecError, match="no average of no scores"):
+        average([])
+
+
+def test_table_with_a_missing_task():
+    columns = {
+        "teacher": [score("a", 80.0), score("b", 40.0)],
+        "student": [score("a", 79.0), score("b", 40.0)],
+        "partial": [score("b", 38.123)],
+    }
+    rows = scores_table(columns, reference="teacher")
+    assert rows == [
+        ["Task", "Metric", "teacher", "student", "partial"],
+        ["a", "spearman", "80.00", "79.00", ABSENT],
+        ["b", "spearman", "40.00", "40.00", "38.12"],
+        ["average", "", "60.00", "59.50", ABSENT],
+        ["% of teacher", "", "100.0", "99.2", ABSENT],
+    ]
+    lines = to_markdown(rows).splitlines()
+    assert lines[1] == "| --- | --- | ---: | ---: | ---: |" and len(lines) == 6
+    assert lines[2] == f"| a | spearman | 80.00 | 79.00 | {ABSENT} |"
+    assert "a\\|b" in to_markdown([["a|b", "x"]])

@@ -1,0 +1,156 @@
+import numpy as np
+import pytest
+
+from distilvec.errors import DistilvecError
+from distilvec.evaluation.load import TableOptions, join_title, load_classification, load_pairs, load_retrieval, load_sts
+from distilvec.evaluation.tasks import make_retrieval, task_texts
+
+STS = [
+    {"split": "test", "sentence1": "a", "sentence2": "b", "score": 1, "subset": "x"},
+    {"split": "test", "sentence1": "c", "sentence2": "d", "score": "4.5", "subset": "y"},
+    {"split": "test", "sentence1": "e", "sentence2": "f", "score": 2.5, "subset": "y"},
+    {"split": "train", "sentence1": "g", "sentence2": "h", "score": 0, "subset": "z"},
+]
+LABELLED = [
+    {"split": "train", "text": f"train {i}", "label": "ab"[i % 2] if i else "rare"} for i in range(20)
+] + [{"split": "test", "text": "test", "label": "a"}]  # fmt: skip
+
+
+def test_sts_keeps_the_split_and_subset(write_jsonl):
+    path = write_jsonl("a.jsonl", STS)
+    task = load_sts("t", path)
+    assert task.first == ["a", "c", "e"] and task.second == ["b", "d", "f"] and task.gold.tolist() == [1, 4.5, 2.5]
+    assert load_sts("t", path, TableOptions(subset=("y",))).first == ["c", "e"]
+    assert list(task_texts(task)) == ["a", "c", "e", "b", "d", "f"]
+    with pytest.raises(DistilvecError, match=r"no subset w\. Its subsets: x, y"):
+        load_sts("t", path, TableOptions(subset=("w",)))
+
+
+def test_columns_of_other_names(write_jsonl):
+    path = write_jsonl("a.jsonl", [{"left": "a", "right": "b", "gold": s} for s in (1, 2)])
+    columns = {"sentence1": "left", "sentence2": "right", "score": "gold"}
+    assert load_sts("t", path, TableOptions(columns=columns)).second == ["b", "b"]
+    with pytest.raises(DistilvecError, match="no column middle"):
+        load_sts("t", path, TableOptions(columns={**columns, "sentence2": "middle"}))
+
+
+@pytest.mark.parametrize("score", ["high", None, float("nan"), float("inf"), True])
+def test_a_score_that_is_no_number_is_named(write_jsonl, score):
+    path = write_jsonl("a.jsonl", [*STS[:2], {**STS[2], "score": score}])
+    with pytest.raises(DistilvecError, match=r"a\.jsonl, line 3 has .* in column score; expected a finite number"):
+        load_sts("t", path)
+
+
+def test_wrong_columns_texts_and_constant_scores(write_jsonl):
+    with pytest.raises(DistilvecError, match="no column sentence1, score; expected sentence1, sentence2, score, found text, sentence2"):
+        load_sts("t", write_jsonl("a.jsonl", [{"text": "a", "sentence2": "b"}]))
+    with pytest.raises(DistilvecError, match="line 1 has None in column sentence1"):
+        load_sts("t", write_jsonl("b.jsonl", [{**STS[0], "sentence1": None}, STS[1]]))
+    with pytest.raises(DistilvecError, match="all 2 scores are 1"):
+        load_sts("t", write_jsonl("c.jsonl", [STS[0], STS[0]]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "positive_label"), [((1, 0), "1"), (("1", "0"), "1"), ((True, False), "1"), (("e", "n"), "e"), ((1.0, 0.0), "1")]
+)
+def test_pair_labels_however_they_are_written(write_jsonl, labels, positive_label):
+    path = write_jsonl("a.jsonl", [{"sentence1": "a", "sentence2": "b", "label": label} for label in labels])
+    assert load_pairs("t", path, positive_label=positive_label).positive.tolist() == [True, False]
+
+
+def test_pairs_of_one_kind_are_refused(write_jsonl):
+    path = write_jsonl("a.jsonl", [{"sentence1": "a", "sentence2": "b", "label": label} for label in "en"])
+    with pytest.raises(DistilvecError, match=r"0 of 2 rows have the positive label '1'.*Labels found: e, n"):
+        load_pairs("t", path)
+
+
+def test_classification_reads_two_splits_and_limits_the_first(write_jsonl):
+    path = write_jsonl("a.jsonl", LABELLED)
+    task = load_classification("t", path)
+    assert len(task.train_texts) == 20 and task.test_texts == ["test"] and list(task_texts(task)) == ["test"]
+    limited = [load_classification("t", path, train_limit=6, seed=seed) for seed in (0, 0, 1)]
+    assert limited[0].train_texts == limited[1].train_texts != limited[2].train_texts
+    for part in limited:
+        assert len(set(part.train_texts)) == 6 and set(part.train_labels) == {"a", "b", "rare"}
+        assert all((text, label) in set(zip(task.train_texts, task.train_labels, strict=True))
+                   for text, label in zip(part.train_texts, part.train_labels, strict=True))  # fmt: skip
+    with pytest.raises(DistilvecError, match="train_limit is 2, but there are 3 labels"):
+        load_classification("t", path, train_limit=2)
+
+
+def test_classification_refuses_unseen_labels_one_label_and_one_split(write_jsonl):
+    with pytest.raises(DistilvecError, match=r"lacks: 'new' \(2 rows\)"):
+        load_classification("t", write_jsonl("a.jsonl", [*LABELLED, *[{"split": "test", "text": "t", "label": "new"}] * 2]))
+    rows = [{"split": split, "text": "t", "label": "a"} for split in ("train", "test")]
+    with pytest.raises(DistilvecError, match="one label only, 'a'"):
+        load_classification("t", write_jsonl("b.jsonl", rows))
+    with pytest.raises(DistilvecError, match="both come from split 'test'"):
+        load_classification("t", write_jsonl("c.jsonl", LABELLED), train_split="test")
+    without = [{key: value for key, value in row.items() if key != "split"} for row in LABELLED]
+    with pytest.raises(DistilvecError, match="no column split"):
+        load_classification("t", write_jsonl("d.jsonl", without))
+    with pytest.raises(DistilvecError, match="expected a text or a whole number"):
+        load_classification("t", write_jsonl("e.jsonl", [*LABELLED, {"split": "test", "text": "t", "label": None}]))
+
+
+def retrieval_folder(write_jsonl, tmp_path, qrels, place="qrels.tsv"):
+    documents = [("d1", "Title", "Title and text"), ("d2", "", "no title"), ("d10", "Other", "text"), ("d3", "", "")]
+    write_jsonl("r/corpus.jsonl", [{"id": i, "title": title, "text": text} for i, title, text in documents])
+    write_jsonl("r/queries.jsonl", [{"_id": f"q{i}", "text": f"query {i}"} for i in range(3)])
+    file = tmp_path / "r" / place
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("query-id\tcorpus-id\tscore\n" + "".join("\t".join(map(str, pair)) + "\n" for pair in qrels))
+    return tmp_path / "r"
+
+
+@pytest.mark.parametrize("place", ["qrels.tsv", "qrels/test.tsv"])
+def test_retrieval_joins_titles_orders_documents_and_counts_what_it_leaves_out(write_jsonl, tmp_path, place):
+    qrels = [("q0", "d1", 1), ("q0", "d10", 2), ("q1", "d3", 0), ("q2", "d2", 1), ("q2", "gone", 1), ("gone", "d1", 1), ("q0", "d1", 1)]
+    task = load_retrieval("t", retrieval_folder(write_jsonl, tmp_path, qrels, place))
+    assert task.document_ids == ["d3", "d2", "d10", "d1"]
+    assert task.documents == ["", "no title", "Other text", "Title Title and text"]
+    assert task.query_ids == ["q0", "q2"] and task.queries == ["query 0", "query 2"]
+    assert {(*pair, gain) for pair, gain in zip(map(tuple, task.judged.tolist()), task.gains, strict=True)} == {
+        (0, 3, 1),
+        (0, 2, 2),
+        (1, 1, 1),
+    }
+    assert task.warnings == (
+        "2 of 6 judgements name ids that are not in corpus or queries; left out",
+        "1 of 3 queries have no relevant document; left out",
+    )
+    assert {"text", "Other text", "Title and text"} <= set(task_texts(task))
+
+
+def test_title_rules():
+    assert join_title("T", "T x") == "T T x" and join_title("T", "T x", "unless_repeated") == "T x"
+    assert join_title("T", "x", "unless_repeated") == "T x" and join_title("T", "x", "never") == "x" and join_title("T", "") == "T"
+
+
+def test_retrieval_refuses_what_cannot_be_scored(write_jsonl, tmp_path):
+    folder = retrieval_folder(write_jsonl, tmp_path, [("1", "d1", 1), ("2", "d1", 1)])
+    with pytest.raises(DistilvecError, match="none of its 2 pairs names a known query and document"):
+        load_retrieval("t", folder)
+    with pytest.raises(DistilvecError, match="no pair has a score above 0"):
+        load_retrieval("t", retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", 0)]))
+    with pytest.raises(DistilvecError, match=r"qrels\.tsv, line 2 has 'x' in column score"):
+        load_retrieval("t", retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", "x")]))
+    (folder / "qrels.tsv").unlink()
+    with pytest.raises(DistilvecError, match=r"no judgements; expected qrels\.tsv or qrels/test\.tsv"):
+        load_retrieval("t", folder)
+    write_jsonl("r/corpus.jsonl", [{"id": "d1", "text": "a"}, {"id": "d1", "text": "b"}])
+    with pytest.raises(DistilvecError, match="line 2 repeats the id 'd1'"):
+        load_retrieval("t", folder)
+    (folder / "corpus.jsonl").unlink()
+    with pytest.raises(DistilvecError, match="no corpus file"):
+        load_retrieval("t", folder)
+    with pytest.raises(DistilvecError, match="folder not found"):
+        load_retrieval("t", tmp_path / "none")
+    with pytest.raises(DistilvecError, match="all 1 documents are empty"):
+        make_retrieval("t", {"d": " "}, {"q": "q"}, {("q", "d"): 1})
+
+
+def test_made_in_memory():
+    task = make_retrieval("t", {"a": "x", "b": "y"}, {"q": "z"}, {("q", "a"): 1})
+    np.testing.assert_array_equal(task.judged, [[0, 1]])
+    assert task.document_ids == ["b", "a"] and task.warnings == ()

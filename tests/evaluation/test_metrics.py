@@ -1,0 +1,126 @@
+"""The metrics against loops written from their definitions, and against scipy and scikit-learn."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import rankdata
+from sklearn.metrics import f1_score, ndcg_score
+
+from distilvec.evaluation import metrics
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)
+
+
+def test_unit_keeps_zero_rows_and_makes_the_rest_length_one(rng):
+    vectors = rng.normal(size=(5, 8)) * 100
+    vectors[2] = 0
+    lengths = np.linalg.norm(metrics.unit(vectors), axis=1)
+    np.testing.assert_allclose(lengths, [1, 1, 0, 1, 1], atol=1e-6)
+
+
+def test_cosine_pairs_is_the_loop(rng):
+    first, second = rng.normal(size=(6, 4)), rng.normal(size=(6, 4))
+    loop = [a @ b / math.sqrt(a @ a) / math.sqrt(b @ b) for a, b in zip(first, second, strict=True)]
+    np.testing.assert_allclose(metrics.cosine_pairs(first, second), loop, atol=1e-6)
+
+
+def test_correlations_are_those_of_ranks_and_values(rng):
+    x, y = np.round(rng.normal(size=40), 1), np.round(rng.normal(size=40), 1)
+    assert metrics.pearson(x, y) == pytest.approx(np.corrcoef(x, y)[0, 1])
+    assert metrics.spearman(x, y) == pytest.approx(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
+    assert metrics.spearman(x, np.exp(3 * x)) == pytest.approx(1)
+    assert math.isnan(metrics.spearman(np.ones(4), np.arange(4.0))) and math.isnan(metrics.pearson(np.arange(4.0), np.ones(4)))
+
+
+def loop_average_precision(similarities, positive):
+    """Sum over thresholds, high to low, of (recall gained) * precision."""
+    total, before = 0.0, 0.0
+    for threshold in sorted(set(similarities), reverse=True):
+        called = similarities >= threshold
+        recall = np.sum(called & positive) / np.sum(positive)
+        total += (recall - before) * np.sum(called & positive) / np.sum(called)
+        before = recall
+    return total
+
+
+@pytest.mark.parametrize("decimals", [1, 6])
+def test_pair_metrics_are_the_loops_with_and_without_ties(rng, decimals):
+    similarities, positive = np.round(rng.normal(size=60), decimals), rng.random(60) < 0.4
+    thresholds = [math.inf, *similarities]
+    accuracies = [np.mean((similarities >= t) == positive) for t in thresholds]
+    f1s = [f1_score(positive, similarities >= t, zero_division=0) for t in thresholds]
+    assert metrics.average_precision(similarities, positive) == pytest.approx(loop_average_precision(similarities, positive))
+    value, threshold = metrics.best_accuracy(similarities, positive)
+    assert value == pytest.approx(max(accuracies)) and np.mean((similarities >= threshold) == positive) == pytest.approx(value)
+    value, threshold = metrics.best_f1(similarities, positive)
+    assert value == pytest.approx(max(f1s)) and f1_score(positive, similarities >= threshold) == pytest.approx(value)
+
+
+def test_rows_of_equal_similarity_fall_on_one_side():
+    assert metrics.best_accuracy(np.zeros(4), np.array([True, False, False, False])) == (0.75, math.inf)
+
+
+def test_macro_f1_counts_every_label_the_same():
+    gold, predicted = np.array(["a"] * 8 + ["b"] * 2), np.array(["a"] * 10)
+    assert metrics.accuracy(predicted, gold) == pytest.approx(0.8)
+    assert metrics.macro_f1(predicted, gold) == pytest.approx((2 * 0.8 / 1.8 + 0) / 2)
+
+
+@pytest.mark.parametrize("count", [1, 5, 30, 50])
+def test_ranking_is_a_stable_sort_even_where_ties_cross_the_cut(rng, count):
+    scores = np.round(rng.normal(size=(20, 30)), 0).astype(np.float32)
+    scores[0, :5], scores[1, 3], scores[2, 4] = -np.inf, -0.0, 0.0
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    np.testing.assert_array_equal(metrics.rank_scores(scores, min(count, 30)), expected)
+
+
+def test_search_in_chunks_is_exact_and_puts_marked_documents_last(rng, monkeypatch):
+    queries, documents = rng.normal(size=(11, 6)).astype(np.float32), rng.normal(size=(40, 6)).astype(np.float32)
+    last = np.zeros(40, dtype=bool)
+    last[[3, 17]] = True
+    scores = np.where(last, -np.inf, queries @ documents.T)
+    expected = np.argsort(-scores, axis=1, kind="stable")
+    monkeypatch.setattr(metrics, "_SCORES_AT_ONCE", 120)
+    np.testing.assert_array_equal(metrics.top_documents(queries, documents, 7, last), expected[:, :7])
+    found = metrics.top_documents(queries, documents, 100, last)
+    assert found.shape == (11, 40) and (found[:, -2:] == [3, 17]).all()
+
+
+def loop_retrieval(ranking, gains, k):
+    """nDCG@k, recall@k, MRR@k of one query from a list of document rows and a dictionary of gains."""
+    dcg = sum(gains.get(d, 0) / math.log2(rank + 2) for rank, d in enumerate(ranking[:k]))
+    ideal = sum(g / math.log2(rank + 2) for rank, g in enumerate(sorted(gains.values(), reverse=True)[:k]))
+    relevant = {d for d, g in gains.items() if g > 0}
+    ranks = [rank + 1 for rank, d in enumerate(ranking[:k]) if d in relevant]
+    return dcg / ideal, len(ranks) / len(relevant), 1 / ranks[0] if ranks else 0.0
+
+
+@pytest.mark.parametrize("k", [1, 3, 10])
+def test_retrieval_metrics_are_the_loops(rng, k):
+    columns = 25
+    found = np.array([rng.permutation(columns)[:10] for _ in range(8)])
+    judged = [{int(d): float(g) for d, g in zip(rng.permutation(columns)[:6], [3, 2, 1, 1, 0, 0], strict=True)} for _ in range(8)]
+    pairs = np.array([(q, d) for q, gains in enumerate(judged) for d in gains])
+    gains = metrics.found_gains(found, columns, pairs, np.array([g for gains in judged for g in gains.values()]))
+    ideal = np.array([list(g.values()) for g in judged])
+    expected = np.array([loop_retrieval(list(row), g, k) for row, g in zip(found, judged, strict=True)])
+    np.testing.assert_allclose(metrics.ndcg(gains, ideal, k), expected[:, 0])
+    np.testing.assert_allclose(metrics.recall(gains, ideal, k), expected[:, 1])
+    np.testing.assert_allclose(metrics.reciprocal_rank(gains, k), expected[:, 2])
+
+
+def test_ndcg_is_scikit_learns_on_whole_rankings(rng):
+    gains, scores = rng.integers(0, 4, size=(5, 12)).astype(float), rng.normal(size=(5, 12))
+    ranked = np.take_along_axis(gains, np.argsort(-scores, axis=1), axis=1)
+    for k in (1, 5, 12):
+        assert metrics.ndcg(ranked, gains, k).mean() == pytest.approx(ndcg_score(gains, scores, k=k))
+
+
+def test_negative_gains_count_as_not_relevant():
+    found, ideal = np.array([[-1.0, 1.0]]), np.array([[1.0, -1.0]])
+    assert metrics.ndcg(found, ideal, 10)[0] == pytest.approx(1 / math.log2(3))
+    assert metrics.recall(found, ideal, 1)[0] == 0 and metrics.reciprocal_rank(found, 10)[0] == 0.5

@@ -1,0 +1,152 @@
+"""The model card: front matter a hub can read, every number it was given, and nothing for what is missing."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from architectures import bert
+from sentence_transformers import SentenceTransformer
+
+from distilvec.recipe import StudentSection
+from distilvec.report.card import Distillation, describe_student, front_matter, model_card, score_table
+from distilvec.students.build import TeacherFacts, build_student
+
+
+def score(task: str, value: float, metric: str = "spearman") -> Any:
+    return {"task": task, "metric": metric, "value": value}
+
+
+SCORES = {
+    "student": [score("stsb", 81.5), score("cranfield", 47.5, "ndcg@10")],
+    "teacher": [score("stsb", 82.0), score("cranfield", 51.25, "ndcg@10")],
+    "untrained": [score("stsb", 60.0), score("cranfield", 12.5, "ndcg@10")],
+    "asymmetric": [score("cranfield", 49.2, "ndcg@10")],
+}
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformer:
+    folder = bert(tmp_path_factory.mktemp("card") / "bert")
+    facts = TeacherFacts(width=48, normalized=True, max_length=64, prompts={"query": "query: "})
+    return build_student(StudentSection(model=str(folder), layers=[0, 3]), facts, seed=0)
+
+
+@pytest.fixture
+def record(student: SentenceTransformer) -> Distillation:
+    return {
+        "format": 1,
+        "name": "tiny-student",
+        "teacher": {"name": "org/teacher", "fingerprint": "abc", "width": 48, "parameters": 22_713_216, "normalized": True},
+        "student": describe_student(student, "tiny-student", base_model="org/base", kept_layers=[0, 3]),
+        "data": {
+            "sources": [
+                {"name": "wiki|pedia", "rows": 1200, "role": "document", "language": "tr"},
+                {"name": "questions", "rows": 34, "role": "query", "language": "en"},
+                {"name": "other", "rows": 5, "role": "document", "language": None},
+            ],
+            "train_rows": 1000,
+            "holdout_rows": 239,
+        },
+        "method": {"name": "redact", "options": {"distance": "l2"}, "weights": {"l2": 1.0}, "citation": "@misc{leaf2025,\n}"},
+        "training": {"epochs": 3, "learning_rate": 1e-4, "schedule": {"name": "cycles"}, "device": "cpu"},
+        "metrics": {"l2": 0.3903, "cosine": 0.0771},
+        "scores": SCORES,
+        "versions": {"distilvec": "0.1.0", "torch": "2.13.0"},
+    }
+
+
+def split(card: str) -> tuple[dict[str, Any], str]:
+    empty, front, text = card.split("---\n", 2)
+    assert empty == ""
+    return yaml.safe_load(front), text
+
+
+def test_facts_of_the_student(student: SentenceTransformer) -> None:
+    facts = describe_student(student, "tiny", kept_layers=[0, 3])
+    assert (facts["layers"], facts["hidden_width"], facts["width"], facts["max_length"]) == (2, 32, 48, 64)
+    assert facts["dense"] and facts["normalized"] and facts["pooling"] == "mean" and facts["similarity"] == "cosine"
+    assert facts["embedding_parameters"] == student.tokenizer.vocab_size * 32
+    assert facts["parameters"] == sum(weight.numel() for weight in student.parameters()) > facts["embedding_parameters"]
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_front_matter(record: Distillation) -> None:
+    front, _ = split(model_card(record))
+    assert front["library_name"] == "sentence-transformers" and front["pipeline_tag"] == "sentence-similarity"
+    assert {"sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec", "knowledge-distillation"} <= set(
+        front["tags"]
+    )
+    assert front["base_model"] == "org/base" and front["base_model_relation"] == "finetune"
+    assert front["language"] == ["en", "tr"] and "license" not in front
+    assert front_matter({**record, "license": "apache-2.0"})["license"] == "apache-2.0"
+
+
+def test_a_local_folder_is_no_base_model(record: Distillation, tmp_path: Path) -> None:
+    record["student"]["base_model"] = str(tmp_path)
+    assert "base_model" not in front_matter(record)
+
+
+def test_text_holds_what_was_given(record: Distillation) -> None:
+    _, text = split(model_card(record))
+    for words in (
+        "**Teacher-compatible: yes.**",
+        "documents that the teacher embedded",
+        'SentenceTransformer("tiny-student")',
+        '| query | `"query: "` |',
+        "2 layers (layers 0, 3 of `org/base`)",
+        "teacher 22.7M",
+        "64 tokens",
+        "hidden 32, output 48",
+        "| wiki\\|pedia | 1200 | document | tr |",
+        "| other | 5 | document |  |",
+        "1000 texts were trained on, 239 held out",
+        "| l2 | 0.3903 |",
+        "| learning_rate | 0.0001 |",
+        '| schedule | {"name": "cycles"} |',
+        '`{"distance": "l2"}`',
+        "@misc{leaf2025,",
+        "- torch 2.13.0",
+    ):
+        assert words in text, words
+    assert "\n\n\n" not in text
+    lines = text.splitlines()
+    for before, line in pairwise(lines):
+        assert not line.startswith("#") or before == "", f"no empty line before {line}"
+
+
+def test_evaluation_table(record: Distillation) -> None:
+    _, text = split(model_card(record))
+    lines = text.splitlines()
+    start = lines.index("| task | metric | teacher | untrained | student | asymmetric |")
+    assert lines[start + 1 : start + 6] == [
+        "|---|---|---:|---:|---:|---:|",
+        "| stsb | spearman | 82.00 | 60.00 | 81.50 |  |",
+        "| cranfield | ndcg@10 | 51.25 | 12.50 | 47.50 | 49.20 |",
+        "| **average** | | 66.62 | 36.25 | 64.50 |  |",
+        "| **% of the teacher** | | 100.0 | 54.4 | 96.8 | 96.0 |",
+    ]
+    assert score_table(SCORES)["columns"] == ["teacher", "untrained", "student", "asymmetric"]
+    assert "| stsb | spearman | 70.00 |" in model_card(record, scores={"student": [score("stsb", 70.0)]})
+
+
+def test_other_widths_are_not_compatible(record: Distillation) -> None:
+    record["teacher"]["width"] = 768
+    text = model_card(record)
+    assert "**Teacher-compatible: no.**" in text and "48 dimensions, the teacher's 768" in text
+    assert "Teacher-compatible: yes" not in text
+    record["teacher"]["width"] = 48
+    record["teacher_compatible"] = False
+    assert "**Teacher-compatible: no.** Compare vectors of this model only" in model_card(record)
+
+
+def test_nothing_known_still_makes_a_card() -> None:
+    front, text = split(model_card({}))
+    assert front["tags"] and "SentenceTransformer(" in text
+    for heading in ("## Evaluation", "## Training", "## Method", "## Citation", "## Versions", "## The model"):
+        assert heading not in text
+    assert "\n\n\n" not in text

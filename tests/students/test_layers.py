@@ -1,0 +1,164 @@
+"""Cutting layers: the same vectors as the whole model with the other layers skipped, and the same again after a reload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from architectures import ARCHITECTURES, TEXTS
+from transformers import AutoModel, AutoTokenizer, T5Config, T5EncoderModel
+
+from distilvec.errors import DistilvecError
+from distilvec.students.layers import choose_layers, cut_layers, layer_list
+
+# (architecture, layers kept): also several in a row, a changed layer pattern, and a first layer that is not layer 0
+CUTS = [(name, [0, 2, 3]) for name in ARCHITECTURES] + [
+    ("bert", [1, 3]),
+    ("xlm_roberta", [3]),
+    ("modernbert", [0, 4, 5]),
+    ("modernbert", [0, 3]),
+    ("gemma3", [0, 1]),
+    ("gemma3", [2, 5]),
+    ("gemma3", [1, 2, 4, 5]),
+    ("qwen3", [1, 2]),
+    ("mistral", [1, 3]),
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("backbones")
+    return {name: make(root / name) for name, make in ARCHITECTURES.items()}
+
+
+def load(folder: Path):
+    return AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def states(model, folder: Path) -> torch.Tensor:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "right"
+    tokens = tokenizer(TEXTS, padding=True, truncation=True, max_length=48, return_tensors="pt")
+    with torch.no_grad():
+        output = model(**tokens).last_hidden_state
+    return output[tokens["attention_mask"].bool()]
+
+
+class Skip(torch.nn.Module):
+    """Stands in for a layer: gives back the hidden states it gets, in the form its layer does."""
+
+    def __init__(self, layer: torch.nn.Module, as_tuple: bool) -> None:
+        super().__init__()
+        self.as_tuple = as_tuple
+        for name in ("attention_type", "layer_type"):
+            if hasattr(layer, name):
+                setattr(self, name, getattr(layer, name))
+
+    def forward(self, hidden_states, *args, **kwargs):
+        return (hidden_states,) if self.as_tuple else hidden_states
+
+
+def skipping(model, keep: list[int], folder: Path) -> torch.Tensor:
+    _, layers = layer_list(model)
+    seen: list[bool] = []
+    hook = layers[0].register_forward_hook(lambda module, inputs, output: seen.append(isinstance(output, tuple)))
+    states(model, folder)
+    hook.remove()
+    for number, layer in enumerate(list(layers)):
+        if number not in keep:
+            layers[number] = Skip(layer, as_tuple=seen[0])
+    return states(model, folder)
+
+
+@pytest.mark.parametrize(("name", "keep"), CUTS, ids=[f"{name}-{keep}" for name, keep in CUTS])
+def test_cut_equals_skipping_and_survives_a_reload(name: str, keep: list[int], folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = folders[name]
+    whole = load(folder)
+    before = states(whole, folder)
+    cut = cut_layers(whole, keep)
+    values = states(cut, folder)
+    assert torch.equal(states(whole, folder), before), "the model that was cut from must be left alone"
+    assert torch.isfinite(values).all() and not torch.allclose(values, before, atol=1e-2)
+    torch.testing.assert_close(values, skipping(whole, keep, folder), atol=1e-5, rtol=1e-5)
+    cut.save_pretrained(tmp_path)
+    reloaded = load(tmp_path)
+    assert torch.equal(states(reloaded, folder), values)
+    assert reloaded.config.num_hidden_layers == len(keep)
+    assert len(getattr(reloaded.config, "layer_types", None) or keep) == len(keep)
+    assert not any(value.dtype != torch.float32 for value in cut.parameters())
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_all_layers_kept_is_the_same_model(name: str, folders: dict[str, Path]) -> None:
+    model = load(folders[name])
+    assert cut_layers(model, list(range(model.config.num_hidden_layers))) is model
+
+
+def test_layer_kinds_follow_their_layers(folders: dict[str, Path]) -> None:
+    cut = cut_layers(load(folders["gemma3"]), [1, 2, 5])
+    assert cut.config.layer_types == ["sliding_attention", "full_attention", "full_attention"]
+    _, layers = layer_list(cut)
+    assert [layer.self_attn.layer_idx for layer in layers] == [0, 1, 2]
+    assert [layer.self_attn.sliding_window is None for layer in layers] == [False, True, True]
+
+
+def test_modernbert_without_layer_0_is_refused(folders: dict[str, Path]) -> None:
+    with pytest.raises(DistilvecError, match=r"\[student.layers\].*keep layer 0"):
+        cut_layers(load(folders["modernbert"]), [1, 2])
+
+
+def test_t5_encoder(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = T5EncoderModel(T5Config(vocab_size=50, d_model=32, d_kv=8, d_ff=64, num_layers=4, num_heads=4, dropout_rate=0.0)).eval()
+    ids = torch.randint(1, 50, (3, 9))
+    cut = cut_layers(model, [0, 2])
+    with torch.no_grad():
+        values = cut(ids).last_hidden_state
+        cut.save_pretrained(tmp_path)
+        again = T5EncoderModel.from_pretrained(tmp_path).eval()(ids).last_hidden_state
+        model.encoder.block = torch.nn.ModuleList([model.encoder.block[0], model.encoder.block[2]])
+        torch.testing.assert_close(values, model(ids).last_hidden_state)
+    assert torch.equal(values, again)
+
+
+def test_precision_and_generator_are_left_alone(folders: dict[str, Path]) -> None:
+    model = AutoModel.from_pretrained(folders["bert"], dtype=torch.bfloat16)
+    state = torch.get_rng_state()
+    assert {value.dtype for value in cut_layers(model, [0]).parameters()} == {torch.bfloat16}
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("layers", "total", "expected"),
+    [(3, 6, [0, 2, 5]), (2, 6, [0, 5]), (6, 6, [0, 1, 2, 3, 4, 5]), (1, 6, [0]), (4, 12, [0, 4, 7, 11]), ([0, 2, 5], 6, [0, 2, 5])],
+)
+def test_choice(layers: int | list[int], total: int, expected: list[int]) -> None:
+    assert choose_layers(layers, total) == expected
+
+
+@pytest.mark.parametrize("total", range(1, 40))
+def test_a_number_always_gives_distinct_ascending_layers(total: int) -> None:
+    for number in range(1, total + 1):
+        chosen = choose_layers(number, total)
+        assert len(chosen) == number and chosen == sorted(set(chosen)) and chosen[0] == 0
+        assert number == 1 or chosen[-1] == total - 1
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        (0, "from 1 to 6"),
+        (7, "from 1 to 6"),
+        ([], "empty"),
+        ([0, 6], "layers 0 to 5"),
+        ([-1], "layers 0 to 5"),
+        ([0, 2, 2], "twice"),
+        ([2, 0], r"write \[0, 2\]"),
+    ],
+)
+def test_bad_choices_are_named(layers: int | list[int], words: str) -> None:
+    with pytest.raises(DistilvecError, match=rf"\[student.layers\].*{words}"):
+        choose_layers(layers, 6)

@@ -1,0 +1,198 @@
+"""The loop on a real tiny student: learns, resumes exactly, survives kill -9, accumulates, refuses what cannot work."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from distilvec import recipe as recipes
+from distilvec.errors import DistilvecError
+from distilvec.run import Run
+from distilvec.students.encoder import Encoder
+from distilvec.train.loop import Loop
+from distilvec.train.metrics import read_metrics
+
+
+def make_loop(recipe, folder: Path) -> Loop:
+    run = Run(recipe, folder)
+    model = run.student()
+    encoder = Encoder(model)
+    objective = run.objective(encoder)
+    return Loop(encoder, objective, run.data(model, objective), recipe.train, folder, "mark")
+
+
+def weights(loop: Loop) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in loop.module.state_dict().items()}
+
+
+def assert_same_weights(first, second):
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+def test_learns_and_writes_metrics(tiny_recipe, tmp_path):
+    loop = make_loop(tiny_recipe(train__epochs=4), tmp_path / "run")
+    state = loop.run()
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    distances = [line["eval/distance"] for line in lines if "eval/distance" in line]
+    assert len(distances) == 5 and distances[-1] < 0.8 * distances[0]
+    assert state.finished and state.best_distance == pytest.approx(min(distances[1:]), abs=1e-7)
+    logged = [line for line in lines if "train/loss" in line]
+    assert logged[0]["train/loss"] == logged[0]["train/loss_l2"] and logged[0]["train/texts_per_second"] > 0
+    assert state.texts == 4 * len(loop.data.train_rows)
+
+
+def test_interrupted_equals_uninterrupted(tiny_recipe, tmp_path):
+    recipe = tiny_recipe(train__epochs=3)
+    whole = make_loop(recipe, tmp_path / "whole")
+    whole.run()
+    parts = tmp_path / "parts"
+    for stop in (3, 13, 14, 29):
+        loop = make_loop(recipe, parts)
+        step = loop._step
+
+        def stopping(batches, index, loop=loop, step=step, stop=stop):
+            step(batches, index)
+            loop.stop_asked = loop.state.step + 1 >= stop
+
+        loop._step = stopping
+        assert not loop.run().finished
+    last = make_loop(recipe, parts)
+    assert last.state.step == 29
+    last.run()
+    assert_same_weights(weights(whole), weights(last))
+    keys = ("step", "train/loss", "eval/distance")
+    first, second = ([{k: line.get(k) for k in keys} for line in read_metrics(f / "metrics.jsonl")] for f in (tmp_path / "whole", parts))
+    assert [line for line in first if line["eval/distance"]] == [line for line in second if line["eval/distance"]]
+
+
+def test_accumulation_gives_the_gradients_of_one_large_batch(tiny_recipe, tmp_path):
+    """8 rows at once and 2 x 4 rows give the same step (no dropout, so that both see the same network)."""
+    found = []
+    for size, steps in ((16, 1), (4, 4)):
+        changes = {"train__batch_size": size, "train__gradient_accumulation_steps": steps, "train__window": 1000}
+        recipe = tiny_recipe(student__dropout=0.0, train__max_steps=1, train__max_grad_norm=1.0, corpus__holdout_batches=1, **changes)
+        loop = make_loop(recipe, tmp_path / str(size))
+        rows = torch.arange(16).numpy()
+        loop._batches = lambda epoch, rows=rows, size=size: [rows[i : i + size] for i in range(0, 16, size)]
+        loop.run()
+        found.append(weights(loop))
+    for name in found[0]:
+        torch.testing.assert_close(found[0][name], found[1][name], atol=2e-5, rtol=1e-4)
+
+
+def test_token_budget(tiny_recipe, tmp_path):
+    loop = make_loop(tiny_recipe(train__max_tokens=80), tmp_path / "run")
+    batches = loop._batches(0)
+    sizes = [len(batches[i]) * loop.data.tokens.lengths[batches[i]].max() for i in range(len(batches))]
+    assert max(sizes) <= 80 and loop.run().finished
+
+
+def test_gradient_checkpointing_changes_nothing_without_dropout(tiny_recipe, tmp_path):
+    found = []
+    for on in (False, True):
+        loop = make_loop(tiny_recipe(student__dropout=0.0, train__max_steps=3, train__gradient_checkpointing=on), tmp_path / str(on))
+        loop.run()
+        found.append(weights(loop))
+    for name in found[0]:
+        torch.testing.assert_close(found[0][name], found[1][name], atol=1e-5, rtol=1e-4)
+
+
+def test_bf16_keeps_fp32_weights_and_learns(tiny_recipe, tmp_path):
+    loop = make_loop(tiny_recipe(train__precision="bf16", train__epochs=3), tmp_path / "run")
+    loop.run()
+    assert all(p.dtype == torch.float32 for p in loop.module.parameters())
+    distances = [line["eval/distance"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/distance" in line]
+    assert distances[-1] < distances[0]
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_checkpoint(tiny_recipe, tmp_path):
+    loop = make_loop(tiny_recipe(train__epochs=2), tmp_path / "run")
+    signals = loop.data.teacher.signals
+
+    def poisoned(batch):
+        answer = signals(batch)
+        if loop.state.epoch == 1 and loop.module.training:
+            answer.embedding.fill_(float("nan"))
+        return answer
+
+    loop.data.teacher.signals = poisoned
+    with pytest.raises(DistilvecError, match=r"loss became nan.*train.learning_rate"):
+        loop.run()
+    kept = load_file(loop.checkpoint)
+    assert all(torch.isfinite(value).all() for value in kept.values())
+
+
+def test_refusals(tiny_recipe, tmp_path):
+    if not torch.cuda.is_available():
+        with pytest.raises(DistilvecError, match=r"\[train.device\] is cuda, but torch finds no GPU"):
+            make_loop(tiny_recipe(train__device="cuda"), tmp_path / "gpu")
+    with pytest.raises(DistilvecError, match=r"learning_rate_factors"):
+        make_loop(tiny_recipe(train__learning_rate_factors={"nonsense": 2.0}), tmp_path / "factors")
+
+
+def test_a_checkpoint_of_another_recipe_or_a_damaged_one_is_refused(tiny_recipe, tmp_path):
+    recipe = tiny_recipe()
+    loop = make_loop(recipe, tmp_path / "run")
+    loop.run()
+    loop.fingerprint = "other"
+    with pytest.raises(DistilvecError, match="--restart"):
+        Loop(loop.module.encoder, loop.module.objective, loop.data, recipe.train, tmp_path / "run", "other")
+    loop.checkpoint.write_bytes(loop.checkpoint.read_bytes()[:1000])
+    with pytest.raises(DistilvecError, match="damaged"):
+        make_loop(recipe, tmp_path / "run")
+
+
+def test_full_disk_while_saving_keeps_the_previous_checkpoint(tiny_recipe, tmp_path, monkeypatch):
+    from distilvec.train import checkpoint
+
+    loop = make_loop(tiny_recipe(), tmp_path / "run")
+    loop.run()
+    before = loop.checkpoint.read_bytes()
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(DistilvecError, match="no space for a checkpoint.*MB needed"):
+        loop._checkpoint()
+    assert loop.checkpoint.read_bytes() == before and not loop.checkpoint.with_suffix(".tmp").exists()
+
+
+def kill_and_resume(recipe_file: Path, folder: Path, kills: int, seed: int, longest: float) -> int:
+    """Start the command, kill it at random moments, run it to the end; returns how many kills hit it alive."""
+    generator = random.Random(seed)
+    command = [sys.executable, "-m", "distilvec", "run", str(recipe_file), "--out", str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    hit = 0
+    for _ in range(kills):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(generator.uniform(2.0, longest))
+        if process.poll() is None:
+            hit += 1
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=280)
+    return hit
+
+
+@pytest.mark.slow
+def test_killed_while_training_ends_with_the_same_weights(tiny_recipe, tmp_path):
+    recipe_file = tmp_path / "tiny.yaml"
+    recipe_file.write_text(recipes.dump(tiny_recipe(train__epochs=40, train__checkpoint_steps=5, corpus__holdout_batches=1)))
+    assert kill_and_resume(recipe_file, tmp_path / "killed", kills=3, seed=0, longest=9.0) > 0
+    kill_and_resume(recipe_file, tmp_path / "whole", kills=0, seed=0, longest=0)
+    first, second = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("killed", "whole"))
+    assert_same_weights(first, second)
+    assert json.loads((tmp_path / "killed" / "distillation.json").read_text())["training"]["steps"] > 0

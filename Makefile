@@ -12,7 +12,7 @@ quickstart: $(VENV)/quickstart
 	$(VENV)/bin/distilvec quickstart
 
 test: $(VENV)/dev .compat/installed check
-	DISTILVEC_REQUIRE_COMPAT=1 $(VENV)/bin/python -m pytest
+	DISTILVEC_REQUIRE_COMPAT=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --durations=15
 
 check: $(VENV)/dev
 	$(VENV)/bin/ruff check .

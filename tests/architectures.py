@@ -110,7 +110,7 @@ ARCHITECTURES: dict[str, Callable[..., Path]] = {
 def sentence_transformer(folder: Path, backbone: Path, modules: str = "mean normalize", seed: int = 0) -> Path:
     """Wrap a backbone's folder as a SentenceTransformer folder; modules: a pooling, then `dense:WIDTH`, `normalize` in order."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
     torch.manual_seed(seed)
     pooling, *rest = modules.split()

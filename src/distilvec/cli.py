@@ -54,9 +54,9 @@ def main() -> None:
 
 
 @app.command()
-def quickstart(out: Annotated[Path, typer.Option(help="The run folder.")] = Path("runs/quickstart")) -> None:
+def quickstart(overrides: Overrides = None, out: Out = None) -> None:
     """Distil all-MiniLM-L6-v2 to three layers on Python's own docstrings: offline, minutes on a laptop."""
-    run("quickstart", None, None, out, False)
+    run("quickstart", overrides, None, out, False)
 
 
 @app.command()

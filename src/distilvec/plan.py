@@ -53,10 +53,7 @@ def make_plan(run: Run) -> list[list[str]]:
     by_source = np.bincount(corpus.sources, minlength=len(corpus.source_names))
     return [
         ["texts", f"{len(corpus):,} ({len(corpus.holdout_rows):,} held out)"],
-        *[
-            [f"  {name}", f"{kept:,}"]
-            for name, kept in zip(corpus.source_names, np.bincount(corpus.sources, minlength=len(corpus.source_names)), strict=True)
-        ],
+        *[[f"  {name}", f"{kept:,}"] for name, kept in zip(corpus.source_names, by_source, strict=True)],
         ["student tokens a text", f"{lengths.mean():.1f} on average, {int(lengths.max())} at most"],
         ["teacher", f"{run.teacher.name}, {run.teacher.width} wide"],
         ["teacher vectors to compute", f"{missing:,} of {len(corpus):,}: about {_duration(teacher_seconds)}"],

@@ -13,33 +13,30 @@ from __future__ import annotations
 import gc
 import json
 import os
-import platform
 import re
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import sentence_transformers
 import torch
 import transformers
 from sentence_transformers import SentenceTransformer
 
-import distilvec
 from distilvec import recipe as recipes
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
 from distilvec.data.docstrings import write_retrieval_task
 from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.errors import DistilvecError
-from distilvec.evaluation.evaluate import Memo, Score, average, evaluate, retention
+from distilvec.evaluation.evaluate import Memo, Score, evaluate
 from distilvec.evaluation.suite import load_suite, suite_fingerprint, suite_texts
 from distilvec.evaluation.tasks import Task
 from distilvec.export.portable import save_student
 from distilvec.objective import Objective, Sizes, build_objective
 from distilvec.progress import progress, say
 from distilvec.recipe import Recipe
-from distilvec.report.card import model_card
+from distilvec.report.card import Distillation, model_card
+from distilvec.report.record import best_distance, distillation_record
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache import TeacherCache
@@ -61,7 +58,7 @@ class RunResult:
     state: Progress
     distance: dict[str, float]
     scores: dict[str, list[Score]]
-    data: dict[str, Any]
+    record: Distillation
 
 
 class Run:
@@ -70,6 +67,7 @@ class Run:
     def __init__(self, recipe: Recipe, folder: Path, restart: bool = False) -> None:
         self.recipe, self.folder, self.restart = recipe, folder, restart
         default = Path(os.environ.get("DISTILVEC_CACHE", Path.home() / ".cache" / "distilvec"))
+        transformers.utils.logging.disable_progress_bar()
         self.root = (recipe.cache.root or default).expanduser()
 
     # -- what the stages build ---------------------------------------------------------------------------------------
@@ -159,11 +157,11 @@ class Run:
         self._claim_folder()
         state, distance = self.train()
         scores = self.evaluate()
-        distillation = self.describe(state, distance, scores)
+        record = self.describe(state, distance, scores)
         model = SentenceTransformer(str(self.folder / "student"), device="cpu")
-        save_student(model, self.folder / "student", distillation, model_card(distillation))
-        _write_json(self.folder / "distillation.json", distillation)
-        return RunResult(self.folder, state, distance, scores, distillation)
+        save_student(model, self.folder / "student", dict(record), model_card(record))
+        _write_json(self.folder / "distillation.json", record)
+        return RunResult(self.folder, state, distance, scores, record)
 
     def train(self) -> tuple[Progress, dict[str, float]]:
         """Train, or take the finished student that is there; the best student's held-out distance comes with it."""
@@ -180,9 +178,7 @@ class Run:
 
         loop = Loop(encoder, objective, data, self.recipe.train, self.folder, mark, save_best=lambda: save("student"))
         if not loop.state.finished:
-            say(
-                f"training {_millions(encoder)} parameters: {loop.total_steps:,} steps, {loop.accelerator.device}, {loop.accelerator.mixed_precision}"
-            )
+            say(f"training {_millions(encoder)} parameters: {loop.total_steps:,} steps on {loop.describe_machine()}")
             state = loop.run()
             if not state.finished:
                 raise DistilvecError(
@@ -198,7 +194,7 @@ class Run:
         mark = recipes.fingerprint(self._train_fingerprint(), suite_fingerprint(self.tasks))
         path = self.folder / "report.json"
         if path.exists() and (kept := json.loads(path.read_text(encoding="utf-8")))["fingerprint"] == mark:
-            return {name: [Score(**score) for score in scores] for name, scores in kept["scores"].items()}
+            return {name: [Score(**{**score, "warnings": tuple(score["warnings"])}) for score in scores] for name, scores in kept["scores"].items()}
         budget, prompts = self.recipe.evaluation.batch_tokens, self.facts.prompts
         student = wrap_model(SentenceTransformer(str(self.folder / "student"), device="cpu"), "student", budget, prompts)
         untrained = wrap_model(self.student(), "untrained", budget, prompts)
@@ -207,47 +203,12 @@ class Run:
         _write_json(path, {"fingerprint": mark, "scores": {name: [asdict(s) for s in column] for name, column in scores.items()}})
         return scores
 
-    def describe(self, state: Progress, distance: dict[str, float], scores: dict[str, list[Score]]) -> dict[str, Any]:
-        """distillation.json: teacher, data, method, training, figures, versions."""
-        recipe, teacher = self.recipe, self.teacher
+    def describe(self, state: Progress, distance: dict[str, float], scores: dict[str, list[Score]]) -> Distillation:
+        """distillation.json: teacher, student, data, method, training, figures, versions."""
         student = SentenceTransformer(str(self.folder / "student"), device="cpu")
         objective = self.objective(Encoder(student))
-        embeddings = sum(p.numel() for p in student[0].auto_model.get_input_embeddings().parameters())
-        parameters = sum(p.numel() for p in student.parameters())
-        return {
-            "name": recipe.name,
-            "teacher": {
-                "name": teacher.name,
-                "model": recipe.teacher.model,
-                "fingerprint": self.cache.manifest.fingerprint,
-                "width": teacher.width,
-                "normalized": teacher.normalized,
-                "prompts": teacher.prompts,
-                "parameters": sum(p.numel() for p in teacher.model.parameters()) if isinstance(teacher, LocalTeacher) else None,
-            },
-            "student": {
-                "model": recipe.student.model,
-                "layers": student[0].auto_model.config.get_text_config().num_hidden_layers,
-                "parameters": parameters,
-                "embedding_parameters": embeddings,
-                "width": student.get_embedding_dimension(),
-                "max_length": student.max_seq_length,
-                "pooling": recipe.student.pooling,
-            },
-            "data": {"fingerprint": self.corpus.fingerprint, **self.corpus.report, "languages": self.corpus.languages},
-            "method": {**recipe.method.model_dump(), "weights": objective.weights, "citation": objective.citation, "paper": recipe.paper},
-            "training": {
-                **recipe.train.model_dump(mode="json"),
-                "steps": state.step,
-                "texts": state.texts,
-                "seconds": round(state.seconds, 1),
-            },
-            "metrics": {**distance, "best_epoch": state.best_epoch},
-            "scores": {name: [{"task": s.task, "metric": s.metric, "value": s.value} for s in column] for name, column in scores.items()},
-            "retention": {name: retention(column, scores["teacher"]) for name, column in scores.items()} if "teacher" in scores else {},
-            "averages": {name: average(column) for name, column in scores.items()},
-            "versions": versions(),
-        }
+        mark = self.cache.manifest.fingerprint
+        return distillation_record(self.recipe, self.teacher, mark, student, self.corpus, objective, state, distance, scores)
 
     # -- bookkeeping -------------------------------------------------------------------------------------------------
 
@@ -312,27 +273,6 @@ def build_token_store(root: Path, corpus: Corpus, model: SentenceTransformer) ->
     backend = getattr(tokenizer, "backend_tokenizer", None)
     name = recipes.fingerprint(corpus.fingerprint, length, backend.to_str() if backend else repr(tokenizer))
     return build_tokens(corpus, tokenizer, length, root / "tokens" / name, _teller())
-
-
-def best_distance(metrics: Path) -> dict[str, float]:
-    """The smallest held-out distance of a run with its cosine, and the distance before training."""
-    from distilvec.train.metrics import read_metrics
-
-    lines = [line for line in read_metrics(metrics) if "eval/distance" in line]
-    best = min(lines[1:] or lines, key=lambda line: float(line["eval/distance"]))
-    return {"distance": best["eval/distance"], "cosine": best["eval/cosine"], "untrained_distance": lines[0]["eval/distance"]}
-
-
-def versions() -> dict[str, str]:
-    """The versions that made a student."""
-    return {
-        "distilvec": distilvec.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "sentence-transformers": sentence_transformers.__version__,
-        "numpy": np.__version__,
-    }
 
 
 def _changed_keys(path: Path, recipe: Recipe) -> list[str]:

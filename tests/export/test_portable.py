@@ -90,6 +90,7 @@ def test_files_are_of_the_old_layout(backbones: dict[str, Path], tmp_path: Path)
     assert tokenizer["cls_token"] == "[CLS]" and tokenizer["pad_token"] == "[PAD]"
     assert read(folder / "tokenizer.json")["truncation"] is None
     assert read(folder / "config.json")["torch_dtype"] == "float32"
+    assert len({path.stat().st_mode for path in folder.rglob("*") if path.is_file()}) == 1, "whoever can read one can read all"
     everything = "".join(path.read_text() for path in folder.rglob("*.json"))
     assert "TokenizersBackend" not in everything and "auto_map" not in everything and "trust_remote_code" not in everything
 

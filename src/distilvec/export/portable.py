@@ -63,6 +63,9 @@ def save_student(model: SentenceTransformer, folder: Path, distillation: dict[st
         _write(in_float32(model), new, layout)
         (new / "README.md").write_text(card, encoding="utf-8")
         _write_json(new / "distillation.json", distillation)
+        mode = (new / "README.md").stat().st_mode
+        for weights in new.rglob("*.safetensors"):  # safetensors gives its files to the owner alone
+            weights.chmod(mode)
         _sync_tree(new)
         _swap(new, folder)
     except (OSError, SafetensorError) as error:

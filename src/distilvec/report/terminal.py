@@ -32,12 +32,11 @@ def show_scores(scores: dict[str, list[Score]]) -> None:
 
 def show_result(result: RunResult) -> None:
     """What a newcomer wants to know at the end of a run: figures, where everything is, how to load the student."""
-    data = result.data
     if result.scores:
         show_scores(result.scores)
-    student, teacher = data["student"], data["teacher"]
+    student, teacher = result.record["student"], result.record["teacher"]
     size = f"{student['parameters'] / 1e6:.1f} M parameters"
-    if teacher["parameters"]:
+    if "parameters" in teacher:
         size += f" (teacher: {teacher['parameters'] / 1e6:.1f} M)"
     distance = result.distance
     print(f"\nstudent   {size}")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -174,7 +174,7 @@ def choose_length(asked: int | None, transformer: Transformer, teacher: TeacherF
         return asked
     config = transformer.auto_model.config.get_text_config()
     stated = [transformer.tokenizer.model_max_length, getattr(config, "max_position_embeddings", None), positions]
-    return min([teacher.max_length, *(limit for limit in stated if limit is not None and 0 < limit < UNLIMITED)])
+    return int(min([teacher.max_length, *(limit for limit in stated if limit is not None and 0 < limit < UNLIMITED)]))
 
 
 def position_limit(backbone: PreTrainedModel) -> int | None:
@@ -184,7 +184,8 @@ def position_limit(backbone: PreTrainedModel) -> int | None:
     """
     for name, module in backbone.named_modules():
         if name.rsplit(".", 1)[-1] == "position_embeddings" and isinstance(module, nn.Embedding):
-            return int(module.num_embeddings) - (0 if module.padding_idx is None else module.padding_idx + 1)
+            first = 0 if module.padding_idx is None else module.padding_idx + 1
+            return int(module.num_embeddings - first)
     return None
 
 

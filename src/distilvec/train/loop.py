@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from distilvec.batch import Encoded, TextBatch, Wants
 from distilvec.data.batches import Batches, epoch_batches
+from distilvec.device import pick_device
 from distilvec.errors import DistilvecError
 from distilvec.losses.distance import distances
 from distilvec.objective import Objective, Terms, total
@@ -277,15 +279,11 @@ class Window:
 
 def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
     """accelerate for the asked device and precision; DistilvecError where the machine has no such device."""
-    if train.device == "cuda" and not torch.cuda.is_available():
-        raise DistilvecError(
-            "[train.device] is cuda, but torch finds no GPU here. Use device: auto or cpu, or install a CUDA build of torch."
-        )
-    if train.device == "mps" and not torch.backends.mps.is_available():
-        raise DistilvecError("[train.device] is mps, but this machine has none. Use device: auto or cpu.")
-    bf16 = train.precision == "bf16" or (train.precision == "auto" and fast_bf16(train.device))
+    device = pick_device(train.device)
+    AcceleratorState._reset_state(reset_partial_state=True)  # an earlier run in this process may have had another precision
+    bf16 = train.precision == "bf16" or (train.precision == "auto" and fast_bf16(device))
     accelerator = Accelerator(
-        cpu=train.device == "cpu", mixed_precision="bf16" if bf16 else "no", log_with=list(train.trackers) or None, project_dir=str(folder)
+        cpu=device == "cpu", mixed_precision="bf16" if bf16 else "no", log_with=list(train.trackers) or None, project_dir=str(folder)
     )
     if train.trackers:
         accelerator.init_trackers("distilvec")
@@ -294,9 +292,10 @@ def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
 
 def fast_bf16(device: str) -> bool:
     """Whether the hardware multiplies bf16 matrices faster than fp32 ones."""
-    if device != "cpu" and torch.cuda.is_available():
+    if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device in ("auto", "cpu") and bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return device == "cpu" and any(check is not None and check() for check in known)
 
 
 def seed_step(seed: int, step: int, micro_batch: int, process: int) -> None:

@@ -36,7 +36,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:
     """The optimiser's state as tensors named `<parameter>|<entry>`."""
-    names = {parameter: name for name, parameter in module.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
     return {f"{names[p]}|{entry}": value for p, state in optimizer.state.items() for entry, value in state.items()}
 
 

@@ -1,0 +1,139 @@
+"""Teacher caching speed against SentenceTransformer.encode: same texts, same model (all-MiniLM-L6-v2), alternated runs.
+
+    python -m benchmarks.caching --json FILE
+
+The peer runs at its best batch size, tried first, in fp32 and in bf16 (weights loaded as bf16). Ours is everything
+that filling a cache does: tokenising, the model, checks, and writing float16 shards. Figures are medians; in the JSON:
+
+    ratio_fp32          ours in fp32 over the peer in fp32
+    ratio_bf16          ours in bf16 over the peer in the fastest setting that keeps its vectors (cosine at least 0.9998)
+    ratio_bf16_vs_fp32, ratio_bf16_vs_bf16   both readings of it
+    minimum_cosine      of each side's vectors to the peer's in fp32 (float32, before they are stored)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import sentence_transformers
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+
+from benchmarks.texts import sample_texts
+from distilvec.data.corpus import Corpus, build_corpus
+from distilvec.recipe import CorpusSection, SourceSection, TeacherSection
+from distilvec.teachers.cache import TeacherCache
+from distilvec.teachers.local import LocalTeacher, load_teacher, resolve_model
+from distilvec.teachers.precompute import fill_cache
+
+MODEL = "all-MiniLM-L6-v2"
+KEPT = 0.9998
+Vectors = npt.NDArray[np.float32]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--texts", type=int, default=4096)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--data", type=Path, default=None, help="english_text.jsonl.gz; generated texts where it is absent")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[8, 16, 32, 64, 128], help="tried for the peer")
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        report = measure(arguments.texts, arguments.repeats, arguments.batch_sizes, arguments.data, Path(folder))
+    arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=1))
+
+
+def measure(count: int, repeats: int, sizes: list[int], data: Path | None, folder: Path) -> dict[str, Any]:
+    """Both sides in both precisions, in turn; everything the JSON holds."""
+    texts, origin = sample_texts(count, data)
+    corpus = _corpus(texts, folder)
+    texts = corpus.texts(range(len(corpus)))
+    peers = {"fp32": _peer(torch.float32), "bf16": _peer(torch.bfloat16)}
+    ours = {"fp32": _ours("float32"), "bf16": _ours("bfloat16")}
+    tried = {name: _try_sizes(peer, texts[: max(512, count // 4)], sizes) for name, peer in peers.items()}
+    best = {name: max(rates, key=lambda size: rates[size]) for name, rates in tried.items()}
+    vectors = {f"peer_{name}": _encode(peer, texts, best[name]) for name, peer in peers.items()}
+    vectors |= {f"ours_{name}": teacher.embed(texts) for name, teacher in ours.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in vectors}
+    for turn in range(repeats):
+        for name in ("fp32", "bf16"):
+            cache = TeacherCache.create_or_open(folder / f"{name}-{turn}", ours[name].manifest())
+            seconds[f"peer_{name}"].append(_time(partial(_encode, peers[name], texts, best[name])))
+            seconds[f"ours_{name}"].append(_time(partial(fill_cache, cache, corpus, ours[name])))
+    rate = {name: len(texts) / statistics.median(values) for name, values in seconds.items()}
+    cosine = {name: _minimum_cosine(values, vectors["peer_fp32"]) for name, values in vectors.items()}
+    keeping = [rate[name] for name in ("peer_fp32", "peer_bf16") if cosine[name] >= KEPT]
+    return {
+        "ratio_fp32": round(rate["ours_fp32"] / rate["peer_fp32"], 3),
+        "ratio_bf16": round(rate["ours_bf16"] / max(keeping), 3),
+        "ratio_bf16_vs_fp32": round(rate["ours_bf16"] / rate["peer_fp32"], 3),
+        "ratio_bf16_vs_bf16": round(rate["ours_bf16"] / rate["peer_bf16"], 3),
+        "minimum_cosine": {name: round(value, 7) for name, value in cosine.items()},
+        "texts_per_second": {name: round(value, 1) for name, value in rate.items()},
+        "seconds": {name: [round(value, 2) for value in values] for name, values in seconds.items()},
+        "peer_batch_sizes": {name: {str(size): round(value, 1) for size, value in rates.items()} for name, rates in tried.items()},
+        "texts": len(texts),
+        "text_origin": origin,
+        "model": MODEL,
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "sentence-transformers": sentence_transformers.__version__,
+        },
+    }
+
+
+def _corpus(texts: list[str], folder: Path) -> Corpus:
+    (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    section = CorpusSection(sources=[SourceSection(path=folder / "texts.jsonl")], holdout_batches=1)
+    return build_corpus(section, {"query": "", "document": ""}, 32, folder / "corpus")
+
+
+def _peer(dtype: torch.dtype) -> SentenceTransformer:
+    return SentenceTransformer(resolve_model(MODEL), device="cpu", model_kwargs={"dtype": dtype})
+
+
+def _ours(dtype: Any) -> LocalTeacher:
+    return load_teacher(TeacherSection(model=MODEL, dtype=dtype), "cpu")
+
+
+def _encode(model: SentenceTransformer, texts: list[str], size: int) -> Vectors:
+    found: Vectors = model.encode(texts, batch_size=size, convert_to_tensor=True, show_progress_bar=False).float().numpy()
+    return found
+
+
+def _try_sizes(model: SentenceTransformer, texts: list[str], sizes: list[int]) -> dict[int, float]:
+    """Texts a second by batch size, after one batch to warm up."""
+    _encode(model, texts[:32], 32)
+    return {size: len(texts) / _time(partial(_encode, model, texts, size)) for size in sizes}
+
+
+def _time(job: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    job()
+    return time.perf_counter() - began
+
+
+def _minimum_cosine(found: Vectors, reference: Vectors) -> float:
+    one, other = found.astype(np.float64), reference.astype(np.float64)
+    return float(((one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)).min())
+
+
+if __name__ == "__main__":
+    main()

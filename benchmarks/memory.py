@@ -1,0 +1,126 @@
+"""Memory while caching and training, at 10,000 and at 300,000 rows: it must not grow.
+
+    python -m benchmarks.memory --json FILE [--rows 10000 300000]
+
+Each size runs in a process of its own with a tiny random teacher, so that what is measured is the machinery: corpus, cache,
+tokens, batches, loop (200 steps). The figure is the peak of the process's own memory (RssAnon); pages of memory-mapped files
+belong to the system, which takes them back when it needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from benchmarks.texts import COMMON
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 300_000])
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(measure(arguments.one)))
+        return
+    found = {}
+    for rows in arguments.rows:
+        line = [sys.executable, "-m", "benchmarks.memory", "--json", str(arguments.json), "--one", str(rows)]
+        done = subprocess.run(line, check=True, capture_output=True, text=True)
+        found[rows] = json.loads(done.stdout.splitlines()[-1])
+        print(rows, found[rows], flush=True)
+    first, last = found[arguments.rows[0]], found[arguments.rows[-1]]
+    result = {"peak_mb": found, "growth": {stage: last[stage] / first[stage] for stage in first}}
+    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
+
+
+def measure(rows: int) -> dict[str, float]:
+    """Peak of this process's own memory in MB, while caching and while training on `rows` generated texts."""
+    import numpy as np
+
+    from distilvec import recipe as recipes
+    from distilvec.run import Run
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["DISTILVEC_CACHE"] = folder
+        generator, path = np.random.default_rng(0), Path(folder) / "texts.txt"
+        with path.open("w", encoding="utf-8") as file:
+            for number in range(rows):
+                file.write(" ".join([*generator.choice(COMMON, 8), str(number)]) + "\n")
+        recipe = recipes.validate(
+            {
+                "name": "memory",
+                "teacher": {"model": tiny_teacher(Path(folder))},
+                "student": {"model": "teacher"},
+                "corpus": {"sources": [{"path": str(path)}], "holdout_batches": 4},
+                "method": {"name": "redact"},
+                "train": {"epochs": 1, "max_steps": 200, "device": "cpu", "precision": "fp32"},
+            }
+        )
+        run = Run(recipe, Path(folder) / "run")
+        with Peak() as caching:
+            run.fill()
+        with Peak() as training:
+            run.train()
+    return {"caching": round(caching.megabytes, 1), "training": round(training.megabytes, 1)}
+
+
+def tiny_teacher(folder: Path) -> str:
+    """A random BERT, 64 wide, two layers, whose vocabulary is the words of the texts."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Normalize, Pooling, Transformer
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted(set(COMMON)), *[str(i) for i in range(10)], *[f"##{i}" for i in range(10)]]
+    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]")
+    config = BertConfig(vocab_size=len(pieces), hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128)
+    BertModel(config).save_pretrained(folder / "backbone")
+    fast.save_pretrained(folder / "backbone")
+    transformer = Transformer(str(folder / "backbone"), max_seq_length=64)
+    model = SentenceTransformer(modules=[transformer, Pooling(64), Normalize()], device="cpu")
+    model.save_pretrained(str(folder / "teacher"))
+    return str(folder / "teacher")
+
+
+class Peak:
+    """The highest RssAnon of this process while the block runs, sampled every 20 ms."""
+
+    def __enter__(self) -> Peak:
+        self.megabytes, self.running = own_megabytes(), True
+        self.thread = threading.Thread(target=self._watch)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.running = False
+        self.thread.join()
+
+    def _watch(self) -> None:
+        while self.running:
+            self.megabytes = max(self.megabytes, own_megabytes())
+            time.sleep(0.02)
+
+
+def own_megabytes() -> float:
+    """RssAnon from /proc/self/status (Linux)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("no RssAnon in /proc/self/status: this benchmark needs Linux")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""What a teacher's vectors depend on, written beside every cache and compared before one is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from distilvec.errors import DistilvecError
+from distilvec.recipe import Role, fingerprint
+
+FORMAT = 1
+_WEIGHTS = (".safetensors", ".bin")
+_SETTINGS = (".json", ".txt", ".model", ".py")
+# written by tools for people, or recorded as fields of their own
+_IGNORED = {
+    "config_sentence_transformers.json",
+    "data_config.json",
+    "distillation.json",
+    "model.safetensors.index.json",
+    "pytorch_model.bin.index.json",
+    "requirements.txt",
+    "training_args.bin",
+}
+_IGNORED_FOLDERS = {"onnx", "openvino"}
+_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything that changes a vector. Widths are dimensions, `max_length` tokens; None means it does not apply.
+
+    `weights` hashes the model's parameters, configuration, pooling and tokenizer. The same weights in another place
+    give the same vectors, so `model` and `revision` count only where the weights differ. `pre_dense_width` is set where
+    the pooled vector before the first Dense layer is stored as well.
+    """
+
+    model: str
+    revision: str | None
+    weights: str
+    prompts: dict[Role, str]
+    pooling: str | None
+    normalized: bool
+    width: int
+    pre_dense_width: int | None
+    max_length: int | None
+    truncation_side: str | None
+    truncate_dim: int | None
+    compute_dtype: str
+    backend: str
+    store_dtype: str = "float16"
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change when a vector could."""
+        return fingerprint(FORMAT, {name: value for name, value in asdict(self).items() if name not in ("model", "revision")})
+
+    def stored_as(self, dtype: str) -> Manifest:
+        """The same vectors kept as float16 or float32."""
+        return replace(self, store_dtype=dtype)
+
+    def differences(self, other: Manifest) -> list[str]:
+        """One line for each field in which `other` (what is expected) is not like this one (what was found)."""
+        found, expected = asdict(self), asdict(other)
+        names = [field.name for field in fields(self) if found[field.name] != expected[field.name]]
+        if self.weights == other.weights:
+            names = [name for name in names if name not in ("model", "revision")]
+        return [f"{name}: found {found[name]!r}, expected {expected[name]!r}" for name in names]
+
+    def to_json(self) -> str:
+        """The file's content; the same for equal manifests."""
+        return (
+            json.dumps({"format": FORMAT, "fingerprint": self.fingerprint, "manifest": asdict(self)}, indent=1, ensure_ascii=False) + "\n"
+        )
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of a cache. DistilvecError if the file is damaged or of a newer format."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise DistilvecError(
+                f"{path} has format {content['format']}; this version reads format {FORMAT}. Use the version that wrote it."
+            )
+        return Manifest(**content["manifest"])
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise DistilvecError(
+            f"{path} cannot be read as a teacher cache's manifest ({error}). Restore the file, or remove the folder to compute it again."
+        ) from None
+
+
+def hash_folder(folder: Path) -> str:
+    """A hash of a model folder's weights, configuration and tokenizer files: their names and contents, streamed."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and _counts(path.relative_to(folder))]
+    if any(path.suffix == ".safetensors" for path in paths):
+        paths = [path for path in paths if path.suffix != ".bin"]
+    return _combine((str(path.relative_to(folder)), _hash_file(path)) for path in paths)
+
+
+def hash_modules(model: torch.nn.Module, *settings: Any) -> str:
+    """A hash of a model in memory: every tensor of its state, and settings such as its tokenizer's file as text."""
+    parts = [(name, f"{tensor.dtype}{tuple(tensor.shape)}" + _hash_tensor(tensor)) for name, tensor in sorted(model.state_dict().items())]
+    return _combine([*parts, ("settings", repr(settings))])
+
+
+def hash_files(paths: Iterable[Path]) -> str:
+    """A hash of files' names and contents, streamed."""
+    return _combine((path.name, _hash_file(path)) for path in paths)
+
+
+def _counts(path: Path) -> bool:
+    if path.name in _IGNORED or any(part in _IGNORED_FOLDERS or part.startswith(".") for part in path.parts):
+        return False
+    return path.suffix in _WEIGHTS or path.suffix in _SETTINGS
+
+
+def _combine(parts: Iterable[tuple[str, str]]) -> str:
+    return hashlib.blake2b(json.dumps(list(parts)).encode(), digest_size=16).hexdigest()
+
+
+def _hash_file(path: Path) -> str:
+    digest, block = hashlib.blake2b(digest_size=16), bytearray(_BLOCK)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(block):
+            digest.update(memoryview(block)[:count])
+    return digest.hexdigest()
+
+
+def _hash_tensor(tensor: torch.Tensor) -> str:
+    content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+    return hashlib.blake2b(content.numpy().data, digest_size=16).hexdigest()

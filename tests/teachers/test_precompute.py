@@ -1,0 +1,138 @@
+"""Filling a cache: every row once, in shards, and the same bytes however often the job is killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import socket
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_texts
+
+from distilvec.data.corpus import Corpus, build_corpus
+from distilvec.errors import DistilvecError
+from distilvec.recipe import CorpusSection, SourceSection, TeacherSection
+from distilvec.teachers.cache import TeacherCache
+from distilvec.teachers.local import load_teacher
+from distilvec.teachers.precompute import count_missing, fill_cache
+
+KILLS = int(os.environ.get("DISTILVEC_KILLS", "3"))
+PROMPTS = {"query": "find: ", "document": ""}
+
+
+def make_corpus(folder: Path, count: int):
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = make_texts(count)
+    (folder / "documents.txt").write_text("\n".join(texts), encoding="utf-8")
+    (folder / "queries.txt").write_text("\n".join(texts[: count // 10]), encoding="utf-8")
+    sources = [SourceSection(path=folder / "documents.txt"), SourceSection(path=folder / "queries.txt", role="query")]
+    return build_corpus(CorpusSection(sources=sources, holdout_batches=1), PROMPTS, 8, folder / "corpus")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "lock"}
+
+
+@pytest.fixture
+def teacher(tiny_model):
+    return load_teacher(TeacherSection(model=str(tiny_model), prompts={"query": "find: "}), "cpu")
+
+
+def test_every_row_gets_its_own_vector(teacher, tmp_path):
+    corpus = make_corpus(tmp_path, 120)
+    cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 50)
+    told = []
+    fill_cache(cache, corpus, teacher, lambda done, total: told.append((done, total)))
+    assert len(cache) == len(corpus) == 132
+    assert [shard.rows for shard in cache._shards] == [50, 50, 32]
+    found = cache.read(cache.positions(np.asarray(corpus.keys)))
+    np.testing.assert_allclose(found, teacher.signals(corpus.prompted(range(132)))["embedding"], atol=1e-5)
+    np.testing.assert_allclose(found[120:], teacher.embed(corpus.texts(range(120, 132)), "query"), atol=1e-5)
+    assert told[0] == (0, 132)
+    assert told[-1] == (132, 132)
+    assert told == sorted(told)
+    fill_cache(cache, corpus, None)  # nothing is missing: no teacher is needed
+
+
+def test_only_missing_rows_are_embedded(teacher, tmp_path):
+    small, large = make_corpus(tmp_path / "small", 60), make_corpus(tmp_path / "large", 100)
+    cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 30)
+    fill_cache(cache, small, teacher)
+    embedded = []
+
+    class Counting:
+        def signals(self, prompted, pre_dense=False, progress=None):
+            embedded.extend(prompted)
+            return teacher.signals(prompted, pre_dense)
+
+    missing = count_missing(cache, large)
+    fill_cache(cache, large, Counting())
+    assert len(embedded) == missing == len(set(embedded)) < len(large)
+    assert count_missing(cache, large) == count_missing(cache, small) == 0
+
+
+def test_a_bad_vector_names_its_text_and_keeps_the_shards_before(teacher, tmp_path):
+    corpus = make_corpus(tmp_path, 100)
+    cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 40)
+
+    class Broken:
+        def signals(self, prompted, pre_dense=False, progress=None):
+            found = teacher.signals(prompted)
+            found["embedding"][[text.endswith(" 57") for text in prompted]] = np.nan
+            return found
+
+    with pytest.raises(DistilvecError, match=r"NaN.* 57'"):
+        fill_cache(cache, corpus, Broken())
+    assert len(TeacherCache.open(cache.folder)) == 40
+    fill_cache(cache, corpus, teacher)
+    assert len(cache) == len(corpus)
+
+
+def job(model: str, corpus: str, folder: str, shard_rows: int, ready) -> None:
+    """What is killed: one filling of the cache in `folder`."""
+    torch.set_num_threads(1)
+    teacher = load_teacher(TeacherSection(model=model, prompts={"query": "find: "}), "cpu")
+    cache = TeacherCache.create_or_open(Path(folder), teacher.manifest(), shard_rows)
+    ready.set()
+    fill_cache(cache, Corpus(Path(corpus)), teacher)
+
+
+def run(context, *arguments, kill_after: float | None = None) -> float:
+    """Start the job in a process of its own and kill it (SIGKILL) so many seconds after it is ready; how long it ran."""
+    ready = context.Event()
+    process = context.Process(target=job, args=(*arguments, ready))
+    process.start()
+    assert ready.wait(120)
+    began = time.monotonic()
+    process.join(kill_after)
+    seconds = time.monotonic() - began
+    process.kill()
+    process.join()
+    assert kill_after is not None or process.exitcode == 0
+    process.close()
+    return seconds
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_bytes(tiny_model, tmp_path, monkeypatch):
+    """DISTILVEC_KILLS sets how many times the job is killed."""
+    monkeypatch.delattr(socket.socket, "connect")  # the fork server listens on a local socket
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["distilvec.teachers.local", "distilvec.teachers.precompute"])
+    corpus = make_corpus(tmp_path, 3000)
+    arguments = (str(tiny_model), str(corpus.folder))
+    seconds = run(context, *arguments, str(tmp_path / "whole"), 64)
+    generator, sizes = random.Random(0), [0]
+    for _ in range(KILLS):
+        run(context, *arguments, str(tmp_path / "killed"), 64, kill_after=generator.uniform(0, seconds / KILLS))
+        sizes.append(len(TeacherCache.open(tmp_path / "killed")))
+    assert sizes == sorted(sizes)
+    assert 0 < sizes[-1] < len(corpus), f"killed too early or too late to show anything: {sizes}"
+    run(context, *arguments, str(tmp_path / "killed"), 64)
+    whole = content(tmp_path / "whole")
+    assert content(tmp_path / "killed") == whole
+    assert len(whole) == 2 + 2 * -(-3300 // 64)

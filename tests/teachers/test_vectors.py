@@ -1,0 +1,137 @@
+"""A table of vectors as the teacher."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import make_texts
+
+from distilvec.data.corpus import build_corpus
+from distilvec.errors import DistilvecError
+from distilvec.recipe import CorpusSection, SourceSection, TeacherSection
+from distilvec.teachers.cache import TeacherCache
+from distilvec.teachers.vectors import VectorsTeacher, fill_from_table
+
+TEXTS = make_texts(100)
+
+
+def unit(rows, width=12, seed=0):
+    found = np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def write(path, texts, vectors, **columns):
+    flat = pa.array(vectors.astype(np.float32).reshape(-1))
+    lists = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+    pq.write_table(pa.table({"text": texts, "teacher_embedding_final": lists, **columns}), path)
+    return path
+
+
+def corpus_of(folder, texts, queries=(), prompts=None):
+    folder.mkdir(exist_ok=True)
+    sources = []
+    for name, role, lines in (("documents", "document", texts), ("queries", "query", queries)):
+        if lines:
+            (folder / f"{name}.txt").write_text("\n".join(lines), encoding="utf-8")
+            sources.append(SourceSection(path=folder / f"{name}.txt", role=role))
+    prompts = prompts or {"query": "", "document": ""}
+    return build_corpus(CorpusSection(sources=sources, holdout_batches=1), prompts, 4, folder / "corpus")
+
+
+def test_vectors_of_the_corpus_are_taken_whatever_the_order(tmp_path):
+    vectors = unit(100)
+    order = np.random.default_rng(1).permutation(100)
+    table = write(tmp_path / "api.parquet", [TEXTS[i] for i in order], vectors[order])
+    teacher = VectorsTeacher(TeacherSection(vectors=table))
+    assert (teacher.name, teacher.width, teacher.normalized, teacher.max_length) == ("api", 12, True, None)
+    corpus = corpus_of(tmp_path / "c", TEXTS[:70])
+    cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 32)
+    told = []
+    fill_from_table(cache, corpus, teacher, lambda done, total: told.append((done, total)))
+    assert told == [(32, 70), (64, 70), (70, 70)]
+    np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors[:70])
+    before = sorted(path.name for path in cache.folder.iterdir())
+    fill_from_table(cache, corpus, teacher)
+    assert sorted(path.name for path in cache.folder.iterdir()) == before
+
+
+def test_interrupted_it_ends_with_the_same_bytes(tmp_path):
+    texts = [*TEXTS[:60], *TEXTS[10:30], *TEXTS[60:]]  # some stand twice
+    table = write(tmp_path / "api.parquet", texts, unit(len(texts)))
+    teacher = VectorsTeacher(TeacherSection(vectors=table))
+    corpus = corpus_of(tmp_path / "c", TEXTS)
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    whole, stopped = (TeacherCache.create_or_open(tmp_path / name, teacher.manifest(), 30) for name in ("whole", "stopped"))
+    fill_from_table(whole, corpus, teacher)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            fill_from_table(stopped, corpus, teacher, stop)
+    fill_from_table(stopped, corpus, teacher)
+    assert len(stopped) == 100
+    for path in whole.folder.iterdir():
+        assert (stopped.folder / path.name).read_bytes() == path.read_bytes()
+
+
+def test_missing_texts_are_counted_and_one_is_quoted(tmp_path):
+    teacher = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "api.parquet", TEXTS[:90], unit(90))))
+    corpus = corpus_of(tmp_path / "c", TEXTS)
+    cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 32)
+    with pytest.raises(DistilvecError, match=rf"\[teacher.vectors\] 10 of the corpus's 100 texts.*{TEXTS[90][:60]}"):
+        fill_from_table(cache, corpus, teacher)
+    assert len(cache) == 0
+
+
+def test_roles_and_prompts(tmp_path):
+    prompts = {"query": "find: ", "document": ""}
+    vectors = unit(60)
+    texts, roles = [*TEXTS[:40], *TEXTS[:20]], ["document"] * 40 + ["query"] * 20
+    corpus = corpus_of(tmp_path / "c", TEXTS[:40], TEXTS[:20], prompts)
+    with_roles = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "roles.parquet", texts, vectors, role=roles), prompts=prompts))
+    cache = TeacherCache.create_or_open(tmp_path / "roles", with_roles.manifest("float32"), 100)
+    fill_from_table(cache, corpus, with_roles)
+    np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors)
+    without = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "plain.parquet", TEXTS[:40], vectors[:40]), prompts=prompts))
+    cache = TeacherCache.create_or_open(tmp_path / "plain", without.manifest("float32"), 100)
+    fill_from_table(cache, corpus, without)
+    np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors[[*range(40), *range(20)]])
+
+
+def test_lengths_are_measured_and_dimensions_cut(tmp_path):
+    long = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "long.parquet", TEXTS, unit(100) * 3), truncate_dim=5))
+    assert (long.normalized, long.width) == (False, 5)
+    cut = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "unit.parquet", TEXTS, unit(100)), truncate_dim=5))
+    (piece,) = cut.pieces(("embedding",))
+    np.testing.assert_allclose(np.linalg.norm(piece.signals["embedding"], axis=1), 1, atol=1e-6)
+    with pytest.raises(DistilvecError, match=r"\[teacher.truncate_dim\] found 13"):
+        VectorsTeacher(TeacherSection(vectors=tmp_path / "unit.parquet", truncate_dim=13))
+
+
+def test_one_vector_of_another_length_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("distilvec.teachers.vectors._MEASURED", 10)
+    monkeypatch.setattr("distilvec.teachers.parquet._ROWS", 10)
+    vectors = unit(100)
+    vectors[50] *= 2
+    teacher = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, vectors)))
+    assert teacher.normalized
+    cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 200)
+    with pytest.raises(DistilvecError, match=rf"{TEXTS[50]}' has not. Normalise"):
+        fill_from_table(cache, corpus_of(tmp_path / "c", TEXTS), teacher)
+
+
+def test_the_manifest_follows_the_content(tmp_path):
+    one = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "a.parquet", TEXTS, unit(100)))).manifest()
+    other = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "a.parquet", TEXTS, unit(100, seed=1)))).manifest()
+    assert any(line.startswith("weights") for line in one.differences(other))
+    assert one.backend == "table"
+    with pytest.raises(DistilvecError, match="teacher_embedding_pre_dense"):
+        VectorsTeacher(TeacherSection(vectors=tmp_path / "a.parquet")).manifest(pre_dense=True)
+
+
+def test_missing_tables_are_explained(tmp_path):
+    with pytest.raises(DistilvecError, match=r"\[teacher.vectors\] no Parquet file"):
+        VectorsTeacher(TeacherSection(vectors=tmp_path / "none.parquet"))

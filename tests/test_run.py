@@ -1,0 +1,166 @@
+"""Whole runs on tiny real models: stages, skipping, refusals, bad input that loses nothing."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import make_texts
+from sentence_transformers import SentenceTransformer
+
+from distilvec import recipe as recipes
+from distilvec.errors import DistilvecError
+from distilvec.plan import make_plan
+from distilvec.run import Run
+
+
+@pytest.fixture
+def suite(tmp_path):
+    texts = make_texts(40, seed=5)
+    rows = [
+        {"sentence1": a, "sentence2": b, "score": i % 6, "split": "test"}
+        for i, (a, b) in enumerate(zip(texts[::2], texts[1::2], strict=True))
+    ]
+    (tmp_path / "sts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    folder = tmp_path / "retrieval"
+    folder.mkdir()
+    (folder / "corpus.jsonl").write_text("\n".join(json.dumps({"id": str(i), "title": "", "text": t}) for i, t in enumerate(texts)))
+    (folder / "queries.jsonl").write_text("\n".join(json.dumps({"id": str(i), "text": t}) for i, t in enumerate(texts[:10])))
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(f"{i}\t{i}\t1" for i in range(10)))
+    path = tmp_path / "suite.yaml"
+    path.write_text("- {name: sts, type: sts, path: sts.jsonl}\n- {name: find, type: retrieval, path: retrieval}\n")
+    return path
+
+
+def test_whole_run_with_evaluation(tiny_recipe, suite, tmp_path, capsys):
+    from distilvec.report.terminal import show_result
+
+    recipe = tiny_recipe(evaluation__suite=str(suite), train__epochs=2)
+    run = Run(recipe, tmp_path / "run")
+    result = run.execute()
+    assert list(result.scores) == ["teacher", "untrained", "student", "asymmetric"]
+    assert {score.task for score in result.scores["asymmetric"]} == {"sts", "find"}
+    assert result.distance["distance"] < result.distance["untrained_distance"]
+    record = json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())
+    assert record == json.loads((tmp_path / "run" / "distillation.json").read_text())
+    assert record["teacher_compatible"] and record["training"]["steps"] == result.state.step
+    card = (tmp_path / "run" / "student" / "README.md").read_text()
+    assert "Teacher-compatible: yes" in card and "asymmetric" in card
+    show_result(result)
+    printed = capsys.readouterr().out
+    assert "SentenceTransformer(" in printed and "sts" in printed and str(tmp_path / "run") in printed
+
+
+def test_the_second_run_does_nothing_again(tiny_recipe, suite, tmp_path, monkeypatch):
+    recipe = tiny_recipe(evaluation__suite=str(suite))
+    first = Run(recipe, tmp_path / "run").execute()
+    weights = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
+    monkeypatch.setattr("distilvec.train.loop.Loop._step", lambda *a: pytest.fail("trained again"))
+    monkeypatch.setattr("distilvec.run.evaluate", lambda *a: pytest.fail("evaluated again"))
+    monkeypatch.setattr("distilvec.teachers.local.LocalTeacher.signals", lambda *a, **k: pytest.fail("ran the teacher again"))
+    second = Run(recipe, tmp_path / "run").execute()
+    assert second.scores == first.scores
+    assert (tmp_path / "run" / "student" / "model.safetensors").read_bytes() == weights
+
+
+def test_a_folder_of_another_recipe_is_refused_until_restart(tiny_recipe, tmp_path):
+    Run(tiny_recipe(), tmp_path / "run").execute()
+    other = tiny_recipe(train__learning_rate=5e-4)
+    with pytest.raises(DistilvecError, match=r"another recipe.*train.learning_rate.*--out.*--restart"):
+        Run(other, tmp_path / "run").execute()
+    assert Run(other, tmp_path / "run", restart=True).execute().state.finished
+
+
+def test_a_student_of_another_width_gets_a_linear_layer(tiny_recipe, tmp_path):
+    import architectures
+
+    architectures.sentence_transformer(tmp_path / "wide", architectures.bert(tmp_path / "backbone"), "cls dense:48")
+    result = Run(tiny_recipe(teacher__model=str(tmp_path / "wide"), train__epochs=2), tmp_path / "run").execute()
+    student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
+    kinds = [type(module).__name__ for module in student]
+    assert kinds[1:] == ["Pooling", "Dense"] and student.encode(["a"]).shape == (1, 48)
+    assert student[2].linear.bias is None and student[1].pooling_mode == "mean"
+    assert result.distance["distance"] < result.distance["untrained_distance"]
+
+
+def test_a_fresh_student_with_its_own_tokenizer(tiny_recipe, tiny_model, tmp_path):
+    import architectures
+
+    backbone = architectures.xlm_roberta(tmp_path / "other")
+    config = json.loads((backbone / "config.json").read_text())
+    keep = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+    section = {"config": {k: config[k] for k in keep}, "tokenizer": str(backbone)}
+    assert Run(tiny_recipe(student=section), tmp_path / "run").execute().state.finished
+
+
+def test_a_table_of_vectors_as_teacher(tiny_recipe, suite, tmp_path):
+    texts = (tmp_path / "texts.txt", make_texts(200))
+    texts[0].write_text("\n".join(texts[1]))
+    vectors = np.random.default_rng(0).normal(size=(200, 20)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    table = pa.table({"text": texts[1], "teacher_embedding_final": list(vectors)})
+    pq.write_table(table, tmp_path / "vectors.parquet")
+    recipe = tiny_recipe(evaluation__suite=str(suite))
+    tree = recipe.model_dump(mode="json")
+    tree["student"]["model"] = tree["teacher"]["model"]
+    tree["teacher"] = {"vectors": str(tmp_path / "vectors.parquet"), "name": "an-api"}
+    result = Run(recipes.validate(tree), tmp_path / "run").execute()
+    assert list(result.scores) == ["untrained", "student"] and result.record["teacher"]["width"] == 20
+    pq.write_table(table.slice(0, 150), tmp_path / "vectors.parquet")
+    with pytest.raises(DistilvecError, match=r"50"):
+        Run(recipes.validate(tree), tmp_path / "other").execute()
+
+
+def test_a_cache_of_another_teacher_is_refused(tiny_recipe, tmp_path):
+    recipe = tiny_recipe(cache__path=str(tmp_path / "vectors"))
+    Run(recipe, tmp_path / "run").fill()
+    changed = tiny_recipe(cache__path=str(tmp_path / "vectors"), teacher__max_length=16)
+    with pytest.raises(DistilvecError, match="max_length"):
+        Run(changed, tmp_path / "run").fill()
+
+
+def test_in_batch_methods_refuse_token_budgets(tiny_recipe, tmp_path):
+    method = tmp_path / "contrast.py"
+    method.write_text(
+        "from distilvec.objective import Objective\n\n\nclass Contrast(Objective):\n    in_batch = True\n"
+        "    def __init__(self, sizes):\n        super().__init__()\n        self.weights = {'x': 1.0}\n"
+        "    def forward(self, batch, student, teacher):\n        return {'x': student.embedding.sum(-1)}\n"
+    )
+    with pytest.raises(DistilvecError, match=r"\[train.max_tokens\].*fixed number of rows"):
+        Run(tiny_recipe(method__name=str(method), train__max_tokens=100), tmp_path / "run").execute()
+
+
+def test_plan(tiny_recipe, tmp_path):
+    rows = dict(make_plan(Run(tiny_recipe(), tmp_path / "run")))
+    assert rows["texts"] == "200 (32 held out)" and rows["teacher vectors to compute"].startswith("200 of 200")
+    assert rows["training"].startswith("11 steps of 16 texts")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no text|zero|empty"),
+        (b"\n \n\t\n", "no text|zero|empty"),
+        (b"\xff\xfe\x00bad", "UTF-8"),
+        (None, "not found|no such|does not exist"),
+    ],
+)
+def test_bad_corpora_are_named(tiny_recipe, tmp_path, content, message):
+    recipe = tiny_recipe()
+    path = tmp_path / "texts.txt"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(DistilvecError, match=message):
+        Run(recipe, tmp_path / "run").execute()
+
+
+def test_empty_and_very_long_texts(tiny_recipe, tmp_path):
+    recipe = tiny_recipe(corpus__holdout_batches=1)
+    texts = [*make_texts(100), "", "   ", "word " * 50_000]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    run = Run(recipe, tmp_path / "run")
+    assert run.corpus.report["empty"] == 2 and len(run.corpus) == 101
+    assert run.execute().state.finished

@@ -72,7 +72,9 @@ def run(
     from distilvec.run import Run
 
     loaded = _load(recipe, variant, overrides)
-    show_result(Run(loaded, out or loaded.output / loaded.name, restart).execute())
+    result = Run(loaded, out or loaded.output / loaded.name, restart).execute()
+    if result is not None:
+        show_result(result)
 
 
 @app.command()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from accelerate import PartialState
+from accelerate.state import AcceleratorState
 
 from distilvec.errors import DistilvecError
 
@@ -20,3 +22,15 @@ def pick_device(name: str, key: str = "train.device") -> str:
     if name == "mps" and not has_mps:
         raise DistilvecError(f"[{key}] is mps, but this machine has none. Use auto or cpu.")
     return name
+
+
+def processes(device: str) -> PartialState:
+    """This process and its siblings (`accelerate launch`); alone, whatever an earlier run in this process set is forgotten."""
+    cpu = pick_device(device) == "cpu"
+    state = PartialState(cpu=cpu)
+    if state.num_processes == 1:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        state = PartialState(cpu=cpu)
+    else:
+        AcceleratorState._reset_state(reset_partial_state=False)
+    return state

@@ -17,6 +17,7 @@ from distilvec.data.tokens import TokenStore
 from distilvec.run import Run, build_token_store
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.local import LocalTeacher
+from distilvec.teachers.precompute import count_missing
 from distilvec.train.data import TrainingData
 from distilvec.train.loop import Loop
 from distilvec.train.metrics import read_metrics
@@ -41,7 +42,7 @@ def make_plan(run: Run) -> list[list[str]]:
     recipe, corpus = run.recipe, run.corpus
     model = run.student()
     tokens = build_token_store(run.root, corpus, model)
-    missing = int((run.cache.positions(np.asarray(corpus.keys)) < 0).sum())
+    missing = count_missing(run.cache, corpus)
     teacher_seconds = missing * _seconds_a_text(run)
     loop_steps, step_seconds, parameters = _measure_steps(run, model, tokens)
     bytes_a_text = run.cache.width * (2 if recipe.cache.dtype == "float16" else 4) + 16

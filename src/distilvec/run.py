@@ -21,12 +21,14 @@ from typing import Any
 
 import torch
 import transformers
+from accelerate import PartialState
 from sentence_transformers import SentenceTransformer
 
 from distilvec import recipe as recipes
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
 from distilvec.data.docstrings import write_retrieval_task
 from distilvec.data.tokens import TokenStore, build_tokens
+from distilvec.device import processes
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.evaluate import Memo, Score, evaluate
 from distilvec.evaluation.suite import load_suite, suite_fingerprint, suite_texts
@@ -41,7 +43,7 @@ from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.local import LocalTeacher, load_teacher, resolve_model, wrap_model
-from distilvec.teachers.precompute import fill_cache
+from distilvec.teachers.precompute import count_missing, fill_cache
 from distilvec.teachers.vectors import VectorsTeacher, fill_from_table
 from distilvec.train.checkpoint import Progress
 from distilvec.train.data import CachedTeacher, TrainingData
@@ -69,6 +71,11 @@ class Run:
         default = Path(os.environ.get("DISTILVEC_CACHE", Path.home() / ".cache" / "distilvec"))
         transformers.utils.logging.disable_progress_bar()
         self.root = (recipe.cache.root or default).expanduser()
+
+    @cached_property
+    def processes(self) -> PartialState:
+        """This process and, under `accelerate launch`, its siblings."""
+        return processes(self.recipe.train.device)
 
     # -- what the stages build ---------------------------------------------------------------------------------------
 
@@ -110,8 +117,9 @@ class Run:
     @cached_property
     def cache(self) -> TeacherCache:
         """The teacher cache, opened or created (not yet filled)."""
-        manifest, section = self.teacher.manifest(), self.recipe.cache
-        manifest = manifest.stored_as(section.dtype)
+        section = self.recipe.cache
+        wants = self.objective(Encoder(self.student())).teacher_wants
+        manifest = self.teacher.manifest(section.dtype, wants.pre_dense)
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", self.teacher.name).strip("-")
         folder = section.path or self.root / "teachers" / f"{slug}-{manifest.fingerprint}"
         return TeacherCache.create_or_open(folder, manifest, section.shard_rows)
@@ -120,16 +128,19 @@ class Run:
         """The teacher cache, filled with every row of the corpus."""
         teacher = self.teacher
         if isinstance(teacher, VectorsTeacher):
-            fill_from_table(self.cache, self.corpus, teacher)
+            with progress("teacher table", len(self.corpus), "texts") as advance:
+                fill_from_table(self.cache, self.corpus, teacher, lambda done, total: advance(done, ""))
         else:
-            with progress("teacher", len(self.corpus), "texts") as advance:
+            done = len(self.corpus) - count_missing(self.cache, self.corpus)
+            with progress("teacher", len(self.corpus), "texts", done) as advance:
                 fill_cache(self.cache, self.corpus, teacher, lambda done, total: advance(done, ""))
         return self.cache
 
     def data(self, model: SentenceTransformer, objective: Objective) -> TrainingData:
         """Corpus, tokens and cached teacher vectors, ready for the loop."""
-        cache = self.fill()
-        tokens = build_token_store(self.root, self.corpus, model)
+        with self.processes.main_process_first():
+            cache = self.fill()
+            tokens = build_token_store(self.root, self.corpus, model)
         teacher = CachedTeacher(cache, self.corpus.keys, objective.teacher_wants)
         return TrainingData(self.corpus, tokens, teacher, self.corpus.train_rows, self.corpus.holdout_rows)
 
@@ -152,10 +163,17 @@ class Run:
 
     # -- the stages --------------------------------------------------------------------------------------------------
 
-    def execute(self) -> RunResult:
-        """Everything the recipe says; a stage whose inputs have not changed is not run again."""
-        self._claim_folder()
+    def execute(self) -> RunResult | None:
+        """Everything the recipe says; a stage whose inputs have not changed is not run again.
+
+        Under `accelerate launch` every process trains, the main one does the rest; the others return None.
+        """
+        with self.processes.main_process_first():
+            if self.processes.is_main_process:
+                self._claim_folder()
         state, distance = self.train()
+        if not self.processes.is_main_process:
+            return None
         scores = self.evaluate()
         record = self.describe(state, distance, scores)
         model = SentenceTransformer(str(self.folder / "student"), device="cpu")
@@ -180,11 +198,13 @@ class Run:
         if not loop.state.finished:
             say(f"training {_millions(encoder)} parameters: {loop.total_steps:,} steps on {loop.describe_machine()}")
             state = loop.run()
+            self.processes.wait_for_everyone()
             if not state.finished:
                 raise DistilvecError(
                     f"stopped at step {state.step:,} of {loop.total_steps:,}. Run the same command again to go on from there."
                 )
-            save("last")
+            if self.processes.is_main_process:
+                save("last")
         return loop.state, best_distance(self.folder / "metrics.jsonl")
 
     def evaluate(self) -> dict[str, list[Score]]:
@@ -194,7 +214,10 @@ class Run:
         mark = recipes.fingerprint(self._train_fingerprint(), suite_fingerprint(self.tasks))
         path = self.folder / "report.json"
         if path.exists() and (kept := json.loads(path.read_text(encoding="utf-8")))["fingerprint"] == mark:
-            return {name: [Score(**{**score, "warnings": tuple(score["warnings"])}) for score in scores] for name, scores in kept["scores"].items()}
+            return {
+                name: [Score(**{**score, "warnings": tuple(score["warnings"])}) for score in scores]
+                for name, scores in kept["scores"].items()
+            }
         budget, prompts = self.recipe.evaluation.batch_tokens, self.facts.prompts
         student = wrap_model(SentenceTransformer(str(self.folder / "student"), device="cpu"), "student", budget, prompts)
         untrained = wrap_model(self.student(), "untrained", budget, prompts)

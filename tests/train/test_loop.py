@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from conftest import make_texts
 from safetensors.torch import load_file
 
 from benchmarks import kills
+from distilvec import recipe as recipes
 from distilvec.errors import DistilvecError
 from distilvec.run import Run
 from distilvec.students.encoder import Encoder
@@ -175,6 +179,20 @@ def test_full_disk_while_saving_keeps_the_previous_checkpoint(tiny_recipe, tmp_p
     with pytest.raises(DistilvecError, match="no space for a checkpoint.*MB needed"):
         loop._checkpoint()
     assert loop.checkpoint.read_bytes() == before and not loop.checkpoint.with_suffix(".tmp").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_student(tiny_recipe, tmp_path):
+    """Two processes with half the batch each: the run ends, learns, and counts the texts of both."""
+    file = tmp_path / "tiny.yaml"
+    file.write_text(recipes.dump(tiny_recipe(train__epochs=3, train__batch_size=8, corpus__holdout_batches=2)))
+    line = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "distilvec", "run", str(file), "--out"]
+    done = subprocess.run([*line, str(tmp_path / "run")], capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    state = json.loads((tmp_path / "run" / "distillation.json").read_text())["training"]
+    assert state["steps"] == 3 * 12 and state["texts"] >= 3 * 184
+    distances = [line["eval/distance"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/distance" in line]
+    assert len(distances) == 4 and distances[-1] < distances[0]
 
 
 @pytest.mark.slow

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
+from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch import Tensor, nn
 
 from distilvec.batch import Encoded, TextBatch, Wants
 from distilvec.data.batches import Batches, epoch_batches
-from distilvec.device import pick_device
+from distilvec.device import pick_device, processes
 from distilvec.errors import DistilvecError
 from distilvec.losses.distance import distances
 from distilvec.objective import Objective, Terms, total
@@ -109,7 +108,8 @@ class Loop:
                 self._validate()
             while not (state.finished or self.stop_asked):
                 self._epoch(advance)
-        self.accelerator.end_training()
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
         return state
 
     # -- an epoch, a step --------------------------------------------------------------------------------------------
@@ -280,10 +280,15 @@ class Window:
 def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
     """accelerate for the asked device and precision; DistilvecError where the machine has no such device."""
     device = pick_device(train.device)
-    AcceleratorState._reset_state(reset_partial_state=True)  # an earlier run in this process may have had another precision
+    processes(train.device)
     bf16 = train.precision == "bf16" or (train.precision == "auto" and fast_bf16(device))
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # BERT's pooler, say, gets no gradient
     accelerator = Accelerator(
-        cpu=device == "cpu", mixed_precision="bf16" if bf16 else "no", log_with=list(train.trackers) or None, project_dir=str(folder)
+        cpu=device == "cpu",
+        mixed_precision="bf16" if bf16 else "no",
+        log_with=list(train.trackers) or None,
+        project_dir=str(folder),
+        kwargs_handlers=[unused],
     )
     if train.trackers:
         accelerator.init_trackers("distilvec")

@@ -1,0 +1,130 @@
+"""Writes the README's tables from the JSON files in results/, so that no figure is typed by hand.
+
+    python -m benchmarks.readme
+
+results/english-*.json, results/quickstart.json   distillation.json of the runs
+results/training.json, caching.json, memory.json, kills.json   what the benchmarks wrote with --json
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+COLUMNS = ("untrained", "student", "asymmetric")
+
+
+def main() -> None:
+    """Fill every marked part of README.md whose figures are there."""
+    path = ROOT / "README.md"
+    text = path.read_text(encoding="utf-8")
+    for name, table in (("quickstart", quickstart()), ("results", results()), ("speed", speed())):
+        if table:
+            text = re.sub(
+                f"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", lambda m, t=table: m[1] + t + "\n" + m[2], text, flags=re.DOTALL
+            )
+    path.write_text(text, encoding="utf-8")
+
+
+def quickstart() -> str:
+    """The table that `make quickstart` ends with, and how long it took."""
+    record = read("quickstart")
+    if record is None:
+        return ""
+    student, teacher, metrics = record["student"], record["teacher"], record["metrics"]
+    return (
+        f"What `make quickstart` gave here ({record['training']['minutes']:.0f} minutes of training on two cores; "
+        f"{student['parameters'] / 1e6:.1f} M parameters against {teacher['parameters'] / 1e6:.1f} M; held-out distance "
+        f"{metrics['untrained_distance']:.3f} before, {metrics['distance']:.3f} after; figures are nDCG@10 x 100):\n\n"
+        + score_table([("", record)])
+    )
+
+
+def results() -> str:
+    """One table for both students."""
+    records = [(name, read(f"english-{name}-layers")) for name in ("three", "two")]
+    found = [(f"{name} layers: ", record) for name, record in records if record]
+    if not found:
+        return ""
+    facts = [
+        f"| {name}layers {record['student']['kept_layers']} | {record['student']['parameters'] / 1e6:.1f} M | {record['training']['texts']:,} "
+        f"| {record['training']['minutes']:.0f} | {record['metrics']['untrained_distance']:.3f} | {record['metrics']['distance']:.3f} |"
+        for name, record in found
+    ]
+    head = "| student | parameters | texts | minutes | distance before | distance after |\n|---|---:|---:|---:|---:|---:|\n"
+    return head + "\n".join(facts) + "\n\n" + score_table(found)
+
+
+def score_table(records: list[tuple[str, Any]]) -> str:
+    """Rows are tasks, columns the teacher and each student's three figures; last the average and what is kept of the teacher."""
+    teacher = {row["task"]: row for row in records[0][1]["scores"]["teacher"]}
+    columns = [(prefix + name, {r["task"]: r["value"] for r in record["scores"][name]}) for prefix, record in records for name in COLUMNS]
+    lines = ["| task | metric | teacher | " + " | ".join(name for name, _ in columns) + " |", "|---|---|" + "---:|" * (1 + len(columns))]
+    for task, row in teacher.items():
+        lines.append(f"| {task} | {row['metric']} | {row['value']:.2f} | " + " | ".join(f"{c[task]:.2f}" for _, c in columns) + " |")
+    average = sum(row["value"] for row in teacher.values()) / len(teacher)
+    averages = [sum(c.values()) / len(c) for _, c in columns]
+    lines.append(f"| **average** | | {average:.2f} | " + " | ".join(f"{a:.2f}" for a in averages) + " |")
+    lines.append("| **% of the teacher** | | 100.0 | " + " | ".join(f"{100 * a / average:.1f}" for a in averages) + " |")
+    return "\n".join(lines)
+
+
+def speed() -> str:
+    """Ratios against the peers, with the command of each."""
+    lines = ["| what | distilvec | peer | ratio | command |", "|---|---:|---:|---:|---|"]
+    training, caching, memory, kills = (read(name) for name in ("training", "caching", "memory", "kills"))
+    for precision in ("fp32", "bf16"):
+        if training and precision in training:
+            rates, part = training[precision]["texts_per_second"], training[precision]
+            lines.append(
+                f"| training, {precision}, texts/s (held-out distance {part['held_out_distance']['ours']:.3f}, peer {part['held_out_distance']['peer']:.3f}; "
+                f"{100 * part['share_of_matmul_rate']:.0f} % of the measured matrix-product rate) | {rates['ours']:.0f} | {rates['peer']:.0f} "
+                f"| **{training[f'ratio_{precision}']:.1f}** | `python -m benchmarks.training --json FILE` |"
+            )
+    if caching:
+        lines += caching_rows(caching)
+    if memory:
+        sizes, growth = memory["peak_mb"], memory["growth"]
+        first, last = next(iter(sizes)), list(sizes)[-1]
+        for stage in ("caching", "training"):
+            lines.append(
+                f"| own memory while {stage}, MB, {int(last):,} rows against {int(first):,} | {sizes[last][stage]:.0f} | {sizes[first][stage]:.0f} "
+                f"| {growth[stage]:.2f} | `python -m benchmarks.memory --json FILE` |"
+            )
+    text = "\n".join(lines)
+    if kills:
+        caching_part, training_part = kills["caching"], kills["training"]
+        text += (
+            f"\n\nKilled with `kill -9` {caching_part['kills']} times while caching and {training_part['kills']} times while training "
+            f"({caching_part['hit while running']} and {training_part['hit while running']} hit a running process), the cache ended with "
+            f"{'the same' if caching_part['same'] else 'OTHER'} bytes and the student with {'the same' if training_part['same'] else 'OTHER'} "
+            "weights as uninterrupted ones: `python -m benchmarks.kills --json FILE`."
+        )
+    return text if len(lines) > 2 or kills else ""
+
+
+def caching_rows(caching: dict[str, Any]) -> list[str]:
+    """Teacher caching in both precisions."""
+    rate, cosine = caching["texts_per_second"], caching["minimum_cosine"]
+    command = "`python -m benchmarks.caching --json FILE`"
+    return [
+        f"| teacher caching, fp32, texts/s (minimum cosine {cosine['ours_fp32']:.7f}) | {rate['ours_fp32']:.0f} | {rate['peer_fp32']:.0f} "
+        f"| **{caching['ratio_fp32']:.2f}** | {command} |",
+        f"| teacher caching, bf16 against the peer's fp32 (minimum cosine {cosine['ours_bf16']:.5f}) | {rate['ours_bf16']:.0f} | {rate['peer_fp32']:.0f} "
+        f"| **{caching['ratio_bf16_vs_fp32']:.2f}** | {command} |",
+        f"| teacher caching, bf16 against bf16 (the peer's minimum cosine {cosine['peer_bf16']:.5f}) | {rate['ours_bf16']:.0f} | {rate['peer_bf16']:.0f} "
+        f"| **{caching['ratio_bf16_vs_bf16']:.2f}** | {command} |",
+    ]
+
+
+def read(name: str) -> Any:
+    """results/NAME.json, or None."""
+    path = ROOT / "results" / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+if __name__ == "__main__":
+    main()

@@ -33,7 +33,7 @@ from sentence_transformers import SentenceTransformer
 
 from benchmarks.texts import sample_texts
 from distilvec.data.corpus import Corpus, build_corpus
-from distilvec.recipe import CorpusSection, SourceSection, TeacherSection
+from distilvec.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.local import LocalTeacher, load_teacher, resolve_model
 from distilvec.teachers.precompute import fill_cache

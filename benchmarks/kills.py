@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.texts import sample_texts
 from distilvec import recipe as recipes
-from distilvec.recipe import Recipe
+from distilvec.schema import Recipe
 
 
 def main() -> None:

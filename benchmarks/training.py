@@ -30,7 +30,8 @@ from sentence_transformers.sentence_transformer.losses import EmbedDistillLoss
 from benchmarks.texts import sample_texts
 from distilvec.data.corpus import Corpus
 from distilvec.objective import Sizes, build_objective
-from distilvec.recipe import (
+from distilvec.run import Run, build_token_store
+from distilvec.schema import (
     CorpusSection,
     MethodSection,
     Recipe,
@@ -40,7 +41,6 @@ from distilvec.recipe import (
     TeacherSection,
     TrainSection,
 )
-from distilvec.run import Run, build_token_store
 from distilvec.students.encoder import Encoder
 from distilvec.train.data import CachedTeacher, TrainingData
 from distilvec.train.loop import Loop

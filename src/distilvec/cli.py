@@ -101,9 +101,9 @@ def evaluate(
     from dataclasses import asdict
 
     from distilvec.evaluation.suite import load_suite
-    from distilvec.recipe import TeacherSection
     from distilvec.report.terminal import show_scores
     from distilvec.run import compare
+    from distilvec.schema import TeacherSection
     from distilvec.teachers.local import load_teacher
 
     tasks = load_suite(suite)

@@ -33,12 +33,12 @@ from distilvec.errors import DistilvecError
 from distilvec.evaluation.evaluate import Memo, Score, evaluate
 from distilvec.evaluation.suite import load_suite, suite_fingerprint, suite_texts
 from distilvec.evaluation.tasks import Task
-from distilvec.export.portable import save_student
+from distilvec.export.portable import recover_student, save_student
 from distilvec.objective import Objective, Sizes, build_objective
 from distilvec.progress import progress, say
-from distilvec.recipe import Recipe
 from distilvec.report.card import Distillation, model_card
 from distilvec.report.record import best_distance, distillation_record
+from distilvec.schema import Recipe
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache import TeacherCache
@@ -249,6 +249,8 @@ class Run:
             for name in ("checkpoint/state.safetensors", "metrics.jsonl", "report.json", "distillation.json"):
                 (self.folder / name).unlink(missing_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
+        for name in ("student", "last"):
+            recover_student(self.folder / name)
         path.write_text(recipes.dump(self.recipe), encoding="utf-8")
         mark.write_text(wanted + "\n")
 

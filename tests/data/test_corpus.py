@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from distilvec.data import columns, corpus, selection
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint, text_key
 from distilvec.errors import DistilvecError
-from distilvec.recipe import CorpusSection
+from distilvec.schema import CorpusSection
 
 
 def source(folder, name, texts, /, **options):

@@ -10,7 +10,7 @@ import pytest
 from distilvec.data import readers
 from distilvec.data.readers import read_source, source_files
 from distilvec.errors import DistilvecError
-from distilvec.recipe import SourceSection
+from distilvec.schema import SourceSection
 
 TEXTS = ["first text", '  a second,\twith "quotes" ', "", "dördüncü cümle 🌍"]
 

@@ -10,7 +10,7 @@ from distilvec.data import tokens
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.errors import DistilvecError
-from distilvec.recipe import CorpusSection
+from distilvec.schema import CorpusSection
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "query", ":", *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh")]
 TEXTS = ["a b c", "abc", "a " * 50, "zzz q", "hgfedcba a", "b"]

@@ -17,7 +17,7 @@ from distilvec.batch import TextBatch, Wants
 from distilvec.errors import DistilvecError
 from distilvec.export import portable
 from distilvec.export.portable import portable_config, recover_student, save_student
-from distilvec.recipe import StudentSection
+from distilvec.schema import StudentSection
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 

@@ -20,7 +20,7 @@ import pytest
 from architectures import ARCHITECTURES, TEXTS
 
 from distilvec.export.portable import save_student
-from distilvec.recipe import StudentSection
+from distilvec.schema import StudentSection
 from distilvec.students.build import TeacherFacts, build_student
 
 pytestmark = pytest.mark.slow

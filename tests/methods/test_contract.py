@@ -26,7 +26,7 @@ def name(request):
 
 @pytest.fixture
 def model(tiny_model):
-    from distilvec.recipe import StudentSection
+    from distilvec.schema import StudentSection
 
     facts = TeacherFacts(width=24, normalized=True, max_length=64, model=str(tiny_model))
     return build_student(StudentSection(model="teacher", layers=2), facts, seed=0)

@@ -12,8 +12,8 @@ import yaml
 from architectures import bert
 from sentence_transformers import SentenceTransformer
 
-from distilvec.recipe import StudentSection
 from distilvec.report.card import Distillation, describe_student, front_matter, model_card, score_table
+from distilvec.schema import StudentSection
 from distilvec.students.build import TeacherFacts, build_student
 
 

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from distilvec.errors import DistilvecError
-from distilvec.recipe import StudentSection
+from distilvec.schema import StudentSection
 from distilvec.students.build import TeacherFacts, build_student, position_limit
 
 TEACHER = TeacherFacts(width=48, normalized=True, max_length=64, prompts={"query": "query: ", "document": ""})

@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Dense, Normalize, Pooling, StaticEmbedding, Transformer
 
 from distilvec.errors import DistilvecError
-from distilvec.recipe import TeacherSection
+from distilvec.schema import TeacherSection
 from distilvec.teachers.forward import plan_batches
 from distilvec.teachers.local import load_teacher, resolve_model, wrap_model
 

@@ -10,7 +10,7 @@ from conftest import make_texts
 
 from distilvec.data.corpus import build_corpus, text_key
 from distilvec.errors import DistilvecError
-from distilvec.recipe import CorpusSection, SourceSection, TeacherSection
+from distilvec.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.local import load_teacher
 from distilvec.teachers.parquet import FINAL, PRE_DENSE, export_parquet, import_parquet

@@ -16,7 +16,7 @@ from conftest import make_texts
 
 from distilvec.data.corpus import Corpus, build_corpus
 from distilvec.errors import DistilvecError
-from distilvec.recipe import CorpusSection, SourceSection, TeacherSection
+from distilvec.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.local import load_teacher
 from distilvec.teachers.precompute import count_missing, fill_cache

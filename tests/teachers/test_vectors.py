@@ -10,7 +10,7 @@ from conftest import make_texts
 
 from distilvec.data.corpus import build_corpus
 from distilvec.errors import DistilvecError
-from distilvec.recipe import CorpusSection, SourceSection, TeacherSection
+from distilvec.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.vectors import VectorsTeacher, fill_from_table
 

@@ -23,7 +23,8 @@ from distilvec.data.columns import META, Column, new_folder, open_column, read_m
 from distilvec.data.readers import read_source, source_files
 from distilvec.data.selection import CHUNK, Mask, first_occurrences, thin
 from distilvec.errors import DistilvecError
-from distilvec.recipe import CorpusSection, Role, SourceSection, fingerprint
+from distilvec.recipe import fingerprint
+from distilvec.schema import CorpusSection, Role, SourceSection
 
 Progress = Callable[[str, int], None]
 Rows = npt.NDArray[np.int64]

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 
 from distilvec.data import docstrings
 from distilvec.errors import DistilvecError
-from distilvec.recipe import SourceSection
+from distilvec.schema import SourceSection
 
 Row = Mapping[str, Any]
 

@@ -25,7 +25,7 @@ from sklearn.linear_model import LogisticRegression
 from distilvec.errors import DistilvecError
 from distilvec.evaluation import metrics
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, Task
-from distilvec.recipe import Role
+from distilvec.schema import Role
 
 Array = np.ndarray[Any, Any]
 

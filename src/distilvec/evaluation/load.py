@@ -18,7 +18,7 @@ import numpy as np
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.tables import ENDINGS, Row, find_table, read_rows, read_split
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, make_retrieval
-from distilvec.recipe import Role
+from distilvec.schema import Role
 
 Titles = Literal["always", "unless_repeated", "never"]
 

@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.load import TableOptions, Titles, load_classification, load_pairs, load_retrieval, load_sts
 from distilvec.evaluation.tasks import Task, task_texts
-from distilvec.recipe import Role, Section
+from distilvec.schema import Role, Section
 
 RESERVED = "average"
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from distilvec.errors import DistilvecError
-from distilvec.recipe import Role
+from distilvec.schema import Role
 
 
 @dataclass(frozen=True)

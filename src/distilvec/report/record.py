@@ -16,8 +16,8 @@ import distilvec
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.evaluate import Score
 from distilvec.objective import Objective
-from distilvec.recipe import Recipe
 from distilvec.report.card import FORMAT, DataRecord, Distillation, TeacherRecord, describe_student
+from distilvec.schema import Recipe
 from distilvec.teachers.local import LocalTeacher
 from distilvec.teachers.vectors import VectorsTeacher
 from distilvec.train.checkpoint import Progress

@@ -22,7 +22,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from distilvec.errors import DistilvecError
-from distilvec.recipe import Role, StudentSection
+from distilvec.schema import Role, StudentSection
 from distilvec.students.layers import choose_layers, cut_layers, rebuild
 from distilvec.teachers.local import resolve_model
 

@@ -20,7 +20,7 @@ from transformers.utils import cached_file
 
 from distilvec.device import pick_device
 from distilvec.errors import DistilvecError
-from distilvec.recipe import Role, TeacherSection
+from distilvec.schema import Role, TeacherSection
 from distilvec.teachers.checks import cut_dimensions
 from distilvec.teachers.forward import Forward, evaluating, runs_directly
 from distilvec.teachers.manifest import Manifest, hash_folder, hash_modules

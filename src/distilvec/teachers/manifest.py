@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from distilvec.errors import DistilvecError
-from distilvec.recipe import Role, fingerprint
+from distilvec.recipe import fingerprint
+from distilvec.schema import Role
 
 FORMAT = 1
 _WEIGHTS = (".safetensors", ".bin")

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from distilvec.data.corpus import Corpus, text_key
 from distilvec.errors import DistilvecError
-from distilvec.recipe import Role
+from distilvec.schema import Role
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.checks import shortened
 from distilvec.teachers.keys import KEY

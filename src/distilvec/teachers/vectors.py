@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from distilvec.data.corpus import Corpus
 from distilvec.errors import DistilvecError
-from distilvec.recipe import Role, TeacherSection
+from distilvec.schema import Role, TeacherSection
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.checks import cut_dimensions, shortened
 from distilvec.teachers.keys import KeyIndex

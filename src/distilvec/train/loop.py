@@ -22,7 +22,7 @@ from distilvec.errors import DistilvecError
 from distilvec.losses.distance import distances
 from distilvec.objective import Objective, Terms, total
 from distilvec.progress import Advance, progress
-from distilvec.recipe import TrainSection
+from distilvec.schema import TrainSection
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import Progress, load_checkpoint, save_checkpoint
 from distilvec.train.data import TrainingData

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.recipe import TrainSection
+from distilvec.schema import TrainSection
 
 
 def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.AdamW:

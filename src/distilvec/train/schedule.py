@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from distilvec.recipe import TrainSection
+from distilvec.schema import TrainSection
 
 Schedule = Callable[[int, int], float]  # (step, epoch), both from 0, to a learning rate
 

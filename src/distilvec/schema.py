@@ -1,0 +1,196 @@
+"""The schema of a recipe: what may stand in one, with types, limits and defaults. Unknown keys are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Role = Literal["query", "document"]
+
+
+class Section(BaseModel):
+    """A part of a recipe. Unknown keys are refused; values are read strictly enough to catch typing errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class TeacherSection(Section):
+    """Where the teacher's vectors come from: a model (`model`) or a table of vectors that exists already (`vectors`)."""
+
+    model: str | None = Field(None, description="SentenceTransformer folder or hub id, a plain Hugging Face model, or 'all-MiniLM-L6-v2'")
+    vectors: Path | None = Field(None, description="Parquet file or folder with columns text, teacher_embedding_final")
+    name: str | None = Field(None, description="what to call the teacher in reports; the model's id or folder name by default")
+    revision: str | None = None
+    prompts: dict[Role, str] | None = Field(None, description="text put before queries and documents; the model's own by default")
+    pooling: Literal["mean", "cls", "lasttoken"] | None = Field(None, description="only for a plain Hugging Face model")
+    normalize: bool | None = Field(None, description="only for a plain Hugging Face model")
+    max_length: int | None = Field(None, gt=0, description="tokens; the model's own limit by default")
+    truncate_dim: int | None = Field(None, gt=0, description="keep the first so many dimensions (MRL)")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="the precision the teacher computes in")
+    batch_tokens: int = Field(4096, gt=0, description="tokens in one teacher batch")
+    trust_remote_code: bool = False
+
+    @model_validator(mode="after")
+    def one_origin(self) -> TeacherSection:
+        """Refuse none or two of the keys that say where the vectors come from."""
+        if (self.model is None) == (self.vectors is None):
+            raise ValueError("give exactly one of 'model' and 'vectors'")
+        return self
+
+
+class StudentSection(Section):
+    """The network that is trained and shipped: `model`, cut to `layers`, or a fresh one from `config`."""
+
+    model: str | None = Field(None, description="folder or hub id; 'teacher' for the teacher's own backbone")
+    config: dict[str, Any] | None = Field(None, description="a fresh backbone: a transformers config with 'model_type'")
+    tokenizer: str | None = Field(None, description="only with 'config': folder or hub id of the tokenizer")
+    revision: str | None = None
+    layers: int | list[int] | None = Field(None, description="keep these layers (0 is the first); a number keeps that many, evenly spread")
+    pooling: Literal["mean", "cls", "lasttoken"] = "mean"
+    max_length: int | None = Field(None, gt=0, description="tokens; the smaller of student's and teacher's limit by default")
+    dropout: float | None = Field(None, ge=0, lt=1, description="replaces every dropout rate of the backbone")
+    dense: Literal["auto", "always"] = Field(
+        "auto", description="'auto' adds the linear layer to the teacher's width only where the widths differ"
+    )
+    trust_remote_code: bool = False
+
+    @model_validator(mode="after")
+    def one_origin(self) -> StudentSection:
+        """Refuse none or two of 'model' and 'config'."""
+        if (self.model is None) == (self.config is None):
+            raise ValueError("give exactly one of 'model' and 'config'")
+        if self.config is not None and self.tokenizer is None:
+            raise ValueError("a fresh student ('config') needs a 'tokenizer'")
+        return self
+
+
+class SourceSection(Section):
+    """One source of texts. Exactly one of `path` (file or folder), `dataset` (Hugging Face) and `builtin`."""
+
+    path: Path | None = None
+    dataset: str | None = Field(None, description="Hugging Face data set id or folder written by save_to_disk")
+    builtin: Literal["python-docstrings"] | None = None
+    name: str | None = Field(None, description="short name used in reports; the file's by default")
+    role: Role = "document"
+    language: str | None = None
+    column: str | list[str] | None = Field(
+        None, description="column(s) with texts; found by name when left out (text, sentence, query, document, ...)"
+    )
+    where: dict[str, str | int | list[str | int]] = Field(
+        default_factory=dict, description="keep only rows whose columns have these values"
+    )
+    limit: int | None = Field(None, gt=0, description="keep at most so many distinct texts")
+    sample: Literal["random", "first"] = Field(
+        "random", description="'first' stops reading at the limit, 'random' draws from the whole source by seed"
+    )
+    config: str | None = Field(None, description="data set configuration")
+    split: str = Field("train", description="data set split")
+    revision: str | None = None
+    streaming: bool = Field(False, description="stream the data set instead of downloading it")
+
+    @model_validator(mode="after")
+    def one_origin(self) -> SourceSection:
+        """Refuse none or two of the keys that say where the texts are."""
+        if sum(x is not None for x in (self.path, self.dataset, self.builtin)) != 1:
+            raise ValueError("give exactly one of 'path', 'dataset' and 'builtin'")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The source's name in reports."""
+        origin = self.path.name.split(".")[0] if self.path else self.dataset or self.builtin
+        return self.name or str(origin)
+
+
+class CorpusSection(Section):
+    """The training texts: sources mixed, exact duplicates dropped, a part held out by seed."""
+
+    sources: list[SourceSection] = Field(min_length=1)
+    holdout_batches: int = Field(
+        128, ge=1, description="batches of train.batch_size rows kept out of training to measure the distance to the teacher"
+    )
+    seed: int = 0
+    exclude_evaluation: bool = Field(True, description="drop texts that occur in the evaluation suite")
+
+
+class CacheSection(Section):
+    """Where teacher vectors are kept. Without `path` the folder is named by the teacher's fingerprint below `root`."""
+
+    path: Path | None = None
+    root: Path | None = Field(None, description="default: $DISTILVEC_CACHE, else ~/.cache/distilvec")
+    dtype: Literal["float16", "float32"] = "float16"
+    shard_rows: int = Field(16384, gt=0, description="rows in a shard; a killed job loses at most one shard's work")
+
+
+class MethodSection(Section):
+    """The method: a file in methods/ (or a path to one), its options and the weights of its terms."""
+
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    weights: dict[str, float] = Field(default_factory=dict, description="replaces the method's own weights, term by term")
+
+
+class ScheduleSection(Section):
+    """The learning rate over time (train/schedule.py)."""
+
+    name: Literal["cycles", "constant", "linear", "cosine"] = "cycles"
+    cycles: int = Field(1, gt=0, description="'cycles' only: how often the rate is reset")
+    warmup: float = Field(0.0, ge=0, description="steps if at least 1, else a share of all steps; not for 'cycles'")
+
+
+class TrainSection(Section):
+    """How the student is trained. Names follow Hugging Face's training arguments where one exists."""
+
+    epochs: int = Field(30, gt=0)
+    max_steps: int | None = Field(None, gt=0)
+    batch_size: int = Field(32, gt=0, description="texts in a micro-batch")
+    max_tokens: int | None = Field(
+        None, gt=0, description="token budget of a micro-batch instead of batch_size; not for methods that compare texts"
+    )
+    window: int = Field(50, gt=0, description="texts are sorted by length within windows of so many batches")
+    gradient_accumulation_steps: int = Field(1, gt=0)
+    learning_rate: float = Field(1e-4, gt=0)
+    final_learning_rate: float = Field(1e-5, ge=0)
+    learning_rate_factors: dict[str, float] = Field(
+        default_factory=dict, description="multiplies the rate of parameters whose name starts so"
+    )
+    schedule: ScheduleSection = ScheduleSection()
+    weight_decay: float = Field(0.01, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    max_grad_norm: float | None = Field(None, gt=0)
+    update: Literal["plain"] = "plain"
+    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="'auto' takes bf16 autocast where the hardware has it")
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    gradient_checkpointing: bool = False
+    compile: bool = False
+    seed: int = 0
+    logging_steps: int = Field(50, gt=0)
+    checkpoint_minutes: float = Field(5.0, gt=0, description="a resumable checkpoint at least so often, and after every epoch")
+    checkpoint_steps: int | None = Field(None, gt=0, description="a checkpoint every so many steps as well")
+    trackers: list[Literal["tensorboard", "trackio", "wandb"]] = Field(default_factory=list)
+
+
+class EvaluationSection(Section):
+    """What the models are scored on: a suite file (YAML list of tasks) or a built-in suite."""
+
+    suite: Path | None = None
+    builtin: Literal["python-docstrings"] | None = None
+    batch_tokens: int = Field(4096, gt=0)
+
+
+class Recipe(Section):
+    """A whole experiment, validated."""
+
+    name: str
+    description: str = ""
+    paper: str | None = None
+    output: Path = Path("runs")
+    teacher: TeacherSection
+    student: StudentSection
+    corpus: CorpusSection
+    cache: CacheSection = CacheSection()
+    method: MethodSection
+    train: TrainSection = TrainSection()
+    evaluation: EvaluationSection = EvaluationSection()

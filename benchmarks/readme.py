@@ -9,7 +9,6 @@ results/training.json, caching.json, memory.json, kills.json   what the benchmar
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 

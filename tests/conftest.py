@@ -16,11 +16,6 @@ install_import_hook(
     ["distilvec.batch", "distilvec.losses", "distilvec.methods", "distilvec.objective", "distilvec.students.encoder"], "beartype.beartype"
 )
 
-WORDS = (
-    "river stone bridge letter engine garden winter doctor music island paper bottle window market forest captain mirror candle "
-    "harbour village painter thunder silver kitchen teacher student planet journey whisper lantern orchard compass"
-).split()
-
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch):
@@ -48,14 +43,6 @@ def tiny_model(tmp_path_factory) -> Path:
     return architectures.sentence_transformer(folder / "model", architectures.bert(folder / "backbone"))
 
 
-def make_texts(count: int, seed: int = 0) -> list[str]:
-    """Distinct texts of 2 to 14 words."""
-    import numpy as np
-
-    generator = np.random.default_rng(seed)
-    return [" ".join(generator.choice(WORDS, generator.integers(2, 14))) + f" {number}" for number in range(count)]
-
-
 @pytest.fixture
 def tiny_recipe(tiny_model, tmp_path):
     """A complete recipe on the tiny model; call it with dotted changes."""
@@ -64,6 +51,8 @@ def tiny_recipe(tiny_model, tmp_path):
     def make(**changes):
         path = tmp_path / "texts.txt"
         if not path.exists():
+            from samples import make_texts
+
             path.write_text("\n".join(make_texts(200)), encoding="utf-8")
         tree = {
             "name": "tiny",

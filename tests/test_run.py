@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import make_texts
+from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec import recipe as recipes

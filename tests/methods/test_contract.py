@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import make_texts
+from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec.batch import Encoded, TextBatch, Wants

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from conftest import make_texts
+from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec import recipe as recipes

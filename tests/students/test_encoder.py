@@ -4,7 +4,7 @@ import architectures
 import numpy as np
 import pytest
 import torch
-from conftest import make_texts
+from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec.batch import TextBatch, Wants

@@ -6,7 +6,7 @@ import architectures
 import numpy as np
 import pytest
 import torch
-from conftest import make_texts
+from samples import make_texts
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Dense, Normalize, Pooling, StaticEmbedding, Transformer
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import make_texts
+from samples import make_texts
 
 from distilvec.data.corpus import build_corpus, text_key
 from distilvec.errors import DistilvecError

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_texts
+from samples import make_texts
 
 from distilvec.data.corpus import Corpus, build_corpus
 from distilvec.errors import DistilvecError

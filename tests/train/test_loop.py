@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_texts
 from safetensors.torch import load_file
+from samples import make_texts
 
 from benchmarks import kills
 from distilvec import recipe as recipes

@@ -5,7 +5,8 @@
 Both sides train the same student from the same weights on the same texts towards the same teacher vectors with the
 un-squared L2 distance, AdamW (fused), learning rate 1e-4. The sides alternate, round by round, each round on its own
 share of the texts; the figure is the median round. After the last round both are measured on the same held-out texts.
-The peer is `SentenceTransformerTrainer` with `EmbedDistillLoss("l2")` and precomputed labels.
+The peer is `SentenceTransformerTrainer` with `EmbedDistillLoss("l2")` and precomputed labels. bf16 is measured where the
+processor has it. A precision that is not measured keeps its figures in FILE, each with the machine they were taken on.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from sentence_transformers.sentence_transformer.losses import EmbedDistillLoss
 
 from benchmarks.texts import sample_texts
 from distilvec.data.corpus import Corpus
+from distilvec.device import fast_bf16
 from distilvec.objective import Sizes, build_objective
 from distilvec.run import Run, build_token_store
 from distilvec.schema import (
@@ -54,12 +56,14 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=1280, help="texts a round")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--data", type=Path, default=None, help="english_text.jsonl.gz; generated texts where it is absent")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], nargs="+", default=["fp32", "bf16"])
+    parser.add_argument("--precision", choices=["fp32", "bf16"], nargs="+", default=None, help="default: fp32, and bf16 in hardware")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DISTILVEC_CACHE"] = folder
         result = measure(Path(folder), arguments)
+    if arguments.json.exists():
+        result = json.loads(arguments.json.read_text(encoding="utf-8")) | result
     arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result, indent=1))
 
@@ -71,14 +75,9 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     corpus, student = run.corpus, run.student()
     run.fill()
     width = run.facts.width
-    result: dict[str, Any] = {
-        "texts": origin,
-        "texts_a_round": arguments.texts,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-    }
-    result["matmul_gflops"] = {"fp32": matmul_rate(torch.float32), "bf16": matmul_rate(torch.bfloat16)}
-    for precision in arguments.precision:
+    result: dict[str, Any] = {}
+    for precision in arguments.precision or ["fp32", *(["bf16"] if fast_bf16("cpu") else [])]:
+        rate = matmul_rate(torch.float32 if precision == "fp32" else torch.bfloat16)
         ours, peer = Ours(run, copy.deepcopy(student), precision), Peer(run, copy.deepcopy(student), precision)
         rounds = np.array_split(corpus.train_rows[: arguments.texts * arguments.repeats], arguments.repeats)
         rates: dict[str, list[float]] = {"ours": [], "peer": []}
@@ -89,11 +88,15 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         losses = {"ours": held_out(run, ours.model, width), "peer": held_out(run, peer.model, width)}
         flops = 6 * body_parameters(student) * float(ours.tokens.lengths[corpus.train_rows].mean()) * medians["ours"]
         result[precision] = {
+            "texts": origin,
+            "texts_a_round": arguments.texts,
+            "machine": f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}",
+            "matmul_gflops": rate,
             "texts_per_second": medians,
             "rounds": {name: values[1:] for name, values in rates.items()},
             "held_out_distance": losses,
             "loss_ratio": losses["ours"] / losses["peer"],
-            "share_of_matmul_rate": flops / 1e9 / result["matmul_gflops"][precision],
+            "share_of_matmul_rate": flops / 1e9 / rate,
         }
         result[f"ratio_{precision}"] = medians["ours"] / medians["peer"]
     return result

@@ -1,12 +1,16 @@
-"""Which device to compute on."""
+"""Which device to compute on, and how its memory is kept."""
 
 from __future__ import annotations
+
+import contextlib
+import ctypes
 
 import torch
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
 
 from distilvec.errors import DistilvecError
+from distilvec.progress import say
 
 
 def pick_device(name: str, key: str = "train.device") -> str:
@@ -34,3 +38,30 @@ def processes(device: str) -> PartialState:
     else:
         AcceleratorState._reset_state(reset_partial_state=False)
     return state
+
+
+def fast_bf16(device: str) -> bool:
+    """Whether the hardware multiplies bf16 matrices faster than fp32 ones."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return device == "cpu" and any(check is not None and check() for check in known)
+
+
+def warn_slow_bf16(device: str, instead: str) -> None:
+    """Say so where bf16 is asked for and has to be imitated; `instead` is the setting to take."""
+    if device in ("cpu", "cuda") and not fast_bf16(device):
+        say(f"this {device} has no bf16 instructions: bf16 is imitated and many times slower than fp32. Set {instead}.")
+
+
+def keep_memory() -> None:
+    """Make the C library keep freed memory for the next step instead of handing it to the system (glibc; elsewhere nothing).
+
+    Otherwise every tensor above 32 MB, such as the gradient of a token embedding, is mapped anew in each step, and the
+    system clears its pages one by one: ten times the cost of writing it.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # malloc.h
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(mmap_threshold, 1 << 30)
+        library.mallopt(trim_threshold, 2**31 - 1)

@@ -1,12 +1,14 @@
 """Dropout whose masks are cheap to draw on a processor.
 
 torch draws one Bernoulli number an element, which is half of a small encoder's forward pass on a CPU. Here one 64-bit
-word of torch's own generator decides four elements (16 bits each), so seeds, checkpoints and exact resume work as with
-torch's dropout. The rate is met to 1/65536. On other devices torch's kernel is used.
+word of NumPy's SFC64 decides four elements (16 bits each). Each mask is seeded by one number of torch's own generator,
+so seeds, checkpoints and exact resume work as with torch's dropout. The rate is met to 1/65536. On other devices
+torch's kernel is used.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,8 +28,9 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
 def keep_scale(x: Tensor, rate: float) -> Tensor:
     """A constant of x's shape and dtype: 0 with probability `rate`, else 1 / (1 - rate)."""
     dropped = round(rate * LEVELS)
-    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    kept = words.view(torch.int16)[: x.numel()] >= dropped - LEVELS // 2
+    seed = int(torch.empty((), dtype=torch.int64).random_())
+    words: np.ndarray[tuple[int], np.dtype[np.uint64]] = np.random.SFC64(seed).random_raw((x.numel() + 3) // 4)
+    kept = torch.from_numpy((words.view(np.uint16)[: x.numel()] >= dropped).view(np.uint8))  # bool to float is slow in torch
     return kept.to(x.dtype).mul_(LEVELS / (LEVELS - dropped)).view(x.shape)
 
 

@@ -18,7 +18,7 @@ from sentence_transformers.util import is_sentence_transformer_model
 from transformers import AutoConfig
 from transformers.utils import cached_file
 
-from distilvec.device import pick_device
+from distilvec.device import pick_device, warn_slow_bf16
 from distilvec.errors import DistilvecError
 from distilvec.schema import Role, TeacherSection
 from distilvec.teachers.checks import cut_dimensions
@@ -153,6 +153,7 @@ def load_teacher(section: TeacherSection, device: str = "auto") -> LocalTeacher:
     place = pick_device(device)
     backbone = model[0] if not hasattr(model[0], "auto_model") else model[0].auto_model
     if section.dtype == "bfloat16":
+        warn_slow_bf16(place, "teacher.dtype=float32")
         use_bfloat16(backbone)
         for module in list(model)[1:]:
             module.float()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from distilvec.batch import Encoded, TextBatch, Wants
 from distilvec.data.batches import Batches, epoch_batches
-from distilvec.device import pick_device, processes
+from distilvec.device import fast_bf16, keep_memory, pick_device, processes, warn_slow_bf16
 from distilvec.errors import DistilvecError
 from distilvec.losses.distance import distances
 from distilvec.objective import Objective, Terms, total
@@ -68,6 +68,7 @@ class Loop:
         self.data, self.train, self.folder, self.fingerprint, self.save_best = data, train, folder, fingerprint, save_best
         self.accelerator = make_accelerator(train, folder)
         self.device = self.accelerator.device
+        keep_memory()
         if train.gradient_checkpointing:
             encoder.backbone.gradient_checkpointing_enable()
         if train.compile:
@@ -282,6 +283,8 @@ def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
     device = pick_device(train.device)
     processes(train.device)
     bf16 = train.precision == "bf16" or (train.precision == "auto" and fast_bf16(device))
+    if bf16:
+        warn_slow_bf16(device, "train.precision=fp32")
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # BERT's pooler, say, gets no gradient
     accelerator = Accelerator(
         cpu=device == "cpu",
@@ -293,14 +296,6 @@ def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
     if train.trackers:
         accelerator.init_trackers("distilvec")
     return accelerator
-
-
-def fast_bf16(device: str) -> bool:
-    """Whether the hardware multiplies bf16 matrices faster than fp32 ones."""
-    if device == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-    return device == "cpu" and any(check is not None and check() for check in known)
 
 
 def seed_step(seed: int, step: int, micro_batch: int, process: int) -> None:

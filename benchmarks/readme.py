@@ -96,9 +96,8 @@ def speed() -> str:
     if kills:
         caching_part, training_part = kills["caching"], kills["training"]
         text += (
-            f"\n\nKilled with `kill -9` {caching_part['kills']} times while caching and {training_part['kills']} times while training "
-            f"({caching_part['hit while running']} and {training_part['hit while running']} hit a running process), the cache ended with "
-            f"{'the same' if caching_part['same'] else 'OTHER'} bytes and the student with {'the same' if training_part['same'] else 'OTHER'} "
+            f"\n\nKilled with `kill -9` {caching_part['kills']} times while caching and {training_part['kills']} times while training, "
+            f"the cache ended with {'the same' if caching_part['same'] else 'OTHER'} bytes and the student with {'the same' if training_part['same'] else 'OTHER'} "
             "weights as uninterrupted ones: `python -m benchmarks.kills --json FILE`."
         )
     return text if len(lines) > 2 or kills else ""

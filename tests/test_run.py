@@ -12,9 +12,11 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec import recipe as recipes
+from distilvec.cli import main as cli_main
 from distilvec.errors import DistilvecError
 from distilvec.plan import make_plan
 from distilvec.run import Run
+from distilvec.schema import PARTS
 
 
 @pytest.fixture
@@ -54,12 +56,56 @@ def test_whole_run_with_evaluation(tiny_recipe, suite, tmp_path, capsys):
     assert "SentenceTransformer(" in printed and "sts" in printed and str(tmp_path / "run") in printed
 
 
+@pytest.mark.slow
+def test_the_whole_report(tiny_recipe, suite, tmp_path):
+    """Every part, from kept students to the page; a second run finds all of it done, a part that is missing is made alone."""
+    recipe = tiny_recipe(evaluation__suite=str(suite), train__epochs=2, train__keep_students=4, evaluation__parts=list(PARTS))
+    result = Run(recipe, tmp_path / "run").execute()
+    folder = tmp_path / "run"
+    report = json.loads((folder / "report.json").read_text())
+    assert set(PARTS) <= report.keys() and report["failures"] == [] and report["verdict"]["text"]
+    assert len(report["margin"]["points"]) == 4 and report["margin"]["fits"].keys() == {"sts", "find", "average"}
+    assert {row["precision"] for row in report["compression"]["rows"]} >= {"float32", "int8", "binary", "binary_rescored"}
+    assert 0 <= report["agreement"]["find"]["asymmetric"]["overlap@10"] <= 1
+    assert report["speed"]["ratio"]["query"] > 0 and len(report["projections"]["sentences"]["student"]) > 5
+    assert report["history"][0]["eval/distance"] == result.distance["untrained_distance"]
+    low, high, _ = report["intervals"]["student"]["average"]
+    student, teacher = (report["averages"][name]["all"] for name in ("student", "teacher"))
+    assert low <= student - teacher <= high
+    page = (folder / "report.html").read_text()
+    assert "<svg" in page and list((folder / "figures").glob("*.svg"))
+    arrays = np.load(folder / "samples.npz")
+    assert arrays["student/sts/predicted"].shape == arrays["student/sts/gold"].shape == (20,)
+
+    pages = (folder / "report.json").read_bytes()
+    del report["agreement"]
+    (folder / "report.json").write_text(json.dumps(report))
+    Run(recipe, folder).execute()
+    again = json.loads((folder / "report.json").read_text())
+    before = json.loads(pages)
+    assert again["speed"] == before["speed"] and again["agreement"]["find"].keys() == before["agreement"]["find"].keys()
+
+
+def test_a_task_that_cannot_be_scored_is_named_and_the_others_are_scored(tiny_recipe, suite, tmp_path, monkeypatch, capsys):
+    (tmp_path / "pairs.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "label": 1, "split": "test"}\n' * 2)
+    (tmp_path / "pairs.jsonl").open("a").write('{"sentence1": "c", "sentence2": "d", "label": 0, "split": "test"}\n')
+    suite.write_text(suite.read_text() + "- {name: lost, type: sts, path: absent.jsonl}\n- {name: one, type: pair, path: pairs.jsonl}\n")
+    model = tiny_recipe().teacher.model
+    monkeypatch.setattr("sys.argv", ["distilvec", "evaluate", model, "--suite", str(suite), "--json", str(tmp_path / "out.json")])
+    with pytest.raises(SystemExit) as stopped:
+        cli_main()
+    assert stopped.value.code == 1
+    printed = capsys.readouterr()
+    assert "task 'lost'" in printed.err and "absent.jsonl" in printed.err
+    assert {score["task"] for score in json.loads((tmp_path / "out.json").read_text())["student"]} == {"sts", "find", "one"}
+
+
 def test_the_second_run_does_nothing_again(tiny_recipe, suite, tmp_path, monkeypatch):
     recipe = tiny_recipe(evaluation__suite=str(suite))
     first = Run(recipe, tmp_path / "run").execute()
     weights = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
     monkeypatch.setattr("distilvec.train.loop.Loop._step", lambda *a: pytest.fail("trained again"))
-    monkeypatch.setattr("distilvec.run.evaluate", lambda *a: pytest.fail("evaluated again"))
+    monkeypatch.setattr("distilvec.evaluation.study.evaluate", lambda *a: pytest.fail("evaluated again"))
     monkeypatch.setattr("distilvec.teachers.local.LocalTeacher.signals", lambda *a, **k: pytest.fail("ran the teacher again"))
     second = Run(recipe, tmp_path / "run").execute()
     assert second.scores == first.scores

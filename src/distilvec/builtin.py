@@ -15,15 +15,15 @@ def recipe_folder() -> Path:
 
 
 def recipe_files() -> list[Path]:
-    """The built-in recipes, sorted by name."""
-    return sorted(recipe_folder().glob("*.yaml"))
+    """The built-in recipes, sorted by name, then the sweeps."""
+    return sorted(recipe_folder().glob("*.yaml")) + sorted((recipe_folder() / "sweeps").glob("*.yaml"))
 
 
 def recipe_file(name: str) -> Path:
     """A recipe by path or built-in name; DistilvecError with the nearest name otherwise."""
     if name.endswith((".yaml", ".yml")) or Path(name).is_file():
         path = Path(name)
-        builtin = recipe_folder() / path.name
+        builtin = recipe_folder().joinpath(*path.parts[1:])
         return builtin if not path.exists() and path.parts[0] == "recipes" and builtin.exists() else path
     known = {path.stem: path for path in recipe_files()}
     if name not in known:

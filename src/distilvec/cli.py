@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
-from typer.core import TyperGroup
 
+from distilvec.cli_arguments import Out, Overrides, RecipeFile, Variant, load_recipe
+from distilvec.cli_cache import cache_app
 from distilvec.errors import DistilvecError
 
 app = typer.Typer(
@@ -21,24 +22,7 @@ app = typer.Typer(
 )
 
 
-class FillByDefault(TyperGroup):
-    """`distilvec cache RECIPE` is short for `distilvec cache fill RECIPE`."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Take a first word that is no verb for a recipe."""
-        verb = [] if not args or args[0] in self.commands or args[0].startswith("-") else ["fill"]
-        return super().resolve_command(ctx, verb + args)
-
-
-cache_app = typer.Typer(
-    cls=FillByDefault, no_args_is_help=True, rich_markup_mode=None, help="The teacher cache: fill it, verify it, look into it, move it."
-)
 app.add_typer(cache_app, name="cache")
-
-RecipeFile = Annotated[str, typer.Argument(help="A recipe file, or the name of a built-in one (see `distilvec recipes`).")]
-Overrides = Annotated[Optional[list[str]], typer.Argument(help="Changes to the recipe, such as train.epochs=3", metavar="[KEY=VALUE]...")]
-Variant = Annotated[Optional[str], typer.Option(help="One of the recipe's variants.")]
-Out = Annotated[Optional[Path], typer.Option(help="The run folder; <output>/<recipe's name> by default.")]
 
 
 def main() -> None:
@@ -67,14 +51,24 @@ def run(
     out: Out = None,
     restart: Annotated[bool, typer.Option(help="Throw away the training that is in the run folder.")] = False,
 ) -> None:
-    """Plan, cache, train, evaluate and save what a recipe describes; run again to resume."""
-    from distilvec.report.terminal import show_result
+    """Plan, cache, train, evaluate and save what a recipe (or its sweep) describes; run again to resume."""
+    from distilvec.builtin import recipe_file
+    from distilvec.compare import compare_runs
+    from distilvec.report.terminal import show_comparison, show_problems, show_result
     from distilvec.run import Run
+    from distilvec.sweep import expand, has_sweep, run_sweep
 
-    loaded = _load(recipe, variant, overrides)
+    if has_sweep(recipe_file(recipe), overrides or []):
+        members = expand(recipe_file(recipe), overrides or [], variant)
+        folder = out or members[0].recipe.output / Path(recipe).stem
+        run_sweep(members, folder, lambda member, place: Run(member, place, restart).execute(), _say_member)
+        show_comparison(compare_runs([folder]))
+        return
+    loaded = load_recipe(recipe, variant, overrides)
     result = Run(loaded, out or loaded.output / loaded.name, restart).execute()
     if result is not None:
         show_result(result)
+        show_problems(result.problems)
 
 
 @app.command()
@@ -84,35 +78,116 @@ def plan(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = Non
     from distilvec.report.terminal import show_table
     from distilvec.run import Run
 
-    loaded = _load(recipe, variant, overrides)
+    loaded = load_recipe(recipe, variant, overrides)
     show_table(["", loaded.name], make_plan(Run(loaded, out or loaded.output / loaded.name)))
 
 
 @app.command()
 def evaluate(
     model: Annotated[str, typer.Argument(help="A SentenceTransformer folder or id.")],
-    suite: Annotated[Path, typer.Option(help="A suite file (YAML list of tasks).")],
+    suite: Annotated[Optional[Path], typer.Option(help="A suite file (YAML list of local tasks).")] = None,
+    mteb: Annotated[Optional[str], typer.Option(help="Tasks of MTEB, separated by commas.")] = None,
+    benchmark: Annotated[Optional[str], typer.Option(help="A benchmark of MTEB, such as 'MTEB(eng, v2)'.")] = None,
+    data: Annotated[Optional[Path], typer.Option(help="Folder with <MTEB task>/ folders, read instead of the hub.")] = None,
     teacher: Annotated[
         Optional[str], typer.Option(help="Compare with this model, also asymmetrically (model's queries, teacher's documents).")
     ] = None,
+    protocol: Annotated[str, typer.Option(help="Whose main figures to show: mteb-like, talas, distillmoe, emo.")] = "mteb-like",
     json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
-    """Score a model on local tasks: STS, classification, pairs, retrieval."""
+    """Score a model on local tasks or on MTEB: STS, classification, pairs, retrieval."""
     from dataclasses import asdict
 
+    from distilvec.evaluation.evaluate import Memo
+    from distilvec.evaluation.protocols import find_protocol, with_protocol
+    from distilvec.evaluation.study import make_columns, score_columns
     from distilvec.evaluation.suite import load_suite
-    from distilvec.report.terminal import show_scores
-    from distilvec.run import compare
+    from distilvec.evaluation.tasks import Problem
+    from distilvec.report.terminal import show_problems, show_scores
     from distilvec.schema import TeacherSection
     from distilvec.teachers.local import load_teacher
 
-    tasks = load_suite(suite)
+    if (suite is None) == (mteb is None and benchmark is None):
+        raise DistilvecError("give either --suite, or --mteb or --benchmark.")
+    chosen, problems = find_protocol(protocol), list[Problem]()
     student = load_teacher(TeacherSection(model=model))
-    scores = compare(tasks, student, teacher=load_teacher(TeacherSection(model=teacher)) if teacher else None)
+    other = load_teacher(TeacherSection(model=teacher)) if teacher else None
+    columns = make_columns(student, None, other)
+    if other is not None and "asymmetric" not in columns:
+        problems.append(
+            Problem("all", f"{model} gives vectors of width {student.width}, {teacher} of {other.width}: no common space", "asymmetric")
+        )
+    if suite is not None:
+        scores, _ = score_columns(load_suite(suite, problems), columns, Memo(), problems)
+    else:
+        from distilvec.evaluation.mteb_tasks import mteb_scores
+        from distilvec.run import cache_root
+
+        names = [name.strip() for name in mteb.split(",")] if mteb else None
+        scores = mteb_scores(columns, names, benchmark, data, cache_root() / "mteb", problems)
+    scores = {name: [with_protocol(score, chosen) for score in column] for name, column in scores.items()}
     if json_file:
         content = {name: [asdict(score) for score in column] for name, column in scores.items()}
         json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     show_scores(scores)
+    show_problems(problems)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of sweeps.")],
+    reference: Annotated[Optional[str], typer.Option(help="The run the others are compared with; the first by default.")] = None,
+    column: Annotated[str, typer.Option(help="student, or asymmetric.")] = "student",
+    out: Annotated[Optional[Path], typer.Option(help="Write a page here, with its figures beside it.")] = None,
+    csv: Annotated[Optional[Path], typer.Option(help="Write the leaderboard as CSV.")] = None,
+    markdown: Annotated[Optional[Path], typer.Option(help="Write the leaderboard as Markdown.")] = None,
+    latex: Annotated[Optional[Path], typer.Option(help="Write the leaderboard as LaTeX (booktabs).")] = None,
+    json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
+) -> None:
+    """Runs side by side: means and deviations over seeds, differences with confidence intervals, costs."""
+    from distilvec.compare import compare_runs
+    from distilvec.report.tables import to_csv, to_latex, to_markdown_table
+    from distilvec.report.terminal import show_comparison
+    from distilvec.report.write import draw_comparison
+
+    comparison = compare_runs(runs, reference, column)
+    for path, make in ((csv, to_csv), (markdown, to_markdown_table), (latex, to_latex)):
+        if path is not None:
+            path.write_text(make(comparison), encoding="utf-8")
+    if json_file:
+        json_file.write_text(json.dumps(comparison, indent=1) + "\n", encoding="utf-8")
+    show_comparison(comparison)
+    if out is not None:
+        print(draw_comparison(out, comparison))
+
+
+@app.command()
+def speed(
+    models: Annotated[list[str], typer.Argument(help="SentenceTransformer folders or ids; the first is the one others are compared with.")],
+    full: Annotated[bool, typer.Option(help="The papers' 20 warm-ups and 200 repeats of every setting, however long it takes.")] = False,
+    seconds: Annotated[float, typer.Option(help="Time for each setting otherwise.")] = 2.0,
+    json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
+) -> None:
+    """Latency and throughput by batch size and length, PyTorch and ONNX Runtime, size and memory."""
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.evaluation.speed import measure_speed, speed_tables
+    from distilvec.progress import progress
+    from distilvec.report.terminal import show_table
+    from distilvec.teachers.local import resolve_model
+
+    loaded = {name: SentenceTransformer(resolve_model(name), device="cpu") for name in models}
+    with progress("speed", 100, "%") as advance:
+        report = measure_speed(
+            loaded, budget_seconds=seconds, full=full, progress=lambda what, done, total: advance(100 * done // max(1, total), what)
+        )
+    if json_file:
+        json_file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    for title, header, rows in speed_tables(report):
+        print(f"\n{title}")
+        show_table(header, rows)
+    for note in report["notes"]:
+        print(f"note: {note}")
 
 
 @app.command("recipes")
@@ -136,66 +211,6 @@ def recipes_command(
         raise DistilvecError("expected `distilvec recipes` or `distilvec recipes show NAME`.")
 
 
-@cache_app.command("fill")
-def cache_fill(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
-    """Compute the teacher's vectors for a recipe's corpus; run again after a kill to resume."""
-    from distilvec.run import Run
-
-    print(Run(_load(recipe, variant, overrides), Path()).fill().folder)
-
-
-@cache_app.command("verify")
-def cache_verify(
-    folder: Path, repair: Annotated[bool, typer.Option(help="Drop damaged shards; the next run computes them again.")] = False
-) -> None:
-    """Check every shard of a cache against its checksum."""
-    from distilvec.teachers.cache import TeacherCache
-
-    problems = TeacherCache.verify_folder(folder, repair=repair)
-    for problem in problems:
-        print(problem)
-    if problems and not repair:
-        raise DistilvecError(f"{len(problems)} damaged shard(s) in {folder}. `distilvec cache verify {folder} --repair` drops them.")
-    print("repaired" if problems else "every shard matches its checksum")
-
-
-@cache_app.command("inspect")
-def cache_inspect(folder: Path) -> None:
-    """What a cache holds: rows, bytes, the manifest, the loss of its number format."""
-    from distilvec.report.terminal import show_table
-    from distilvec.teachers.cache import TeacherCache
-
-    show_table(["", str(folder)], _flat(TeacherCache.open(folder).inspect()))
-
-
-@cache_app.command("export")
-def cache_export(
-    recipe: RecipeFile, out: Annotated[Path, typer.Option(help="The Parquet file.")], overrides: Overrides = None, variant: Variant = None
-) -> None:
-    """Write a recipe's texts and their teacher vectors as Parquet."""
-    from distilvec.run import Run
-    from distilvec.teachers.parquet import export_parquet
-
-    loaded = Run(_load(recipe, variant, overrides), Path())
-    export_parquet(loaded.fill(), loaded.corpus, out)
-    print(out)
-
-
-@cache_app.command("import")
-def cache_import(
-    recipe: RecipeFile,
-    table: Annotated[Path, typer.Option(help="Parquet with columns text, teacher_embedding_final.")],
-    overrides: Overrides = None,
-    variant: Variant = None,
-) -> None:
-    """Take vectors that were computed elsewhere by the recipe's teacher into its cache."""
-    from distilvec.run import Run
-    from distilvec.teachers.parquet import import_parquet
-
-    loaded = Run(_load(recipe, variant, overrides), Path())
-    print(f"{import_parquet(table, loaded.cache):,} vectors imported into {loaded.cache.folder}")
-
-
 @app.callback(invoke_without_command=True)
 def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     """Distil large text-embedding models into small ones people can ship. Start with: distilvec quickstart."""
@@ -206,15 +221,7 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
-def _load(name: str, variant: str | None, overrides: list[str] | None) -> Any:
-    from distilvec.builtin import recipe_file
-    from distilvec.recipe import load
+def _say_member(name: str, done: int, total: int) -> None:
+    from distilvec.progress import say
 
-    return load(recipe_file(name), variant, overrides)
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> list[list[str]]:
-    rows: list[list[str]] = []
-    for key, value in tree.items():
-        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [[prefix + key, str(value)]]
-    return rows
+    say(f"sweep {done}/{total}: {name}")

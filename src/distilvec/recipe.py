@@ -35,15 +35,15 @@ def load(path: Path, variant: str | None = None, overrides: list[str] | None = N
                 f"{path}: no variant '{variant}'{_nearest(variant, variants)}. Its variants: {', '.join(variants) or 'none'}."
             )
         for key, value in variants[variant].items():
-            _set(tree, key, value)
+            set_key(tree, key, value)
         tree["name"] = f"{tree.get('name', path.stem)}-{variant}"
     for text in overrides or []:
         key, equals, value = text.partition("=")
         if not equals:
             raise DistilvecError(f"override '{text}' is not of the form key=value, for example train.epochs=3")
-        _set(tree, key.strip(), read_value(value, key))
+        set_key(tree, key.strip(), read_value(value, key))
     recipe = validate(tree, origin=str(path))
-    return _resolve_paths(recipe, path.parent.resolve())
+    return resolve_paths(recipe, path.parent.resolve())
 
 
 def variants(path: Path) -> list[str]:
@@ -115,18 +115,21 @@ _Loader.add_implicit_resolver(  # type: ignore[no-untyped-call]
 )
 
 
-def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set a dotted key; list items are addressed by number. Parents that are missing are made."""
+def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set a dotted key; list items are addressed by number. Parents that are missing are made.
+
+    Errors: DistilvecError for a parent that holds a value, and for a number outside a list.
+    """
     *parents, last = dotted.split(".")
     place: Any = tree
-    for name in parents:
-        place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
-        if place is None or not isinstance(place, (dict, list)):
-            raise DistilvecError(f"[{dotted}] cannot be set: '{name}' holds a value, not a section.")
-    if isinstance(place, list):
-        place[int(last)] = value
-    else:
-        place[last] = value
+    try:
+        for name in parents:
+            place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
+            if place is None or not isinstance(place, (dict, list)):
+                raise DistilvecError(f"[{dotted}] cannot be set: '{name}' holds a value, not a section.")
+        place[int(last) if isinstance(place, list) else last] = value
+    except (IndexError, ValueError):
+        raise DistilvecError(f"[{dotted}] cannot be set: items of a list are addressed by a number within it, from 0.") from None
 
 
 def _explain(problem: Any) -> str:
@@ -154,7 +157,7 @@ def _nearest(name: str, known: Any) -> str:
     return f"; did you mean '{match[0]}'?" if match else ""
 
 
-def _resolve_paths(recipe: Recipe, folder: Path) -> Recipe:
+def resolve_paths(recipe: Recipe, folder: Path) -> Recipe:
     """Make the recipe's relative paths absolute; model ids are touched only if they start with '.'."""
 
     def fix(path: Path | None) -> Path | None:

@@ -5,7 +5,8 @@ root (cache.root)              shared by all runs
   tokens/<fingerprint>/        the student's tokens of a corpus
   teachers/<name-fingerprint>/ teacher vectors
 run folder
-  recipe.yaml  metrics.jsonl  checkpoint/  student/ (best)  last/  distillation.json  report.json
+  recipe.yaml  metrics.jsonl  checkpoint/  student/ (best)  last/  students/step-N/ (kept)
+  distillation.json  report.json  samples.npz  report.html  figures/
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import gc
 import json
 import os
 import re
-from dataclasses import asdict, dataclass
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,14 +33,16 @@ from distilvec.data.docstrings import write_retrieval_task
 from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.device import processes
 from distilvec.errors import DistilvecError
-from distilvec.evaluation.evaluate import Memo, Score, evaluate
+from distilvec.evaluation.evaluate import Score, read_score
+from distilvec.evaluation.study import FORMAT, Kept, Study, write_json
 from distilvec.evaluation.suite import load_suite, suite_fingerprint, suite_texts
-from distilvec.evaluation.tasks import Task
+from distilvec.evaluation.tasks import Problem, Task
 from distilvec.export.portable import recover_student, save_student
 from distilvec.objective import Objective, Sizes, build_objective
 from distilvec.progress import progress, say
 from distilvec.report.card import Distillation, model_card
 from distilvec.report.record import best_distance, distillation_record
+from distilvec.report.write import write_report
 from distilvec.schema import Recipe
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
@@ -48,19 +53,22 @@ from distilvec.teachers.vectors import VectorsTeacher, fill_from_table
 from distilvec.train.checkpoint import Progress
 from distilvec.train.data import CachedTeacher, TrainingData
 from distilvec.train.loop import Loop
+from distilvec.train.metrics import read_metrics
 
 UNLIMITED = 1_000_000
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run leaves: its folder, the held-out distances and the scores by column."""
+    """What a run leaves: its folder, the held-out distances, the scores by column, what could not be scored, the report's page."""
 
     folder: Path
     state: Progress
     distance: dict[str, float]
     scores: dict[str, list[Score]]
     record: Distillation
+    problems: list[Problem]
+    page: Path | None
 
 
 class Run:
@@ -68,9 +76,8 @@ class Run:
 
     def __init__(self, recipe: Recipe, folder: Path, restart: bool = False) -> None:
         self.recipe, self.folder, self.restart = recipe, folder, restart
-        default = Path(os.environ.get("DISTILVEC_CACHE", Path.home() / ".cache" / "distilvec"))
         transformers.utils.logging.disable_progress_bar()
-        self.root = (recipe.cache.root or default).expanduser()
+        self.root = (recipe.cache.root or cache_root()).expanduser()
 
     @cached_property
     def processes(self) -> PartialState:
@@ -174,12 +181,15 @@ class Run:
         state, distance = self.train()
         if not self.processes.is_main_process:
             return None
-        scores = self.evaluate()
+        found = self.study().run() if self.tasks else {}
+        scores = {name: [read_score(score) for score in column] for name, column in found.get("scores", {}).items()}
         record = self.describe(state, distance, scores)
         model = SentenceTransformer(str(self.folder / "student"), device="cpu")
         save_student(model, self.folder / "student", dict(record), model_card(record))
-        _write_json(self.folder / "distillation.json", record)
-        return RunResult(self.folder, state, distance, scores, record)
+        write_json(self.folder / "distillation.json", record)
+        page = write_report(self.folder, found, record, recipes.dump(self.recipe)) if found else None
+        problems = [Problem(**problem) for problem in found.get("failures", [])]
+        return RunResult(self.folder, state, distance, scores, record, problems, page)
 
     def train(self) -> tuple[Progress, dict[str, float]]:
         """Train, or take the finished student that is there; the best student's held-out distance comes with it."""
@@ -194,7 +204,10 @@ class Run:
             partial = {"method": self.recipe.method.name, "teacher": self.facts.name, "complete": False}
             save_student(model, self.folder / name, partial, f"# {self.recipe.name}\n\nTraining has not finished.\n")
 
-        loop = Loop(encoder, objective, data, self.recipe.train, self.folder, mark, save_best=lambda: save("student"))
+        def keep(step: int) -> None:
+            save(f"students/step-{step}")
+
+        loop = Loop(encoder, objective, data, self.recipe.train, self.folder, mark, lambda: save("student"), keep)
         if not loop.state.finished:
             say(f"training {_millions(encoder)} parameters: {loop.total_steps:,} steps on {loop.describe_machine()}")
             state = loop.run()
@@ -207,24 +220,26 @@ class Run:
                 save("last")
         return loop.state, best_distance(self.folder / "metrics.jsonl")
 
-    def evaluate(self) -> dict[str, list[Score]]:
-        """Scores of teacher, untrained and trained student, and of both together; kept in report.json."""
-        if not self.tasks:
-            return {}
-        mark = recipes.fingerprint(self._train_fingerprint(), suite_fingerprint(self.tasks))
+    def study(self) -> Study:
+        """The models side by side, with what an earlier, unfinished study of the same models has found out."""
+        section, prompts = self.recipe.evaluation, self.facts.prompts
+        settings = section.model_dump(mode="json", include={"every_classification", "draws", "speed_seconds"})
+        mark = recipes.fingerprint(self._train_fingerprint(), suite_fingerprint(self.tasks), FORMAT, settings)
         path = self.folder / "report.json"
-        if path.exists() and (kept := json.loads(path.read_text(encoding="utf-8")))["fingerprint"] == mark:
-            return {
-                name: [Score(**{**score, "warnings": tuple(score["warnings"])}) for score in scores]
-                for name, scores in kept["scores"].items()
-            }
-        budget, prompts = self.recipe.evaluation.batch_tokens, self.facts.prompts
-        student = wrap_model(SentenceTransformer(str(self.folder / "student"), device="cpu"), "student", budget, prompts)
-        untrained = wrap_model(self.student(), "untrained", budget, prompts)
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if found.get("fingerprint") != mark:
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            found = {"format": FORMAT, "fingerprint": mark, "name": self.recipe.name, "created": created}
+        student = wrap_model(SentenceTransformer(str(self.folder / "student"), device="cpu"), "student", section.batch_tokens, prompts)
+        untrained = wrap_model(self.student(), "untrained", section.batch_tokens, prompts)
         teacher = self.teacher if isinstance(self.teacher, LocalTeacher) else None
-        scores = compare(self.tasks, student, untrained, teacher)
-        _write_json(path, {"fingerprint": mark, "scores": {name: [asdict(s) for s in column] for name, column in scores.items()}})
-        return scores
+        return Study(self.tasks, section, self.folder, student, untrained, teacher, self.kept_students(), found)
+
+    def kept_students(self) -> list[Kept]:
+        """The students kept along the way, with the held-out distance each had."""
+        lines = {line["step"]: line for line in read_metrics(self.folder / "metrics.jsonl") if "eval/distance" in line}
+        folders = {int(folder.name.removeprefix("step-")): folder for folder in (self.folder / "students").glob("step-*")}
+        return [Kept(step, lines[step]["eval/distance"], folders[step]) for step in sorted(folders) if step in lines]
 
     def describe(self, state: Progress, distance: dict[str, float], scores: dict[str, list[Score]]) -> Distillation:
         """distillation.json: teacher, student, data, method, training, figures, versions."""
@@ -248,6 +263,7 @@ class Run:
         if self.restart or found != wanted:
             for name in ("checkpoint/state.safetensors", "metrics.jsonl", "report.json", "distillation.json"):
                 (self.folder / name).unlink(missing_ok=True)
+            shutil.rmtree(self.folder / "students", ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in ("student", "last"):
             recover_student(self.folder / name)
@@ -269,27 +285,9 @@ class Run:
         gc.collect()
 
 
-def compare(
-    tasks: list[Task], student: LocalTeacher, untrained: LocalTeacher | None = None, teacher: LocalTeacher | None = None
-) -> dict[str, list[Score]]:
-    """Scores by column: teacher, untrained, student, asymmetric (student queries, teacher documents)."""
-    pairs: dict[str, tuple[LocalTeacher, LocalTeacher]] = {}
-    if teacher is not None:
-        pairs["teacher"] = (teacher, teacher)
-    if untrained is not None:
-        pairs["untrained"] = (untrained, untrained)
-    pairs["student"] = (student, student)
-    if teacher is not None and teacher.width == student.width:
-        pairs["asymmetric"] = (student, teacher)
-    memo, scores = Memo(), {}
-    with progress("evaluating", len(pairs) * len(tasks), "tasks") as advance:
-        for number, (name, (query, document)) in enumerate(pairs.items()):
-
-            def tell(task: str, done: int, total: int, number: int = number, name: str = name) -> None:
-                advance(number * len(tasks) + done, f"{name}: {task}")
-
-            scores[name] = evaluate(tasks, query, document, memo, tell)
-    return scores
+def cache_root() -> Path:
+    """Where everything that runs share is kept: $DISTILVEC_CACHE, else ~/.cache/distilvec."""
+    return Path(os.environ.get("DISTILVEC_CACHE", Path.home() / ".cache" / "distilvec"))
 
 
 def build_token_store(root: Path, corpus: Corpus, model: SentenceTransformer) -> TokenStore:
@@ -333,9 +331,3 @@ def _corpus_line(report: dict[str, Any]) -> str:
 
 def _millions(module: torch.nn.Module) -> str:
     return f"{sum(p.numel() for p in module.parameters()) / 1e6:.1f} M"
-
-
-def _write_json(path: Path, content: Any) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-    temporary.replace(path)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Role = Literal["query", "document"]
+MOST_MEMBERS = 1000  # of a sweep
 
 
 class Section(BaseModel):
@@ -169,15 +172,56 @@ class TrainSection(Section):
     logging_steps: int = Field(50, gt=0)
     checkpoint_minutes: float = Field(5.0, gt=0, description="a resumable checkpoint at least so often, and after every epoch")
     checkpoint_steps: int | None = Field(None, gt=0, description="a checkpoint every so many steps as well")
+    keep_students: int | None = Field(None, gt=0, description="keep so many students along the way, evenly spread, in students/")
     trackers: list[Literal["tensorboard", "trackio", "wandb"]] = Field(default_factory=list)
 
 
+Part = Literal["agreement", "compression", "margin", "speed", "projections"]
+PARTS: tuple[Part, ...] = ("agreement", "compression", "margin", "speed", "projections")
+
+
 class EvaluationSection(Section):
-    """What the models are scored on: a suite file (YAML list of tasks) or a built-in suite."""
+    """What the models are scored on (a suite file or a built-in suite), and what the report holds beside the scores."""
 
     suite: Path | None = None
     builtin: Literal["python-docstrings"] | None = None
     batch_tokens: int = Field(4096, gt=0)
+    parts: list[Part] = Field(list(PARTS), description="parts of the report beside the scores")
+    every_classification: bool = Field(
+        False, description="score classification also at every width, precision and kept student (a classifier is fitted each time)"
+    )
+    draws: int = Field(1000, gt=0, description="bootstrap draws behind every confidence interval")
+    speed_seconds: float = Field(1.0, gt=0, description="time for each setting of the speed table; fewer repeats where it is short")
+
+
+class SweepSection(Section):
+    """What a sweep varies: values of keys, variants of the recipe, seeds of training. Its members are their product."""
+
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
+        default_factory=dict, description="dotted keys, each with the values it takes in turn"
+    )
+    variants: list[str] = Field(default_factory=list, min_length=1, description="names of the recipe's variants, in turn")
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list, min_length=1, description="values of train.seed, in turn")
+
+    @property
+    def size(self) -> int:
+        """How many members there are."""
+        return math.prod(max(1, len(values)) for values in (*self.grid.values(), self.variants, self.seeds))
+
+    @model_validator(mode="after")
+    def holds_together(self) -> SweepSection:
+        """Refuse what varies nothing, repeats a value, hides a seed in the grid or has too many members."""
+        if not (self.grid or self.variants or self.seeds):
+            raise ValueError("the sweep varies nothing; give at least one of grid, variants and seeds")
+        if "train.seed" in self.grid:
+            raise ValueError("train.seed stands in the grid; list its values under 'seeds'")
+        for name, values in (*self.grid.items(), ("variants", self.variants), ("seeds", self.seeds)):
+            texts = [json.dumps(value, default=str) for value in values]
+            if again := [text for text in texts if texts.count(text) > 1]:
+                raise ValueError(f"{name} lists {again[0]} twice")
+        if self.size > MOST_MEMBERS:
+            raise ValueError(f"the sweep has {self.size:,} members; at most {MOST_MEMBERS:,} are allowed. Vary fewer things at a time")
+        return self
 
 
 class Recipe(Section):
@@ -194,3 +238,4 @@ class Recipe(Section):
     method: MethodSection
     train: TrainSection = TrainSection()
     evaluation: EvaluationSection = EvaluationSection()
+    sweep: SweepSection | None = Field(None, description="many runs of this recipe, one for each combination")

@@ -26,6 +26,15 @@ def test_cosine_pairs_is_the_loop(rng):
     first, second = rng.normal(size=(6, 4)), rng.normal(size=(6, 4))
     loop = [a @ b / math.sqrt(a @ a) / math.sqrt(b @ b) for a, b in zip(first, second, strict=True)]
     np.testing.assert_allclose(metrics.cosine_pairs(first, second), loop, atol=1e-6)
+    first[0] = 0
+    assert metrics.cosine_pairs(first, second)[0] == 0
+
+
+def test_cosines_of_signs_tie_wherever_their_distances_do(rng):
+    first, second = np.where(rng.normal(size=(2, 500, 48)) > 0, np.float32(1), np.float32(-1))
+    different = np.sum(first != second, axis=1)
+    assert len(np.unique(metrics.cosine_pairs(first, second))) == len(np.unique(different))
+    np.testing.assert_allclose(metrics.cosine_pairs(first, second), 1 - different / 24, atol=1e-12)
 
 
 def test_correlations_are_those_of_ranks_and_values(rng):
@@ -68,26 +77,6 @@ def test_macro_f1_counts_every_label_the_same():
     gold, predicted = np.array(["a"] * 8 + ["b"] * 2), np.array(["a"] * 10)
     assert metrics.accuracy(predicted, gold) == pytest.approx(0.8)
     assert metrics.macro_f1(predicted, gold) == pytest.approx((2 * 0.8 / 1.8 + 0) / 2)
-
-
-@pytest.mark.parametrize("count", [1, 5, 30, 50])
-def test_ranking_is_a_stable_sort_even_where_ties_cross_the_cut(rng, count):
-    scores = np.round(rng.normal(size=(20, 30)), 0).astype(np.float32)
-    scores[0, :5], scores[1, 3], scores[2, 4] = -np.inf, -0.0, 0.0
-    expected = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-    np.testing.assert_array_equal(metrics.rank_scores(scores, min(count, 30)), expected)
-
-
-def test_search_in_chunks_is_exact_and_puts_marked_documents_last(rng, monkeypatch):
-    queries, documents = rng.normal(size=(11, 6)).astype(np.float32), rng.normal(size=(40, 6)).astype(np.float32)
-    last = np.zeros(40, dtype=bool)
-    last[[3, 17]] = True
-    scores = np.where(last, -np.inf, queries @ documents.T)
-    expected = np.argsort(-scores, axis=1, kind="stable")
-    monkeypatch.setattr(metrics, "_SCORES_AT_ONCE", 120)
-    np.testing.assert_array_equal(metrics.top_documents(queries, documents, 7, last), expected[:, :7])
-    found = metrics.top_documents(queries, documents, 100, last)
-    assert found.shape == (11, 40) and (found[:, -2:] == [3, 17]).all()
 
 
 def loop_retrieval(ranking, gains, k):

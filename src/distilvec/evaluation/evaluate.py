@@ -24,7 +24,8 @@ from sklearn.linear_model import LogisticRegression
 
 from distilvec.errors import DistilvecError
 from distilvec.evaluation import metrics
-from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, Task
+from distilvec.evaluation.search import Search, top_k
+from distilvec.evaluation.tasks import ClassificationTask, PairTask, Problem, RetrievalTask, StsTask, Task
 from distilvec.schema import Role
 
 Array = np.ndarray[Any, Any]
@@ -59,6 +60,27 @@ class Score:
     seconds: float
     rows: int
     warnings: tuple[str, ...] = ()
+    domain: str | None = None
+
+
+def read_score(entry: Mapping[str, Any]) -> Score:
+    """A score from what `asdict` made of it and JSON kept."""
+    return Score(**{**entry, "warnings": tuple(entry["warnings"])})
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one task's main figure is computed from, row by row, so that differences can be tested by resampling rows.
+
+    sts, pair        predicted: similarities, float64 [rows]       gold: scores, float64, or matches, bool [rows]
+    classification   predicted: label codes, int64 [rows]          gold: label codes, int64 [rows]
+    retrieval        predicted: the metric of each query, 0..1     gold: ones
+    """
+
+    type: str
+    metric: str
+    predicted: Array
+    gold: Array
 
 
 @dataclass
@@ -98,11 +120,15 @@ def evaluate(
     document: Embedder | None = None,
     memo: Memo | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    problems: list[Problem] | None = None,
+    samples: dict[str, Sample] | None = None,
 ) -> list[Score]:
     """Score one embedder, or a query and a document embedder, on every task, in order.
 
     `memo` keeps vectors between calls; `progress` is called with (task's name, tasks done, all tasks) before each task
-    and once at the end. Errors: DistilvecError for no tasks, an embedder's faulty vectors, or two different widths.
+    and once at the end. `samples` is filled with every task's Sample by name. A task that cannot be scored is added to
+    `problems`, and the others are scored; without `problems` it is an error.
+    Errors: DistilvecError for no tasks, an embedder's faulty vectors, or two different widths.
     """
     if not tasks:
         raise DistilvecError("there is nothing to evaluate: the list of tasks is empty. Name at least one task in the suite.")
@@ -111,27 +137,41 @@ def evaluate(
     for done, task in enumerate(tasks):
         if progress is not None:
             progress(task.name, done, len(tasks))
-        scores.append(score_task(task, query, document, memo))
+        try:
+            score, sample = score_task(task, query, document, memo)
+        except DistilvecError as error:
+            if problems is None:
+                raise
+            problems.append(Problem(task.name, str(error)))
+            continue
+        scores.append(score)
+        if samples is not None:
+            samples[task.name] = sample
     if progress is not None:
         progress(tasks[-1].name, len(tasks), len(tasks))
     return scores
 
 
-def score_task(task: Task, query: Embedder, document: Embedder, memo: Memo) -> Score:
-    """One task's Score; the main figure is the first of the metrics."""
+def score_task(task: Task, query: Embedder, document: Embedder, memo: Memo, search: Search = top_k) -> tuple[Score, Sample]:
+    """One task's Score and what it was computed from; the main figure is the first of the metrics.
+
+    `search` finds the documents of a retrieval task (by cosine unless another one is given).
+    """
     start = time.perf_counter()
     match task:
         case StsTask():
-            figures, notes, rows = *_score_sts(task, query, document, memo), len(task.gold)
+            figures, notes, predicted, gold = _score_sts(task, query, document, memo)
         case PairTask():
-            figures, notes, rows = *_score_pairs(task, query, document, memo), len(task.positive)
+            figures, notes, predicted, gold = _score_pairs(task, query, document, memo)
         case ClassificationTask():
-            figures, notes, rows = *_score_classification(task, query, document, memo), len(task.test_texts)
+            figures, notes, predicted, gold = _score_classification(task, query, document, memo)
         case RetrievalTask():
-            figures, notes, rows = *_score_retrieval(task, query, document, memo), len(task.queries)
+            figures, notes, predicted, gold = _score_retrieval(task, query, document, memo, search)
     figures = {name: 100 * value for name, value in figures.items()}
     main = next(iter(figures))
-    return Score(task.name, task.type, main, figures[main], figures, time.perf_counter() - start, rows, notes)
+    seconds = time.perf_counter() - start
+    score = Score(task.name, task.type, main, figures[main], figures, seconds, len(gold), notes, task.domain)
+    return score, Sample(task.type, main, predicted, gold)
 
 
 def embed_checked(embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
@@ -161,26 +201,28 @@ def fit_classifier(vectors: Array, labels: Sequence[str]) -> LogisticRegression:
         return LogisticRegression(C=1.0, max_iter=2000).fit(vectors, np.asarray(labels))
 
 
-# -- one function a type of task: figures (0..1, main one first) and warnings ----------------------------------------
+# -- one function a type of task: figures (0..1, main one first), warnings, and the Sample's predicted and gold --------
 
-Result = tuple[dict[str, float], tuple[str, ...]]
+Result = tuple[dict[str, float], tuple[str, ...], Array, Array]
 
 
 def _score_sts(task: StsTask, query: Embedder, document: Embedder, memo: Memo) -> Result:
     similarities = _similarities(task.first, task.second, task.role, query, document, memo)
     figures = {"spearman": metrics.spearman(similarities, task.gold), "pearson": metrics.pearson(similarities, task.gold)}
     if not all(np.isfinite(value) for value in figures.values()):
-        return dict.fromkeys(figures, 0.0), ("all similarities are equal, so there is no correlation; counted as 0",)
-    return figures, ()
+        note = "all similarities are equal, so there is no correlation; counted as 0"
+        return dict.fromkeys(figures, 0.0), (note,), similarities, task.gold
+    return figures, (), similarities, task.gold
 
 
 def _score_pairs(task: PairTask, query: Embedder, document: Embedder, memo: Memo) -> Result:
     similarities = _similarities(task.first, task.second, task.role, query, document, memo)
-    return {
+    figures = {
         "average_precision": metrics.average_precision(similarities, task.positive),
         "best_accuracy": metrics.best_accuracy(similarities, task.positive)[0],
         "best_f1": metrics.best_f1(similarities, task.positive)[0],
-    }, ()
+    }
+    return figures, (), similarities, task.positive
 
 
 def _score_classification(task: ClassificationTask, query: Embedder, document: Embedder, memo: Memo) -> Result:
@@ -190,28 +232,31 @@ def _score_classification(task: ClassificationTask, query: Embedder, document: E
     predicted, gold = classifier.predict(test), np.asarray(task.test_labels)
     reached = int(np.max(classifier.n_iter_))
     notes = (f"the classifier stopped after {reached} iterations before it converged",) if reached >= classifier.max_iter else ()
-    return {"accuracy": metrics.accuracy(predicted, gold), "macro_f1": metrics.macro_f1(predicted, gold)}, notes
+    figures = {"accuracy": metrics.accuracy(predicted, gold), "macro_f1": metrics.macro_f1(predicted, gold)}
+    labels = np.asarray(classifier.classes_)
+    return figures, notes, np.searchsorted(labels, predicted), np.searchsorted(labels, gold)
 
 
-def _score_retrieval(task: RetrievalTask, query: Embedder, document: Embedder, memo: Memo) -> Result:
-    """Cosine search. Note: a document without text is not embedded; it stands last in every ranking."""
+def _score_retrieval(task: RetrievalTask, query: Embedder, document: Embedder, memo: Memo, search: Search) -> Result:
+    """Search, scored query by query. Note: a document without text is not embedded; it stands last in every ranking."""
     filled = np.array([bool(text.strip()) for text in task.documents])
     found_documents = memo.vectors(document, [text for text, kept in zip(task.documents, filled, strict=True) if kept], "document")
     documents = np.zeros((len(filled), found_documents.shape[1]), dtype=np.float32)
-    documents[filled] = metrics.unit(found_documents)
-    queries = metrics.unit(memo.vectors(query, task.queries, "query"))
+    documents[filled] = found_documents
+    queries = memo.vectors(query, task.queries, "query")
     _same_width(documents.shape[1], queries.shape[1], query, document)
-    found = metrics.top_documents(queries, documents, 100, last=~filled)
+    found, _ = search(queries, documents, 100, ~filled)
     gains = metrics.found_gains(found, len(documents), task.judged, task.gains)
     ideal = _ideal_gains(task)
-    figures = {
+    figures = {  # one value a query
         "ndcg@10": metrics.ndcg(gains, ideal, 10),
         "recall@100": metrics.recall(gains, ideal, 100),
         "mrr@10": metrics.reciprocal_rank(gains, 10),
     }
     empty = int(np.sum(~filled))
     notes = (f"{empty} of {len(filled)} documents are empty and rank last",) if empty else ()
-    return {name: float(np.mean(values)) for name, values in figures.items()}, (*task.warnings, *notes)
+    means = {name: float(np.mean(values)) for name, values in figures.items()}
+    return means, (*task.warnings, *notes), figures["ndcg@10"], np.ones(len(queries))
 
 
 def _ideal_gains(task: RetrievalTask) -> Array:
@@ -226,6 +271,8 @@ def _ideal_gains(task: RetrievalTask) -> Array:
 
 
 def _similarities(first: list[str], second: list[str], role: Role, query: Embedder, document: Embedder, memo: Memo) -> Array:
+    if len(first) < 3:
+        raise DistilvecError(f"the task has {len(first)} pairs; at least three are needed to score anything.")
     left, right = memo.vectors(query, first, role), memo.vectors(document, second, role)
     _same_width(right.shape[1], left.shape[1], query, document)
     return metrics.cosine_pairs(left, right)

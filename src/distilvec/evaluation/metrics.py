@@ -10,8 +10,6 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 
 Array = np.ndarray[Any, Any]
 
-_SCORES_AT_ONCE = 4_000_000
-
 
 def unit(vectors: Array) -> Array:
     """Rows scaled to length 1, float32 [rows, width]; a zero row stays zero, so that its cosine to anything is 0."""
@@ -21,8 +19,13 @@ def unit(vectors: Array) -> Array:
 
 
 def cosine_pairs(first: Array, second: Array) -> Array:
-    """Cosine of row i of `first` with row i of `second`, float64 [rows]."""
-    return np.asarray(np.einsum("rw,rw->r", unit(first), unit(second), dtype=np.float64))
+    """Cosine of row i of `first` with row i of `second`, float64 [rows]; 0 where either is zero.
+
+    Vectors are not rounded to length 1 before, so that products of whole numbers (int8, signs) stay exact and equal ones tie.
+    """
+    products, left, right = (np.einsum("rw,rw->r", a, b, dtype=np.float64) for a, b in ((first, second), (first, first), (second, second)))
+    squares = left * right
+    return np.asarray(products / np.sqrt(np.where(squares > 0, squares, 1)))
 
 
 # -- graded similarity -----------------------------------------------------------------------------------------------
@@ -85,39 +88,6 @@ def macro_f1(predicted: Array, gold: Array) -> float:
 
 
 # -- ranked documents ------------------------------------------------------------------------------------------------
-
-
-def top_documents(queries: Array, documents: Array, count: int, last: Array | None = None) -> Array:
-    """Exact search: the `count` best documents of every query by dot product, best first, int64 [queries, count].
-
-    Among equal scores the document with the smaller row number comes first. Documents marked in `last` (bool
-    [documents]) come after all others. Queries are taken in chunks, so that no more than about four million scores
-    exist at a time. `count` is cut to the number of documents.
-    """
-    count = min(count, len(documents))
-    chunk = max(1, _SCORES_AT_ONCE // max(1, len(documents)))
-    found = np.empty((len(queries), count), dtype=np.int64)
-    for start in range(0, len(queries), chunk):
-        scores = queries[start : start + chunk] @ documents.T
-        if last is not None:
-            scores[:, last] = -np.inf
-        found[start : start + chunk] = rank_scores(scores, count)
-    return found
-
-
-def rank_scores(scores: Array, count: int) -> Array:
-    """Columns of the `count` highest scores of every row, highest first, ties by column number, int64 [rows, count].
-
-    Score (as an integer of the same order as its float32 bits) and column share one 64-bit key: keys are distinct, so a
-    partition is exact and deterministic even where ties cross the cut.
-    """
-    columns = scores.shape[1]
-    bits = (np.asarray(scores, dtype=np.float32) + np.float32(0)).view(np.int32).astype(np.int64)
-    keys = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits) * 2**32 + np.arange(columns - 1, -1, -1)
-    if count < columns:
-        keys = np.partition(keys, columns - count, axis=1)[:, columns - count :]
-    keys = np.sort(keys, axis=1)[:, ::-1]
-    return np.asarray(columns - 1 - (keys & 0xFFFFFFFF))
 
 
 def found_gains(found: Array, columns: int, judged: Array, gains: Array) -> Array:

@@ -10,6 +10,7 @@ Paths are relative to the suite file. The keys of each type are the fields of it
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ from pydantic import Field, ValidationError
 
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.load import TableOptions, Titles, load_classification, load_pairs, load_retrieval, load_sts
-from distilvec.evaluation.tasks import Task, task_texts
+from distilvec.evaluation.tasks import Problem, RetrievalTask, Task, task_texts
 from distilvec.schema import Role, Section
 
 RESERVED = "average"
@@ -33,6 +34,7 @@ class TaskSection(Section):
     name: str = Field(min_length=1, description="what tables call the task; distinct within the suite")
     path: Path = Field(description="file or folder, relative to the suite file")
     split: str = Field("test", description="the rows that are scored")
+    domain: Literal["in", "out"] | None = Field(None, description="whether the texts are like the training texts; averaged apart")
 
 
 class TableSection(TaskSection):
@@ -77,6 +79,9 @@ class RetrievalSection(TaskSection):
     type: Literal["retrieval"]
     qrels: str | None = Field(None, description="file of judgements inside the folder; qrels.tsv by default")
     titles: Titles = Field("always", description="whether titles are put before the texts of documents")
+    gaps: Literal["refuse", "accept"] = Field(
+        "refuse", description="'accept': judgements of unknown ids and queries without a relevant document are left out without complaint"
+    )
 
 
 _SECTIONS: dict[str, type[TaskSection]] = {
@@ -87,19 +92,30 @@ _SECTIONS: dict[str, type[TaskSection]] = {
 }
 
 
-def load_suite(path: Path) -> list[Task]:
+def load_suite(path: Path, problems: list[Problem] | None = None) -> list[Task]:
     """Read a suite file and the data of all its tasks.
 
+    A task whose data cannot be read is added to `problems` and left out; one whose judgements have gaps is added too, and
+    kept. Without `problems` both are errors.
     Errors: DistilvecError that names the suite, the entry and the key, or the data file and the place in it; all
     problems of the suite file itself come in one message.
     """
     sections = read_suite(path)
+    found: list[Problem] = []
     tasks = []
     for number, section in enumerate(sections):
         try:
-            tasks.append(load_task(section, path.parent))
+            task = load_task(section, path.parent)
         except DistilvecError as error:
-            raise DistilvecError(f"{path}: task '{section.name}' [{number}.path] {error}") from None
+            found.append(Problem(section.name, f"[{number}.path] {error}"))
+            continue
+        tasks.append(task)
+        if isinstance(task, RetrievalTask) and isinstance(section, RetrievalSection) and section.gaps == "refuse" and task.warnings:
+            found.append(Problem(task.name, f"{'; '.join(task.warnings)}. Mend the files, or set gaps: accept in the suite."))
+    if problems is None and found:
+        raise DistilvecError("\n".join(f"{path}: task '{problem.task}' {problem.message}" for problem in found))
+    if problems is not None:
+        problems += found
     return tasks
 
 
@@ -135,18 +151,21 @@ def read_suite(path: Path) -> list[TaskSection]:
 def load_task(section: TaskSection, folder: Path) -> Task:
     """The task of one entry; its relative path starts at `folder`. Errors: DistilvecError that names the data file."""
     path = (folder / section.path.expanduser()).resolve()
+    task: Task
     match section:
         case StsSection():
-            return load_sts(section.name, path, section.options, section.role)
+            task = load_sts(section.name, path, section.options, section.role)
         case PairSection():
-            return load_pairs(section.name, path, section.options, section.role, str(section.positive_label))
+            task = load_pairs(section.name, path, section.options, section.role, str(section.positive_label))
         case ClassificationSection():
-            return load_classification(
+            task = load_classification(
                 section.name, path, section.options, section.role, section.train_split, section.train_limit, section.seed
             )
         case RetrievalSection():
-            return load_retrieval(section.name, path, section.split, section.qrels, section.titles)
-    raise AssertionError(type(section))
+            task = load_retrieval(section.name, path, section.split, section.qrels, section.titles)
+        case _:
+            raise AssertionError(type(section))
+    return dataclasses.replace(task, domain=section.domain)
 
 
 def suite_texts(tasks: Iterable[Task]) -> Iterator[str]:

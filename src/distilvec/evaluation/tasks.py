@@ -13,6 +13,15 @@ from distilvec.schema import Role
 
 
 @dataclass(frozen=True)
+class Problem:
+    """What is wrong with a task: it could not be scored, or only in part. `column` is the model, where it is one's own."""
+
+    task: str
+    message: str
+    column: str | None = None
+
+
+@dataclass(frozen=True)
 class StsTask:
     """Sentence pairs with a graded similarity. `gold` is float64 [rows], on any scale: only order and proportion count."""
 
@@ -22,6 +31,7 @@ class StsTask:
     second: list[str]
     gold: np.ndarray[Any, Any]
     role: Role = "document"
+    domain: str | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,7 @@ class ClassificationTask:
     test_texts: list[str]
     test_labels: list[str]
     role: Role = "document"
+    domain: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,7 @@ class PairTask:
     second: list[str]
     positive: np.ndarray[Any, Any]
     role: Role = "document"
+    domain: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,7 @@ class RetrievalTask:
     gains: np.ndarray[Any, Any]
     untitled: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    domain: str | None = None
 
 
 Task = StsTask | ClassificationTask | PairTask | RetrievalTask

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from distilvec.evaluation.evaluate import Score, scores_table
+from distilvec.evaluation.tasks import Problem
+from distilvec.report.tables import leaderboard
 
 if TYPE_CHECKING:
     from distilvec.run import RunResult
@@ -42,6 +46,32 @@ def show_result(result: RunResult) -> None:
     print(f"\nstudent   {size}")
     print(f"distance  {distance['distance']:.4f} to the teacher on held-out texts ({distance['untrained_distance']:.4f} before training)")
     print(f"run       {result.folder}")
+    if result.page is not None:
+        print(f"report    {result.page}")
     print("\nfrom sentence_transformers import SentenceTransformer")
     print(f'student = SentenceTransformer("{result.folder / "student"}")')
     print('vectors = student.encode_query(["a text to search for"])')
+
+
+def show_problems(problems: Sequence[Problem]) -> None:
+    """Name what could not be scored, or only in part, on standard error, and leave with exit status 1; nothing without problems."""
+    for problem in problems:
+        column = f" ({problem.column})" if problem.column else ""
+        print(f"distilvec: task '{problem.task}'{column}: {problem.message}", file=sys.stderr)
+    if problems:
+        raise typer.Exit(1)
+
+
+def show_comparison(comparison: Mapping[str, Any]) -> None:
+    """The leaderboard, the differences from the reference, and what the comparison says about itself."""
+    header, *rows = leaderboard(comparison)
+    show_table(header, rows)
+    if comparison["differences"]:
+        print(f"\nDifferences from {comparison['reference']} (points, 95 % interval, p by paired bootstrap)")
+        shown = [
+            [row["a"], row["task"], f"{row['difference']:+.2f}{row['mark']}", f"{row['low']:+.2f} to {row['high']:+.2f}", f"{row['p']:.3f}"]
+            for row in comparison["differences"]
+        ]
+        show_table(["run", "task", "difference", "interval", "p"], shown)
+    for note in comparison["notes"]:
+        print(f"note: {note}")

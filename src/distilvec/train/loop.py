@@ -51,8 +51,9 @@ class Distillation(nn.Module):
 class Loop:
     """One training run, resumable at every checkpoint.
 
-    `save_best` is called after an epoch whose held-out distance to the teacher is the smallest so far. `fingerprint`
-    ties the checkpoint to recipe and data.
+    `save_best` is called when the held-out distance to the teacher, taken after every epoch and where a student is kept,
+    is the smallest so far; `save_kept` with the step of each student to keep. `fingerprint` ties the checkpoint to recipe
+    and data.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class Loop:
         folder: Path,
         fingerprint: str,
         save_best: Callable[[], None] = lambda: None,
+        save_kept: Callable[[int], None] = lambda step: None,
     ) -> None:
-        self.data, self.train, self.folder, self.fingerprint, self.save_best = data, train, folder, fingerprint, save_best
+        self.data, self.train, self.folder, self.fingerprint = data, train, folder, fingerprint
+        self.save_best, self.save_kept = save_best, save_kept
         self.accelerator = make_accelerator(train, folder)
         self.device = self.accelerator.device
         keep_memory()
@@ -82,6 +85,7 @@ class Loop:
         self.steps_an_epoch = max(1, -(-len(self._batches(0)) // self.micro_batches_a_step))
         self.total_steps = min(train.max_steps or 2**62, train.epochs * self.steps_an_epoch)
         self.schedule = build_schedule(train, self.total_steps)
+        self.kept_steps = kept_steps(self.total_steps, train.keep_students)
         self.stop_asked = False
 
     @property
@@ -126,8 +130,10 @@ class Loop:
             if state.step % self.train.logging_steps == 0 or state.step == self.total_steps:
                 self._log()
             advance(state.step, self.window.note)
-            if state.step >= self.total_steps:
+            if state.step >= self.total_steps or index + 1 == steps:
                 break
+            if state.step in self.kept_steps:
+                self._validate()
             if self.stop_asked or self._checkpoint_due():
                 self._checkpoint()
             if self.stop_asked:
@@ -207,11 +213,14 @@ class Loop:
     def _validate(self) -> None:
         """Distance to the teacher on the held-out rows: the number to watch."""
         state, found = self.state, held_out_distance(self.module.encoder, self.data, self.accelerator, self.train.batch_size)
-        self.metrics.write(state.step, float(state.epoch), **{f"eval__{name}": value for name, value in found.items()})
+        epoch = state.epoch + state.step_in_epoch / self.steps_an_epoch
+        self.metrics.write(state.step, epoch, **{f"eval__{name}": value for name, value in found.items()})
         if state.step and found["distance"] < state.best_distance:
             state.best_distance, state.best_epoch = found["distance"], state.epoch
             if self.accelerator.is_main_process:
                 self.save_best()
+        if state.step in self.kept_steps and self.accelerator.is_main_process:
+            self.save_kept(state.step)
 
     def _checkpoint_due(self) -> bool:
         every = self.train.checkpoint_steps
@@ -276,6 +285,11 @@ class Window:
         """Begin a new window at this state."""
         self.sums, self.counts, self.note = {}, {}, note
         self.texts, self.tokens, self.seconds = state.texts, state.tokens, state.seconds
+
+
+def kept_steps(total: int, count: int | None) -> frozenset[int]:
+    """The steps after which a student is kept: `count` of them, evenly spread, the last step among them."""
+    return frozenset(round(total * (number + 1) / count) for number in range(count)) if count else frozenset()
 
 
 def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:

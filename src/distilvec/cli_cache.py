@@ -1,0 +1,93 @@
+"""The verbs of `distilvec cache`: fill the teacher cache, verify it, look into it, move it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from distilvec.cli_arguments import Overrides, RecipeFile, Variant, load_recipe
+from distilvec.errors import DistilvecError
+
+
+class FillByDefault(TyperGroup):
+    """`distilvec cache RECIPE` is short for `distilvec cache fill RECIPE`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Take a first word that is no verb for a recipe."""
+        verb = [] if not args or args[0] in self.commands or args[0].startswith("-") else ["fill"]
+        return super().resolve_command(ctx, verb + args)
+
+
+cache_app = typer.Typer(
+    cls=FillByDefault, no_args_is_help=True, rich_markup_mode=None, help="The teacher cache: fill it, verify it, look into it, move it."
+)
+
+
+@cache_app.command("fill")
+def cache_fill(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
+    """Compute the teacher's vectors for a recipe's corpus; run again after a kill to resume."""
+    from distilvec.run import Run
+
+    print(Run(load_recipe(recipe, variant, overrides), Path()).fill().folder)
+
+
+@cache_app.command("verify")
+def cache_verify(
+    folder: Path, repair: Annotated[bool, typer.Option(help="Drop damaged shards; the next run computes them again.")] = False
+) -> None:
+    """Check every shard of a cache against its checksum."""
+    from distilvec.teachers.cache import TeacherCache
+
+    problems = TeacherCache.verify_folder(folder, repair=repair)
+    for problem in problems:
+        print(problem)
+    if problems and not repair:
+        raise DistilvecError(f"{len(problems)} damaged shard(s) in {folder}. `distilvec cache verify {folder} --repair` drops them.")
+    print("repaired" if problems else "every shard matches its checksum")
+
+
+@cache_app.command("inspect")
+def cache_inspect(folder: Path) -> None:
+    """What a cache holds: rows, bytes, the manifest, the loss of its number format."""
+    from distilvec.report.terminal import show_table
+    from distilvec.teachers.cache import TeacherCache
+
+    show_table(["", str(folder)], _flat(TeacherCache.open(folder).inspect()))
+
+
+@cache_app.command("export")
+def cache_export(
+    recipe: RecipeFile, out: Annotated[Path, typer.Option(help="The Parquet file.")], overrides: Overrides = None, variant: Variant = None
+) -> None:
+    """Write a recipe's texts and their teacher vectors as Parquet."""
+    from distilvec.run import Run
+    from distilvec.teachers.parquet import export_parquet
+
+    loaded = Run(load_recipe(recipe, variant, overrides), Path())
+    export_parquet(loaded.fill(), loaded.corpus, out)
+    print(out)
+
+
+@cache_app.command("import")
+def cache_import(
+    recipe: RecipeFile,
+    table: Annotated[Path, typer.Option(help="Parquet with columns text, teacher_embedding_final.")],
+    overrides: Overrides = None,
+    variant: Variant = None,
+) -> None:
+    """Take vectors that were computed elsewhere by the recipe's teacher into its cache."""
+    from distilvec.run import Run
+    from distilvec.teachers.parquet import import_parquet
+
+    loaded = Run(load_recipe(recipe, variant, overrides), Path())
+    print(f"{import_parquet(table, loaded.cache):,} vectors imported into {loaded.cache.folder}")
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> list[list[str]]:
+    rows: list[list[str]] = []
+    for key, value in tree.items():
+        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [[prefix + key, str(value)]]
+    return rows

@@ -1,0 +1,249 @@
+"""Everything a report holds about a student, part by part: each part is written as soon as it is there, so a killed study goes on.
+
+The parts share one Memo: each distinct text is embedded once a model and role, whatever the number of tasks, widths and
+precisions. What the parts hold is described in docs/report.md.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from distilvec.errors import DistilvecError
+from distilvec.evaluation import protocols
+from distilvec.evaluation.agreement import ranking_agreement
+from distilvec.evaluation.compression import PRECISIONS, compression_rows
+from distilvec.evaluation.evaluate import Embedder, Memo, Sample, Score, average, evaluate, read_score
+from distilvec.evaluation.margin import margin_report
+from distilvec.evaluation.significance import average_interval, paired_interval
+from distilvec.evaluation.tasks import ClassificationTask, Problem, RetrievalTask, Task, task_texts
+from distilvec.progress import progress
+from distilvec.report.projection import project_sentences, project_tokens, token_states
+from distilvec.schema import EvaluationSection
+from distilvec.teachers.local import LocalTeacher, wrap_model
+
+FORMAT = 2
+SENTENCES, TOKEN_SENTENCES = 300, 3  # texts in the pictures
+Scores = dict[str, list[Score]]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A student kept along the way: after `step`, at this held-out distance, in this folder."""
+
+    step: int
+    distance: float
+    folder: Path
+
+
+@dataclass
+class Study:
+    """The models of one run and what is found out about them; `found` is report.json."""
+
+    tasks: list[Task]
+    section: EvaluationSection
+    folder: Path
+    student: LocalTeacher
+    untrained: LocalTeacher | None = None
+    teacher: LocalTeacher | None = None
+    kept: list[Kept] = field(default_factory=list)
+    found: dict[str, Any] = field(default_factory=dict)
+    memo: Memo = field(default_factory=Memo)
+
+    @property
+    def columns(self) -> dict[str, tuple[Embedder, Embedder]]:
+        """Query and document embedder of every column."""
+        return make_columns(self.student, self.untrained, self.teacher)
+
+    def run(self) -> dict[str, Any]:
+        """Find out every part that is asked for and not there yet."""
+        wanted: dict[str, Callable[[], Any]] = {
+            "agreement": self.agreement,
+            "compression": self.compression,
+            "margin": self.margin,
+            "speed": self.speed,
+            "projections": self.projections,
+        }
+        if "scores" not in self.found:
+            self.found |= self.scores()
+            self.write()
+        for name in self.section.parts:
+            if name not in self.found:
+                self.found[name] = wanted[name]()
+                self.write()
+                gc.collect()
+        return self.found
+
+    def write(self) -> None:
+        """report.json as it stands."""
+        write_json(self.folder / "report.json", self.found)
+
+    # -- the parts ---------------------------------------------------------------------------------------------------
+
+    def scores(self) -> dict[str, Any]:
+        """Scores, samples.npz, averages by domain, and confidence intervals of the differences from the teacher."""
+        problems: list[Problem] = []
+        scores, samples = score_columns(self.tasks, self.columns, self.memo, problems)
+        np.savez_compressed(self.folder / "samples.npz", **flat_samples(samples))
+        return {
+            "scores": {name: [asdict(score) for score in column] for name, column in scores.items()},
+            "failures": [asdict(problem) for problem in problems],
+            "averages": {name: protocols.averages(column) for name, column in scores.items() if column},
+            "intervals": intervals(samples, self.section.draws),
+        }
+
+    def agreement(self) -> dict[str, Any]:
+        """Do student and teacher rank alike, for every retrieval task."""
+        columns = {name: pair for name, pair in self.columns.items() if name != "untrained"}
+        if "teacher" not in columns:
+            return {}
+        return {task.name: ranking_agreement(task, columns, self.memo) for task in self.tasks if isinstance(task, RetrievalTask)}
+
+    def compression(self) -> dict[str, Any]:
+        """Scores at cut widths and in small number formats."""
+        columns = {name: pair for name, pair in self.columns.items() if name != "untrained"}
+        tasks = self._quick_tasks()
+        with progress("widths and precisions", len(tasks) * len(columns), "tasks") as advance:
+            rows = compression_rows(
+                tasks,
+                columns,
+                self.memo,
+                progress=lambda note, done, total: advance(done, note),
+                classification=self.section.every_classification,
+            )
+        return {"widths": sorted({row["width"] for row in rows}), "precisions": list(PRECISIONS), "rows": rows}
+
+    def margin(self) -> dict[str, Any] | None:
+        """Score against held-out distance over the kept students; None for fewer than three."""
+        if len(self.kept) < 3 or "teacher" not in self.found["scores"]:
+            return None
+        tasks, points = self._quick_tasks(), []
+        with progress("kept students", len(self.kept), "students") as advance:
+            for number, kept in enumerate(self.kept):
+                model = SentenceTransformer(str(kept.folder), device="cpu")
+                embedder = wrap_model(model, f"step {kept.step}", self.section.batch_tokens, self.student.prompts)
+                scores = evaluate(tasks, embedder)
+                figures = {score.task: score.value for score in scores} | {"average": average(scores)}
+                points.append({"step": kept.step, "distance": kept.distance, "scores": figures})
+                advance(number + 1, f"step {kept.step}")
+        names = {task.name for task in tasks}
+        teacher = [read_score(score) for score in self.found["scores"]["teacher"] if score["task"] in names]
+        return margin_report(points, {score.task: score.value for score in teacher} | {"average": average(teacher)})
+
+    def speed(self) -> dict[str, Any]:
+        """Latency and throughput of teacher and student."""
+        from distilvec.evaluation.speed import measure_speed
+
+        models = {"student": self.student.model}
+        if self.teacher is not None:
+            models = {"teacher": self.teacher.model, **models}
+        with progress("speed", 100, "%") as advance:
+
+            def tell(what: str, done: int, total: int) -> None:
+                advance(100 * done // max(1, total), what)
+
+            return measure_speed(models, budget_seconds=self.section.speed_seconds, progress=tell)
+
+    def projections(self) -> dict[str, Any]:
+        """Sentences of the tasks and tokens of a few of them, in two dimensions."""
+        if self.teacher is None:
+            return {}
+        groups = [
+            (task.name, text) for task in self.tasks for text in spread(sorted(set(task_texts(task))), max(1, SENTENCES // len(self.tasks)))
+        ]
+        groups = [(name, text) for name, text in groups if text.strip()]
+        texts = [text for _, text in groups]
+        models = {"teacher": self.teacher, "student": self.student, "untrained": self.untrained}
+        vectors = {name: self.memo.vectors(model, texts, "document") for name, model in models.items() if model is not None}
+        sentences = project_sentences(vectors) | {"labels": [text[:80] for text in texts], "groups": [name for name, _ in groups]}
+        short = [text for text in texts if 6 <= len(text.split()) <= 16] or texts
+        chosen = spread(short, TOKEN_SENTENCES)
+        states = [token_states(model.model, chosen) for model in (self.teacher, self.student)]
+        return {"sentences": sentences, "tokens": project_tokens(chosen, *states)}
+
+    def _quick_tasks(self) -> list[Task]:
+        """The tasks that are scored many times: without classification, unless it is asked for."""
+        kept = [task for task in self.tasks if self.section.every_classification or not isinstance(task, ClassificationTask)]
+        return kept or self.tasks
+
+
+def make_columns(
+    student: LocalTeacher, untrained: LocalTeacher | None = None, teacher: LocalTeacher | None = None
+) -> dict[str, tuple[Embedder, Embedder]]:
+    """The columns of a report: teacher, untrained, student, asymmetric (student queries, teacher documents) where the widths agree."""
+    columns: dict[str, tuple[Embedder, Embedder]] = {}
+    if teacher is not None:
+        columns["teacher"] = (teacher, teacher)
+    if untrained is not None:
+        columns["untrained"] = (untrained, untrained)
+    columns["student"] = (student, student)
+    if teacher is not None and teacher.width == student.width:
+        columns["asymmetric"] = (student, teacher)
+    return columns
+
+
+def score_columns(
+    tasks: Sequence[Task], columns: dict[str, tuple[Embedder, Embedder]], memo: Memo, problems: list[Problem]
+) -> tuple[Scores, dict[str, dict[str, Sample]]]:
+    """Scores and samples of every column; what could not be scored is added to `problems` with its column."""
+    scores: Scores = {}
+    samples: dict[str, dict[str, Sample]] = {}
+    with progress("evaluating", len(columns) * len(tasks), "tasks") as advance:
+        for number, (name, (query, document)) in enumerate(columns.items()):
+            found: list[Problem] = []
+            samples[name] = {}
+
+            def tell(task: str, done: int, total: int, number: int = number, name: str = name) -> None:
+                advance(number * len(tasks) + done, f"{name}: {task}")
+
+            scores[name] = evaluate(tasks, query, document, memo, tell, found, samples[name])
+            problems += [Problem(problem.task, problem.message, name) for problem in found]
+    return scores, samples
+
+
+def intervals(samples: dict[str, dict[str, Sample]], draws: int) -> dict[str, dict[str, list[float]]]:
+    """[low, high, p] of each column's difference from the teacher, by task and on average (paired bootstrap, points)."""
+    report: dict[str, dict[str, list[float]]] = {}
+    theirs = samples.get("teacher", {})
+    for name, ours in samples.items():
+        shared = [task for task in ours if task in theirs]
+        if name == "teacher" or not shared:
+            continue
+        pairs = {task: (ours[task], theirs[task]) for task in shared}
+        found = {task: paired_interval(*pair, draws=draws) for task, pair in pairs.items()}
+        found["average"] = average_interval(list(pairs.values()), draws=draws)
+        report[name] = {task: [interval.low, interval.high, interval.p] for task, interval in found.items()}
+    return report
+
+
+def flat_samples(samples: dict[str, dict[str, Sample]]) -> dict[str, Any]:
+    """Samples as the arrays of samples.npz, named <column>/<task>/predicted and <column>/<task>/gold."""
+    return {
+        f"{column}/{task}/{name}": getattr(sample, name)
+        for column, found in samples.items()
+        for task, sample in found.items()
+        for name in ("predicted", "gold")
+    }
+
+
+def spread(items: Sequence[str], count: int) -> list[str]:
+    """`count` items, evenly spread."""
+    places = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int).tolist()
+    return [items[place] for place in dict.fromkeys(places)]
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON to a temporary name and rename it, so that a kill leaves the old file or the new one."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise DistilvecError(f"cannot write {path}: {error.strerror}. What was there before is untouched.") from error
+    temporary.replace(path)

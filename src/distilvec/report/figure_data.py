@@ -1,0 +1,101 @@
+"""What the figures and their descriptions both read out of report.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Part = Mapping[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+
+PRECISION_NAMES = {"binary_rescored": "binary, rescored"}
+_COLUMNS = ("untrained", "student", "asymmetric")
+
+
+def retained(scores: Mapping[str, Rows], intervals: Part) -> list[dict[str, Any]]:
+    """Rows {column, task, value, low, high} in percent of the teacher's score, every column's average last.
+
+    `low` and `high` come from the intervals of (column - teacher), None where there is none. Without a teacher the values
+    are the scores themselves. Tasks on which the teacher's score is not above 0 are left out; an average covers the tasks
+    that teacher and column share.
+    """
+    reference = "teacher" in scores
+    whole = {score["task"]: score["value"] for score in scores.get("teacher", ())}
+    columns = [name for name in scores if name != "teacher"] if reference else list(scores)
+    rows = []
+    for column in sorted(columns, key=lambda name: _COLUMNS.index(name) if name in _COLUMNS else len(_COLUMNS)):
+        values = {score["task"]: score["value"] for score in scores[column] if not reference or whole.get(score["task"], 0) > 0}
+        wholes = {task: whole[task] if reference else 100.0 for task in values}
+        if len(values) > 1:
+            values, wholes = ({**found, "average": sum(found.values()) / len(found)} for found in (values, wholes))
+        for task, value in values.items():
+            low, high = ((intervals.get(column) or {}).get(task) or (None, None))[:2] if reference else (None, None)
+            share = {"low": low, "high": high}
+            bounds = {key: None if change is None else 100 * (wholes[task] + change) / wholes[task] for key, change in share.items()}
+            rows.append({"column": column, "task": task, "value": 100 * value / wholes[task], **bounds})
+    return rows
+
+
+def task_order(rows: Rows) -> list[str]:
+    """The tasks in the suite's order, the average last."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    return [task for task in tasks if task != "average"] + (["average"] if "average" in tasks else [])
+
+
+def compression_curves(compression: Part, task: str = "average") -> dict[str, dict[str, dict[int, float]]]:
+    """score[column][precision][width] of a task, or the mean over the tasks that have every width and precision of the column."""
+    found: dict[str, dict[tuple[str, int], dict[str, float]]] = {}
+    for row in compression["rows"]:
+        if task in ("average", row["task"]):
+            found.setdefault(row["column"], {}).setdefault((row["precision"], row["width"]), {})[row["task"]] = row["value"]
+    curves: dict[str, dict[str, dict[int, float]]] = {}
+    for column, cells in found.items():
+        shared = set.intersection(*(set(cell) for cell in cells.values()))
+        for (precision, width), cell in sorted(cells.items(), key=lambda item: item[0][1]):
+            if shared:
+                curves.setdefault(column, {}).setdefault(precision, {})[width] = sum(cell[name] for name in shared) / len(shared)
+    order = list(compression.get("precisions") or ())
+    return {
+        column: dict(sorted(lines.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+        for column, lines in curves.items()
+    }
+
+
+def batch_series(speed: Part) -> list[tuple[str, int, list[Part]]]:
+    """(role, tokens of its longest text, rows) for each role that was timed with several batch sizes."""
+    series = []
+    for role in dict.fromkeys(row["role"] for row in speed["rows"] if row["role"]):
+        rows = [row for row in speed["rows"] if row["role"] == role]
+        if len({row["batch_size"] for row in rows}) > 1:
+            series.append((role, max(row["tokens"] for row in rows), rows))
+    return series
+
+
+def length_series(speed: Part) -> tuple[int, list[Part]] | None:
+    """(batch size, rows) of the sweep over lengths (its rows have no role); None if fewer than two were timed."""
+    rows = [row for row in speed["rows"] if not row["role"]]
+    return (rows[0]["batch_size"], rows) if len({row["tokens"] for row in rows}) > 1 else None
+
+
+def history_series(history: Rows) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """series[panel][line] = [(step, value), ...] of metrics.jsonl: the loss and its terms, learning rate, held-out distance."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for entry in history:
+        for name, value in entry.items():
+            if name not in ("step", "epoch") and value is not None:
+                lines.setdefault(name, []).append((entry["step"], value))
+    terms = {name.removeprefix("train/loss_"): points for name, points in lines.items() if name.startswith("train/loss_")}
+    if len(terms) == 1 and "train/loss" in lines:
+        terms = {}
+    loss = {"loss": lines["train/loss"]} if "train/loss" in lines else {}
+    rate, distance = lines.get("train/learning_rate"), lines.get("eval/distance")
+    return {
+        "loss": loss | terms,
+        "learning rate": {"learning rate": rate} if rate else {},
+        "held-out distance": {"held-out distance": distance} if distance else {},
+    }
+
+
+def comparable(runs: Rows, against: str) -> list[Part]:
+    """The runs that have a retention and a positive number under `against`."""
+    return [run for run in runs if run.get("retention") is not None and (run.get(against) or 0) > 0]

@@ -1,0 +1,69 @@
+"""A run's report: the last parts of report.json, the figures as files, and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from distilvec.errors import DistilvecError
+from distilvec.evaluation.evaluate import read_score
+from distilvec.evaluation.study import write_json
+from distilvec.progress import say
+from distilvec.report.page import write_page
+from distilvec.report.verdict import make_verdict
+from distilvec.train.metrics import read_metrics
+
+HISTORY_LINES = 400  # training lines kept for the curves; longer runs are thinned
+
+
+def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any], recipe: str) -> Path | None:
+    """Complete report.json, draw the figures and write report.html; its path, or None where matplotlib is not installed."""
+    scores = {name: [read_score(score) for score in column] for name, column in found["scores"].items()}
+    found |= {
+        "verdict": make_verdict(scores, found.get("intervals"), found.get("speed"), record),
+        "history": history(folder / "metrics.jsonl"),
+        "record": dict(record),
+        "recipe": recipe,
+    }
+    write_json(folder / "report.json", found)
+    return draw_report(folder, found)
+
+
+def draw_report(folder: Path, found: Mapping[str, Any]) -> Path | None:
+    """The figures of a complete report.json (SVG and PNG, in figures/) and report.html."""
+    from distilvec.report.figures import all_figures
+
+    try:
+        figures = all_figures(found, folder / "figures")
+    except DistilvecError as error:
+        say(f"no report.html: {error}")
+        return None
+    path = folder / "report.html"
+    write_page(found, figures, path)
+    return path
+
+
+def draw_comparison(path: Path, comparison: Mapping[str, Any]) -> Path:
+    """A comparison as a page at `path`, its figures as files in `<path without ending>-figures/`."""
+    from distilvec.report.figure_style import write_figure
+    from distilvec.report.figure_text import describe_leaderboard
+    from distilvec.report.figures import leaderboard_figure
+
+    figures = []
+    for against, title in (("parameters", "What is kept against size"), ("texts_per_second", "What is kept against speed")):
+        known = [row for row in comparison["rows"] if row.get(against) and "average" in row["retention"]]
+        rows = [{**row, "name": row["run"], "retention": row["retention"]["average"]} for row in known]
+        if rows:
+            figure, text = leaderboard_figure(rows, against), describe_leaderboard(rows, against)
+            figures.append(write_figure(figure, path.with_name(f"{path.stem}-figures"), against, text, title))
+    return write_page(dict(comparison), figures, path)
+
+
+def history(metrics: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl, training lines thinned evenly; every held-out distance stays."""
+    lines = read_metrics(metrics)
+    training = [line for line in lines if "eval/distance" not in line]
+    every = max(1, -(-len(training) // HISTORY_LINES))
+    kept = {id(line) for line in training[::every]}
+    return [line for line in lines if "eval/distance" in line or id(line) in kept]

@@ -1,0 +1,282 @@
+"""Sweeps: one recipe, many members, each run in a folder of its own below one.
+
+    sweep:
+      grid: {train.batch_size: [16, 32], student.pooling: [mean, cls]}
+      variants: [short, long]
+      seeds: [0, 1, 2]
+
+The members are the product of all three. A seed sets `train.seed` only, so members of one group see the same data.
+Corpus, tokens and teacher vectors are kept by content (run.py), so members that need the same ones share them.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import gc
+import itertools
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from distilvec import recipe as recipes
+from distilvec.errors import DistilvecError
+from distilvec.schema import Recipe, SweepSection
+
+SWEEP_FILE = "sweep.json"
+_PLAIN_NAMES = {"name", "path", "model", "limit"}  # say little without the section they stand in
+_LONGEST_VALUE, _LONGEST_NAME = 48, 180  # characters; file systems allow 255 bytes
+
+Runner = Callable[[Recipe, Path], Any]
+Progress = Callable[[str, int, int], None]  # (member's name, members done, all members)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a sweep. `name` is its folder's; `group` is the name without the seed, equal in runs that differ by seed only."""
+
+    name: str
+    group: str
+    recipe: Recipe
+
+
+def has_sweep(path: Path, overrides: Sequence[str] = ()) -> bool:
+    """Whether a recipe file, or one of the `key=value` overrides, names a sweep."""
+    named = any(text.partition("=")[0].strip().split(".")[0] == "sweep" for text in overrides)
+    return named or recipes.read_tree(path).get("sweep") is not None
+
+
+def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), variant: str | None = None) -> list[Member]:
+    """The members of a recipe's sweep, in the order variants, grid (last key fastest), seeds.
+
+    `source` is a recipe file, or its tree (relative paths then start where the command runs). `overrides` are
+    `key=value` texts that hold for every member; `sweep.seeds=[0,1]` changes the sweep itself. `variant` replaces the
+    sweep's variants by one. Errors: DistilvecError for no sweep, a member that is no valid recipe (the key is named,
+    with the nearest right one), an override of a key that the grid varies.
+    """
+    origin, folder = (str(source), source.parent.resolve()) if isinstance(source, Path) else ("recipe", Path.cwd())
+    tree = copy.deepcopy(recipes.read_tree(source) if isinstance(source, Path) else dict(source))
+    known = tree.pop("variants", None) or {}
+    changes = _read_overrides(overrides)
+    for key, value in changes.items():
+        if key.split(".")[0] == "sweep":
+            recipes.set_key(tree, key, value)
+    section = _read_section(tree.pop("sweep", None), origin)
+    changes = {key: value for key, value in changes.items() if key.split(".")[0] != "sweep"}
+    _refuse_fixed_keys(section, changes)
+    names = [variant] if variant is not None else section.variants
+    base = str(tree.get("name") or (source.stem if isinstance(source, Path) else "sweep"))
+    groups = _groups(section, names)
+    labels = _distinct([_label(parts) for parts, _, _ in groups])
+    seeds: list[int | None] = [*section.seeds] or [None]
+    members = []
+    for label, (_, chosen, point) in zip(labels, groups, strict=True):
+        settings = {**_variant(known, chosen, origin), **changes, **point}
+        for seed in seeds:
+            name = ",".join(part for part in (label, f"seed={seed}" if seed is not None else "") if part)
+            seeded = settings if seed is None else {**settings, "train.seed": seed}
+            members.append(Member(name, label or base, _member_recipe(tree, seeded, f"{base}-{name}", f"{origin}, member {name}", folder)))
+    return members
+
+
+def run_sweep(members: Sequence[Member], out: Path, runner: Runner | None = None, progress: Progress | None = None) -> list[dict[str, Any]]:
+    """Run every member in `out/<its name>` and keep `out/sweep.json`; gives that file's members.
+
+    `runner` (default: `Run(recipe, folder).execute()`) is called for finished members as well: a Run finds by its
+    fingerprints that nothing is left to do. So a sweep that was killed goes on where it stopped. A member that fails
+    with a DistilvecError does not stop the others; all failures are named in one DistilvecError at the end.
+    """
+    from distilvec.device import processes
+
+    if (out / "recipe.yaml").exists():
+        raise DistilvecError(f"{out} holds a single run; a sweep needs a folder of its own. Choose another one (--out).")
+    main = not members or processes(members[0].recipe.train.device).is_main_process
+    earlier = {entry["name"]: entry for entry in read_sweep(out) or [] if entry["state"] == "finished"}
+    entries = [
+        {"name": m.name, "group": m.group, "folder": m.name, "state": "finished" if m.name in earlier else "pending"} for m in members
+    ]
+    others = [entry for name, entry in earlier.items() if name not in {m.name for m in members}]
+    runner = runner or _run_member
+
+    def note(place: int, **values: str) -> None:
+        entries[place] = {**{key: value for key, value in entries[place].items() if key != "message"}, **values}
+        if main:
+            _write_sweep(out, entries + others)
+
+    for place, member in enumerate(members):
+        if progress is not None:
+            progress(member.name, place, len(members))
+        note(place, state="running")
+        try:
+            runner(member.recipe, out / member.name)
+        except DistilvecError as error:
+            if _was_stopped(error):
+                raise
+            note(place, state="failed", message=str(error))
+        else:
+            note(place, state="finished")
+        gc.collect()
+    if progress is not None and members:
+        progress(members[-1].name, len(members), len(members))
+    if failed := [entry for entry in entries if entry["state"] == "failed"]:
+        listed = "\n".join(f"  {entry['name']}: {entry['message']}" for entry in failed)
+        raise DistilvecError(f"{len(failed)} of {len(entries)} members of the sweep failed; run it again when they are mended:\n{listed}")
+    return entries
+
+
+def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
+    """The members that `folder/sweep.json` lists (name, group, folder, state), None if there is none."""
+    path = folder / SWEEP_FILE
+    if not path.is_file():
+        return None
+    try:
+        members = json.loads(path.read_text(encoding="utf-8"))["members"]
+        return [{**entry, **{key: str(entry[key]) for key in ("name", "group", "folder", "state")}} for entry in members]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DistilvecError(f"{path} is damaged ({error}); run the sweep again to write it anew.") from None
+
+
+def _run_member(recipe: Recipe, folder: Path) -> Any:
+    from distilvec.run import Run
+
+    return Run(recipe, folder).execute()
+
+
+def _was_stopped(error: DistilvecError) -> bool:
+    """Whether a run was stopped by the user (Ctrl-C, SIGTERM): then the sweep stops as well."""
+    return str(error).startswith("stopped at step")
+
+
+def _write_sweep(out: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    temporary = out / "sweep.tmp"
+    temporary.write_text(json.dumps({"format": 1, "members": list(entries)}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.replace(out / SWEEP_FILE)
+
+
+# -- from the section to recipes -------------------------------------------------------------------------------------
+
+
+def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    found = {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise DistilvecError(f"override '{text}' is not of the form key=value, for example train.epochs=3")
+        found[key.strip()] = recipes.read_value(value, key)
+    return found
+
+
+def _read_section(tree: Any, origin: str) -> SweepSection:
+    if tree is None:
+        raise DistilvecError(f"{origin} names no sweep. Add one: sweep: {{grid: {{train.batch_size: [16, 32]}}, seeds: [0, 1, 2]}}")
+    try:
+        return SweepSection.model_validate(tree)
+    except ValidationError as error:
+        problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
+        raise DistilvecError(f"{origin}: the sweep does not hold together.\n{problems}") from None
+
+
+def _explain(problem: Any) -> str:
+    where = ".".join(("sweep", *(str(part) for part in problem["loc"])))
+    if problem["type"] == "extra_forbidden":
+        known = list(SweepSection.model_fields)
+        return f"[{where}] unknown key{_nearest(str(problem['loc'][-1]), known)}. Known here: {', '.join(known)}."
+    found = "" if problem["type"] in ("missing", "value_error") else f"; found {problem['input']!r}"
+    return f"[{where}] {problem['msg'].removeprefix('Value error, ')}{found}"
+
+
+def _refuse_fixed_keys(section: SweepSection, changes: Mapping[str, Any]) -> None:
+    """An override that the grid or the seeds would undo is a mistake."""
+    varied = [*section.grid, *(["train.seed"] if section.seeds else [])]
+    for fixed, key in itertools.product(changes, varied):
+        if f"{fixed}.".startswith(f"{key}.") or f"{key}.".startswith(f"{fixed}."):
+            raise DistilvecError(f"[{fixed}] is set for all members, but the sweep varies {key}. Remove one of the two.")
+
+
+def _groups(section: SweepSection, variants: Sequence[str]) -> list[tuple[list[tuple[str, str]], str | None, dict[str, Any]]]:
+    """Every group as (parts of its name, variant, values by key)."""
+    short = _short_names(section.grid)
+    found: list[tuple[list[tuple[str, str]], str | None, dict[str, Any]]] = []
+    chosen_variants: list[str | None] = [*variants] or [None]
+    for chosen in chosen_variants:
+        for places in itertools.product(*(range(len(values)) for values in section.grid.values())):
+            point = {key: values[place] for (key, values), place in zip(section.grid.items(), places, strict=True)}
+            parts = [(short[key], _value(value, place)) for (key, value), place in zip(point.items(), places, strict=True)]
+            found.append(([("", _safe(chosen)), *parts] if chosen is not None else parts, chosen, point))
+    return found
+
+
+def _variant(known: Mapping[str, Any], name: str | None, origin: str) -> dict[str, Any]:
+    if name is None:
+        return {}
+    if name not in known:
+        raise DistilvecError(f"{origin}: [sweep.variants] no variant '{name}'{_nearest(name, known)}. Known: {', '.join(known) or 'none'}.")
+    return dict(known[name] or {})
+
+
+def _member_recipe(tree: Mapping[str, Any], settings: Mapping[str, Any], name: str, origin: str, folder: Path) -> Recipe:
+    changed = copy.deepcopy(dict(tree))
+    for key, value in settings.items():
+        recipes.set_key(changed, key, copy.deepcopy(value))
+    changed["name"] = name
+    return recipes.resolve_paths(recipes.validate(changed, origin), folder)
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+def _short_names(keys: Mapping[str, Any]) -> dict[str, str]:
+    """Every dotted key by its shortest ending that is its own and says something: batch_size, schedule.name."""
+    found = {}
+    for key in keys:
+        parts = key.split(".")
+        for count in range(1, len(parts) + 1):
+            ending = parts[-count:]
+            plain = ending[0].isdigit() or (count == 1 and ending[0] in _PLAIN_NAMES)
+            shared = any(other != key and other.split(".")[-count:] == ending for other in keys)
+            if not plain and not shared:
+                break
+        found[key] = ".".join(ending)
+    return found
+
+
+def _value(value: Any, place: int) -> str:
+    """A value as part of a name; what is too rich for one is named by its place in the list."""
+    if isinstance(value, list) and value and all(isinstance(item, (str, int, float)) for item in value):
+        return _safe("-".join(str(item) for item in value))
+    if isinstance(value, (list, dict)):
+        return f"option{place + 1}"
+    return _safe(value if isinstance(value, str) else json.dumps(value, default=str))
+
+
+def _label(parts: Sequence[tuple[str, str]]) -> str:
+    text = ",".join(f"{key}={value}" if key else value for key, value in parts)
+    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 17]}-{recipes.fingerprint(text)}"
+
+
+def _safe(text: str) -> str:
+    """Letters, digits and . _ + - only, not too long."""
+    safe = re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.") or recipes.fingerprint(text)
+    return safe if len(safe) <= _LONGEST_VALUE else f"{safe[: _LONGEST_VALUE - 17]}-{recipes.fingerprint(text)}"
+
+
+def _distinct(labels: Sequence[str]) -> list[str]:
+    """The labels, a number added where two are equal but for upper and lower case."""
+    taken: set[str] = set()
+    found = []
+    for label in labels:
+        free = next(text for text in itertools.chain([label], (f"{label}-{n}" for n in itertools.count(2))) if text.casefold() not in taken)
+        taken.add(free.casefold())
+        found.append(free)
+    return found
+
+
+def _nearest(name: str, known: Any) -> str:
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{match[0]}'?" if match else ""

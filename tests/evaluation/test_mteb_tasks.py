@@ -1,0 +1,262 @@
+"""mteb's tasks on local folders: mteb's figures equal ours, both models of a pair are used, results are kept, nothing goes online."""
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from samples import make_texts
+
+from distilvec.errors import DistilvecError
+from distilvec.evaluation.evaluate import Memo, evaluate
+from distilvec.evaluation.load import load_pairs, load_retrieval, load_sts
+
+if importlib.util.find_spec("mteb") is None:  # importing it here would make a folder in the user's home
+    pytest.skip("mteb is not installed", allow_module_level=True)
+
+from distilvec.evaluation import mteb_tasks
+from distilvec.evaluation.mteb_model import MtebModel, import_mteb
+from distilvec.evaluation.mteb_tasks import find_tasks, mteb_scores
+
+TEXTS = make_texts(120)
+TASKS = ["STSBenchmark", "SprintDuplicateQuestions", "Banking77Classification", "NFCorpus"]
+
+
+@pytest.fixture
+def data(write_jsonl, tmp_path):
+    """A folder with small data for one task of each type."""
+    generator = np.random.default_rng(0)
+    pairs = [{"sentence1": TEXTS[i], "sentence2": TEXTS[i + 50]} for i in range(50)]
+    write_jsonl("data/STSBenchmark/test.jsonl", [pair | {"score": float(generator.uniform(0, 5))} for pair in pairs])
+    write_jsonl("data/SprintDuplicateQuestions/test.jsonl", [pair | {"label": int(generator.integers(2))} for pair in pairs])
+    rows = [{"text": text, "label": f"topic {i % 3}"} for i, text in enumerate(TEXTS)]
+    write_jsonl("data/Banking77Classification/train.jsonl", rows[:80])
+    write_jsonl("data/Banking77Classification/test.jsonl", rows[80:])
+    write_jsonl("data/NFCorpus/corpus.jsonl", [{"_id": f"d{i}", "title": f"title {i % 7}", "text": TEXTS[i]} for i in range(60)])
+    write_jsonl("data/NFCorpus/queries.jsonl", [{"_id": f"q{i}", "text": TEXTS[60 + i]} for i in range(20)])
+    judged = [f"q{i}\td{int(d)}\t{1 + i % 2}" for i in range(20) for d in generator.choice(60, 4, replace=False)]
+    (tmp_path / "data/NFCorpus/qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(judged) + "\n")
+    return tmp_path / "data"
+
+
+@pytest.fixture(scope="session")
+def tiny_teacher(tiny_model):
+    from distilvec.schema import TeacherSection
+    from distilvec.teachers.local import load_teacher
+
+    return load_teacher(TeacherSection(model=str(tiny_model), prompts={"query": "river stone ", "document": ""}), "cpu")
+
+
+def figures(scores):
+    return {column: {score.task: score.metrics for score in found} for column, found in scores.items()}
+
+
+def test_figures_equal_ours_for_one_model_and_for_a_pair(data, tiny_teacher, embedder):
+    student = embedder("student", width=32)
+    models = {"teacher": (tiny_teacher, tiny_teacher), "student": (student, student), "asymmetric": (student, tiny_teacher)}
+    found = figures(mteb_scores(models, ["STSBenchmark", "SprintDuplicateQuestions", "NFCorpus"], data=data))
+    tasks = [
+        load_sts("STSBenchmark", data / "STSBenchmark"),
+        load_pairs("SprintDuplicateQuestions", data / "SprintDuplicateQuestions"),
+        load_retrieval("NFCorpus", data / "NFCorpus"),
+    ]
+    for column, (query, document) in models.items():
+        sts, pairs, retrieval = evaluate(tasks, query, document)
+        assert found[column]["STSBenchmark"]["cosine_spearman"] == pytest.approx(sts.metrics["spearman"], abs=1e-6)
+        assert found[column]["STSBenchmark"]["cosine_pearson"] == pytest.approx(sts.metrics["pearson"], abs=1e-3)
+        assert found[column]["SprintDuplicateQuestions"]["cosine_ap"] == pytest.approx(pairs.metrics["average_precision"], abs=1e-6)
+        assert found[column]["NFCorpus"]["ndcg_at_10"] == pytest.approx(retrieval.metrics["ndcg@10"], abs=1e-3)
+    assert len({column["STSBenchmark"]["cosine_spearman"] for column in found.values()}) == 3
+
+
+def test_scores_of_the_four_types(data, embedder):
+    model, seen = embedder(), []
+    scores = mteb_scores({"student": (model, model)}, TASKS, data=data, progress=lambda *at: seen.append(at))["student"]
+    assert [(score.task, score.type, score.metric, score.rows) for score in scores] == [
+        ("STSBenchmark", "sts", "cosine_spearman", 50),
+        ("SprintDuplicateQuestions", "pairclassification", "max_ap", 50),
+        ("Banking77Classification", "classification", "accuracy", 40),
+        ("NFCorpus", "retrieval", "ndcg_at_10", 20),
+    ]
+    for score in scores:
+        assert score.value == score.metrics[score.metric] == next(iter(score.metrics.values()))
+        assert all(isinstance(value, float) and np.isfinite(value) for value in score.metrics.values())
+        assert abs(score.value) <= 100 and score.warnings == () and score.seconds >= 0
+    assert "f1" in scores[2].metrics and "cosine_ap" in scores[1].metrics
+    assert seen[0] == ("student: STSBenchmark", 0, 4) and seen[-1] == ("mteb", 4, 4)
+
+
+def test_sides_and_roles_of_a_pair(data, embedder):
+    for task, sides in {
+        "STSBenchmark": ({("document", t) for t in TEXTS[:50]}, {("document", t) for t in TEXTS[50:100]}),
+        "Banking77Classification": ({("document", t) for t in TEXTS[80:]}, {("document", t) for t in TEXTS[:80]}),
+        "NFCorpus": ({("query", t) for t in TEXTS[60:80]}, {("document", f"title {i % 7} {TEXTS[i]}") for i in range(60)}),
+    }.items():
+        query, document = embedder("student"), embedder("teacher")
+        mteb_scores({"asymmetric": (query, document)}, [task], data=data)
+        assert set(query.asked) == sides[0]
+        assert set(document.asked) <= sides[1] and document.asked
+        assert task == "Banking77Classification" or set(document.asked) == sides[1]
+
+
+def test_columns_share_vectors(data, embedder):
+    student, teacher = embedder("student"), embedder("teacher")
+    models = {"teacher": (teacher, teacher), "student": (student, student), "asymmetric": (student, teacher)}
+    mteb_scores(models, ["NFCorpus"], data=data)
+    assert len(student.asked) == len(teacher.asked) == 80
+
+
+def test_results_are_kept_by_model_weights_and_data(data, embedder, write_jsonl, tmp_path):
+    def run(seed="", cache=tmp_path / "kept"):
+        model = embedder(seed=seed)
+        scores = mteb_scores({"student": (model, model)}, TASKS[:2], data=data, cache=cache)["student"]
+        return [score.value for score in scores], {text for _, text in model.asked} & set(TEXTS)
+
+    first, asked = run()
+    again, asked_again = run()
+    assert len(asked) == 100 and asked_again == set() and again == pytest.approx(first, abs=1e-4)
+    other, asked_other = run(seed="other weights")
+    assert len(asked_other) == 100 and other != pytest.approx(first, abs=1e-2)
+    rows = [{"sentence1": TEXTS[i], "sentence2": TEXTS[i + 1], "score": i} for i in range(20)]
+    write_jsonl("data/STSBenchmark/test.jsonl", rows)
+    changed, asked_changed = run()
+    assert asked_changed == set(TEXTS[:21]) and changed[0] != pytest.approx(first[0], abs=1e-2)
+    assert changed[1] == pytest.approx(first[1], abs=1e-4)
+
+
+def test_an_interrupted_benchmark_resumes(data, embedder, tmp_path):
+    class Interrupted(type(embedder())):
+        def embed(self, texts, role="document"):
+            if TEXTS[60] in texts and role == "query":
+                raise KeyboardInterrupt
+            return super().embed(texts, role)
+
+    model, cache = Interrupted(), tmp_path / "kept"
+    with pytest.raises(KeyboardInterrupt):
+        mteb_scores({"student": (model, model)}, ["STSBenchmark", "NFCorpus"], data=data, cache=cache)
+    (kept,) = cache.rglob("STSBenchmark.json")
+    model = embedder()
+    scores = mteb_scores({"student": (model, model)}, ["STSBenchmark", "NFCorpus"], data=data, cache=cache)["student"]
+    assert [score.task for score in scores] == ["STSBenchmark", "NFCorpus"]
+    assert ("document", TEXTS[99]) not in model.asked and ("query", TEXTS[60]) in model.asked
+    kept.write_text(kept.read_text()[:200])  # killed while writing
+    model = embedder()
+    again = mteb_scores({"student": (model, model)}, ["STSBenchmark"], data=data, cache=cache)["student"]
+    assert again[0].value == pytest.approx(scores[0].value, abs=1e-4) and ("document", TEXTS[99]) in model.asked
+
+
+def test_a_failing_task_is_reported_and_the_others_run(data, embedder, write_jsonl):
+    write_jsonl("data/STS12/test.jsonl", [{"sentence1": "a", "sentence2": "b", "score": 1.0}] * 5)
+    write_jsonl("data/TwentyNewsgroupsClustering.v2/test.jsonl", [{"text": "a", "label": "b"}])
+    write_jsonl("data/STS17/test.jsonl", [{"sentence1": "a", "sentence2": "b", "score": 1.0}])
+    broken = embedder("broken", known={TEXTS[60]: np.full(16, np.nan)})
+    sound, problems = embedder("sound"), []
+    names = ["STS12", "NFCorpus", "STS13", "TwentyNewsgroupsClustering.v2", "STS17", "STSBenchmark"]
+    scores = mteb_scores({"broken": (broken, broken), "sound": (sound, sound)}, names, data=data, problems=problems)
+    assert [score.task for score in scores["sound"]] == ["NFCorpus", "STSBenchmark"]
+    assert scores["broken"] == []
+    found = {(problem.task, problem.column): problem.message for problem in problems}
+    assert set(found) == {
+        *[(name, None) for name in ("STS12", "STS13", "TwentyNewsgroupsClustering.v2", "STS17")],
+        ("NFCorpus", "broken"),
+        ("STSBenchmark", "broken"),
+    }
+    assert "all 5 scores are 1" in found["STS12", None]
+    assert "put the task's files into a folder DATA/STS13 and pass --data DATA" in found["STS13", None]
+    assert str(data / "STS13") in found["STS13", None]
+    assert "has type Clustering; local data serve tasks of type STS, PairClassification" in found["TwentyNewsgroupsClustering.v2", None]
+    assert "expected a folder for each" in found["STS17", None]
+    assert "NaN or infinite numbers for 1 of" in found["NFCorpus", "broken"]
+
+
+def test_without_a_list_of_problems_they_are_errors(data, embedder):
+    model = embedder()
+    with pytest.raises(DistilvecError, match="task 'STS13': its data .* cannot be fetched from the Hugging Face hub"):
+        mteb_scores({"student": (model, model)}, ["STS13"], data=data)
+
+
+def test_two_widths_are_named(data, embedder):
+    problems = []
+    mteb_scores({"asymmetric": (embedder("student", width=16), embedder("teacher", width=8))}, ["NFCorpus"], None, data, None, problems)
+    assert "'student' has 16 dimensions, 'teacher' 8" in problems[0].message and problems[0].column == "asymmetric"
+
+
+def test_subsets_have_folders(data, embedder, write_jsonl):
+    rows = [{"sentence1": TEXTS[i], "sentence2": TEXTS[i + 1], "score": i % 4} for i in range(20)]
+    write_jsonl("data/STS17/en-en/test.jsonl", rows[:10])
+    write_jsonl("data/STS17/es-es/test.jsonl", rows)
+    model = embedder()
+    (score,) = mteb_scores({"student": (model, model)}, ["STS17"], data=data)["student"]
+    parts = [evaluate([load_sts("x", data / "STS17" / name)], model)[0].value for name in ("en-en", "es-es")]
+    assert score.value == pytest.approx(np.mean(parts), abs=1e-6) and score.rows == 30
+    assert score.warnings[0].endswith("subsets have no local data; left out")
+
+
+def test_equal_similarities_count_as_zero(data, embedder):
+    model = embedder(known={text: np.ones(16) for text in TEXTS})
+    (score,) = mteb_scores({"student": (model, model)}, ["STSBenchmark"], data=data)["student"]
+    assert score.value == 0 and "undefined" in score.warnings[0]
+
+
+@pytest.mark.slow
+def test_benchmark_tasks_are_copies(data, embedder):
+    tasks = find_tasks(None, "MTEB(eng, v2)")
+    assert len(tasks) == 41 and {"STSBenchmark", "NFCorpus"} & {task.metadata.name for task in tasks}
+    model, problems = embedder(), []
+    chosen = [task for task in tasks if task.metadata.name in TASKS]
+    work = mteb_tasks._Work(import_mteb(), {"student": (model, model)}, data, None, {}, problems)
+    with mteb_tasks._quiet():
+        scores = [score for task in chosen for _, score in work.score(task, lambda *_: None)]
+    assert {score.task for score in scores} == {"STSBenchmark", "SprintDuplicateQuestions", "Banking77Classification"}
+    assert not problems and not any(task.data_loaded for task in find_tasks(None, "MTEB(eng, v2)"))
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"tasks": ["stsbenchmark", "NFCorpus"]}, "mteb has no task 'stsbenchmark'; did you mean STSBenchmark"),
+        ({"benchmark": "MTEB(eng, v3)"}, r"mteb has no benchmark 'MTEB\(eng, v3\)'; did you mean .*MTEB\(eng, v2\)"),
+        ({"tasks": ["STS12"], "benchmark": "MTEB(eng, v2)"}, "not both"),
+        ({}, "not neither"),
+        ({"tasks": ["%%%"]}, "available-tasks"),
+    ],
+)
+def test_unknown_names(arguments, message, embedder):
+    model = embedder()
+    with pytest.raises(DistilvecError, match=message):
+        mteb_scores({"student": (model, model)}, **arguments)
+
+
+def test_the_encoder_is_what_mteb_expects(embedder):
+    from mteb.models import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
+
+    model = MtebModel(embedder("owner/a model: x"), embedder("b"), "abc", Memo())
+    assert isinstance(model, EncoderProtocol) and not isinstance(model, (SearchProtocol, CrossEncoderProtocol))
+    assert (model.mteb_model_meta.name, model.mteb_model_meta.revision) == ("distilvec/owner_a_model_x+b", "abc")
+    vectors = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    cosines = np.asarray(model.similarity(vectors, vectors))
+    assert np.allclose(np.diag(cosines), np.asarray(model.similarity_pairwise(vectors, vectors)), atol=1e-6)
+    assert np.allclose(cosines, np.corrcoef(np.hstack([vectors, -vectors])), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_nothing_is_made_in_the_home_folder(tmp_path):
+    code = "from distilvec.evaluation.mteb_model import import_mteb; import_mteb(); import os; assert 'MTEB_CACHE' not in os.environ"
+    environment = {name: value for name, value in os.environ.items() if name != "MTEB_CACHE"} | {"HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
+    assert not (tmp_path / ".cache" / "mteb").exists()
+
+
+def test_sockets_are_refused_here():
+    with pytest.raises(AssertionError, match="network"):
+        socket.create_connection(("huggingface.co", 443))
+
+
+def test_a_missing_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    with pytest.raises(DistilvecError, match=r"pip install 'distilvec\[mteb\]'"):
+        import_mteb(Path("unused"))

@@ -1,0 +1,86 @@
+"""Protocols choose figures; averages are checked against the papers' printed ones."""
+
+import numpy as np
+import pytest
+
+from distilvec.errors import DistilvecError
+from distilvec.evaluation.evaluate import Score, evaluate
+from distilvec.evaluation.protocols import PROTOCOLS, averages, find_protocol, with_protocol
+from distilvec.evaluation.tasks import ClassificationTask, PairTask
+
+
+def score(task="t", type="sts", value=50.0, metrics=None, domain=None):
+    return Score(task, type, next(iter(metrics or {"m": 0})), value, metrics or {"m": value}, 0.1, 10, (), domain)
+
+
+# TALAS, table 1, Qwen3-Embedding 0.6B to MiniLMv2 H384, row TALAS; in domain: Emotion, WiC, STSB
+TALAS = {"in": [60.94, 66.65, 76.22], "out": [86.69, 72.77, 85.10, 81.42, 72.51, 70.77]}
+# DistillMoE, table 14, TinyBERT 6L, row Ours
+DISTILLMOE = {"in": [92.03, 73.88, 75.21, 62.33, 71.95, 73.99], "out": [69.56, 71.88, 66.77, 77.32, 74.91, 60.33, 74.61]}
+
+
+@pytest.mark.parametrize(
+    "values, printed",
+    [(TALAS, {"in": 67.94, "out": 78.21, "all": 74.79}), (DISTILLMOE, {"in": 74.90, "out": 70.77})],
+    ids=["talas", "distillmoe"],
+)
+def test_averages_are_the_papers(values, printed):
+    found = averages([score(value=value, domain=domain) for domain, column in values.items() for value in column])
+    assert set(found) == {"all", "in", "out"}
+    assert {name: round(found[name], 2) for name in printed} == pytest.approx(printed, abs=0.0051)
+
+
+def test_averages_without_domains_and_without_scores():
+    assert averages([score(value=40.0), score(value=60.0)]) == {"all": 50.0}
+    assert averages([score(value=40.0), score(value=60.0, domain="out")]) == {"all": 50.0, "out": 60.0}
+    assert averages([]) == {}
+
+
+def test_protocol_on_our_own_scores(embedder):
+    texts = [f"text {number}" for number in range(30)]
+    labels = ["a" if number % 3 else "b" for number in range(30)]
+    tasks = [
+        ClassificationTask("topics", texts[:20], labels[:20], texts[20:], labels[20:]),
+        PairTask("pairs", texts[:15], texts[15:], np.arange(15) % 2 == 0),
+    ]
+    topics, pairs = evaluate(tasks, embedder())
+    assert (topics.metric, pairs.metric) == ("accuracy", "average_precision")
+    chosen = {name: [with_protocol(s, protocol) for s in (topics, pairs)] for name, protocol in PROTOCOLS.items()}
+    assert {name: tuple(s.metric for s in found) for name, found in chosen.items()} == {
+        "mteb-like": ("accuracy", "average_precision"),
+        "talas": ("macro_f1", "average_precision"),
+        "distillmoe": ("accuracy", "best_accuracy"),
+        "emo": ("accuracy", "best_accuracy"),
+    }
+    for found in chosen.values():
+        for before, after in zip((topics, pairs), found, strict=True):
+            assert after.value == before.metrics[after.metric]
+            assert (after.task, after.metrics, after.rows) == (before.task, before.metrics, before.rows)
+    assert chosen["talas"][0].value != topics.value
+
+
+def test_protocol_on_mteb_scores_uses_its_names():
+    topics = score(type="classification", value=80.0, metrics={"accuracy": 80.0, "f1": 70.0})
+    pairs = score(type="pairclassification", value=60.0, metrics={"max_ap": 60.0, "cosine_ap": 58.0, "cosine_accuracy": 71.0})
+    talas, distillmoe = PROTOCOLS["talas"], PROTOCOLS["distillmoe"]
+    assert [(s.metric, s.value) for s in (with_protocol(topics, talas), with_protocol(pairs, talas))] == [("f1", 70.0), ("cosine_ap", 58.0)]
+    assert with_protocol(pairs, distillmoe).value == 71.0
+
+
+def test_sts_and_retrieval_stay():
+    for type in ("sts", "retrieval", "clustering"):
+        kept = score(type=type)
+        assert all(with_protocol(kept, protocol) == kept for protocol in PROTOCOLS.values())
+
+
+def test_errors_say_what_to_do():
+    with pytest.raises(DistilvecError, match="unknown protocol 'mtebb'; expected one of mteb-like, talas, distillmoe, emo"):
+        find_protocol("mtebb")
+    with pytest.raises(DistilvecError, match="'t': protocol talas reports macro_f1, but the score holds accuracy"):
+        with_protocol(score(type="classification", metrics={"accuracy": 1.0}), find_protocol("talas"))
+
+
+def test_every_protocol_names_its_source():
+    assert all(
+        name == protocol.name and ("table" in protocol.source or "section" in protocol.source) for name, protocol in PROTOCOLS.items()
+    )

@@ -1,0 +1,305 @@
+"""Measuring speed: statistics against numpy, the plan of settings, rules on made-up rows, and one small real measurement."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from architectures import TEXTS, bert, sentence_transformer
+from sentence_transformers import SentenceTransformer
+
+from distilvec.errors import DistilvecError
+from distilvec.evaluation import footprint
+from distilvec.evaluation.footprint import machine_facts, measure_memory, random_tokens
+from distilvec.evaluation.speed import ROLE_TOKENS, largest_batch, measure, measure_speed, plan_settings, speed_ratios, speed_tables
+from distilvec.evaluation.timing import LEAST_REPEATS, Timing, interleaved, statistics_of
+
+ROW_KEYS = {"model", "backend", "role", "batch_size", "tokens", "mean_ms", "median_ms", "p99_ms", "std_ms", "texts_per_second"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SentenceTransformer]:
+    root = tmp_path_factory.mktemp("speed")
+    layers = {"teacher": 8, "student": 2}
+    folders = {
+        name: sentence_transformer(root / name, bert(root / f"{name}-backbone", num_hidden_layers=count)) for name, count in layers.items()
+    }
+    return {name: SentenceTransformer(str(folder), device="cpu") for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def report(models: dict[str, SentenceTransformer]) -> dict:
+    pytest.importorskip("onnxruntime")
+    return measure_speed(models, batch_sizes=(1, 3), lengths=(16, 128, 256), warmup=1, repeats=6, budget_seconds=0.2, memory=False)
+
+
+# -- statistics ------------------------------------------------------------------------------------------------------
+
+
+def test_statistics_equal_numpys_and_the_standard_librarys() -> None:
+    seconds = np.random.default_rng(0).gamma(2.0, 0.01, 200).tolist()
+    found = statistics_of(seconds, 8)
+    assert found.mean_ms == pytest.approx(1e3 * statistics.fmean(seconds))
+    assert found.median_ms == pytest.approx(1e3 * statistics.median(seconds))
+    assert found.std_ms == pytest.approx(1e3 * statistics.stdev(seconds))
+    assert found.p99_ms == pytest.approx(1e3 * np.percentile(seconds, 99))
+    assert found.texts_per_second == pytest.approx(8 / np.mean(seconds))
+    assert found.texts_per_second_std == pytest.approx(statistics.stdev(8 / second for second in seconds))
+    assert found.repeats == 200
+
+
+def scripted(costs: list[float]):
+    """Calls that take these seconds on a clock of their own, and the order in which they ran."""
+    now, order = [0.0], []
+
+    def make(number, cost):
+        def call():
+            order.append(number)
+            now[0] += cost
+
+        return call
+
+    return [make(number, cost) for number, cost in enumerate(costs)], lambda: now[0], order
+
+
+def test_calls_alternate_and_warm_up_is_not_counted() -> None:
+    calls, clock, order = scripted([0.5, 0.25])
+    seconds = interleaved(calls, Timing(warmup=3, repeats=7, budget_seconds=None), clock)
+    assert order == [0, 1] * 10
+    assert seconds == [[0.5] * 7, [0.25] * 7]
+
+
+@pytest.mark.parametrize(
+    ("cost", "rounds", "warm"),
+    [(0.001, 200, 20), (0.0625, 32, 8), (1.0, LEAST_REPEATS, 1)],  # all rounds; 2 s for each of two; the least
+)
+def test_a_budget_cuts_rounds_but_leaves_five(cost: float, rounds: int, warm: int) -> None:
+    calls, clock, order = scripted([cost, cost])
+    seconds = interleaved(calls, Timing(warmup=20, repeats=200, budget_seconds=2.0), clock)
+    assert [len(kept) for kept in seconds] == [rounds, rounds] and len(order) == 2 * (rounds + warm)
+
+
+def test_the_papers_counts_hold_without_a_budget() -> None:
+    calls, clock, order = scripted([100.0])
+    assert len(interleaved(calls, Timing(20, 200, None), clock)[0]) == 200 and len(order) == 220
+
+
+def test_timing_refuses_what_gives_no_spread() -> None:
+    for arguments in ((1, 1, 2.0), (-1, 5, 2.0), (1, 5, 0.0), (1, 5, float("nan"))):
+        with pytest.raises(DistilvecError, match="expected at least 2 repeats"):
+            Timing(*arguments)
+
+
+# -- rules on made-up rows -------------------------------------------------------------------------------------------
+
+
+def rows_of(medians: dict[str, dict[int, float]], role: str = "query", backend: str = "pytorch") -> list[dict]:
+    return [
+        {"model": model, "backend": backend, "role": role, "batch_size": size, "median_ms": value}
+        for model, values in medians.items()
+        for size, value in values.items()
+    ]
+
+
+def test_largest_batch_is_the_last_within_100_ms() -> None:
+    rows = rows_of({"teacher": {1: 20.0, 8: 99.0, 16: 100.0, 24: 100.1}, "slow": {1: 100.5}})
+    rows += rows_of({"teacher": {1: 30.0, 24: 90.0}}, backend="onnx") + rows_of({"teacher": {1: 101.0}}, role="document")
+    assert largest_batch(rows, "teacher", "pytorch", "query") == 16
+    assert largest_batch(rows, "teacher", "onnx", "query") == 24
+    assert largest_batch(rows, "teacher", "pytorch", "document") is None
+    assert largest_batch(rows, "slow", "pytorch", "query") is None
+
+
+def test_ratio_is_the_geometric_mean_over_batch_sizes() -> None:
+    rows = rows_of({"teacher": {1: 8.0, 2: 20.0, 4: 30.0}, "student": {1: 4.0, 2: 2.5, 8: 1.0}})  # 2 and 8 times; no pair for 4 and 8
+    found = speed_ratios(rows, "student", "teacher")
+    assert found == {"pytorch": {"query": {"ratio": pytest.approx(4.0), "lowest": 2.0, "highest": 8.0}}}
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def test_plan_cuts_roles_and_leaves_out_lengths(models: dict[str, SentenceTransformer]) -> None:
+    notes: list[str] = []
+    settings = plan_settings(models, (1, 4), (16, 128, 129, 512), {}, notes)
+    assert [(setting.role, setting.batch_size, dict(setting.tokens)) for setting in settings] == [
+        ("query", 1, {"teacher": 16, "student": 16}),
+        ("query", 4, {"teacher": 16, "student": 16}),
+        ("document", 1, {"teacher": 128, "student": 128}),
+        ("document", 4, {"teacher": 128, "student": 128}),
+        (None, 1, {"teacher": 16, "student": 16}),
+        (None, 1, {"teacher": 128, "student": 128}),
+    ]
+    assert "student: a document has 128 tokens, the most the model takes" in notes
+    assert "teacher: length 512 is left out, the model takes 128 tokens" in notes and len(notes) == 6
+
+
+def test_plan_keeps_a_length_for_the_model_that_takes_it(models: dict[str, SentenceTransformer], tmp_path: Path) -> None:
+    short = SentenceTransformer(str(sentence_transformer(tmp_path / "m", bert(tmp_path / "b"))), device="cpu")
+    short.max_seq_length = 32
+    settings = plan_settings({"teacher": models["teacher"], "student": short}, (1,), (32, 64), {}, [])
+    assert [dict(setting.tokens) for setting in settings[1:]] == [
+        {"teacher": 128, "student": 32},
+        {"teacher": 32, "student": 32},
+        {"teacher": 64},
+    ]
+
+
+def test_roles_take_the_mean_length_of_sample_texts_with_their_prompt(models: dict[str, SentenceTransformer]) -> None:
+    model = models["student"]
+    tokenizer = model[0].tokenizer
+    queries, documents = TEXTS[:3], [" ".join(TEXTS * 20), TEXTS[0]]
+    settings = plan_settings({"student": model}, (1,), (), {"query": queries, "document": documents}, [])
+    first = len(tokenizer(TEXTS[0])["input_ids"])
+    mean = round(np.mean([len(tokenizer(text)["input_ids"]) for text in queries]))
+    assert [setting.tokens["student"] for setting in settings] == [mean, round((128 + first) / 2)]
+    model.prompts = {"query": "search: ", "document": ""}
+    prompted = plan_settings({"student": model}, (1,), (), {"query": queries}, [])
+    model.prompts = {}
+    assert prompted[0].tokens["student"] > mean
+
+
+def test_random_tokens_are_ordinary_and_the_same_each_time(models: dict[str, SentenceTransformer]) -> None:
+    model = models["student"]
+    tokens = random_tokens(model, 3, 50)
+    ids = tokens["input_ids"]
+    assert ids.shape == (3, 50) and ids.dtype == torch.int64 and bool(tokens["attention_mask"].all())
+    assert not set(ids.flatten().tolist()) & set(model[0].tokenizer.all_special_ids)
+    assert int(ids.min()) >= 0 and int(ids.max()) < model[0].auto_model.config.vocab_size
+    assert torch.equal(ids, random_tokens(model, 3, 50)["input_ids"])
+
+
+# -- real measurements -----------------------------------------------------------------------------------------------
+
+
+def test_every_row_is_there_with_every_figure(report: dict) -> None:
+    wanted = {
+        (model, backend, role, size, tokens)
+        for model, backend in itertools.product(("teacher", "student"), ("pytorch", "onnx"))
+        for role, size, tokens in (("query", 1, 16), ("query", 3, 16), ("document", 1, 128), ("document", 3, 128))
+    }
+    wanted |= {(m, b, None, 1, tokens) for m in ("teacher", "student") for b in ("pytorch", "onnx") for tokens in (16, 128)}
+    found = [(row["model"], row["backend"], row["role"], row["batch_size"], row["tokens"]) for row in report["rows"]]
+    assert len(found) == len(wanted) and set(found) == wanted
+    for row in report["rows"]:
+        assert row.keys() >= ROW_KEYS and 2 <= row["repeats"] <= 6
+        assert 0 < row["median_ms"] <= row["p99_ms"] and row["std_ms"] >= 0
+        assert row["texts_per_second"] == pytest.approx(1e3 * row["batch_size"] / row["mean_ms"])
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+
+
+def test_models_are_described(report: dict, models: dict[str, SentenceTransformer]) -> None:
+    for name, model in models.items():
+        facts = report["models"][name]
+        table = model[0].auto_model.embeddings.word_embeddings.weight
+        assert facts["parameters"] == sum(weight.numel() for weight in model.parameters())
+        assert facts["embedding_parameters"] == table.numel()
+        assert 4 * facts["parameters"] / 1e6 <= facts["megabytes"] < 4 * facts["parameters"] / 1e6 + 0.05  # and the file's header
+        assert facts["largest_batch_under_100_ms"] == facts["largest_batch_by_backend"]["pytorch"]
+        assert set(facts["largest_batch_by_backend"]) == {"pytorch", "onnx"}
+        assert facts["memory_mb"] is None and facts["memory"] is None
+    assert report["ratio"].keys() == {"query", "document"}
+    assert report["ratio"]["query"] == report["ratios"]["student"]["pytorch"]["query"]["ratio"]
+    assert report["machine"]["torch"] == torch.__version__ and report["machine"]["threads"] == torch.get_num_threads()
+    assert report["machine"]["processor"] and report["machine"]["cores"] >= 1 and report["machine"]["onnxruntime"]
+    assert report["settings"]["repeats"] == 6 and report["settings"]["budget_seconds"] == 0.2
+    assert report["reference"] == "teacher"
+
+
+def test_tables_hold_the_reports_figures(report: dict) -> None:
+    tables = {title: (header, rows) for title, header, rows in speed_tables(report)}
+    assert list(tables)[:2] == ["Models", "Summary"] and "onnx: queries by batch size" in tables
+    assert all(len(row) == len(header) and all(isinstance(cell, str) for cell in row) for header, rows in tables.values() for row in rows)
+    assert sum(len(rows) for title, (_, rows) in tables.items() if ": " in title) == len(report["rows"])
+    header, rows = tables["Summary"]
+    shown = {(row[0], row[1], row[2]): row for row in rows}
+    ratio = report["ratios"]["student"]["onnx"]["document"]
+    assert shown["student", "onnx", "document"][-1] == f"{ratio['ratio']:.2f} ({ratio['lowest']:.2f}-{ratio['highest']:.2f})"
+    assert shown["teacher", "pytorch", "query"][-1] == "1" and header[-1] == "Times faster than teacher (range)"
+
+
+def test_a_quarter_of_the_layers_is_faster(models: dict[str, SentenceTransformer]) -> None:
+    (setting,) = plan_settings(models, (1,), (), {"document": [TEXTS[0]]}, [])[1:]
+    found = measure(
+        "pytorch",
+        setting,
+        {name: lambda tokens, model=model: model(dict(tokens)) for name, model in models.items()},
+        models,
+        Timing(3, 25, None),
+    )
+    medians = {row["model"]: row["median_ms"] for row in found}
+    assert 1.5 < medians["teacher"] / medians["student"] < 8
+
+
+def test_without_onnxruntime_the_pytorch_rows_still_come(models: dict[str, SentenceTransformer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    shown: list[tuple[str, int, int]] = []
+    found = measure_speed(
+        {"only": models["student"]},
+        batch_sizes=(1,),
+        lengths=(),
+        warmup=0,
+        repeats=2,
+        memory=False,
+        progress=lambda *step: shown.append(step),
+    )
+    assert {row["backend"] for row in found["rows"]} == {"pytorch"} and len(found["rows"]) == 2
+    assert any("only: no ONNX rows" in note and "pip install 'distilvec[onnx]'" in note for note in found["notes"])
+    assert found["ratio"] == {"query": None, "document": None} and found["ratios"] == {} and found["reference"] == "only"
+    assert found["models"]["only"]["memory_mb"] is None
+    assert found["models"]["only"]["largest_batch_by_backend"]["onnx"] == {"query": None, "document": None}
+    assert [title for title, _, _ in speed_tables(found)] == [
+        "Models",
+        "Summary",
+        *(f"pytorch: {x} by batch size" for x in ("queries", "documents")),
+    ]
+    assert [(done, total) for _, done, total in shown] == [(step, 5) for step in range(6)]
+
+
+@pytest.mark.slow
+def test_memory_is_measured_in_a_process_of_its_own(models: dict[str, SentenceTransformer]) -> None:
+    found = measure_speed({"student": models["student"]}, ("pytorch",), (1, 16), (), warmup=0, repeats=2)
+    memory = found["models"]["student"]["memory"]
+    assert memory["batch_size"] == 16 and memory["tokens"] == 128 and memory["method"].startswith(("psutil", "resource"))
+    assert 0.3 < memory["memory_mb"] < 300 and memory["loading_mb"] <= memory["memory_mb"]
+    assert found["models"]["student"]["memory_mb"] == memory["memory_mb"] and not any("memory" in note for note in found["notes"])
+
+
+@pytest.mark.slow
+def test_memory_that_cannot_be_measured_is_said(tmp_path: Path) -> None:
+    found = measure_memory(tmp_path / "missing", 1, 8, 1)
+    assert found["memory_mb"] is None and found["problem"]
+
+
+def test_memory_without_psutil_is_the_high_water_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    resident, method = footprint._reader()
+    assert method.startswith("resource") and resident() > 10_000_000
+
+
+def test_peak_sees_memory_that_is_given_back() -> None:
+    resident, method = footprint._reader()
+    if method.startswith("resource"):
+        pytest.skip("needs psutil")
+    with footprint._peak(resident) as readings:
+        block = np.ones(25_000_000)  # 200 MB
+        block += 1
+        del block
+    assert max(readings) - readings[0] > 150e6 and readings[-1] < max(readings)
+
+
+def test_what_cannot_be_measured_is_refused(models: dict[str, SentenceTransformer]) -> None:
+    with pytest.raises(DistilvecError, match="no model to measure"):
+        measure_speed({})
+    with pytest.raises(DistilvecError, match=r"unknown backend openvino; expected one of pytorch, onnx\."):
+        measure_speed(models, backends=("openvino",))
+    for changes in ({"batch_sizes": ()}, {"batch_sizes": (0,)}, {"lengths": (-1,)}, {"backends": ()}):
+        with pytest.raises(DistilvecError, match="at least one backend and one batch size"):
+            measure_speed(models, **changes)
+    assert machine_facts().keys() >= {"processor", "cores", "threads", "torch", "onnxruntime"} and ROLE_TOKENS["query"] == 16

@@ -1,0 +1,224 @@
+"""The report page in headless Chromium, opened from disk: alone, legible, operable by keyboard, in both colour schemes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from distilvec.report.page import write_page
+from distilvec.report.page_cells import number
+from tests.report.comparison_sample import sample_comparison
+from tests.report.report_sample import sample_report
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND",
+]  # fmt: skip
+PAGES, WIDTHS, SCHEMES = ("report", "comparison"), (400, 1400), ("light", "dark")
+LOOKS = [(page, width, scheme) for page in PAGES for width in WIDTHS for scheme in SCHEMES]
+CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
+OUTSIDE = """[...document.querySelectorAll('body *:not(svg *)')].filter(
+    (part) => part.getBoundingClientRect().right > innerWidth + 1 && !part.closest('.scroll, pre') && part.checkVisibility()
+).map((part) => part.outerHTML.slice(0, 80))"""
+
+if os.environ.get("DISTILVEC_REQUIRE_CHROMIUM") != "1":
+    pytest.importorskip("playwright")
+    pytest.importorskip("matplotlib")
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is not installed; DISTILVEC_REQUIRE_CHROMIUM=1 makes this a failure", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """report.html with report.json and real figures, comparison.html."""
+    from distilvec.report.figure_style import write_figure
+    from distilvec.report.figures import all_figures, leaderboard_figure
+    from distilvec.report.verdict import make_verdict
+
+    folder, report, comparison = tmp_path_factory.mktemp("pages"), sample_report(), sample_comparison()
+    report["verdict"] = make_verdict(report["scores"], report["intervals"], report["speed"], report["record"])
+    (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
+    write_page(report, all_figures(report, folder / "figures"), folder / "report.html")
+    rows = [{**row, "name": row["run"], "retention": row["retention"]["average"]} for row in comparison["rows"]]
+    write_page(comparison, [write_figure(leaderboard_figure(rows), folder, "size", "Four runs by size.")], folder / "comparison.html")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium; Playwright talks to it through pipes, so no socket is needed."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, folder):
+    """Opens a page; at the end no message was on the console, nothing failed, and nothing but files and data was asked for."""
+    contexts, said, asked = [], [], []
+
+    def open_page(name="report", width=1400, scheme="light", **options):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((folder / f"{name}.html").as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert said == [] and asked
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+
+
+@pytest.fixture(scope="module")
+def axe():
+    """axe-core's script, as the package axe-playwright-python ships it."""
+    if importlib.util.find_spec("axe_playwright_python") is None:
+        pytest.skip("axe-playwright-python is not installed")
+    return (Path(importlib.util.find_spec("axe_playwright_python").origin).with_name("axe.min.js")).read_text(encoding="utf-8")
+
+
+def unfold(page):
+    page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+
+
+@pytest.mark.parametrize(("name", "width", "scheme"), LOOKS)
+def test_it_fits_and_is_legible(opened, name, width, scheme):
+    page = opened(name, width, scheme)
+    for _ in range(2):  # folded, then unfolded
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(OUTSIDE) == []
+        found = page.evaluate(CONTRAST)
+        assert len(found) > 40 and [entry for entry in found if entry["ratio"] < 4.5] == []
+        unfold(page)
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(int(part) for part in ground[4:-1].split(",")) > 600) == (scheme == "light")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing(opened, axe, name):
+    page = opened(name)
+    unfold(page)
+    page.evaluate("document.querySelectorAll('tr:nth-child(n + 9)').forEach((row) => row.remove())")  # more of the same
+    page.evaluate(axe)
+    options = "{ resultTypes: ['violations'], rules: { 'color-contrast': { enabled: false } } }"  # test_it_fits_and_is_legible does it
+    found = page.evaluate(f"axe.run({{ exclude: ['svg *'] }}, {options})")
+    assert [(fault["id"], [node["html"][:120] for node in fault["nodes"]][:5]) for fault in found["violations"]] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_picture_has_a_text(opened, name):
+    page = opened(name)
+    labels = page.eval_on_selector_all("img, svg, [role=img]", "(all) => all.map((one) => one.getAttribute('aria-label') || one.alt || '')")
+    assert len(labels) >= (14 if name == "report" else 2) and all(len(label) > 10 for label in labels)
+    figures = page.locator("figure")
+    assert figures.count() == (7 if name == "report" else 1)
+    for number_ in range(figures.count()):
+        assert figures.nth(number_).locator("figcaption strong").inner_text().strip()
+        assert figures.nth(number_).locator("svg").bounding_box()["width"] > 250
+
+
+def test_the_verdicts_numbers_are_report_jsons(opened, folder):
+    page, verdict = opened(), json.loads((folder / "report.json").read_text(encoding="utf-8"))["verdict"]
+    shown = page.locator("#verdict data")
+    keys = [shown.nth(place).get_attribute("data-key") for place in range(shown.count())]
+    assert set(keys) == {"retention", "asymmetric_retention", "speedup", "document_speedup", "smaller", "worst_change"}
+    for place, key in enumerate(keys):
+        assert float(shown.nth(place).get_attribute("value")) == verdict[key]
+        assert shown.nth(place).inner_text() == number(verdict[key], 1, sign=key == "worst_change")
+    text = verdict["text"]
+    assert page.locator("p.verdict").inner_text() == text[0].upper() + text[1:] + "."
+    box = page.locator("#verdict").bounding_box()
+    assert box["y"] + box["height"] < 900
+    assert verdict["worst_task"] in page.locator("#verdict dl").inner_text()
+
+
+def column(page, table, place):
+    return page.eval_on_selector_all(f"#{table} tbody tr", f"(rows) => rows.map((row) => row.cells[{place}].innerText.split('\\n')[0])")
+
+
+def test_sorting_by_click_and_by_keyboard(opened):
+    page = opened()
+    header, foot = page.locator("#score-table thead th"), column(page, "score-table", 0)
+    student = [score["value"] for score in sample_report()["scores"]["student"]]
+    assert page.locator("#score-table [aria-sort]").count() == 0
+    header.nth(2).locator("button").click()
+    assert header.nth(2).get_attribute("aria-sort") == "descending"
+    assert [float(text) for text in column(page, "score-table", 2)] == sorted(student, reverse=True)
+    assert page.locator("#status").inner_text() == "Sorted by student, descending."
+    header.nth(2).locator("button").click()
+    assert header.nth(2).get_attribute("aria-sort") == "ascending"
+    assert [float(text) for text in column(page, "score-table", 2)] == sorted(student)
+    header.nth(0).locator("button").focus()
+    page.keyboard.press("Enter")
+    assert header.nth(0).get_attribute("aria-sort") == "ascending" and page.locator("#score-table [aria-sort]").count() == 1
+    assert column(page, "score-table", 0) == sorted(foot)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    assert header.nth(1).get_attribute("aria-sort") == "descending"
+    assert page.eval_on_selector_all("#score-table tfoot tr", "(rows) => rows.map((row) => row.cells[0].innerText)") == [
+        "average", "% of the teacher",
+    ]  # fmt: skip
+
+
+def test_what_is_not_known_is_sorted_last(opened):
+    page = opened("comparison")
+    titles = page.locator("#leaderboard thead th").all_inner_texts()
+    place = titles.index("texts/s")
+    for _ in range(2):
+        page.locator("#leaderboard thead button").nth(place).click()
+        assert column(page, "leaderboard", place)[-1] == "–"  # noqa: RUF001 - the dash for "no value"
+    minus = page.locator("#difference-table thead button").nth(3)
+    minus.click()
+    minus.click()
+    values = [float(text.replace("\N{MINUS SIGN}", "-").rstrip("*")) for text in column(page, "difference-table", 3)]
+    assert values == sorted(values) and values[0] < 0 < values[-1]
+
+
+def test_copying(opened, folder):
+    page = opened(permissions=["clipboard-read", "clipboard-write"])
+    page.locator('[data-copy="code-recipe"]').click()
+    page.wait_for_function("document.getElementById('status').textContent === 'Copied.'")
+    assert page.evaluate("navigator.clipboard.readText()") == sample_report()["recipe"]
+
+
+def test_keyboard_and_focus(opened):
+    page = opened()
+    page.keyboard.press("Tab")
+    skip = page.locator(":focus")
+    assert skip.inner_text() == "Skip to the content" and skip.bounding_box()["y"] >= 0
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "content"
+    seen = set()
+    for _ in range(25):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.tagName + ' ' + getComputedStyle(document.activeElement).outlineStyle"))
+    assert {"BUTTON solid", "PRE solid", "DIV solid"} <= seen and all(entry.endswith(" solid") for entry in seen)
+
+
+def test_without_script_nothing_is_dead(opened):
+    page = opened(java_script_enabled=False)
+    assert page.locator("button:visible").count() == 0 and page.locator("#score-table tbody tr").count() == 7
+    assert "%" in page.locator("p.verdict").inner_text()
+    page.locator("#rankings summary").first.click()
+    assert page.locator("#rankings ol:visible").count() == 3
+
+
+def test_on_paper_and_without_motion(opened):
+    page = opened(scheme="dark", reduced_motion="reduce")
+    assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

@@ -1,0 +1,91 @@
+"""Comparisons as CSV, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from distilvec.evaluation.evaluate import ABSENT
+from distilvec.report.tables import leaderboard, to_csv, to_latex, to_markdown_table
+
+
+@pytest.fixture
+def comparison():
+    def row(run, mean, std, mark="", **changes):
+        return {
+            "run": run,
+            "method": "redact",
+            "seeds": 1 if std is None else 3,
+            "mean": {"sts_b": mean, "average": mean},
+            "std": {"sts_b": std, "average": std},
+            "retention": {"sts_b": mean / 0.9, "average": mean / 0.9},
+            "parameters": 17_400_000,
+            "texts_per_second": None,
+            "minutes": 2.5,
+            "texts": 1000,
+            "steps": 31.0,
+            "marks": {"sts_b": mark, "average": ""} if run != "base" else {},
+            "distance": 0.3,
+            "distance_std": None,
+            **changes,
+        }
+
+    rows = [
+        row("50%_mix|b,c", 81.256, 0.5, "*", distance=0.25),
+        row("base", 80.0, None),
+        row("{odd}\\~^&#$", 79.0, 0.25, "***", minutes=None),
+    ]
+    notes = ["Differences are to base:\n95% ± x_1."]
+    return {"rows": rows, "tasks": ["sts_b"], "reference": "base", "column": "student", "differences": [], "notes": notes}
+
+
+def test_leaderboard(comparison):
+    header, first, base, odd = leaderboard(comparison)
+    assert header == ["Run", "Method", "Seeds", "sts_b", "average", "% of teacher", "parameters (M)", "minutes", "steps", "distance"]
+    assert first == ["50%_mix|b,c", "redact", "3", "81.26 ± 0.50*", "81.26 ± 0.50", "90.3", "17.4", "2.5", "31", "0.2500"]
+    assert base[0] == "base (reference)" and base[3] == "80.00" and odd[7] == ABSENT
+
+
+def test_csv_reads_back(comparison):
+    rows = list(csv.DictReader(io.StringIO(to_csv(comparison))))
+    assert [row["run"] for row in rows] == ["50%_mix|b,c", "base", "{odd}\\~^&#$"] and [row["reference"] for row in rows] == ["0", "1", "0"]
+    assert float(rows[0]["sts_b"]) == 81.256 and float(rows[0]["sts_b std"]) == 0.5 and rows[0]["sts_b mark"] == "*"
+    assert rows[1]["sts_b std"] == "" == rows[1]["texts_per_second"] == rows[2]["minutes"] and float(rows[2]["parameters"]) == 17_400_000
+    assert float(rows[0]["average % of teacher"]) == pytest.approx(81.256 / 0.9)
+
+
+def test_markdown(comparison):
+    text = to_markdown_table(comparison)
+    lines = text.splitlines()
+    assert lines[1].startswith("| --- | --- | ---: |") and lines[2].startswith("| 50%_mix\\|b,c | redact | 3 | 81.26 ± 0.50* |")
+    assert len({line.replace("\\|", "").count("|") for line in lines[:5]}) == 1
+    assert lines[-1] == "- Differences are to base: 95% ± x_1."
+
+
+def test_latex(comparison):
+    text = to_latex(comparison)
+    lines = [line for line in text.splitlines() if not line.startswith("%")]
+    assert lines[0] == r"\begin{tabular}{llrrrrrrrr}" and lines[-1] == r"\end{tabular}"
+    assert [line for line in lines if line.endswith("rule")] == [r"\toprule", r"\midrule", r"\bottomrule"]
+    assert all(line.count(" & ") == 9 and line.endswith(r" \\") for line in lines if " & " in line)
+    assert lines[2].startswith(r"Run & Method & Seeds & sts\_b & average & \% of teacher")
+    first, base, odd = lines[4:7]
+    assert first.startswith(r"50\%\_mix|b,c & redact & 3 & \textbf{81.26} $\pm$ 0.50$^{*}$ & \textbf{81.26} $\pm$ 0.50 & \textbf{90.3}")
+    assert first.endswith(r"\textbf{0.2500} \\") and r"\textbf{2.5}" in first and r"\textbf{2.5}" in base, "equal figures are both best"
+    assert odd.startswith(r"\{odd\}\textbackslash{}\textasciitilde{}\textasciicircum{}\&\#\$ & redact") and " & -- & " in odd
+    assert "31" in first and r"\textbf{31}" not in text, "more steps are neither better nor worse"
+
+
+def test_runs_without_scores(comparison):
+    for row in comparison["rows"]:
+        row.update(mean={}, std={}, retention={}, marks={})
+    comparison["tasks"] = []
+    assert leaderboard(comparison)[0] == ["Run", "Method", "Seeds", "parameters (M)", "minutes", "steps", "distance"]
+    assert "average" not in to_csv(comparison) and r"\textbf{0.2500}" in to_latex(comparison)
+
+
+def test_one_row_has_no_best(comparison):
+    comparison["rows"] = [row for row in comparison["rows"] if row["run"] == "base"]
+    assert r"\textbf" not in to_latex(comparison) and leaderboard(comparison)[1][0] == "base"

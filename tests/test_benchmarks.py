@@ -41,6 +41,14 @@ def test_memory_is_measured(tmp_path):
     assert growth["caching"] < 1.1 and growth["training"] < 1.1
 
 
+@pytest.mark.slow
+def test_search_is_measured(tmp_path):
+    line = [sys.executable, "-m", "benchmarks.search", "--json", str(tmp_path / "out.json"), "--documents", "5000", "--queries", "50"]
+    subprocess.run(line, check=True, capture_output=True, cwd=Path(__file__).parents[1], timeout=300)
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found and all(part["seconds"] > 0 and part["peak_mb"] > 0 for part in found["precisions"].values())
+
+
 def test_generated_texts_have_the_stated_lengths():
     texts, origin = sample_texts(4000, Path("absent"))
     lengths = np.array([len(text.split()) - 2 for text in texts])

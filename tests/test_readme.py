@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 LESS = "corpus.sources.0.limit=600 corpus.holdout_batches=2 train.max_steps=6 evaluation={}".split()
 
 
-def tested_commands() -> list[list[str]]:
+def readme_commands() -> list[list[str]]:
     """The commands of the README's blocks that are marked as tested."""
     blocks = re.findall(r"<!-- tested -->\n```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line.strip()]
@@ -38,7 +38,7 @@ def test_commands_run_from_the_wheel(tmp_path):
         check=True,
     )
     assert str(tmp_path / "site") in where.stdout
-    commands = tested_commands()
+    commands = readme_commands()
     assert len(commands) >= 6
     for command in commands:
         assert command[0] == "distilvec"

@@ -200,13 +200,13 @@ class SweepSection(Section):
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
         default_factory=dict, description="dotted keys, each with the values it takes in turn"
     )
-    variants: list[str] = Field(default_factory=list, min_length=1, description="names of the recipe's variants, in turn")
-    seeds: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list, min_length=1, description="values of train.seed, in turn")
+    variants: list[str] | None = Field(None, min_length=1, description="names of the recipe's variants, in turn")
+    seeds: list[Annotated[int, Field(ge=0)]] | None = Field(None, min_length=1, description="values of train.seed, in turn")
 
     @property
     def size(self) -> int:
         """How many members there are."""
-        return math.prod(max(1, len(values)) for values in (*self.grid.values(), self.variants, self.seeds))
+        return math.prod(max(1, len(values)) for values in (*self.grid.values(), self.variants or (), self.seeds or ()))
 
     @model_validator(mode="after")
     def holds_together(self) -> SweepSection:
@@ -215,7 +215,7 @@ class SweepSection(Section):
             raise ValueError("the sweep varies nothing; give at least one of grid, variants and seeds")
         if "train.seed" in self.grid:
             raise ValueError("train.seed stands in the grid; list its values under 'seeds'")
-        for name, values in (*self.grid.items(), ("variants", self.variants), ("seeds", self.seeds)):
+        for name, values in (*self.grid.items(), ("variants", self.variants or []), ("seeds", self.seeds or [])):
             texts = [json.dumps(value, default=str) for value in values]
             if again := [text for text in texts if texts.count(text) > 1]:
                 raise ValueError(f"{name} lists {again[0]} twice")

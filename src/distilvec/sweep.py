@@ -69,11 +69,11 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     section = _read_section(tree.pop("sweep", None), origin)
     changes = {key: value for key, value in changes.items() if key.split(".")[0] != "sweep"}
     _refuse_fixed_keys(section, changes)
-    names = [variant] if variant is not None else section.variants
+    names = [variant] if variant is not None else section.variants or []
     base = str(tree.get("name") or (source.stem if isinstance(source, Path) else "sweep"))
     groups = _groups(section, names)
     labels = _distinct([_label(parts) for parts, _, _ in groups])
-    seeds: list[int | None] = [*section.seeds] or [None]
+    seeds: list[int | None] = [*(section.seeds or [])] or [None]
     members = []
     for label, (_, chosen, point) in zip(labels, groups, strict=True):
         settings = {**_variant(known, chosen, origin), **changes, **point}

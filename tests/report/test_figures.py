@@ -201,10 +201,10 @@ def test_margin_shows_checkpoints_fit_and_margin():
 def test_speed_shows_batches_by_role_and_lengths():
     speed = sample_report()["speed"]
     found = panels(figures.speed_figure(speed))
-    assert {"query, 16 tokens", "document, 128 tokens", "document, 1 text a batch"} <= set(found)
+    assert {"query, 16 tokens", "document, 128 tokens", "by length, 1 text a batch"} <= set(found)
     axes = found["query, 16 tokens"]
     assert axes.get_xscale() == axes.get_yscale() == "log"
-    role, size, rows = length_series(speed)
+    size, rows = length_series(speed)
     assert (role, size, len({row["tokens"] for row in rows})) == ("document", 1, 6)
     description = figure_text.describe_speed(speed)
     first = next(

@@ -13,7 +13,15 @@ from jaxtyping import install_import_hook
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_TELEMETRY="1")
 sys.path.insert(0, str(Path(__file__).parent))
 install_import_hook(
-    ["distilvec.batch", "distilvec.losses", "distilvec.methods", "distilvec.objective", "distilvec.students.encoder"], "beartype.beartype"
+    [
+        "distilvec.batch",
+        "distilvec.losses",
+        "distilvec.methods",
+        "distilvec.objective",
+        "distilvec.students.encoder",
+        "distilvec.students.pooling",
+    ],
+    "beartype.beartype",
 )
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from distilvec.errors import DistilvecError
+
+LayerPooling = Literal["own", "mean", "cls", "lasttoken"]
 Text = str | tuple[str, str]
 
 
@@ -51,7 +55,8 @@ class Wants:
     """What to keep from a forward pass; nothing else is computed or stored.
 
     Layers are numbered as in transformers' `hidden_states`: 0 is the embedding output, 1 the first layer; negative
-    numbers count from the last. Attention layers are numbered from 1 likewise.
+    numbers count from the last. Attention layers are numbered from 1 likewise. `layer_pooling` says how `pooled_layers`
+    are pooled; "own" is as the model pools its last layer. With a second view, layers and embedding are the first view's.
     """
 
     embedding: bool = False
@@ -60,9 +65,13 @@ class Wants:
     hidden_layers: tuple[int, ...] = ()
     attention_layers: tuple[int, ...] = ()
     second_view: bool = False
+    layer_pooling: LayerPooling = "own"
 
     def __or__(self, other: Wants) -> Wants:
-        """Everything that either one wants."""
+        """Everything that either one wants; DistilvecError where both want pooled layers, but not pooled alike."""
+        kinds = {wants.layer_pooling for wants in (self, other) if wants.pooled_layers}
+        if len(kinds) > 1:
+            raise DistilvecError(f"layers can be pooled in one way at a time; found {' and '.join(sorted(kinds))} wanted together.")
         return Wants(
             self.embedding or other.embedding,
             self.pre_dense or other.pre_dense,
@@ -70,6 +79,7 @@ class Wants:
             tuple(sorted({*self.hidden_layers, *other.hidden_layers})),
             tuple(sorted({*self.attention_layers, *other.attention_layers})),
             self.second_view or other.second_view,
+            kinds.pop() if kinds else "own",
         )
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, nearest
 
 
 def recipe_folder() -> Path:
@@ -15,8 +14,9 @@ def recipe_folder() -> Path:
 
 
 def recipe_files() -> list[Path]:
-    """The built-in recipes, sorted by name, then the sweeps."""
-    return sorted(recipe_folder().glob("*.yaml")) + sorted((recipe_folder() / "sweeps").glob("*.yaml"))
+    """The built-in recipes, sorted by name, then the baselines, then the sweeps."""
+    folder = recipe_folder()
+    return [path for part in (folder, folder / "baselines", folder / "sweeps") for path in sorted(part.glob("*.yaml"))]
 
 
 def recipe_file(name: str) -> Path:
@@ -27,7 +27,5 @@ def recipe_file(name: str) -> Path:
         return builtin if not path.exists() and path.parts[0] == "recipes" and builtin.exists() else path
     known = {path.stem: path for path in recipe_files()}
     if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
-        raise DistilvecError(f"no recipe '{name}'{hint}. Built-in: {', '.join(known)}; or give a path ending in .yaml.")
+        raise DistilvecError(f"no recipe '{name}'{nearest(name, known)}. Built-in: {', '.join(known)}; or give a path ending in .yaml.")
     return known[name]

@@ -58,7 +58,7 @@ def keep_memory() -> None:
     """Make the C library keep freed memory for the next step instead of handing it to the system (glibc; elsewhere nothing).
 
     Otherwise every tensor above 32 MB, such as the gradient of a token embedding, is mapped anew in each step, and the
-    system clears its pages one by one: ten times the cost of writing it.
+    system clears its pages one by one, at a much higher cost than that of writing it.
     """
     trim_threshold, mmap_threshold = -1, -3  # malloc.h
     with contextlib.suppress(OSError, AttributeError):

@@ -6,7 +6,6 @@ name (or a path to a file elsewhere), and the constructor's keywords are the rec
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -14,14 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, nearest
 
 Terms = dict[str, Float[Tensor, " batch"]]
 
@@ -32,10 +31,11 @@ class Sizes:
 
     student_width: int  # of the student's hidden states
     student_layers: int
-    teacher_width: int  # of the teacher's embedding, which is also the student's embedding width
+    teacher_width: int  # of the teacher's embedding
     normalized: bool = True  # the teacher's vectors have unit length
     teacher_hidden_width: int | None = None  # None where the teacher is a table of vectors or an API
     teacher_layers: int | None = None
+    embedding_width: int | None = None  # of the student's embedding; None: the teacher's width
 
 
 class Objective(nn.Module):
@@ -43,16 +43,22 @@ class Objective(nn.Module):
 
     Subclasses set `student_wants`, `teacher_wants` and `weights` in `__init__(self, sizes, **options)` and implement
     `forward`. Parameters that only help training live here; what ships lives in the student.
+    `compatible` is False where the student's vectors have a space of their own: such a student keeps its own width, has no
+    distance to the teacher's vectors and is not scored against the teacher's documents.
     """
 
     student_wants: Wants = Wants(embedding=True)
     teacher_wants: Wants = Wants(embedding=True)
+    compatible: bool = True
     in_batch: bool = False  # compares examples with each other: needs batches of a fixed number of rows
     weights: dict[str, float]
     citation: str = ""  # BibTeX, printed in the model card
 
+    def settle(self) -> None:
+        """Called once, when the recipe's weights have been taken over: wants that only a term of weight 0 has go here."""
+
     def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
-        """Named, unweighted terms, one value per example."""
+        """Named, unweighted terms, one value per example; a term of weight 0 may be left out."""
         raise TypeError(f"{type(self).__name__} does not implement forward")
 
 
@@ -61,14 +67,25 @@ def total(terms: Terms, weights: dict[str, float]) -> Float[Tensor, ""]:
     return torch.stack([weights[name] * values.mean() for name, values in terms.items()]).sum()
 
 
+def total_each(terms: Terms, weights: dict[str, float]) -> Float[Tensor, " batch"]:
+    """Each example's part of the loss; their mean is `total`."""
+    return torch.stack([weights[name] * values for name, values in terms.items()]).sum(0)
+
+
 def build_objective(name: str, options: dict[str, Any], weights: dict[str, float], sizes: Sizes) -> Objective:
     """The method `name` with its options; DistilvecError for an unknown method, option or term."""
     method = method_class(name)
     known = list(inspect.signature(method.__init__).parameters)[2:]
     _refuse_unknown(options, known, f"method.options of {name}", "option")
+    _refuse_other_values(options, get_type_hints(method.__init__))
     objective = method(sizes, **options)
     _refuse_unknown(weights, objective.weights, f"method.weights of {name}", "term")
     objective.weights = {**objective.weights, **weights}
+    if not any(objective.weights.values()):
+        raise DistilvecError(
+            f"[method.weights] every term of {name} has weight 0: {', '.join(objective.weights)}. Give one of them a weight."
+        )
+    objective.settle()
     return objective
 
 
@@ -99,16 +116,21 @@ def _method_module(name: str) -> ModuleType:
         spec.loader.exec_module(module)
         return module
     if name not in method_names():
-        nearest = difflib.get_close_matches(name, method_names(), n=1)
-        hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
-        raise DistilvecError(f"[method.name] no method '{name}'{hint}. Known: {', '.join(method_names())}, or a path to a .py file.")
+        known = method_names()
+        raise DistilvecError(f"[method.name] no method '{name}'{nearest(name, known)}. Known: {', '.join(known)}, or a path to a .py file.")
     return importlib.import_module(f"distilvec.methods.{name}")
+
+
+def _refuse_other_values(options: dict[str, Any], hints: dict[str, Any]) -> None:
+    """Options declared as Literal take one of its values."""
+    for name, value in options.items():
+        allowed = get_args(hints.get(name)) if get_origin(hints.get(name)) is Literal else None
+        if allowed and value not in allowed:
+            raise DistilvecError(f"[method.options.{name}] found {value!r}; expected one of {', '.join(map(str, allowed))}.")
 
 
 def _refuse_unknown(given: Iterable[str], known: Iterable[str], where: str, kind: str) -> None:
     known = list(known)
     for key in given:
         if key not in known:
-            nearest = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
-            raise DistilvecError(f"[{where}] no {kind} '{key}'{hint} Known: {', '.join(known) or 'none'}.")
+            raise DistilvecError(f"[{where}] no {kind} '{key}'{nearest(key, known)}. Known: {', '.join(known) or 'none'}.")

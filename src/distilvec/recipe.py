@@ -1,23 +1,25 @@
 """The recipe: one strict YAML file that names teacher, student, corpus, method, training and evaluation.
 
 A recipe is complete by itself: no base files, no interpolation. The many teacher-student pairs of a paper's table are
-`variants` of one file, each a mapping of dotted keys to values. Unknown keys are errors with the nearest right one.
+`variants` of one file, each a mapping of dotted keys to values. So are the stages of training (`stages`), which change
+keys under `method` and `train` only. Unknown keys are errors with the nearest right one.
 """
 
 from __future__ import annotations
 
-import difflib
+import copy
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from distilvec.errors import DistilvecError
-from distilvec.schema import Recipe, Section
+from distilvec.errors import DistilvecError, nearest
+from distilvec.schema import MethodSection, Recipe, Section, StageSection, TrainSection
 
 
 def load(path: Path, variant: str | None = None, overrides: list[str] | None = None) -> Recipe:
@@ -32,16 +34,13 @@ def load(path: Path, variant: str | None = None, overrides: list[str] | None = N
     if variant is not None:
         if variant not in variants:
             raise DistilvecError(
-                f"{path}: no variant '{variant}'{_nearest(variant, variants)}. Its variants: {', '.join(variants) or 'none'}."
+                f"{path}: no variant '{variant}'{nearest(variant, variants)}. Its variants: {', '.join(variants) or 'none'}."
             )
         for key, value in variants[variant].items():
             set_key(tree, key, value)
         tree["name"] = f"{tree.get('name', path.stem)}-{variant}"
-    for text in overrides or []:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise DistilvecError(f"override '{text}' is not of the form key=value, for example train.epochs=3")
-        set_key(tree, key.strip(), read_value(value, key))
+    for key, value in read_overrides(overrides or []).items():
+        set_key(tree, key, value)
     recipe = validate(tree, origin=str(path))
     return resolve_paths(recipe, path.parent.resolve())
 
@@ -68,21 +67,40 @@ def read_tree(path: Path) -> dict[str, Any]:
     return tree
 
 
-def read_value(text: str, key: str) -> Any:
-    """One override's value, read as YAML."""
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise DistilvecError(f"[{key}] value {text!r} is not valid YAML: {error}") from None
+def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """`key=value` texts as values by dotted key, each value read as YAML."""
+    found = {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise DistilvecError(f"override '{text}' is not of the form key=value, for example train.epochs=3")
+        try:
+            found[key.strip()] = yaml.load(value, Loader=_Loader)
+        except yaml.YAMLError as error:
+            raise DistilvecError(f"[{key}] value {value!r} is not valid YAML: {error}") from None
+    return found
 
 
 def validate(tree: dict[str, Any], origin: str = "recipe") -> Recipe:
-    """Plain data to a Recipe; every problem in one DistilvecError."""
-    try:
-        return Recipe.model_validate(tree)
-    except ValidationError as error:
-        problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
-        raise DistilvecError(f"{origin}: the recipe does not hold together.\n{problems}") from None
+    """Plain data to a Recipe, its stages tried as well; every problem in one DistilvecError."""
+    recipe, problems = _try(tree)
+    if recipe is not None:
+        problems = [problem for stage in recipe.stages for problem in _try_stage(recipe, stage)[1]]
+    if recipe is None or problems:
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise DistilvecError(f"{origin}: the recipe does not hold together.\n{listed}")
+    return recipe
+
+
+def stage_recipes(recipe: Recipe) -> dict[str, Recipe]:
+    """Every stage of training by its name, as the recipe that holds in it; empty for a recipe without stages."""
+    found = {}
+    for stage in recipe.stages:
+        resolved, problems = _try_stage(recipe, stage)
+        if resolved is None:
+            raise DistilvecError("\n".join(problems))
+        found[stage.name] = resolved
+    return found
 
 
 def dump(recipe: Recipe) -> str:
@@ -132,17 +150,60 @@ def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
         raise DistilvecError(f"[{dotted}] cannot be set: items of a list are addressed by a number within it, from 0.") from None
 
 
-def _explain(problem: Any) -> str:
-    where = ".".join(str(part) for part in problem["loc"])
+def _try(tree: dict[str, Any], where: str = "") -> tuple[Recipe | None, list[str]]:
+    """The recipe, or what is wrong with it; `where` stands before every key."""
+    try:
+        return Recipe.model_validate(tree), []
+    except ValidationError as error:
+        return None, explain(error, where)
+
+
+def _try_stage(recipe: Recipe, stage: StageSection) -> tuple[Recipe | None, list[str]]:
+    """The recipe as it is in a stage, or what is wrong with the stage. Students are kept in the last one only."""
+    where, last = f"stages.{stage.name}.", stage.name == recipe.stages[-1].name
+    tree = recipe.model_dump(mode="json", exclude={"stages", "sweep"})
+    if not last:
+        tree["train"]["keep_students"] = None
+    problems = []
+    for key, value in stage.set.items():
+        if refusal := _refuse_in_stage(key, last):
+            problems.append(f"[{where}{key}] {refusal}")
+            continue
+        try:
+            set_key(tree, key, copy.deepcopy(value))
+        except DistilvecError as error:
+            problems.append(f"[{where}{str(error).removeprefix('[')}")
+    return (None, problems) if problems else _try(tree, where)
+
+
+def _refuse_in_stage(key: str, last: bool) -> str | None:
+    """Why a stage may not set this key, None if it may."""
+    sections: dict[str, type[Section]] = {"method": MethodSection, "train": TrainSection}
+    known = [f"{name}.{field}" for name, section in sections.items() for field in section.model_fields]
+    if "." not in key or key.split(".")[0] not in sections:
+        return f"a stage sets dotted keys under method and train only{nearest(key, known)}. Set it in the recipe, for all stages."
+    if key == "train.device":
+        return "all stages run on one device. Set train.device in the recipe."
+    if key == "train.keep_students" and not last:
+        return "students are kept in the last stage only. Set it there, or in the recipe."
+    return None
+
+
+def explain(error: ValidationError, before: str = "", section: type[Section] = Recipe) -> list[str]:
+    """Every problem that pydantic found in a recipe, or in a `section` of it; `before` stands before every key."""
+    return [_explain(problem, before, section) for problem in error.errors()]
+
+
+def _explain(problem: Any, before: str, section: type[Section]) -> str:
+    where = before + ".".join(str(part) for part in problem["loc"])
     if problem["type"] != "extra_forbidden":
         found = "" if problem["type"] in ("missing", "value_error") else f"; found {problem['input']!r}"
         return f"[{where}] {problem['msg'].removeprefix('Value error, ')}{found}"
-    known = _known_keys(problem["loc"][:-1])
-    return f"[{where}] unknown key{_nearest(str(problem['loc'][-1]), known)}. Known here: {', '.join(known)}."
+    known = _known_keys(problem["loc"][:-1], section)
+    return f"[{where}] unknown key{nearest(str(problem['loc'][-1]), known)}. Known here: {', '.join(known)}."
 
 
-def _known_keys(location: tuple[Any, ...]) -> list[str]:
-    section: Any = Recipe
+def _known_keys(location: tuple[Any, ...], section: Any) -> list[str]:
     for part in location:
         if isinstance(part, str):
             annotation = section.model_fields[part].annotation
@@ -150,11 +211,6 @@ def _known_keys(location: tuple[Any, ...]) -> list[str]:
             section = next(c for c in candidates if isinstance(c, type) and issubclass(c, Section))
     keys = list(section.model_fields)
     return [*keys, "variants"] if section is Recipe else keys
-
-
-def _nearest(name: str, known: Any) -> str:
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{match[0]}'?" if match else ""
 
 
 def resolve_paths(recipe: Recipe, folder: Path) -> Recipe:

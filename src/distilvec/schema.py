@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Role = Literal["query", "document"]
 MOST_MEMBERS = 1000  # of a sweep
@@ -51,11 +51,12 @@ class StudentSection(Section):
     tokenizer: str | None = Field(None, description="only with 'config': folder or hub id of the tokenizer")
     revision: str | None = None
     layers: int | list[int] | None = Field(None, description="keep these layers (0 is the first); a number keeps that many, evenly spread")
+    reinitialize: int | None = Field(None, gt=0, description="the last so many of the layers kept start from fresh random weights, by seed")
     pooling: Literal["mean", "cls", "lasttoken"] = "mean"
     max_length: int | None = Field(None, gt=0, description="tokens; the smaller of student's and teacher's limit by default")
     dropout: float | None = Field(None, ge=0, lt=1, description="replaces every dropout rate of the backbone")
     dense: Literal["auto", "always"] = Field(
-        "auto", description="'auto' adds the linear layer to the teacher's width only where the widths differ"
+        "auto", description="'auto' adds the linear layer to the teacher's width where the widths differ and the method needs it"
     )
     trust_remote_code: bool = False
 
@@ -143,6 +144,36 @@ class ScheduleSection(Section):
     warmup: float = Field(0.0, ge=0, description="steps if at least 1, else a share of all steps; not for 'cycles'")
 
 
+class UpdateSection(Section):
+    """How a step changes the weights (train/update.py): at once, or with the gradient found uphill (SAM, ASAM, DISAM)."""
+
+    name: Literal["plain", "sam", "asam", "disam"] = "plain"
+    rho: float | None = Field(None, gt=0, description="how far uphill; by default 0.05, for disam 0.01. Not for 'plain'")
+    eta: float | None = Field(
+        None, ge=0, description="'asam' only: scale by |w| + eta, and only parameters called 'weight'; by default all by |w|"
+    )
+    every: int = Field(1, gt=0, description="go uphill in every so many steps only; the others are plain")
+    replay_dropout: bool = Field(False, description="the second pass sees the dropout masks of the first")
+    variance: float = Field(0.1, ge=0, description="'disam' only: the weight of the variance of the sources' losses")
+
+    @property
+    def radius(self) -> float:
+        """rho, or what it is by default."""
+        return self.rho if self.rho is not None else 0.01 if self.name == "disam" else 0.05
+
+    @property
+    def label(self) -> str:
+        """In words, for records: "asam (rho 0.05)"."""
+        if self.name == "plain":
+            return self.name
+        parts = [f"rho {self.radius:g}"]
+        parts += [f"eta {self.eta:g}"] if self.name == "asam" and self.eta is not None else []
+        parts += [f"variance {self.variance:g}"] if self.name == "disam" else []
+        parts += [f"every {self.every} steps"] if self.every > 1 else []
+        parts += ["dropout replayed"] if self.replay_dropout else []
+        return f"{self.name} ({', '.join(parts)})"
+
+
 class TrainSection(Section):
     """How the student is trained. Names follow Hugging Face's training arguments where one exists."""
 
@@ -159,11 +190,14 @@ class TrainSection(Section):
     learning_rate_factors: dict[str, float] = Field(
         default_factory=dict, description="multiplies the rate of parameters whose name starts so"
     )
+    trainable: list[str] | None = Field(
+        None, min_length=1, description="train only parameters whose name starts so (encoder.model.2 is the linear layer); all by default"
+    )
     schedule: ScheduleSection = ScheduleSection()
     weight_decay: float = Field(0.01, ge=0)
     betas: tuple[float, float] = (0.9, 0.999)
     max_grad_norm: float | None = Field(None, gt=0)
-    update: Literal["plain"] = "plain"
+    update: UpdateSection = UpdateSection()
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="'auto' takes bf16 autocast where the hardware has it")
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     gradient_checkpointing: bool = False
@@ -176,8 +210,17 @@ class TrainSection(Section):
     trackers: list[Literal["tensorboard", "trackio", "wandb"]] = Field(default_factory=list)
 
 
+class StageSection(Section):
+    """One stage of training: the recipe with some keys set anew, begun where the stage before it ended."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$", description="short; names the stage's folder")
+    set: dict[str, Any] = Field(default_factory=dict, description="dotted keys under method and train, with their values in this stage")
+
+
 Part = Literal["agreement", "compression", "margin", "speed", "projections"]
 PARTS: tuple[Part, ...] = ("agreement", "compression", "margin", "speed", "projections")
+Column = Literal["teacher", "untrained", "student", "asymmetric"]
+COLUMNS: tuple[Column, ...] = ("teacher", "untrained", "student", "asymmetric")
 
 
 class EvaluationSection(Section):
@@ -187,6 +230,7 @@ class EvaluationSection(Section):
     builtin: Literal["python-docstrings"] | None = None
     batch_tokens: int = Field(4096, gt=0)
     parts: list[Part] = Field(list(PARTS), description="parts of the report beside the scores")
+    columns: list[Column] = Field(list(COLUMNS), min_length=1, description="models that are scored, where there are such")
     every_classification: bool = Field(
         False, description="score classification also at every width, precision and kept student (a classifier is fitted each time)"
     )
@@ -237,5 +281,17 @@ class Recipe(Section):
     cache: CacheSection = CacheSection()
     method: MethodSection
     train: TrainSection = TrainSection()
+    stages: list[StageSection] = Field(default_factory=list, description="training in several stages, one after another")
     evaluation: EvaluationSection = EvaluationSection()
     sweep: SweepSection | None = Field(None, description="many runs of this recipe, one for each combination")
+
+    @field_validator("stages")
+    @classmethod
+    def stages_hold_together(cls, stages: list[StageSection]) -> list[StageSection]:
+        """Refuse a single stage and a name that stands twice (also where upper and lower case are the same to the disk)."""
+        if len(stages) == 1:
+            raise ValueError("one stage is no stage: give at least two, or set its keys in the recipe itself")
+        names = [stage.name.casefold() for stage in stages]
+        if again := [stage.name for stage in stages if names.count(stage.name.casefold()) > 1]:
+            raise ValueError(f"two stages are called '{again[0]}'; give each a name of its own")
+        return stages

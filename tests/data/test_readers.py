@@ -129,7 +129,7 @@ def test_column_and_where(tmp_path):
     for file in (path, tmp_path / "a.parquet"):
         assert read(file, column="body", where={"lang": ["en", "de"], "label": 1}) == ["en1", "de1"]
         assert read(file, column=["body", "lang"], where={"lang": "tr", "label": "0"}) == ["tr0", "tr"]
-    refused("corpus.sources.3.where", "langs", "lang", "Did you mean", path=path, position=3, column="body", where={"langs": "en"})
+    refused("corpus.sources.3.where", "langs", "lang", "did you mean", path=path, position=3, column="body", where={"langs": "en"})
     refused("corpus.sources.0.column", "bodi", "'body'", path=path, column="bodi")
 
 
@@ -179,11 +179,11 @@ def test_broken_rows_are_named(tmp_path):
     path.write_text('{"text": "a"}\n["b"]\n')
     refused("line 2", "expected an object", "list", path=path)
     path.write_text('{"text": "a"}\n{"txt": "b"}\n')
-    refused("line 2", "no 'text'", "Did you mean", path=path)
+    refused("line 2", "no 'text'", "did you mean", path=path)
     path.write_text('{"text": "a"}\n{"text": 5}\n')
     refused("line 2", "'text' holds int", path=path)
     path.write_text('{"body": "a", "texts": "b"}\n')
-    refused("corpus.sources.0.column", "found: body, texts", "Is it 'texts'?", path=path)
+    refused("corpus.sources.0.column", "found: body, texts", "did you mean 'texts'", path=path)
     numbers = tmp_path / "numbers.parquet"
     pq.write_table(pa.table({"text": [["a"], ["b"]]}), numbers)
     refused("row 1", "'text' holds list", path=numbers)

@@ -15,6 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 from distilvec.errors import DistilvecError
 from distilvec.schema import StudentSection
 from distilvec.students.build import TeacherFacts, build_student, position_limit
+from distilvec.students.layers import layer_list
 
 TEACHER = TeacherFacts(width=48, normalized=True, max_length=64, prompts={"query": "query: ", "document": ""})
 
@@ -93,6 +94,31 @@ def test_seed(folders: dict[str, Path]) -> None:
     first, again, other = weight(1), weight(1), weight(2)
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_last_layers_start_afresh(name: str, folders: dict[str, Path]) -> None:
+    def layers(seed: int, fresh: int | None) -> list[torch.nn.Module]:
+        section = StudentSection(model=str(folders[name]), layers=3, reinitialize=fresh)
+        return list(layer_list(build_student(section, TEACHER, seed)[0].auto_model)[1])
+
+    def matrices(layer: torch.nn.Module) -> torch.Tensor:
+        return torch.cat([value.flatten() for value in layer.parameters() if value.ndim == 2])
+
+    kept, one, again, other = layers(0, None), layers(1, 2), layers(1, 2), layers(2, 2)
+    assert torch.equal(matrices(kept[0]), matrices(one[0])) and torch.equal(matrices(kept[0]), matrices(other[0]))
+    for number in (1, 2):
+        fresh = matrices(one[number])
+        assert torch.equal(fresh, matrices(again[number])) and not torch.equal(fresh, matrices(other[number]))
+        assert torch.corrcoef(torch.stack([fresh, matrices(kept[number])]))[0, 1].abs() < 0.05
+        assert 0.2 < fresh.std() < 0.4, "drawn by the backbone's own initialiser, whose standard deviation is 0.3"
+
+
+def test_no_more_fresh_layers_than_there_are(folders: dict[str, Path]) -> None:
+    with pytest.raises(DistilvecError, match=r"\[student.reinitialize\] found 3; the student has 2 layers"):
+        build_student(StudentSection(model=str(folders["bert"]), layers=2, reinitialize=3), TEACHER, seed=0)
+    whole = build_student(StudentSection(model=str(folders["bert"]), reinitialize=4), TEACHER, seed=0)
+    assert np.isfinite(whole.encode(TEXTS)).all()
 
 
 @pytest.mark.parametrize("name", ["bert", "distilbert", "modernbert", "qwen3", "gemma3"])
@@ -212,3 +238,10 @@ def test_tokenizer_of_another_model(tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match=r"\[student.tokenizer\]"):
         build_student(StudentSection(model=str(folder)), TEACHER, seed=0)
     assert len(wordpiece()) <= 200
+
+
+@pytest.mark.parametrize(("dense", "expected"), [("auto", 32), ("always", 48)])
+def test_a_student_in_a_space_of_its_own_keeps_its_width(dense: str, expected: int, folders: dict[str, Path]) -> None:
+    section = StudentSection(model=str(folders["bert"]), dense=dense)
+    assert build_student(section, TEACHER, seed=0, compatible=False).get_embedding_dimension() == expected
+    assert build_student(section, TEACHER, seed=0).get_embedding_dimension() == 48

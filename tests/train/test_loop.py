@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,39 @@ def test_interrupted_equals_uninterrupted(tiny_recipe, tmp_path):
     keys = ("step", "train/loss", "eval/distance")
     first, second = ([{k: line.get(k) for k in keys} for line in read_metrics(f / "metrics.jsonl")] for f in (tmp_path / "whole", parts))
     assert [line for line in first if line["eval/distance"]] == [line for line in second if line["eval/distance"]]
+
+
+def test_kept_students_are_the_same_after_an_interruption(tiny_recipe, tmp_path):
+    recipe = tiny_recipe(train__epochs=2, train__keep_students=4)
+
+    def train(folder: Path, stop: int | None = None) -> dict[str, bytes]:
+        run = Run(recipe, folder)
+        if stop is not None:
+            with pytest.MonkeyPatch.context() as patch:
+                step = Loop._step
+
+                def stopping(loop, batches, index):
+                    step(loop, batches, index)
+                    loop.stop_asked = loop.state.step + 1 >= stop
+
+                patch.setattr(Loop, "_step", stopping)
+                with pytest.raises(DistilvecError, match="stopped at step"):
+                    run.train()
+        Run(recipe, folder).train()
+        return {path.parent.name: path.read_bytes() for path in sorted((folder / "students").glob("*/model.safetensors"))}
+
+    whole = train(tmp_path / "whole")
+    assert len(whole) == 4 and len(set(whole.values())) == 4
+    assert train(tmp_path / "parts", stop=7) == whole
+
+
+def test_the_last_student_is_kept_after_a_kill_behind_the_last_checkpoint(tiny_recipe, tmp_path):
+    Run(tiny_recipe(), tmp_path / "run").train()
+    weights_file = tmp_path / "run" / "last" / "model.safetensors"
+    before = weights_file.read_bytes()
+    shutil.rmtree(weights_file.parent)
+    Run(tiny_recipe(), tmp_path / "run").train()
+    assert weights_file.read_bytes() == before
 
 
 def test_accumulation_gives_the_gradients_of_one_large_batch(tiny_recipe, tmp_path):

@@ -7,7 +7,6 @@ corpora. Nothing is read whole: lines stream, Parquet comes by record batch.
 from __future__ import annotations
 
 import csv
-import difflib
 import gzip
 import json
 import zlib
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from distilvec.data import docstrings
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, nearest
 from distilvec.schema import SourceSection
 
 Row = Mapping[str, Any]
@@ -89,10 +88,10 @@ def text_columns(names: Iterable[str], source: SourceSection, position: int, pla
     group = next((group for group in COLUMNS if all(column in names for column in group)), None)
     if group is None:
         known = ", ".join("+".join(group) for group in COLUMNS)
-        nearest = next((f" Is it '{near[0]}'?" for name in ("text", "sentence") if (near := difflib.get_close_matches(name, names, 1))), "")
+        guess = next((hint for name in ("text", "sentence") if (hint := nearest(name, names))), ".")
         raise DistilvecError(
             f"[corpus.sources.{position}.column] {place} has no column of texts that is known by name ({known}); "
-            f"found: {', '.join(names) or 'none'}. Name the right one with 'column'.{nearest}"
+            f"found: {', '.join(names) or 'none'}. Name the right one with 'column'{guess}"
         )
     return [source.role] if group == ["query"] and source.role in names else group
 
@@ -128,8 +127,7 @@ def _blank(text: Any) -> bool:
 
 
 def _found(wanted: str, names: list[str]) -> str:
-    nearest = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
-    return f"found: {', '.join(names) or 'none'}." + (f" Did you mean '{nearest[0]}'?" if nearest else "")
+    return f"found: {', '.join(names) or 'none'}{nearest(wanted, names) or '.'}"
 
 
 def _extension(path: Path) -> str:

@@ -81,7 +81,7 @@ def build_tokens(
             f"Give at least {special + 1}."
         )
     copy = _plain_copy(tokenizer)
-    mark = fingerprint(FORMAT, corpus.fingerprint, len(corpus), max_length, _padding(tokenizer), _identity(tokenizer, copy))
+    mark = fingerprint(FORMAT, corpus.fingerprint, len(corpus), max_length, _padding(tokenizer), tokenizer_hash(tokenizer))
     if read_meta(folder, mark) is not None:
         with contextlib.suppress(OSError, ValueError, KeyError):  # damaged: built anew
             return TokenStore(folder)
@@ -164,8 +164,9 @@ def _slow_encoder(tokenizer: PreTrainedTokenizerBase, max_length: int) -> Encode
     return encode
 
 
-def _identity(tokenizer: PreTrainedTokenizerBase, copy: Tokenizer | None) -> str:
-    """A hash of everything that turns text into ids."""
+def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A hash of everything that turns text into ids, the same after saving and loading; limits and padding of a call do not count."""
+    copy = _plain_copy(tokenizer)
     content: Any = copy.to_str() if copy else json.dumps([type(tokenizer).__name__, tokenizer.get_vocab(), repr(tokenizer)], sort_keys=True)
     return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 

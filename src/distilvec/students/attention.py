@@ -64,7 +64,7 @@ def attention_weights(
         tokens = scores.shape[-1]
         mask = torch.ones(tokens, tokens, dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
-        if mask.dtype == torch.bool:  # added, not filled in: masked_fill takes ten times as long on a processor
+        if mask.dtype == torch.bool:  # added, not filled in: masked_fill is much slower on a processor
             lowest = torch.finfo(scores.dtype).min
             mask = torch.zeros((), dtype=scores.dtype, device=mask.device).where(mask, lowest)
         scores = scores.add_(mask)

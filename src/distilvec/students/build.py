@@ -7,7 +7,6 @@ the widths differ) -> normalisation (where the teacher normalises): stock module
 from __future__ import annotations
 
 import copy
-import difflib
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,9 +20,9 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, nearest
 from distilvec.schema import Role, StudentSection
-from distilvec.students.layers import choose_layers, cut_layers, rebuild
+from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
 from distilvec.teachers.local import resolve_model
 
 ROLES: tuple[Role, ...] = ("query", "document")
@@ -47,12 +46,12 @@ class TeacherFacts:
     revision: str | None = None
 
 
-def build_student(section: StudentSection, teacher: TeacherFacts, seed: int) -> SentenceTransformer:
+def build_student(section: StudentSection, teacher: TeacherFacts, seed: int, compatible: bool = True) -> SentenceTransformer:
     """The untrained student, in fp32 on the CPU.
 
-    Weights that do not come from a checkpoint (a fresh backbone, the linear layer: torch's own initialisation) are drawn
-    from `seed`; torch's global generator is left as it was. The student has its own tokenizer, the teacher's prompts and
-    cosine similarity.
+    Weights that do not come from a checkpoint (a fresh backbone, fresh layers, the linear layer: torch's own initialisation)
+    are drawn from `seed`; torch's global generator is left as it was. The student has its own tokenizer, the teacher's
+    prompts and cosine similarity. One that is not `compatible` has a space of its own and so no linear layer to the teacher's.
     Errors: DistilvecError for a model that cannot be found or read, layers or a length it does not have, a tokenizer
     that does not fit.
     """
@@ -63,6 +62,8 @@ def build_student(section: StudentSection, teacher: TeacherFacts, seed: int) -> 
         if section.layers is not None:
             total = backbone.config.get_text_config().num_hidden_layers
             backbone = cut_layers(backbone, choose_layers(section.layers, total))
+        if section.reinitialize is not None:
+            reinitialize_layers(backbone, section.reinitialize)
         if section.dropout is not None:
             backbone = with_dropout(backbone, section.dropout)
         transformer.model = backbone
@@ -70,7 +71,7 @@ def build_student(section: StudentSection, teacher: TeacherFacts, seed: int) -> 
         transformer.max_seq_length = choose_length(section.max_length, transformer, teacher)
         width = backbone.config.get_text_config().hidden_size
         modules = [transformer, Pooling(width, section.pooling)]
-        if section.dense == "always" or width != teacher.width:
+        if section.dense == "always" or (compatible and width != teacher.width):
             modules.append(Dense(width, teacher.width, bias=False, activation_function=nn.Identity()))
         if teacher.normalized:
             modules.append(Normalize())
@@ -138,9 +139,7 @@ def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
     names = {*known.to_dict(), *known.attribute_map, *EARLIER}
     for name in settings:
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else "."
-            raise DistilvecError(f"[student.config.{name}] {kind} has no such setting{hint}")
+            raise DistilvecError(f"[student.config.{name}] {kind} has no such setting{nearest(name, names) or '.'}")
     own = {"vocab_size": len(tokenizer), **_special_tokens(tokenizer, names)}
     try:
         config = AutoConfig.for_model(**{**own, **settings})

@@ -6,16 +6,18 @@ into sentence-transformers' modules; tests pin it for the supported versions.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
-from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.batch import Encoded, LayerPooling, TextBatch, Wants
 from distilvec.errors import DistilvecError
 from distilvec.students.attention import install_attention, recording
 from distilvec.students.dropout import install_fast_dropout
+from distilvec.students.pooling import KINDS, Pool, full_precision, pool_states, pooling_inputs, pooling_weights
 
 
 class Encoder(nn.Module):
@@ -40,29 +42,30 @@ class Encoder(nn.Module):
 
     def forward(self, batch: TextBatch, wants: Wants) -> Encoded:
         """Run the backbone once (twice the rows where a second view is wanted) and keep what is wanted."""
-        tokens = batch.tokens
+        rows, mask, tokens = len(batch), batch.mask, batch.tokens
         if wants.second_view:
+            mask = torch.cat([mask, mask])
             tokens = {name: torch.cat([value, value]) for name, value in tokens.items()}
         attention_layers = tuple(self._layer(number) for number in wants.attention_layers)
-        need_hidden = bool(wants.pooled_layers or wants.hidden_layers)
-        with recording(attention_layers) as maps:
-            output = self.backbone(**tokens, output_hidden_states=need_hidden, return_dict=True)
-        rows, mask = len(batch), batch.mask
-        hidden = output.hidden_states if need_hidden else ()
-        pooled = {number: self._pool(hidden[self._layer(number)][:rows], mask) for number in wants.pooled_layers}
+        pooled_layers = {number: self._layer(number) for number in wants.pooled_layers}
+        pool = self._pooling(wants.layer_pooling, mask) if pooled_layers else None
+        with recording(attention_layers) as maps, pooling_inputs(self.backbone, {*pooled_layers.values()} - {self.layers}, pool) as pooled:
+            output = self.backbone(**tokens, output_hidden_states=bool(wants.hidden_layers), return_dict=True)
+        if pool is not None and self.layers in pooled_layers.values():
+            pooled[self.layers] = pool(output.last_hidden_state)  # after the final norm, where there is one
+        hidden = output.hidden_states if wants.hidden_layers else ()
         embedding = pre_dense = second = None
         if wants.embedding or wants.pre_dense or wants.second_view:
-            full_mask = torch.cat([mask, mask]) if wants.second_view else mask
-            pre_dense, embedding = self._head(output.last_hidden_state, full_mask)
+            pre_dense, embedding = self._head(output.last_hidden_state, mask)
             second = embedding[rows:] if wants.second_view else None
         return Encoded(
             embedding=embedding[:rows] if embedding is not None and wants.embedding else None,
             pre_dense=pre_dense[:rows] if pre_dense is not None and wants.pre_dense else None,
-            pooled_layers=pooled,
+            pooled_layers={number: pooled[layer][:rows] for number, layer in pooled_layers.items()},
             hidden_layers={number: hidden[self._layer(number)][:rows] for number in wants.hidden_layers},
             attentions={asked: maps[number][:rows] for asked, number in zip(wants.attention_layers, attention_layers, strict=True)},
             second_view=second,
-            mask=mask,
+            mask=mask[:rows],
         )
 
     def _layer(self, number: int) -> int:
@@ -75,7 +78,7 @@ class Encoder(nn.Module):
     def _head(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The modules after the backbone in fp32: (pooled vector before the first Dense, embedding)."""
         with torch.autocast(states.device.type, enabled=False):
-            features: dict[str, Any] = {"token_embeddings": states.float(), "attention_mask": mask.to(torch.int64)}
+            features: dict[str, Any] = {"token_embeddings": full_precision(states), "attention_mask": mask.to(torch.int64)}
             pre_dense = None
             for module in list(self.model)[1:]:
                 if pre_dense is None and type(module).__name__ == "Dense":
@@ -84,8 +87,17 @@ class Encoder(nn.Module):
         embedding = features["sentence_embedding"]
         return embedding if pre_dense is None else pre_dense, embedding
 
-    def _pool(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Hidden states [batch, tokens, inner] pooled as the model pools its last layer."""
-        features = {"token_embeddings": states.float(), "attention_mask": mask.to(torch.int64)}
-        vector: Tensor = list(self.model)[1](features)["sentence_embedding"]
-        return vector
+    def _pooling(self, kind: LayerPooling, mask: Tensor) -> Pool:
+        """A function that pools hidden states [batch, tokens, inner]."""
+        module = list(self.model)[1]
+        if kind == "own":
+            kind = getattr(module, "pooling_mode", "own")
+        if kind in KINDS:
+            return partial(pool_states, weights=pooling_weights(mask, kind))
+
+        def pool(states: Tensor) -> Tensor:
+            features = {"token_embeddings": full_precision(states), "attention_mask": mask.to(torch.int64)}
+            vector: Tensor = module(features)["sentence_embedding"]
+            return vector
+
+        return pool

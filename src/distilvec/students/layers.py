@@ -67,6 +67,21 @@ def cut_layers(model: PreTrainedModel, keep: list[int]) -> PreTrainedModel:
     return rebuild(model, cut_config(model.config, keep), weights)
 
 
+def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
+    """Give the last `count` layers the fresh random weights that the backbone's own initialiser draws, in place.
+
+    The weights come from torch's current generator. Errors: DistilvecError for more layers than there are.
+    """
+    path, layers = layer_list(model)
+    if count > len(layers):
+        raise DistilvecError(
+            f"[student.reinitialize] found {count}; the student has {len(layers)} layers, so give a number from 1 to {len(layers)}."
+        )
+    fresh = type(model)(model.config).get_submodule(path)
+    for layer, drawn in list(zip(layers, fresh.children(), strict=True))[-count:]:
+        layer.load_state_dict(drawn.state_dict())
+
+
 def layer_list(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     """The dotted name and the list of a backbone's layers: the shallowest ModuleList as long as its config says."""
     total = model.config.get_text_config().num_hidden_layers

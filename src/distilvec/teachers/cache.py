@@ -50,7 +50,7 @@ _OPEN_FILES = 128
 class TeacherCache:
     """Vectors of texts on disk; made by `create_or_open`, or opened from its folder. Positions count rows from 0.
 
-    Reading copies the rows that are asked for and nothing else; in memory are the keys (24 bytes a row). Any number of
+    Reading copies the rows that are asked for and nothing else; in memory are the keys (20 bytes a row). Any number of
     processes may read while one writes; a reader sees the shards that were there when it opened.
     """
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
+from distilvec.objective import Objective
 from distilvec.train.optimizer import load_optimizer_tensors, optimizer_tensors
 
 
@@ -31,6 +32,11 @@ class Progress:
     best_distance: float = float("inf")
     best_epoch: int = -1
     finished: bool = False
+
+
+def checkpoint_file(folder: Path) -> Path:
+    """The file a killed run or stage in this folder resumes from."""
+    return folder / "checkpoint" / "state.safetensors"
 
 
 def save_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: Progress, fingerprint: str) -> None:
@@ -58,7 +64,22 @@ def save_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
 
 
 def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, fingerprint: str) -> Progress | None:
-    """Restore what `save_checkpoint` wrote, or None where there is none.
+    """Restore what `save_checkpoint` wrote, or None where there is none; errors as `read_checkpoint`."""
+    found = read_checkpoint(path, fingerprint)
+    if found is None:
+        return None
+    tensors, state = found
+    module.load_state_dict({name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")})
+    load_optimizer_tensors(
+        optimizer, module, {name.removeprefix("optimizer/"): t for name, t in tensors.items() if name.startswith("optimizer/")}
+    )
+    return state
+
+
+def read_checkpoint(
+    path: Path, fingerprint: str, parts: tuple[str, ...] = ("model/", "optimizer/")
+) -> tuple[dict[str, Tensor], Progress] | None:
+    """The tensors of a checkpoint whose names start so, with its progress; None where there is none.
 
     Errors: DistilvecError if the file is damaged or belongs to another recipe.
     """
@@ -67,12 +88,44 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata()
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(parts)}  # noqa: SIM118
     except SafetensorError as error:
         raise DistilvecError(f"{path} is damaged ({error}). Delete it to start training again from step 0.") from None
     if metadata.get("fingerprint") != fingerprint:
         raise DistilvecError(f"{path} belongs to another recipe or other data. Choose another folder (--out) or start over (--restart).")
-    module.load_state_dict({name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")})
-    state = {name.removeprefix("optimizer/"): t for name, t in tensors.items() if name.startswith("optimizer/")}
-    load_optimizer_tensors(optimizer, module, state)
-    return Progress(**json.loads(metadata["progress"]))
+    return tensors, Progress(**json.loads(metadata["progress"]))
+
+
+def objective_file(student: Path) -> Path:
+    """Where the objective's parameters are kept that were trained with the student in this folder: beside it, not in what ships."""
+    return student.with_name(f"{student.name}.objective.safetensors")
+
+
+def save_objective(path: Path, objective: Objective) -> None:
+    """Write the objective's own parameters and buffers, which ship with no student; an objective without any leaves no file."""
+    contents = {name: value.detach().contiguous().cpu() for name, value in objective.state_dict().items()}
+    if not contents:
+        path.unlink(missing_ok=True)
+        return
+    temporary = path.with_suffix(".tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(contents, temporary)
+    temporary.replace(path)
+
+
+def load_objective(path: Path, objective: Objective) -> None:
+    """Restore what `save_objective` wrote; DistilvecError if the objective has parameters and the file is missing or does not fit."""
+    if not objective.state_dict():
+        return
+    if not path.exists():
+        raise DistilvecError(
+            f"{path} is missing: {type(objective).__name__} has parameters of its own, and this run kept its students without them. "
+            "Train it again (--restart) to have them kept."
+        )
+    try:
+        objective.load_state_dict(load_file(path))
+    except (SafetensorError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DistilvecError(
+            f"{path} does not hold the parameters of {type(objective).__name__} ({reason}). Train again (--restart)."
+        ) from None

@@ -6,45 +6,55 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from torch import Tensor, nn
+from torch import nn
 
-from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.batch import Encoded, TextBatch
 from distilvec.data.batches import Batches, epoch_batches
 from distilvec.device import fast_bf16, keep_memory, pick_device, processes, warn_slow_bf16
 from distilvec.errors import DistilvecError
-from distilvec.losses.distance import distances
-from distilvec.objective import Objective, Terms, total
-from distilvec.progress import Advance, progress
+from distilvec.objective import Objective, Terms
+from distilvec.progress import Advance, progress, say
 from distilvec.schema import TrainSection
 from distilvec.students.encoder import Encoder
-from distilvec.train.checkpoint import Progress, load_checkpoint, save_checkpoint
+from distilvec.train.checkpoint import Progress, checkpoint_file, load_checkpoint, save_checkpoint
+from distilvec.train.collapse import CollapseWatch, Sight, take_sight
 from distilvec.train.data import TrainingData
+from distilvec.train.held_out import held_out_distance
 from distilvec.train.metrics import MetricsLog
-from distilvec.train.optimizer import build_optimizer, set_learning_rate
+from distilvec.train.optimizer import build_optimizer, freeze_others, set_learning_rate
+from distilvec.train.passes import Passes
 from distilvec.train.schedule import build_schedule
-from distilvec.train.update import UPDATES
+from distilvec.train.update import build_update
+from distilvec.train.window import Window
 
 
 class Distillation(nn.Module):
-    """Student and objective in one module, so optimiser, DDP and checkpoints need no special case."""
+    """Student and objective in one module, so optimiser, DDP and checkpoints need no special case.
+
+    Where `watched` is set, the next micro-batch is kept in `sight`.
+    """
 
     def __init__(self, encoder: Encoder, objective: Objective) -> None:
         super().__init__()
         self.encoder = encoder
         self.objective = objective
+        self.watched = False
+        self.sight: Sight | None = None
 
     def forward(self, batch: TextBatch, teacher: Encoded) -> Terms:
         """The objective's terms; the student runs under autocast, the objective always in fp32."""
         student = self.encoder(batch, self.objective.student_wants)
         with torch.autocast(batch.rows.device.type, enabled=False):
             terms: Terms = self.objective(batch, student, teacher)
+        if self.watched:
+            self.sight, self.watched = take_sight(batch, student, teacher), False
         return terms
 
 
@@ -77,8 +87,9 @@ class Loop:
         if train.compile:
             encoder.backbone.compile(dynamic=True)
         self.module = Distillation(encoder, objective).to(self.device)
+        freeze_others(self.module, train)
         self.optimizer = build_optimizer(self.module, train)
-        self.update = UPDATES[train.update](self.optimizer, self.module, train.max_grad_norm)
+        self.update = build_update(train.update, self.optimizer, self.module, train.max_grad_norm)
         self.state = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint) or Progress()
         self.wrapped = self.accelerator.prepare_model(self.module)
         self.micro_batches_a_step = train.gradient_accumulation_steps * self.accelerator.num_processes
@@ -91,7 +102,7 @@ class Loop:
     @property
     def checkpoint(self) -> Path:
         """The file a killed run resumes from."""
-        return self.folder / "checkpoint" / "state.safetensors"
+        return checkpoint_file(self.folder)
 
     def describe_machine(self) -> str:
         """Device, number of processes and precision in words."""
@@ -108,6 +119,8 @@ class Loop:
         state = self.state
         self.metrics = MetricsLog(self.folder / "metrics.jsonl", state.step, self.accelerator)
         self.window = Window()
+        encoder, wants = self.module.encoder, self.module.objective.student_wants
+        self.collapse = CollapseWatch(str(encoder.model[1].pooling_mode), wants.layer_pooling, self.metrics.warned)
         with self._interruptible(), progress("training", self.total_steps, "steps", done=state.step) as advance:
             if state.step == 0:
                 self._validate()
@@ -127,7 +140,7 @@ class Loop:
             self._step(batches, index)
             state.seconds += time.monotonic() - began
             state.step, state.step_in_epoch = state.step + 1, index + 1
-            if state.step % self.train.logging_steps == 0 or state.step == self.total_steps:
+            if self._log_due(state.step):
                 self._log()
             advance(state.step, self.window.note)
             if state.step >= self.total_steps or index + 1 == steps:
@@ -148,27 +161,13 @@ class Loop:
         rate = self.schedule(state.step, state.epoch)
         set_learning_rate(self.optimizer, rate)
         groups = [batches[i] for i in self._mine(index, len(batches))]
-        rows = sum(len(group) for group in groups)
-        processes = self.accelerator.num_processes
-
-        def gradients() -> Terms:
-            found: list[Terms] = []
-            for number, group in enumerate(groups):
-                batch = self.data.batch(group).to(self.device)
-                teacher = self.data.teacher.signals(batch)
-                last = number == len(groups) - 1
-                seed_step(self.train.seed, state.step, number, self.accelerator.process_index)
-                with nullcontext() if last else self.accelerator.no_sync(self.wrapped), self.accelerator.autocast():
-                    terms = self.wrapped(batch, teacher)
-                    loss = total(terms, self.module.objective.weights) * (len(group) / rows)
-                self.accelerator.backward(loss)
-                found.append({name: values.detach() for name, values in terms.items()})
-                state.tokens += int(self.data.tokens.lengths[group].sum()) * processes
-            return {name: torch.cat([terms[name] for terms in found]) for name in found[0]}
-
+        passes = Passes(self.wrapped, self.module.objective, self.data, self.accelerator, groups, self.train.seed, state.step)
         self.module.train()
-        terms = self.update.step(gradients)
-        state.texts += rows * processes
+        self.module.watched = self._log_due(state.step + 1)
+        terms = self.update.step(passes, state.step)
+        rows, processes = np.concatenate(groups), self.accelerator.num_processes
+        state.texts += len(rows) * processes
+        state.tokens += int(self.data.tokens.lengths[rows].sum()) * processes
         self.window.add(terms, rate)
 
     def _mine(self, index: int, count: int) -> list[int]:
@@ -193,6 +192,9 @@ class Loop:
 
     # -- what is written down ----------------------------------------------------------------------------------------
 
+    def _log_due(self, step: int) -> bool:
+        return step % self.train.logging_steps == 0 or step == self.total_steps
+
     def _log(self) -> None:
         state, means = self.state, self.window.means(self.module.objective.weights)
         if not np.isfinite(means["loss"]):
@@ -207,16 +209,23 @@ class Loop:
             "train__tokens_per_second": (state.tokens - self.window.tokens) / max(seconds, 1e-9),
         }
         epoch = state.epoch + state.step_in_epoch / self.steps_an_epoch
-        self.metrics.write(state.step, epoch, **{f"train__{k}": v for k, v in means.items()}, **speed)
+        figures, warning = self.collapse.judge(self.module.sight)
+        self.module.sight = None
+        self.metrics.write(state.step, epoch, **{f"train__{k}": v for k, v in (means | figures).items()}, **speed)
+        if warning:
+            say(f"step {state.step:,}: {warning}")
+            self.metrics.warn(state.step, epoch, warning)
         self.window.restart(state, note=f"loss {means['loss']:.4f}, {speed['train__texts_per_second']:,.0f} texts/s")
 
     def _validate(self) -> None:
         """Distance to the teacher on the held-out rows: the number to watch."""
-        state, found = self.state, held_out_distance(self.module.encoder, self.data, self.accelerator, self.train.batch_size)
+        state, compatible = self.state, self.module.objective.compatible
+        found = held_out_distance(self.module.encoder, self.data, self.accelerator, self.train.batch_size, compatible)
+        watched = found["distance" if compatible else "similarity_gap"]
         epoch = state.epoch + state.step_in_epoch / self.steps_an_epoch
         self.metrics.write(state.step, epoch, **{f"eval__{name}": value for name, value in found.items()})
-        if state.step and found["distance"] < state.best_distance:
-            state.best_distance, state.best_epoch = found["distance"], state.epoch
+        if state.step and watched < state.best_distance:
+            state.best_distance, state.best_epoch = watched, state.epoch
             if self.accelerator.is_main_process:
                 self.save_best()
         if state.step in self.kept_steps and self.accelerator.is_main_process:
@@ -254,39 +263,6 @@ class Loop:
                 signal.signal(number, handler)
 
 
-class Window:
-    """Sums since the last logged line, kept on the device so that no step waits for a number."""
-
-    def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
-        self.counts: dict[str, int] = {}
-        self.rate, self.note, self.saved = 0.0, "", time.monotonic()
-        self.texts, self.tokens, self.seconds = 0, 0, 0.0
-
-    def add(self, terms: Terms, rate: float) -> None:
-        """Add a step's terms."""
-        self.rate = rate
-        for name, values in terms.items():
-            value = values.sum()
-            self.sums[name] = self.sums[name] + value if name in self.sums else value
-            self.counts[name] = self.counts.get(name, 0) + len(values)
-
-    def means(self, weights: dict[str, float]) -> dict[str, float]:
-        """Mean of each term, of the weighted loss, and the learning rate."""
-        terms = {name: float(value) / self.counts[name] for name, value in self.sums.items()}
-        loss = sum(weights[name] * value for name, value in terms.items())
-        return {"loss": loss, **{f"loss_{name}": value for name, value in terms.items()}, "learning_rate": self.rate}
-
-    def finite(self) -> bool:
-        """Whether every sum is a finite number; a checkpoint of anything else would destroy a good one."""
-        return all(bool(torch.isfinite(value)) for value in self.sums.values())
-
-    def restart(self, state: Progress, note: str) -> None:
-        """Begin a new window at this state."""
-        self.sums, self.counts, self.note = {}, {}, note
-        self.texts, self.tokens, self.seconds = state.texts, state.tokens, state.seconds
-
-
 def kept_steps(total: int, count: int | None) -> frozenset[int]:
     """The steps after which a student is kept: `count` of them, evenly spread, the last step among them."""
     return frozenset(round(total * (number + 1) / count) for number in range(count)) if count else frozenset()
@@ -310,27 +286,3 @@ def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
     if train.trackers:
         accelerator.init_trackers("distilvec")
     return accelerator
-
-
-def seed_step(seed: int, step: int, micro_batch: int, process: int) -> None:
-    """Seed torch for one micro-batch: dropout depends on its place in the run only, so resuming is exact."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, step, micro_batch, process]).generate_state(1, np.uint64)[0] >> 1))
-
-
-@torch.no_grad()
-def held_out_distance(encoder: Encoder, data: TrainingData, accelerator: Accelerator, batch_size: int) -> dict[str, float]:
-    """Mean distance and cosine to the teacher over the held-out rows (REDACT, section 4.3)."""
-    encoder.eval()
-    order = np.argsort(data.tokens.lengths[data.holdout_rows], kind="stable")
-    groups = np.array_split(data.holdout_rows[order], max(1, len(order) // batch_size))
-    sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
-    for group in groups[accelerator.process_index :: accelerator.num_processes]:
-        batch = data.batch(group).to(accelerator.device)
-        teacher = data.teacher.signals(batch).embedding
-        with accelerator.autocast():
-            student = encoder(batch, Wants(embedding=True)).embedding
-        assert student is not None and teacher is not None
-        found = distances(student, teacher)
-        sums += torch.stack([found["distance"].sum(), found["cosine"].sum(), torch.tensor(float(len(group)), device=sums.device)])
-    distance, cosine, rows = accelerator.reduce(sums, "sum").tolist()
-    return {"distance": distance / rows, "cosine": cosine / rows}

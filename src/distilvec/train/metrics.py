@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,27 @@ class MetricsLog:
 
     def __init__(self, path: Path, resume_step: int, accelerator: Accelerator) -> None:
         self.path, self.accelerator = path, accelerator
+        kept = [line for line in read_metrics(path) if line["step"] <= resume_step] if resume_step else []
+        self.warned = any("warning" in line for line in kept)
         if not accelerator.is_main_process:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [line for line in read_metrics(path) if line["step"] <= resume_step] if resume_step else []
         path.write_text("".join(_line(entry) for entry in kept), encoding="utf-8")
 
     def write(self, step: int, epoch: float, **values: float) -> None:
         """One line; names use '/' as trackers do (`train__loss` is written `train/loss`)."""
         entry = {"step": step, "epoch": round(epoch, 4)} | {name.replace("__", "/", 1): value for name, value in values.items()}
+        self._append(entry)
+        self.accelerator.log({k: v for k, v in entry.items() if k != "step"}, step=step)
+
+    def warn(self, step: int, epoch: float, text: str) -> None:
+        """A line with a warning, which the report shows; trackers take numbers only."""
+        self._append({"step": step, "epoch": round(epoch, 4), "warning": text})
+
+    def _append(self, entry: dict[str, Any]) -> None:
         if self.accelerator.is_main_process:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(_line(entry))
-        self.accelerator.log({k: v for k, v in entry.items() if k != "step"}, step=step)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -36,6 +45,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         return []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def watched(line: Mapping[str, Any]) -> str | None:
+    """The number to watch in a line of metrics.jsonl: "distance", "similarity_gap" where there is none; None for other lines."""
+    return next((name for name in ("distance", "similarity_gap") if f"eval/{name}" in line), None)
 
 
 def _line(entry: dict[str, Any]) -> str:

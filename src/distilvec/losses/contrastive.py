@@ -1,0 +1,20 @@
+"""Contrastive losses over the texts of a batch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+
+def info_nce(
+    anchors: Float[Tensor, "batch width"],
+    positives: Float[Tensor, "batch width"],
+    temperature: float | Float[Tensor, ""],
+    negatives: Float[Tensor, "more width"] | None = None,
+) -> Float[Tensor, " batch"]:
+    """-log softmax of cos(anchor_i, .) / temperature at positive i among all positives and `negatives` (SimCSE, eq. 1; TALAS, eq. 6)."""
+    candidates = positives if negatives is None else torch.cat([positives, negatives])
+    similarities = F.normalize(anchors, dim=-1) @ F.normalize(candidates, dim=-1).T / temperature
+    return F.cross_entropy(similarities, torch.arange(len(anchors), device=anchors.device), reduction="none")

@@ -1,0 +1,86 @@
+"""DistilCSE's contrastive distillation: a text's teacher vector is its positive, those of other texts, now and before, its negatives.
+
+Paper: Gao, Wu, Wang, Wang, Zang, Wang, Hu: "DistilCSE: Effective Knowledge Distillation For Contrastive Sentence
+Embeddings", 2021. Not to be confused with DistillCSE (Xu et al. 2023), which is `distillcse`. Only cached vectors are needed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.errors import DistilvecError
+from distilvec.losses.contrastive import info_nce
+from distilvec.losses.distance import mean_squared_error
+from distilvec.objective import Objective, Sizes, Terms
+
+
+class DistilCseCkd(Objective):
+    """ckd: InfoNCE of the projected student against teacher vectors, in the batch and in a queue; mse: optional (weight 0).
+
+    Options: `queue` is how many past teacher vectors are kept as negatives (float16, as the cache has them; 0 for none),
+    `scale` what cosines are multiplied by at the start; it is learnt, as its logarithm.
+    The queue first serves a batch, then takes it up, in training only. A text stands in it at most once, and the batch's own
+    texts are left out of the negatives, so that no text is its own negative and the second pass of SAM, over the same
+    batches, adds nothing. It is saved with the checkpoint, so that resuming is exact.
+    Note: the paper's queue may hold a text several times when it is longer than the corpus; ours then holds every text once.
+    Note: the embedding is normalised where the teacher's is. The projection sees it at the length sqrt(width), which is what
+    a LayerNorm leaves, as the paper's sees the un-normalised vector: else its bias would outweigh the text.
+    """
+
+    compatible = False
+    in_batch = True
+    citation = """@misc{gao2021distilcse,
+  title = {{DistilCSE}: Effective Knowledge Distillation For Contrastive Sentence Embeddings},
+  author = {Gao, Chaochen and Wu, Xing and Wang, Peng and Wang, Jue and Zang, Liangjun and Wang, Zhongyuan and Hu, Songlin},
+  year = {2021},
+  eprint = {2112.05638},
+  archivePrefix = {arXiv}
+}"""
+
+    queue_vectors: Tensor
+    queue_rows: Tensor
+    queue_count: Tensor
+
+    def __init__(self, sizes: Sizes, queue: int = 50_000, scale: float = 20.0) -> None:
+        super().__init__()
+        if queue < 0:
+            raise DistilvecError(f"[method.options.queue] found {queue}; expected a number of vectors, or 0 for no queue.")
+        if scale <= 0:
+            raise DistilvecError(f"[method.options.scale] found {scale}; expected a number above 0.")
+        width = sizes.embedding_width or sizes.teacher_width
+        self.projection = nn.Linear(width, sizes.teacher_width)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
+        self.register_buffer("queue_vectors", torch.zeros(queue, sizes.teacher_width, dtype=torch.float16))
+        self.register_buffer("queue_rows", torch.full((queue,), -1))  # corpus rows; -1 where the queue is not filled yet
+        self.register_buffer("queue_count", torch.tensor(0))  # of all vectors ever taken up
+        self.student_wants = self.teacher_wants = Wants(embedding=True)
+        self.weights = {"ckd": 1.0, "mse": 0.0}
+
+    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+        """Both terms."""
+        assert student.embedding is not None and teacher.embedding is not None
+        projected = self.projection(F.normalize(student.embedding, dim=-1) * student.embedding.shape[-1] ** 0.5)
+        contrast = info_nce(projected, teacher.embedding, torch.exp(-self.log_scale), self.negatives(batch.rows))
+        if self.training:
+            self.take_up(batch.rows, teacher.embedding)
+        return {"ckd": contrast, "mse": mean_squared_error(projected, teacher.embedding)}
+
+    def negatives(self, rows: Int[Tensor, " batch"]) -> Float[Tensor, "kept width"]:
+        """The vectors in the queue, without those of these corpus rows."""
+        return self.queue_vectors[(self.queue_rows >= 0) & ~torch.isin(self.queue_rows, rows)].float()
+
+    @torch.no_grad()
+    def take_up(self, rows: Int[Tensor, " batch"], vectors: Float[Tensor, "batch width"]) -> None:
+        """Put the vectors of rows that are not in the queue in the place of the oldest ones."""
+        size = len(self.queue_rows)
+        new = (~torch.isin(rows, self.queue_rows)).nonzero()[:, 0][:size]
+        places = (self.queue_count + torch.arange(len(new), device=rows.device)) % max(1, size)
+        self.queue_vectors[places] = vectors[new].to(self.queue_vectors.dtype)
+        self.queue_rows[places] = rows[new]
+        self.queue_count += len(new)

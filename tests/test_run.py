@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -98,6 +100,42 @@ def test_a_task_that_cannot_be_scored_is_named_and_the_others_are_scored(tiny_re
     printed = capsys.readouterr()
     assert "task 'lost'" in printed.err and "absent.jsonl" in printed.err
     assert {score["task"] for score in json.loads((tmp_path / "out.json").read_text())["student"]} == {"sts", "find", "one"}
+
+
+def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(tiny_recipe, suite, tmp_path, monkeypatch):
+    """A task of two pairs fails the scores of every column; kept students of one distance have no line: all else is written."""
+    (tmp_path / "two.jsonl").write_text(
+        "".join(json.dumps({"sentence1": "a", "sentence2": f"b {n}", "label": n, "split": "test"}) + "\n" for n in (0, 1))
+    )
+    suite.write_text(suite.read_text() + "- {name: two, type: pair, path: two.jsonl}\n")
+    parts = ["agreement", "compression", "margin", "projections"]
+    recipe = tiny_recipe(evaluation__suite=str(suite), evaluation__parts=parts, train__keep_students=3)
+    found = Run.kept_students
+    monkeypatch.setattr(Run, "kept_students", lambda run: [replace(kept, distance=0.5) for kept in found(run)])
+    result = Run(recipe, tmp_path / "run").execute()
+    named = {(problem.task, problem.column) for problem in result.problems}
+    assert named == {("two", column) for column in ("teacher", "untrained", "student", "asymmetric")} | {("margin", None)}
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["margin"] is None and {row["task"] for row in report["compression"]["rows"]} == {"sts", "find"}
+    assert (tmp_path / "run" / "distillation.json").exists() and result.page is not None
+    assert "distances of two" not in result.page.read_text() and "margin" in result.page.read_text()
+
+
+def test_a_report_without_matplotlib_says_so(tiny_recipe, suite, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = Run(tiny_recipe(evaluation__suite=str(suite)), tmp_path / "run").execute()
+    assert result.page is None and (tmp_path / "run" / "report.json").exists()
+    printed = capsys.readouterr()
+    assert "no report.html" in printed.out + printed.err and "matplotlib" in printed.out + printed.err
+
+
+def test_a_suite_of_which_nothing_can_be_read_is_named(tiny_model, tmp_path, monkeypatch, capsys):
+    (tmp_path / "suite.yaml").write_text("- {name: lost, type: sts, path: absent.jsonl}\n")
+    monkeypatch.setattr("sys.argv", ["distilvec", "evaluate", str(tiny_model), "--suite", str(tmp_path / "suite.yaml")])
+    with pytest.raises(SystemExit) as stopped:
+        cli_main()
+    assert stopped.value.code == 1
+    assert "task 'lost'" in capsys.readouterr().err
 
 
 def test_the_second_run_does_nothing_again(tiny_recipe, suite, tmp_path, monkeypatch):

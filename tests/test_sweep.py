@@ -159,7 +159,7 @@ def test_a_recipe_without_a_sweep_and_overrides_that_fight_it(file):
 @pytest.mark.parametrize("path", sorted((Path(__file__).parents[1] / "recipes" / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)
 def test_built_in_sweeps_expand(path):
     members = expand(path)
-    assert len(members) > 3 and path.stem == recipes.read_tree(path)["name"]
+    assert len(members) >= 2 and path.stem == recipes.read_tree(path)["name"]
     held_out = {member.recipe.train.batch_size * member.recipe.corpus.holdout_batches for member in members}
     assert len(held_out) == 1, "the hold-out must not change within a sweep"
 

@@ -11,6 +11,7 @@ import typer
 
 from distilvec.cli_arguments import Out, Overrides, RecipeFile, Variant, load_recipe
 from distilvec.cli_cache import cache_app
+from distilvec.cli_sharpness import sharpness
 from distilvec.errors import DistilvecError
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 
 
 app.add_typer(cache_app, name="cache")
+app.command()(sharpness)
 
 
 def main() -> None:
@@ -118,7 +120,8 @@ def evaluate(
             Problem("all", f"{model} gives vectors of width {student.width}, {teacher} of {other.width}: no common space", "asymmetric")
         )
     if suite is not None:
-        scores, _ = score_columns(load_suite(suite, problems), columns, Memo(), problems)
+        tasks = load_suite(suite, problems)
+        scores = score_columns(tasks, columns, Memo(), problems)[0] if tasks else {}
     else:
         from distilvec.evaluation.mteb_tasks import mteb_scores
         from distilvec.run import cache_root
@@ -129,7 +132,8 @@ def evaluate(
     if json_file:
         content = {name: [asdict(score) for score in column] for name, column in scores.items()}
         json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    show_scores(scores)
+    if any(scores.values()):
+        show_scores(scores)
     show_problems(problems)
 
 

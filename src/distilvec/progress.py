@@ -30,14 +30,14 @@ def progress(what: str, total: int, unit: str, done: int = 0) -> Iterator[Advanc
 def _bar(what: str, total: int, unit: str, start: int) -> Iterator[Advance]:
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(unit + " {task.fields[rate]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     began = time.monotonic()
     with Progress(*columns, console=console) as bar:
@@ -68,7 +68,7 @@ def _lines(what: str, total: int, unit: str, start: int) -> Advance:
 
 def say(text: str) -> None:
     """One line about what is going on, to standard error, so that standard output holds results only."""
-    console.print(text, highlight=False, soft_wrap=True)
+    console.print(text, highlight=False, soft_wrap=True, markup=False)  # keys stand in [brackets]
 
 
 def _clock(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""plan → corpus → cache → train → evaluate: each stage is skipped when what it depends on has not changed.
+"""plan → corpus → cache → train → evaluate: each part is skipped when what it depends on has not changed.
 
 root (cache.root)              shared by all runs
   corpora/<fingerprint>/       texts, keys, hold-out
@@ -6,6 +6,7 @@ root (cache.root)              shared by all runs
   teachers/<name-fingerprint>/ teacher vectors
 run folder
   recipe.yaml  metrics.jsonl  checkpoint/  student/ (best)  last/  students/step-N/ (kept)
+  stages/<name>/               metrics.jsonl and checkpoint/ of the stages of training but the last
   distillation.json  report.json  samples.npz  report.html  figures/
 """
 
@@ -15,10 +16,9 @@ import gc
 import json
 import os
 import re
-import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +28,23 @@ from accelerate import PartialState
 from sentence_transformers import SentenceTransformer
 
 from distilvec import recipe as recipes
+from distilvec.batch import Wants
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
 from distilvec.data.docstrings import write_retrieval_task
-from distilvec.data.tokens import TokenStore, build_tokens
+from distilvec.data.tokens import TokenStore, build_tokens, tokenizer_hash
 from distilvec.device import processes
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.evaluate import Score, read_score
 from distilvec.evaluation.study import FORMAT, Kept, Study, write_json
 from distilvec.evaluation.suite import load_suite, suite_fingerprint, suite_texts
 from distilvec.evaluation.tasks import Problem, Task
-from distilvec.export.portable import recover_student, save_student
-from distilvec.objective import Objective, Sizes, build_objective
+from distilvec.export.portable import save_student
+from distilvec.objective import Objective, Sizes, build_objective, method_class
 from distilvec.progress import progress, say
 from distilvec.report.card import Distillation, model_card
 from distilvec.report.record import best_distance, distillation_record
 from distilvec.report.write import write_report
+from distilvec.run_folder import claim_folder, kept_folders, train_fingerprint
 from distilvec.schema import Recipe
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
@@ -50,10 +52,10 @@ from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.local import LocalTeacher, load_teacher, resolve_model, wrap_model
 from distilvec.teachers.precompute import count_missing, fill_cache
 from distilvec.teachers.vectors import VectorsTeacher, fill_from_table
-from distilvec.train.checkpoint import Progress
+from distilvec.train.checkpoint import Progress, objective_file, save_objective
 from distilvec.train.data import CachedTeacher, TrainingData
-from distilvec.train.loop import Loop
 from distilvec.train.metrics import read_metrics
+from distilvec.train.stages import Stage, check_parameters, errors_named, stage_progress, take_over, train_stage, training_stages
 
 UNLIMITED = 1_000_000
 
@@ -72,7 +74,7 @@ class RunResult:
 
 
 class Run:
-    """One recipe in one folder. Stages are lazy: asking for `data` builds the corpus, fills the cache and tokenises."""
+    """One recipe in one folder. Its parts are lazy: asking for `data` builds the corpus, fills the cache and tokenises."""
 
     def __init__(self, recipe: Recipe, folder: Path, restart: bool = False) -> None:
         self.recipe, self.folder, self.restart = recipe, folder, restart
@@ -84,7 +86,12 @@ class Run:
         """This process and, under `accelerate launch`, its siblings."""
         return processes(self.recipe.train.device)
 
-    # -- what the stages build ---------------------------------------------------------------------------------------
+    # -- what the parts build ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """The stages of training; one where the recipe names none."""
+        return training_stages(self.recipe, self.folder)
 
     @cached_property
     def teacher(self) -> LocalTeacher | VectorsTeacher:
@@ -125,11 +132,15 @@ class Run:
     def cache(self) -> TeacherCache:
         """The teacher cache, opened or created (not yet filled)."""
         section = self.recipe.cache
-        wants = self.objective(Encoder(self.student())).teacher_wants
-        manifest = self.teacher.manifest(section.dtype, wants.pre_dense)
-        slug = re.sub(r"[^A-Za-z0-9.]+", "-", self.teacher.name).strip("-")
-        folder = section.path or self.root / "teachers" / f"{slug}-{manifest.fingerprint}"
-        return TeacherCache.create_or_open(folder, manifest, section.shard_rows)
+        encoder = Encoder(self.student())
+        pre_dense = any(self.objective(encoder, stage).teacher_wants.pre_dense for stage in self.stages)
+        manifest = self.teacher.manifest(section.dtype, pre_dense)
+        return TeacherCache.create_or_open(self.cache_folder(self.teacher.name, manifest.fingerprint), manifest, section.shard_rows)
+
+    def cache_folder(self, teacher: str, fingerprint: str) -> Path:
+        """Where the vectors of the teacher with this name and these settings lie."""
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", teacher).strip("-")
+        return self.recipe.cache.path or self.root / "teachers" / f"{slug}-{fingerprint}"
 
     def fill(self) -> TeacherCache:
         """The teacher cache, filled with every row of the corpus."""
@@ -146,29 +157,37 @@ class Run:
     def data(self, model: SentenceTransformer, objective: Objective) -> TrainingData:
         """Corpus, tokens and cached teacher vectors, ready for the loop."""
         with self.processes.main_process_first():
-            cache = self.fill()
+            self.fill()
             tokens = build_token_store(self.root, self.corpus, model)
-        teacher = CachedTeacher(cache, self.corpus.keys, objective.teacher_wants)
+        teacher = self._cached_teacher(objective)
         return TrainingData(self.corpus, tokens, teacher, self.corpus.train_rows, self.corpus.holdout_rows)
+
+    def _cached_teacher(self, objective: Objective) -> CachedTeacher:
+        watched = Wants(embedding=True)  # on the held-out rows, whatever the method itself reads
+        return CachedTeacher(self.cache, self.corpus.keys, objective.teacher_wants | watched)
 
     def student(self) -> SentenceTransformer:
         """The untrained student; the same every time."""
-        return build_student(self.recipe.student, self.facts, self.recipe.train.seed)
+        compatible = any(method_class(stage.recipe.method.name).compatible for stage in self.stages)
+        return build_student(self.recipe.student, self.facts, self.recipe.train.seed, compatible)
 
-    def objective(self, encoder: Encoder) -> Objective:
-        """The recipe's method for this student and teacher; its own parameters are drawn from the seed."""
-        method = self.recipe.method
-        sizes = Sizes(encoder.hidden_width, encoder.layers, self.facts.width, self.facts.normalized)
-        torch.manual_seed(self.recipe.train.seed)
-        objective = build_objective(method.name, method.options, method.weights, sizes)
-        if objective.in_batch and self.recipe.train.max_tokens:
-            raise DistilvecError(
-                f"[train.max_tokens] {method.name} compares the texts of a batch with each other, so batches need a fixed number of rows. "
-                "Remove max_tokens and set batch_size."
-            )
+    def objective(self, encoder: Encoder, stage: Stage | None = None) -> Objective:
+        """A stage's method (the last one's by default) for this student and teacher; its own parameters are drawn from the seed."""
+        stage = stage or self.stages[-1]
+        method, train = stage.recipe.method, stage.recipe.train
+        width = encoder.model.get_embedding_dimension()
+        sizes = Sizes(encoder.hidden_width, encoder.layers, self.facts.width, self.facts.normalized, embedding_width=width)
+        torch.manual_seed(train.seed)
+        with errors_named(stage):
+            objective = build_objective(method.name, method.options, method.weights, sizes)
+            if objective.in_batch and train.max_tokens:
+                raise DistilvecError(
+                    f"[train.max_tokens] {method.name} compares the texts of a batch with each other, so batches need a fixed "
+                    "number of rows. Remove max_tokens and set batch_size."
+                )
         return objective
 
-    # -- the stages --------------------------------------------------------------------------------------------------
+    # -- the parts ---------------------------------------------------------------------------------------------------
 
     def execute(self) -> RunResult | None:
         """Everything the recipe says; a stage whose inputs have not changed is not run again.
@@ -177,7 +196,7 @@ class Run:
         """
         with self.processes.main_process_first():
             if self.processes.is_main_process:
-                self._claim_folder()
+                claim_folder(self.folder, self.recipe, self._train_fingerprint(), self.restart)
         state, distance = self.train()
         if not self.processes.is_main_process:
             return None
@@ -192,38 +211,35 @@ class Run:
         return RunResult(self.folder, state, distance, scores, record, problems, page)
 
     def train(self) -> tuple[Progress, dict[str, float]]:
-        """Train, or take the finished student that is there; the best student's held-out distance comes with it."""
-        model = self.student()
-        encoder = Encoder(model)
-        objective = self.objective(encoder)
-        data = self.data(model, objective)
-        mark = self._train_fingerprint()
+        """Train, stage by stage, or take the finished student that is there; the best student's held-out distance comes with it."""
+        encoder = Encoder(self.student())
+        objectives = [self.objective(encoder, stage) for stage in self.stages]
+        for stage, objective in zip(self.stages, objectives, strict=True):
+            check_parameters(stage, encoder, objective)
+        data = self.data(encoder.model, objectives[0])
+        mark, state = self._train_fingerprint(), Progress()
         self._release_teacher()
+        for number, stage in enumerate(self.stages):
+            if not stage.last and stage_progress(stage, mark).finished:
+                continue
+            if number:
+                encoder = Encoder(self.student())
+                take_over(encoder, objectives[number], stage, self.stages[number - 1], mark)
+            save = partial(self._save, encoder, objectives[number])
+            data = replace(data, teacher=self._cached_teacher(objectives[number]))
+            state = train_stage(stage, encoder, objectives[number], data, mark, save)
+        return state, best_distance([stage.folder / "metrics.jsonl" for stage in self.stages])
 
-        def save(name: str) -> None:
-            partial = {"method": self.recipe.method.name, "teacher": self.facts.name, "complete": False}
-            save_student(model, self.folder / name, partial, f"# {self.recipe.name}\n\nTraining has not finished.\n")
-
-        def keep(step: int) -> None:
-            save(f"students/step-{step}")
-
-        loop = Loop(encoder, objective, data, self.recipe.train, self.folder, mark, lambda: save("student"), keep)
-        if not loop.state.finished:
-            say(f"training {_millions(encoder)} parameters: {loop.total_steps:,} steps on {loop.describe_machine()}")
-            state = loop.run()
-            self.processes.wait_for_everyone()
-            if not state.finished:
-                raise DistilvecError(
-                    f"stopped at step {state.step:,} of {loop.total_steps:,}. Run the same command again to go on from there."
-                )
-            if self.processes.is_main_process:
-                save("last")
-        return loop.state, best_distance(self.folder / "metrics.jsonl")
+    def _save(self, encoder: Encoder, objective: Objective, name: str) -> None:
+        """Keep a student of the last stage under a name, what its objective has learnt beside it."""
+        facts = {"method": self.stages[-1].recipe.method.name, "teacher": self.facts.name, "complete": False}
+        save_student(encoder.model, self.folder / name, facts, f"# {self.recipe.name}\n\nTraining has not finished.\n")
+        save_objective(objective_file(self.folder / name), objective)
 
     def study(self) -> Study:
         """The models side by side, with what an earlier, unfinished study of the same models has found out."""
         section, prompts = self.recipe.evaluation, self.facts.prompts
-        settings = section.model_dump(mode="json", include={"every_classification", "draws", "speed_seconds"})
+        settings = section.model_dump(mode="json", include={"columns", "every_classification", "draws", "speed_seconds"})
         mark = recipes.fingerprint(self._train_fingerprint(), suite_fingerprint(self.tasks), FORMAT, settings)
         path = self.folder / "report.json"
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -233,50 +249,28 @@ class Run:
         student = wrap_model(SentenceTransformer(str(self.folder / "student"), device="cpu"), "student", section.batch_tokens, prompts)
         untrained = wrap_model(self.student(), "untrained", section.batch_tokens, prompts)
         teacher = self.teacher if isinstance(self.teacher, LocalTeacher) else None
-        return Study(self.tasks, section, self.folder, student, untrained, teacher, self.kept_students(), found)
+        compatible = method_class(self.stages[-1].recipe.method.name).compatible
+        return Study(self.tasks, section, self.folder, student, untrained, teacher, self.kept_students(), found, compatible=compatible)
 
     def kept_students(self) -> list[Kept]:
-        """The students kept along the way, with the held-out distance each had."""
+        """The students kept along the way, with the held-out distance each had; none where the method has no such distance."""
         lines = {line["step"]: line for line in read_metrics(self.folder / "metrics.jsonl") if "eval/distance" in line}
-        folders = {int(folder.name.removeprefix("step-")): folder for folder in (self.folder / "students").glob("step-*")}
-        return [Kept(step, lines[step]["eval/distance"], folders[step]) for step in sorted(folders) if step in lines]
+        return [Kept(step, lines[step]["eval/distance"], folder) for step, folder in kept_folders(self.folder).items() if step in lines]
 
     def describe(self, state: Progress, distance: dict[str, float], scores: dict[str, list[Score]]) -> Distillation:
         """distillation.json: teacher, student, data, method, training, figures, versions."""
         student = SentenceTransformer(str(self.folder / "student"), device="cpu")
         objective = self.objective(Encoder(student))
-        mark = self.cache.manifest.fingerprint
-        return distillation_record(self.recipe, self.teacher, mark, student, self.corpus, objective, state, distance, scores)
+        mark = self._train_fingerprint()
+        stages = [*((stage, stage_progress(stage, mark)) for stage in self.stages[:-1]), (self.stages[-1], state)]
+        vectors = self.cache.manifest.fingerprint
+        return distillation_record(stages, self.teacher, vectors, student, self.corpus, objective, distance, scores)
 
     # -- bookkeeping -------------------------------------------------------------------------------------------------
 
-    def _claim_folder(self) -> None:
-        """Write recipe.yaml; a folder that holds the training of another recipe is refused unless `restart`."""
-        path, mark = self.folder / "recipe.yaml", self.folder / "train.fingerprint"
-        found, wanted = mark.read_text().strip() if mark.exists() else None, self._train_fingerprint()
-        if found not in (None, wanted) and not self.restart:
-            changed = ", ".join(_changed_keys(path, self.recipe)) or "its files changed"
-            raise DistilvecError(
-                f"{self.folder} holds a run of another recipe or other data ({changed}). "
-                "Choose another folder (--out) or start over (--restart)."
-            )
-        if self.restart or found != wanted:
-            for name in ("checkpoint/state.safetensors", "metrics.jsonl", "report.json", "distillation.json"):
-                (self.folder / name).unlink(missing_ok=True)
-            shutil.rmtree(self.folder / "students", ignore_errors=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for name in ("student", "last"):
-            recover_student(self.folder / name)
-        path.write_text(recipes.dump(self.recipe), encoding="utf-8")
-        mark.write_text(wanted + "\n")
-
     def _train_fingerprint(self) -> str:
         """Changes when anything that changes the trained weights does."""
-        train = self.recipe.train.model_dump(mode="json")
-        for name in ("logging_steps", "checkpoint_minutes", "checkpoint_steps", "trackers"):
-            train.pop(name)
-        sections = [self.recipe.student.model_dump(mode="json"), self.recipe.method.model_dump(mode="json"), train]
-        return recipes.fingerprint(self.cache.manifest.fingerprint, self.corpus.fingerprint, *sections)
+        return train_fingerprint(self.recipe, self.stages, self.cache.manifest.fingerprint, self.corpus.fingerprint)
 
     def _release_teacher(self) -> None:
         """Free the teacher's memory; it is loaded again for evaluation."""
@@ -293,23 +287,8 @@ def cache_root() -> Path:
 def build_token_store(root: Path, corpus: Corpus, model: SentenceTransformer) -> TokenStore:
     """The student's tokens of the corpus, kept below `root` by content."""
     tokenizer, length = model.tokenizer, model.max_seq_length
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    name = recipes.fingerprint(corpus.fingerprint, length, backend.to_str() if backend else repr(tokenizer))
+    name = recipes.fingerprint(corpus.fingerprint, length, tokenizer_hash(tokenizer))
     return build_tokens(corpus, tokenizer, length, root / "tokens" / name, _teller())
-
-
-def _changed_keys(path: Path, recipe: Recipe) -> list[str]:
-    """Dotted keys whose value differs from the recipe that is kept in the folder."""
-    if not path.exists():
-        return []
-
-    def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-        if not isinstance(tree, dict):
-            return {prefix: tree}
-        return {k: v for name, part in tree.items() for k, v in flat(part, f"{prefix}.{name}".lstrip(".")).items()}
-
-    before, now = flat(recipes.read_tree(path)), flat(recipe.model_dump(mode="json"))
-    return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
 
 
 def _teller() -> Any:
@@ -327,7 +306,3 @@ def _teller() -> Any:
 def _corpus_line(report: dict[str, Any]) -> str:
     dropped = ", ".join(f"{report[name]:,} {name.replace('_', ' ')}" for name in ("duplicates", "empty", "excluded") if report.get(name))
     return f"corpus: {report['kept']:,} texts, {report['holdout']:,} held out" + (f"; dropped {dropped}" if dropped else "")
-
-
-def _millions(module: torch.nn.Module) -> str:
-    return f"{sum(p.numel() for p in module.parameters()) / 1e6:.1f} M"

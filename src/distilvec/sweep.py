@@ -12,7 +12,6 @@ Corpus, tokens and teacher vectors are kept by content (run.py), so members that
 from __future__ import annotations
 
 import copy
-import difflib
 import gc
 import itertools
 import json
@@ -25,7 +24,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, nearest
 from distilvec.schema import Recipe, SweepSection
 
 SWEEP_FILE = "sweep.json"
@@ -62,7 +61,7 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     origin, folder = (str(source), source.parent.resolve()) if isinstance(source, Path) else ("recipe", Path.cwd())
     tree = copy.deepcopy(recipes.read_tree(source) if isinstance(source, Path) else dict(source))
     known = tree.pop("variants", None) or {}
-    changes = _read_overrides(overrides)
+    changes = recipes.read_overrides(overrides)
     for key, value in changes.items():
         if key.split(".")[0] == "sweep":
             recipes.set_key(tree, key, value)
@@ -162,33 +161,14 @@ def _write_sweep(out: Path, entries: Sequence[Mapping[str, Any]]) -> None:
 # -- from the section to recipes -------------------------------------------------------------------------------------
 
 
-def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    found = {}
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise DistilvecError(f"override '{text}' is not of the form key=value, for example train.epochs=3")
-        found[key.strip()] = recipes.read_value(value, key)
-    return found
-
-
 def _read_section(tree: Any, origin: str) -> SweepSection:
     if tree is None:
         raise DistilvecError(f"{origin} names no sweep. Add one: sweep: {{grid: {{train.batch_size: [16, 32]}}, seeds: [0, 1, 2]}}")
     try:
         return SweepSection.model_validate(tree)
     except ValidationError as error:
-        problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
+        problems = "\n".join(f"  {problem}" for problem in recipes.explain(error, "sweep.", SweepSection))
         raise DistilvecError(f"{origin}: the sweep does not hold together.\n{problems}") from None
-
-
-def _explain(problem: Any) -> str:
-    where = ".".join(("sweep", *(str(part) for part in problem["loc"])))
-    if problem["type"] == "extra_forbidden":
-        known = list(SweepSection.model_fields)
-        return f"[{where}] unknown key{_nearest(str(problem['loc'][-1]), known)}. Known here: {', '.join(known)}."
-    found = "" if problem["type"] in ("missing", "value_error") else f"; found {problem['input']!r}"
-    return f"[{where}] {problem['msg'].removeprefix('Value error, ')}{found}"
 
 
 def _refuse_fixed_keys(section: SweepSection, changes: Mapping[str, Any]) -> None:
@@ -216,7 +196,7 @@ def _variant(known: Mapping[str, Any], name: str | None, origin: str) -> dict[st
     if name is None:
         return {}
     if name not in known:
-        raise DistilvecError(f"{origin}: [sweep.variants] no variant '{name}'{_nearest(name, known)}. Known: {', '.join(known) or 'none'}.")
+        raise DistilvecError(f"{origin}: [sweep.variants] no variant '{name}'{nearest(name, known)}. Known: {', '.join(known) or 'none'}.")
     return dict(known[name] or {})
 
 
@@ -275,8 +255,3 @@ def _distinct(labels: Sequence[str]) -> list[str]:
         taken.add(free.casefold())
         found.append(free)
     return found
-
-
-def _nearest(name: str, known: Any) -> str:
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{match[0]}'?" if match else ""

@@ -1,11 +1,12 @@
-"""Protocols choose figures; averages are checked against the papers' printed ones."""
+"""Protocols choose figures; averages in and out of domain are checked against the papers' printed ones."""
 
 import numpy as np
 import pytest
 
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.evaluate import Score, evaluate
-from distilvec.evaluation.protocols import PROTOCOLS, averages, find_protocol, with_protocol
+from distilvec.evaluation.protocols import PROTOCOLS, find_protocol, with_protocol
+from distilvec.evaluation.summary import averages
 from distilvec.evaluation.tasks import ClassificationTask, PairTask
 
 

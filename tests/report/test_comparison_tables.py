@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from distilvec.evaluation.evaluate import ABSENT
+from distilvec.evaluation.summary import ABSENT
 from distilvec.report.tables import leaderboard, to_csv, to_latex, to_markdown_table
 
 

@@ -187,6 +187,23 @@ def test_compression_averages_only_tasks_that_are_complete():
     assert compression_curves(compression)["student"]["int8"][384] == pytest.approx((whole[0] + whole[2]) / 2)
 
 
+def test_compression_averages_all_tasks_though_only_retrieval_is_rescored():
+    compression = sample_report()["compression"]
+    for column in ("teacher", "student", "asymmetric"):
+        extra = [
+            {**row, "precision": "binary_rescored"}
+            for row in compression["rows"]
+            if (row["task"], row["precision"], row["column"]) == ("cranfield", "binary", column)
+        ]
+        compression["rows"] = [
+            row for row in compression["rows"] if (row["precision"], row["column"]) != ("binary_rescored", column)
+        ] + extra
+    curves = compression_curves(compression)["student"]
+    whole = [row["value"] for row in compression["rows"] if (row["column"], row["width"], row["precision"]) == ("student", 384, "int8")]
+    assert len(whole) > 1 and curves["int8"][384] == pytest.approx(sum(whole) / len(whole))
+    assert "binary_rescored" not in curves and "binary_rescored" in compression_curves(compression, "cranfield")["student"]
+
+
 def test_margin_shows_checkpoints_fit_and_margin():
     margin = sample_report()["margin"]
     (axes,) = figures.margin_figure(margin).axes

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from distilvec.errors import DistilvecError
-from distilvec.evaluation.evaluate import ABSENT
+from distilvec.evaluation.summary import ABSENT
 from distilvec.report.page import comparison_verdict, render_comparison, render_page, tiles, write_page
 from distilvec.report.page_cells import figure, number
 from distilvec.report.page_tables import scores_table

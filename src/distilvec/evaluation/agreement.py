@@ -10,7 +10,7 @@ from scipy.stats import kendalltau
 
 from distilvec.errors import DistilvecError
 from distilvec.evaluation import metrics
-from distilvec.evaluation.evaluate import Embedder, Memo
+from distilvec.evaluation.evaluate import Embedder, Memo, retrieval_vectors
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import RetrievalTask
 
@@ -54,19 +54,9 @@ def ranking_agreement(task: RetrievalTask, columns: Mapping[str, Pair], memo: Me
 
 
 def _vectors(task: RetrievalTask, pair: Pair, memo: Memo) -> tuple[Array, Array, Array]:
-    """Unit vectors of queries and documents and which documents have text; a document without stands for zero, unembedded."""
-    query, document = pair
-    filled = np.array([bool(text.strip()) for text in task.documents])
-    known = memo.vectors(document, [text for text, kept in zip(task.documents, filled, strict=True) if kept], "document")
-    documents = np.zeros((len(filled), known.shape[1]), dtype=np.float32)
-    documents[filled] = metrics.unit(known)
-    queries = metrics.unit(memo.vectors(query, task.queries, "query"))
-    if queries.shape[1] != documents.shape[1]:
-        raise DistilvecError(
-            f"{task.name}: model '{query.name}' gives vectors of width {queries.shape[1]}, '{document.name}' of width "
-            f"{documents.shape[1]}; a column needs two models of one space. Leave it out."
-        )
-    return queries, documents, filled
+    """Unit vectors of queries and documents and which documents have text."""
+    queries, documents, filled = retrieval_vectors(task, *pair, memo)
+    return metrics.unit(queries), metrics.unit(documents), filled
 
 
 def _top(task: RetrievalTask, pair: Pair, memo: Memo) -> Array:

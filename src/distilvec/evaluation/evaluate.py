@@ -30,8 +30,6 @@ from distilvec.schema import Role
 
 Array = np.ndarray[Any, Any]
 
-ABSENT = "–"  # noqa: RUF001 (an en dash stands for "no value")
-
 
 class Embedder(Protocol):
     """A model that gives texts their vectors: float32 [texts, width], in the order of the texts, prompts put in front by role."""
@@ -239,12 +237,7 @@ def _score_classification(task: ClassificationTask, query: Embedder, document: E
 
 def _score_retrieval(task: RetrievalTask, query: Embedder, document: Embedder, memo: Memo, search: Search) -> Result:
     """Search, scored query by query. Note: a document without text is not embedded; it stands last in every ranking."""
-    filled = np.array([bool(text.strip()) for text in task.documents])
-    found_documents = memo.vectors(document, [text for text, kept in zip(task.documents, filled, strict=True) if kept], "document")
-    documents = np.zeros((len(filled), found_documents.shape[1]), dtype=np.float32)
-    documents[filled] = found_documents
-    queries = memo.vectors(query, task.queries, "query")
-    _same_width(documents.shape[1], queries.shape[1], query, document)
+    queries, documents, filled = retrieval_vectors(task, query, document, memo)
     found, _ = search(queries, documents, 100, ~filled)
     gains = metrics.found_gains(found, len(documents), task.judged, task.gains)
     ideal = _ideal_gains(task)
@@ -257,6 +250,20 @@ def _score_retrieval(task: RetrievalTask, query: Embedder, document: Embedder, m
     notes = (f"{empty} of {len(filled)} documents are empty and rank last",) if empty else ()
     means = {name: float(np.mean(values)) for name, values in figures.items()}
     return means, (*task.warnings, *notes), figures["ndcg@10"], np.ones(len(queries))
+
+
+def retrieval_vectors(task: RetrievalTask, query: Embedder, document: Embedder, memo: Memo) -> tuple[Array, Array, Array]:
+    """Vectors of queries and of documents, and which documents have text; one without stands for zero and is not embedded.
+
+    Errors: DistilvecError for two widths.
+    """
+    filled = np.array([bool(text.strip()) for text in task.documents])
+    known = memo.vectors(document, [text for text, kept in zip(task.documents, filled, strict=True) if kept], "document")
+    documents = np.zeros((len(filled), known.shape[1]), dtype=np.float32)
+    documents[filled] = known
+    queries = memo.vectors(query, task.queries, "query")
+    _same_width(documents.shape[1], queries.shape[1], query, document)
+    return queries, documents, filled
 
 
 def _ideal_gains(task: RetrievalTask) -> Array:
@@ -284,57 +291,3 @@ def _same_width(documents: int, queries: int, query: Embedder, document: Embedde
             f"model '{query.name}' gives vectors of width {queries}, '{document.name}' of width {documents}; an asymmetric evaluation "
             "needs two models of one space. Evaluate each alone, or train the student with a Dense layer to the teacher's width."
         )
-
-
-# -- scores side by side ---------------------------------------------------------------------------------------------
-
-
-def average(scores: Sequence[Score]) -> float:
-    """The plain mean of the main figures, each task counting the same; DistilvecError for no scores."""
-    if not scores:
-        raise DistilvecError("there is no average of no scores; evaluate at least one task.")
-    return sum(score.value for score in scores) / len(scores)
-
-
-def retention(student: Sequence[Score], teacher: Sequence[Score]) -> dict[str, float]:
-    """What the student keeps of the teacher's figures, in percent, by task, and of its mean under `average`.
-
-    A share of a figure that is not above 0 has no meaning and is left out. Errors: DistilvecError if the two were not
-    scored on the same tasks.
-    """
-    ours, theirs = ({score.task: score.value for score in scores} for scores in (student, teacher))
-    if set(ours) != set(theirs):
-        odd = ", ".join(sorted(set(ours) ^ set(theirs)))
-        raise DistilvecError(f"retention needs the same tasks for student and teacher; scored for only one of them: {odd}.")
-    pairs = {**{task: (value, theirs[task]) for task, value in ours.items()}, "average": (average(student), average(teacher))}
-    return {task: 100 * value / whole for task, (value, whole) in pairs.items() if whole > 0}
-
-
-def scores_table(columns: Mapping[str, Sequence[Score]], reference: str | None = None) -> list[list[str]]:
-    """Rows of text, header first: one row a task, one column a model, then the average.
-
-    A model without a score on some task gets a dash there and no average. `reference` names a column; a last row then
-    gives every average as a share of its average.
-    """
-    tasks = dict.fromkeys((score.task, score.metric) for scores in columns.values() for score in scores)
-    values = {name: {(score.task, score.metric): score.value for score in scores} for name, scores in columns.items()}
-    means = {name: average(scores) if len(scores) == len(tasks) and scores else None for name, scores in columns.items()}
-    rows = [["Task", "Metric", *columns]]
-    rows += [[task, metric, *(_figure(values[name].get((task, metric))) for name in columns)] for task, metric in tasks]
-    rows.append(["average", "", *(_figure(means[name]) for name in columns)])
-    whole = means.get(reference) if reference is not None else None
-    if whole is not None and whole > 0:
-        shares = (None if mean is None else 100 * mean / whole for mean in means.values())
-        rows.append([f"% of {reference}", "", *(_figure(share, 1) for share in shares)])
-    return rows
-
-
-def to_markdown(rows: Sequence[Sequence[str]]) -> str:
-    """The rows of a table, header first, as a Markdown table; columns after the second are aligned to the right."""
-    header, *body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
-    rule = ["---" if place < 2 else "---:" for place in range(len(header))]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *body]) + "\n"
-
-
-def _figure(value: float | None, digits: int = 2) -> str:
-    return ABSENT if value is None else f"{value:.{digits}f}"

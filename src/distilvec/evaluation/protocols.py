@@ -1,4 +1,4 @@
-"""The papers' evaluation protocols: which figure of a task counts, and averages in and out of domain.
+"""The papers' evaluation protocols: which figure of a task counts.
 
 Every protocol reads the same evaluation (evaluate.py): a logistic regression on frozen embeddings, fitted to the whole
 training split, for classification; the cosine of both sentences for pairs and STS, with Spearman's correlation for STS.
@@ -8,7 +8,6 @@ Protocols differ in the figure they report.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,13 +70,3 @@ def with_protocol(score: Score, protocol: Protocol) -> Score:
             "Evaluate the task again."
         )
     return dataclasses.replace(score, metric=metric, value=score.metrics[metric])
-
-
-def averages(scores: Sequence[Score]) -> dict[str, float]:
-    """Means over tasks, each task counting once: "all", and "in" and "out" of domain where scores state one; {} without scores.
-
-    As TALAS' table 1 (Avg-In, Avg-Out, Avg.) and DistillMoE's table 14 (Avg In domain, Avg Out domain); there is no mean
-    of means.
-    """
-    groups = {"all": list(scores), **{domain: [score for score in scores if score.domain == domain] for domain in ("in", "out")}}
-    return {name: sum(score.value for score in group) / len(group) for name, group in groups.items() if group}

@@ -55,11 +55,18 @@ def average_interval(pairs: Sequence[tuple[Sample, Sample]], draws: int = 1000, 
         raise DistilvecError(f"a bootstrap needs at least one draw and a level between 0 and 1; got draws {draws}, level {level}.")
     found = [_differences(ours, theirs, draws, np.random.default_rng([seed, task])) for task, (ours, theirs) in enumerate(pairs)]
     difference = float(np.mean([observed for observed, _ in found]))
-    values = np.mean([drawn for _, drawn in found], axis=0)
-    values = values[np.isfinite(values)]
-    if not np.isfinite(difference) or not len(values):
+    interval = percentile_interval(difference, np.mean([drawn for _, drawn in found], axis=0), level)
+    if interval is None:
         metrics = ", ".join(dict.fromkeys(ours.metric for ours, _ in pairs))
         raise DistilvecError(f"the difference in {metrics} is undefined: a task's gold scores or labels are all equal. Check its files.")
+    return interval
+
+
+def percentile_interval(difference: float, drawn: Array, level: float = 0.95) -> Interval | None:
+    """The interval and p of an observed difference from its resampled ones, float64 [draws]; None where all are undefined."""
+    values = drawn[np.isfinite(drawn)]
+    if not np.isfinite(difference) or not len(values):
+        return None
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     rarer = min(int(np.sum(values <= 0)), int(np.sum(values >= 0)))
     return Interval(difference, float(low), float(high), min(1.0, (2 * rarer + 1) / (len(values) + 1)))

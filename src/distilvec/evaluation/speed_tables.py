@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distilvec.evaluation.evaluate import ABSENT
+from distilvec.evaluation.summary import ABSENT
 
 
 def speed_tables(report: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:

@@ -17,12 +17,12 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from distilvec.errors import DistilvecError
-from distilvec.evaluation import protocols
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
-from distilvec.evaluation.evaluate import Embedder, Memo, Sample, Score, average, evaluate, read_score
+from distilvec.evaluation.evaluate import Embedder, Memo, Sample, Score, evaluate, read_score
 from distilvec.evaluation.margin import margin_report
 from distilvec.evaluation.significance import average_interval, paired_interval
+from distilvec.evaluation.summary import average, averages
 from distilvec.evaluation.tasks import ClassificationTask, Problem, RetrievalTask, Task, task_texts
 from distilvec.progress import progress
 from distilvec.report.projection import project_sentences, project_tokens, token_states
@@ -30,7 +30,7 @@ from distilvec.schema import EvaluationSection
 from distilvec.teachers.local import LocalTeacher, wrap_model
 
 FORMAT = 2
-SENTENCES, TOKEN_SENTENCES = 300, 3  # texts in the pictures
+SENTENCES, TOKEN_SENTENCES = 150, 3  # texts in the pictures
 Scores = dict[str, list[Score]]
 
 
@@ -56,14 +56,16 @@ class Study:
     kept: list[Kept] = field(default_factory=list)
     found: dict[str, Any] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo)
+    compatible: bool = True  # the student's vectors lie in the teacher's space
 
     @property
     def columns(self) -> dict[str, tuple[Embedder, Embedder]]:
-        """Query and document embedder of every column."""
-        return make_columns(self.student, self.untrained, self.teacher)
+        """Query and document embedder of every column that is asked for."""
+        columns = make_columns(self.student, self.untrained, self.teacher, self.compatible)
+        return {name: pair for name, pair in columns.items() if name in self.section.columns}
 
     def run(self) -> dict[str, Any]:
-        """Find out every part that is asked for and not there yet."""
+        """Find out every part that is asked for and not there yet; one that cannot be found out is named in "failures"."""
         wanted: dict[str, Callable[[], Any]] = {
             "agreement": self.agreement,
             "compression": self.compression,
@@ -76,7 +78,11 @@ class Study:
             self.write()
         for name in self.section.parts:
             if name not in self.found:
-                self.found[name] = wanted[name]()
+                try:
+                    self.found[name] = wanted[name]()
+                except DistilvecError as error:  # one part less; scores, record and model card are still written
+                    self.found[name] = None
+                    self.found["failures"].append(asdict(Problem(name, str(error))))
                 self.write()
                 gc.collect()
         return self.found
@@ -94,9 +100,9 @@ class Study:
         np.savez_compressed(self.folder / "samples.npz", **flat_samples(samples))
         return {
             "scores": {name: [asdict(score) for score in column] for name, column in scores.items()},
+            "averages": {name: averages(column) for name, column in scores.items() if column},
+            "intervals": intervals(samples, self.section.draws, problems),
             "failures": [asdict(problem) for problem in problems],
-            "averages": {name: protocols.averages(column) for name, column in scores.items() if column},
-            "intervals": intervals(samples, self.section.draws),
         }
 
     def agreement(self) -> dict[str, Any]:
@@ -104,7 +110,7 @@ class Study:
         columns = {name: pair for name, pair in self.columns.items() if name != "untrained"}
         if "teacher" not in columns:
             return {}
-        return {task.name: ranking_agreement(task, columns, self.memo) for task in self.tasks if isinstance(task, RetrievalTask)}
+        return {task.name: ranking_agreement(task, columns, self.memo) for task in self.scored_tasks if isinstance(task, RetrievalTask)}
 
     def compression(self) -> dict[str, Any]:
         """Scores at cut widths and in small number formats."""
@@ -122,9 +128,9 @@ class Study:
 
     def margin(self) -> dict[str, Any] | None:
         """Score against held-out distance over the kept students; None for fewer than three."""
-        if len(self.kept) < 3 or "teacher" not in self.found["scores"]:
+        if len(self.kept) < 3 or not self.found["scores"].get("teacher"):
             return None
-        tasks, points = self._quick_tasks(), []
+        tasks, points = self._quick_tasks(), list[dict[str, Any]]()
         with progress("kept students", len(self.kept), "students") as advance:
             for number, kept in enumerate(self.kept):
                 model = SentenceTransformer(str(kept.folder), device="cpu")
@@ -153,11 +159,10 @@ class Study:
 
     def projections(self) -> dict[str, Any]:
         """Sentences of the tasks and tokens of a few of them, in two dimensions."""
-        if self.teacher is None:
+        tasks = self.scored_tasks
+        if self.teacher is None or not tasks:
             return {}
-        groups = [
-            (task.name, text) for task in self.tasks for text in spread(sorted(set(task_texts(task))), max(1, SENTENCES // len(self.tasks)))
-        ]
+        groups = [(task.name, text) for task in tasks for text in spread(sorted(set(task_texts(task))), max(1, SENTENCES // len(tasks)))]
         groups = [(name, text) for name, text in groups if text.strip()]
         texts = [text for _, text in groups]
         models = {"teacher": self.teacher, "student": self.student, "untrained": self.untrained}
@@ -168,23 +173,32 @@ class Study:
         states = [token_states(model.model, chosen) for model in (self.teacher, self.student)]
         return {"sentences": sentences, "tokens": project_tokens(chosen, *states)}
 
+    @property
+    def scored_tasks(self) -> list[Task]:
+        """The tasks that every column has a score on."""
+        named = [{score["task"] for score in column} for column in self.found["scores"].values()]
+        return [task for task in self.tasks if all(task.name in names for names in named)]
+
     def _quick_tasks(self) -> list[Task]:
         """The tasks that are scored many times: without classification, unless it is asked for."""
-        kept = [task for task in self.tasks if self.section.every_classification or not isinstance(task, ClassificationTask)]
-        return kept or self.tasks
+        tasks = self.scored_tasks
+        return [task for task in tasks if self.section.every_classification or not isinstance(task, ClassificationTask)] or tasks
 
 
 def make_columns(
-    student: LocalTeacher, untrained: LocalTeacher | None = None, teacher: LocalTeacher | None = None
+    student: LocalTeacher, untrained: LocalTeacher | None = None, teacher: LocalTeacher | None = None, compatible: bool = True
 ) -> dict[str, tuple[Embedder, Embedder]]:
-    """The columns of a report: teacher, untrained, student, asymmetric (student queries, teacher documents) where the widths agree."""
+    """The columns of a report: teacher, untrained, student, asymmetric (student queries, teacher documents).
+
+    The last only where the student is `compatible`, that is trained into the teacher's space, and the widths agree.
+    """
     columns: dict[str, tuple[Embedder, Embedder]] = {}
     if teacher is not None:
         columns["teacher"] = (teacher, teacher)
     if untrained is not None:
         columns["untrained"] = (untrained, untrained)
     columns["student"] = (student, student)
-    if teacher is not None and teacher.width == student.width:
+    if teacher is not None and compatible and teacher.width == student.width:
         columns["asymmetric"] = (student, teacher)
     return columns
 
@@ -208,8 +222,11 @@ def score_columns(
     return scores, samples
 
 
-def intervals(samples: dict[str, dict[str, Sample]], draws: int) -> dict[str, dict[str, list[float]]]:
-    """[low, high, p] of each column's difference from the teacher, by task and on average (paired bootstrap, points)."""
+def intervals(samples: dict[str, dict[str, Sample]], draws: int, problems: list[Problem]) -> dict[str, dict[str, list[float]]]:
+    """[low, high, p] of each column's difference from the teacher, by task and on average (paired bootstrap, points).
+
+    A task whose difference is undefined is added to `problems` with its column, and the column has no average then.
+    """
     report: dict[str, dict[str, list[float]]] = {}
     theirs = samples.get("teacher", {})
     for name, ours in samples.items():
@@ -217,8 +234,14 @@ def intervals(samples: dict[str, dict[str, Sample]], draws: int) -> dict[str, di
         if name == "teacher" or not shared:
             continue
         pairs = {task: (ours[task], theirs[task]) for task in shared}
-        found = {task: paired_interval(*pair, draws=draws) for task, pair in pairs.items()}
-        found["average"] = average_interval(list(pairs.values()), draws=draws)
+        found = {}
+        for task, pair in pairs.items():
+            try:
+                found[task] = paired_interval(*pair, draws=draws)
+            except DistilvecError as error:
+                problems.append(Problem(task, str(error), name))
+        if len(found) == len(pairs):
+            found["average"] = average_interval(list(pairs.values()), draws=draws)
         report[name] = {task: [interval.low, interval.high, interval.p] for task, interval in found.items()}
     return report
 

@@ -11,7 +11,6 @@ Paths are relative to the suite file. The keys of each type are the fields of it
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, nearest
 from distilvec.evaluation.load import TableOptions, Titles, load_classification, load_pairs, load_retrieval, load_sts
 from distilvec.evaluation.tasks import Problem, RetrievalTask, Task, task_texts
 from distilvec.schema import Role, Section
@@ -196,7 +195,7 @@ def _section(number: int, entry: Any) -> TaskSection | list[str]:
         return [f"[{number}] expected a mapping with name, type and path; found {entry!r}"]
     kind = entry.get("type")
     if not isinstance(kind, str) or kind not in _SECTIONS:
-        return [f"[{number}.type] expected one of {', '.join(_SECTIONS)}{_nearest(str(kind), _SECTIONS)}; found {kind!r}"]
+        return [f"[{number}.type] expected one of {', '.join(_SECTIONS)}{nearest(str(kind), _SECTIONS)}; found {kind!r}"]
     model = _SECTIONS[kind]
     try:
         return model.model_validate(entry)
@@ -208,11 +207,6 @@ def _explain(number: int, model: type[TaskSection], problem: Any) -> str:
     where = ".".join(str(part) for part in (number, *problem["loc"]))
     if problem["type"] == "extra_forbidden":
         known = list(model.model_fields)
-        return f"[{where}] unknown key{_nearest(str(problem['loc'][0]), known)}. Known here: {', '.join(known)}."
+        return f"[{where}] unknown key{nearest(str(problem['loc'][0]), known)}. Known here: {', '.join(known)}."
     found = "" if problem["type"] == "missing" else f"; found {problem['input']!r}"
     return f"[{where}] {problem['msg']}{found}"
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{match[0]}'?" if match else ""

@@ -42,18 +42,31 @@ def task_order(rows: Rows) -> list[str]:
     return [task for task in tasks if task != "average"] + (["average"] if "average" in tasks else [])
 
 
-def compression_curves(compression: Part, task: str = "average") -> dict[str, dict[str, dict[int, float]]]:
-    """score[column][precision][width] of a task, or the mean over the tasks that have every width and precision of the column."""
-    found: dict[str, dict[tuple[str, int], dict[str, float]]] = {}
+def averaged_tasks(compression: Part) -> list[str]:
+    """The tasks that were scored at every width in every column, with the precisions that tasks of any kind have.
+
+    Rescoring is for retrieval only, and a classification task may have its plain score alone.
+    """
+    cells: dict[str, set[tuple[str, str, int]]] = {}
     for row in compression["rows"]:
-        if task in ("average", row["task"]):
-            found.setdefault(row["column"], {}).setdefault((row["precision"], row["width"]), {})[row["task"]] = row["value"]
+        if row["precision"] != "binary_rescored":
+            cells.setdefault(row["task"], set()).add((row["column"], row["precision"], row["width"]))
+    most = max(map(len, cells.values()), default=0)
+    return [task for task, found in cells.items() if len(found) == most]
+
+
+def compression_curves(compression: Part, task: str = "average") -> dict[str, dict[str, dict[int, float]]]:
+    """score[column][precision][width] of a task, or the mean over `averaged_tasks`, for the precisions that all of these have."""
+    chosen = averaged_tasks(compression) if task == "average" else [task]
+    found: dict[str, dict[tuple[str, int], list[float]]] = {}
+    for row in sorted(compression["rows"], key=lambda row: row["width"]):
+        if row["task"] in chosen:
+            found.setdefault(row["column"], {}).setdefault((row["precision"], row["width"]), []).append(row["value"])
     curves: dict[str, dict[str, dict[int, float]]] = {}
     for column, cells in found.items():
-        shared = set.intersection(*(set(cell) for cell in cells.values()))
-        for (precision, width), cell in sorted(cells.items(), key=lambda item: item[0][1]):
-            if shared:
-                curves.setdefault(column, {}).setdefault(precision, {})[width] = sum(cell[name] for name in shared) / len(shared)
+        for (precision, width), values in cells.items():
+            if len(values) == len(chosen):
+                curves.setdefault(column, {}).setdefault(precision, {})[width] = sum(values) / len(values)
     order = list(compression.get("precisions") or ())
     return {
         column: dict(sorted(lines.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
@@ -88,11 +101,14 @@ def history_series(history: Rows) -> dict[str, dict[str, list[tuple[int, float]]
     if len(terms) == 1 and "train/loss" in lines:
         terms = {}
     loss = {"loss": lines["train/loss"]} if "train/loss" in lines else {}
-    rate, distance = lines.get("train/learning_rate"), lines.get("eval/distance")
+    rate = lines.get("train/learning_rate")
+    name, held_out = "held-out distance", lines.get("eval/distance")
+    if held_out is None:
+        name, held_out = "held-out similarity gap", lines.get("eval/similarity_gap")
     return {
         "loss": loss | terms,
         "learning rate": {"learning rate": rate} if rate else {},
-        "held-out distance": {"held-out distance": distance} if distance else {},
+        name: {name: held_out} if held_out else {},
     }
 
 

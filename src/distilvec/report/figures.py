@@ -41,6 +41,7 @@ from distilvec.report.figure_style import (
     write_figure,
 )
 from distilvec.report.plane_figures import sentences_figure, tokens_figure
+from distilvec.report.sharpness_report import describe_sharpness, sharpness_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -194,7 +195,7 @@ def training_figure(history: Rows) -> Figure:
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False).ravel()
     for axes, (label, lines) in zip(grid, panels, strict=True):
         for number, (name, points) in enumerate(lines.items()):
-            marker = "o" if label == "held-out distance" else None
+            marker = "o" if label.startswith("held-out") else None
             axes.plot(*zip(*points, strict=True), label=name, color=SERIES[number % 6], linestyle=DASHES[number % 6], marker=marker)
         axes.set_title(label, loc="left")
         axes.set_ylim(bottom=0)
@@ -261,6 +262,7 @@ _FIGURES: tuple[tuple[str, str, tuple[str, ...], Any, Any], ...] = (
     ("margin", "Robustness margin", ("margin",), margin_figure, figure_text.describe_margin),
     ("speed", "Latency", ("speed",), speed_figure, figure_text.describe_speed),
     ("training", "Training", ("history",), training_figure, figure_text.describe_training),
+    ("sharpness", "Sharpness", ("sharpness",), sharpness_figure, describe_sharpness),
     ("sentences", "Where the texts lie", ("projections", "sentences"), sentences_figure, figure_text.describe_sentences),
     ("tokens", "Where the tokens lie", ("projections", "tokens"), tokens_figure, figure_text.describe_tokens),
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distilvec.evaluation.evaluate import ABSENT
+from distilvec.evaluation.summary import ABSENT
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from distilvec.report import page_tables
 from distilvec.report.page_cells import Table, number
+from distilvec.report.sharpness_report import note, sharpness_table
 
 Part = Mapping[str, Any]
 Figures = Sequence[Part]
@@ -51,6 +52,7 @@ def report_sections(report: Part, figures: Figures) -> list[Section]:
     shown = {name: [figure for figure in figures if _home(figure["name"]) == name] for name in ("scores", *_HOMES.values(), "pictures")}
     found = [
         Section("failures", "What failed", _failures(report.get("failures") or ())),
+        Section("warnings", "Noticed in training", _warnings(report.get("warnings") or ())),
         Section("use", "Use the student", _use(record)),
         Section("scores", "Scores", _scores(report, shown["scores"])),
         Section("domains", "In and out of domain", tables_of(page_tables.domain_table(report.get("averages") or {}))),
@@ -60,6 +62,7 @@ def report_sections(report: Part, figures: Figures) -> list[Section]:
         Section("speed", "Speed and size", _speed(report.get("speed") or {}, shown["speed"])),
         Section("pictures", "Pictures of what was learnt", pictures(shown["pictures"])),
         Section("training", "Training", _training(report.get("history") or (), record, shown["training"])),
+        Section("sharpness", "Sharpness", _sharpness(report.get("sharpness") or {}, shown["sharpness"])),
         Section("recipe", "Recipe", [Block("code", report["recipe"], "recipe")] if report.get("recipe") else []),
         Section("provenance", "Provenance", _provenance(report, record)),
     ]
@@ -95,7 +98,7 @@ def folded(summary: str, *tables: Table | None) -> list[Block]:
     return [Block("details", blocks, summary)] if (blocks := tables_of(*tables)) else []
 
 
-_HOMES = {"compression": "compression", "margin": "margin", "speed": "speed", "training": "training"}
+_HOMES = {"compression": "compression", "margin": "margin", "speed": "speed", "training": "training", "sharpness": "sharpness"}
 
 
 def _home(name: str) -> str:
@@ -105,6 +108,10 @@ def _home(name: str) -> str:
 
 def _failures(failures: Sequence[Part]) -> list[Block]:
     return [Block("problems", failures)] if failures else []
+
+
+def _warnings(warnings: Sequence[Part]) -> list[Block]:
+    return [Block("list", [f"{line['warning']} (step {line['step']:,})" for line in warnings])] if warnings else []
 
 
 def _use(record: Part) -> list[Block]:
@@ -206,8 +213,16 @@ def _speed(speed: Part, figures: Figures) -> list[Block]:
 
 
 def _training(history: Sequence[Part], record: Part, figures: Figures) -> list[Block]:
-    settings = facts({**(record.get("training") or {}), **(record.get("metrics") or {})})
-    return [*pictures(figures), *settings, *folded("Every evaluation", page_tables.history_table(history))]
+    training = dict(record.get("training") or {})
+    stages = tables_of(page_tables.stages_table(training.pop("stages", ())))
+    settings = facts({**training, **(record.get("metrics") or {})})
+    return [*pictures(figures), *stages, *settings, *folded("Every evaluation", page_tables.history_table(history))]
+
+
+def _sharpness(sharpness: Part, figures: Figures) -> list[Block]:
+    if not sharpness.get("points"):
+        return []
+    return [Block("text", note(sharpness)), *pictures(figures), *tables_of(sharpness_table(sharpness))]
 
 
 def _provenance(report: Part, record: Part) -> list[Block]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from distilvec.evaluation.evaluate import ABSENT
 from distilvec.evaluation.significance import significance_mark
+from distilvec.evaluation.summary import ABSENT
 from distilvec.report import tables
-from distilvec.report.figure_data import PRECISION_NAMES, compression_curves
+from distilvec.report.figure_data import PRECISION_NAMES, averaged_tasks, compression_curves
 from distilvec.report.page_cells import Cell, Table, chance_cell, change_cell, figure, words
+from distilvec.train.metrics import watched
 
 AVERAGE = "average"
 COLUMNS = ("teacher", "student", "asymmetric", "untrained")
@@ -131,7 +132,7 @@ def compression_tables(compression: Part) -> list[Table]:
             for column, lines in curves.items()
             for precision, line in lines.items()
         ]
-        title = f"Mean over {', '.join(tasks)}" if task == AVERAGE else task
+        title = f"Mean over {', '.join(averaged_tasks(compression))}" if task == AVERAGE else task
         name = f"compression-{tasks.index(task) + 1 if task in tasks else 0}"
         header = ["Column", "Precision", *(f"{width} dimensions" if width == widths[-1] else str(width) for width in widths)]
         found.append(Table(name, f"{title}, times 100, by dimensions kept", header, rows, words=2))
@@ -205,12 +206,28 @@ def timings_table(speed: Part) -> Table:
 
 def history_table(history: Iterable[Part]) -> Table:
     """The evaluations on held-out texts."""
-    lines = [line for line in history if line.get("eval/distance") is not None]
+    lines = [line for line in history if watched(line)]
+    names = [name for name in ("distance", "cosine", "similarity_gap") if any(f"eval/{name}" in line for line in lines)]
     rows = [
-        [figure(line["step"], 0), figure(line.get("epoch")), figure(line["eval/distance"], 4), figure(line.get("eval/cosine"), 4)]
-        for line in lines
+        [figure(line["step"], 0), figure(line.get("epoch")), *(figure(line.get(f"eval/{name}"), 4) for name in names)] for line in lines
     ]
-    return Table("history-table", "Distance to the teacher on held-out texts", ["Step", "epoch", "distance", "cosine"], rows, words=0)
+    header = ["Step", "epoch", *(name.replace("_", " ") for name in names)]
+    return Table("history-table", "Distance to the teacher on held-out texts", header, rows, words=0)
+
+
+def stages_table(stages: Iterable[Part]) -> Table:
+    """The stages of training: what each trained, and what it took."""
+    rows = [
+        [
+            *words(stage.get("name"), stage.get("method"), stage.get("trained")),
+            Cell(f"{stage['learning_rate']:.6g}", stage["learning_rate"]) if stage.get("learning_rate") else Cell(ABSENT),
+            *(figure(stage.get(key), 0) for key in ("steps", "texts")),
+            figure(stage.get("minutes"), 1),
+        ]
+        for stage in stages
+    ]
+    header = ["Stage", "Method", "Trained", "learning rate", "steps", "texts", "minutes"]
+    return Table("stage-table", "Stages of training, in order", header, rows, words=3)
 
 
 def sources_table(sources: Iterable[Part]) -> Table:

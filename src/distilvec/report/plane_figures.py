@@ -24,7 +24,7 @@ def sentences_figure(sentences: Part) -> Figure:
     kinds = list(dict.fromkeys(groups))
     everything = np.concatenate([teacher, *(np.asarray(sentences[name]) for name in columns)])
     centre, half = (everything.min(axis=0) + everything.max(axis=0)) / 2, 0.55 * np.ptp(everything, axis=0).max()
-    figure = new_figure(3.1 + 0.2 * (len(kinds) // 4))
+    figure = new_figure(3.1 + 0.2 * (len(kinds) // 3))
     panels = figure.subplots(1, len(columns), squeeze=False).ravel()
     for axes, column in zip(panels, columns, strict=True):
         places = np.asarray(sentences[column])
@@ -44,9 +44,9 @@ def sentences_figure(sentences: Part) -> Figure:
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(
         handles,
-        names,
+        [shortened(name, 20) for name in names],
         loc="outside lower center",
-        ncols=4,
+        ncols=3,
         title="hollow: teacher; filled: the same texts in the column",
         title_fontsize=8.5,
     )

@@ -17,26 +17,29 @@ from distilvec.data.corpus import Corpus
 from distilvec.evaluation.evaluate import Score
 from distilvec.objective import Objective
 from distilvec.report.card import FORMAT, DataRecord, Distillation, TeacherRecord, describe_student
-from distilvec.schema import Recipe
 from distilvec.teachers.local import LocalTeacher
 from distilvec.teachers.vectors import VectorsTeacher
 from distilvec.train.checkpoint import Progress
-from distilvec.train.metrics import read_metrics
+from distilvec.train.metrics import read_metrics, watched
+from distilvec.train.stages import Stage
 
 
 def distillation_record(
-    recipe: Recipe,
+    stages: Sequence[tuple[Stage, Progress]],
     teacher: LocalTeacher | VectorsTeacher,
     fingerprint: str,
     student: Any,
     corpus: Corpus,
     objective: Objective,
-    state: Progress,
     distance: Mapping[str, float],
     scores: Mapping[str, Sequence[Score]],
 ) -> Distillation:
-    """Everything known about how a student was made; JSON throughout."""
-    train = recipe.train
+    """Everything known about how a student was made; JSON throughout.
+
+    Method and settings of the training are those of its last stage; steps, texts and minutes are of all stages.
+    """
+    (last, state), spent = stages[-1], [progress for _, progress in stages]
+    recipe, train = last.recipe, last.recipe.train
     kept = recipe.student.layers if isinstance(recipe.student.layers, list) else None
     return {
         "format": FORMAT,
@@ -52,19 +55,20 @@ def distillation_record(
             "citation": objective.citation,
         },
         "training": {
-            "steps": state.step,
-            "texts": state.texts,
+            "steps": sum(progress.step for progress in spent),
+            "texts": sum(progress.texts for progress in spent),
             "epochs": train.epochs,
             "batch_size": f"{train.max_tokens} tokens" if train.max_tokens else train.batch_size * train.gradient_accumulation_steps,
             "learning_rate": train.learning_rate,
             "final_learning_rate": train.final_learning_rate,
             "schedule": train.schedule.name,
             "weight_decay": train.weight_decay,
-            "update": train.update,
+            "update": train.update.label,
             "precision": train.precision,
             "seed": train.seed,
             "best_epoch": state.best_epoch,
-            "minutes": round(state.seconds / 60, 1),
+            "minutes": round(sum(progress.seconds for progress in spent) / 60, 1),
+            **({"stages": [stage_record(*stage) for stage in stages]} if last.name else {}),
         },
         "metrics": dict(distance),
         "scores": {
@@ -72,7 +76,20 @@ def distillation_record(
             for name, column in scores.items()
         },
         "versions": versions(),
-        "teacher_compatible": student.get_embedding_dimension() == teacher.width,
+        "teacher_compatible": objective.compatible and student.get_embedding_dimension() == teacher.width,
+    }
+
+
+def stage_record(stage: Stage, state: Progress) -> dict[str, Any]:
+    """What a stage of training trained, by which method, and what it took."""
+    return {
+        "name": stage.name,
+        "method": stage.recipe.method.name,
+        "trained": stage.trained,
+        "learning_rate": stage.recipe.train.learning_rate,
+        "steps": state.step,
+        "texts": state.texts,
+        "minutes": round(state.seconds / 60, 1),
     }
 
 
@@ -102,11 +119,16 @@ def data_record(corpus: Corpus) -> DataRecord:
     }
 
 
-def best_distance(metrics: Path) -> dict[str, float]:
-    """The smallest held-out distance after an epoch, its cosine, and the distance before training."""
-    lines = [line for line in read_metrics(metrics) if "eval/distance" in line]
-    best = min(lines[1:] or lines, key=lambda line: float(line["eval/distance"]))
-    return {"distance": best["eval/distance"], "cosine": best["eval/cosine"], "untrained_distance": lines[0]["eval/distance"]}
+def best_distance(metrics: Sequence[Path]) -> dict[str, float]:
+    """The held-out figures of the last stage where the watched one is smallest, and that one before the first; a metrics file a stage.
+
+    The watched one is `distance`, or `similarity_gap` for a student in a space of its own.
+    """
+    first, last = ([line for line in read_metrics(path) if watched(line)] for path in (metrics[0], metrics[-1]))
+    name = watched(last[0])
+    best = min(last[1:] or last, key=lambda line: float(line[f"eval/{name}"]))
+    found = {key.removeprefix("eval/"): value for key, value in best.items() if key.startswith("eval/")}
+    return found | {f"untrained_{key}": first[0][f"eval/{key}"] for key in [name] if f"eval/{key}" in first[0]}
 
 
 def versions() -> dict[str, str]:

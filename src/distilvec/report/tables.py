@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distilvec.evaluation.evaluate import ABSENT, to_markdown
+from distilvec.evaluation.summary import ABSENT, to_markdown
 
 AVERAGE = "average"
 Row = Mapping[str, Any]

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from distilvec.evaluation.evaluate import Score, scores_table
+from distilvec.evaluation.evaluate import Score
+from distilvec.evaluation.summary import scores_table
 from distilvec.evaluation.tasks import Problem
 from distilvec.report.tables import leaderboard
 
@@ -25,7 +26,7 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_column(name, justify="right" if number and len(header) > 2 else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def show_scores(scores: dict[str, list[Score]]) -> None:
@@ -42,9 +43,11 @@ def show_result(result: RunResult) -> None:
     size = f"{student['parameters'] / 1e6:.1f} M parameters"
     if "parameters" in teacher:
         size += f" (teacher: {teacher['parameters'] / 1e6:.1f} M)"
-    distance = result.distance
+    name, measure = ("distance", "distance ") if "distance" in result.distance else ("similarity_gap", "cosine gap")
+    found, before = result.distance[name], result.distance.get(f"untrained_{name}")
     print(f"\nstudent   {size}")
-    print(f"distance  {distance['distance']:.4f} to the teacher on held-out texts ({distance['untrained_distance']:.4f} before training)")
+    began = "" if before is None else f" ({before:.4f} before training)"
+    print(f"{measure} {found:.4f} to the teacher on held-out texts{began}")
     print(f"run       {result.folder}")
     if result.page is not None:
         print(f"report    {result.page}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from distilvec.evaluation.evaluate import read_score
 from distilvec.evaluation.study import write_json
 from distilvec.progress import say
 from distilvec.report.page import write_page
+from distilvec.report.sharpness_report import read_sharpness
 from distilvec.report.verdict import make_verdict
-from distilvec.train.metrics import read_metrics
+from distilvec.train.metrics import read_metrics, watched
 
 HISTORY_LINES = 400  # training lines kept for the curves; longer runs are thinned
 
@@ -23,10 +25,22 @@ def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any],
     found |= {
         "verdict": make_verdict(scores, found.get("intervals"), found.get("speed"), record),
         "history": history(folder / "metrics.jsonl"),
+        "warnings": warnings(folder),
+        "sharpness": read_sharpness(folder),
         "record": dict(record),
         "recipe": recipe,
     }
     write_json(folder / "report.json", found)
+    return draw_report(folder, found)
+
+
+def refresh_report(folder: Path) -> Path | None:
+    """Make the page anew of a run that has one, with a sharpness.json that was measured since; None for a run without."""
+    path = folder / "report.json"
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8")) | {"sharpness": read_sharpness(folder)}
+    write_json(path, found)
     return draw_report(folder, found)
 
 
@@ -62,8 +76,14 @@ def draw_comparison(path: Path, comparison: Mapping[str, Any]) -> Path:
 
 def history(metrics: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl, training lines thinned evenly; every held-out distance stays."""
-    lines = read_metrics(metrics)
-    training = [line for line in lines if "eval/distance" not in line]
+    lines = [line for line in read_metrics(metrics) if "warning" not in line]
+    training = [line for line in lines if watched(line) is None]
     every = max(1, -(-len(training) // HISTORY_LINES))
     kept = {id(line) for line in training[::every]}
-    return [line for line in lines if "eval/distance" in line or id(line) in kept]
+    return [line for line in lines if watched(line) or id(line) in kept]
+
+
+def warnings(folder: Path) -> list[dict[str, Any]]:
+    """What training warned of, stage by stage: step, epoch, warning."""
+    files = [*sorted(folder.glob("stages/*/metrics.jsonl")), folder / "metrics.jsonl"]
+    return [line for file in files for line in read_metrics(file) if "warning" in line]

@@ -1,0 +1,122 @@
+"""Finished runs as their folders tell them: scores, the rows behind them, recipe and record; also those of a sweep's members."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec import recipe as recipes
+from distilvec.errors import DistilvecError
+from distilvec.evaluation.evaluate import Sample
+from distilvec.sweep import SWEEP_FILE, read_sweep
+
+_SAME_BUT_FOR = ("name", "description", "paper", "output", "cache", "evaluation", "sweep")  # keys that do not change what a recipe trains
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A finished run as its folder tells it. Runs of one `group` differ by their seed only; `name` is the group's."""
+
+    folder: Path
+    name: str
+    group: str
+    seed: int | None
+    recipe: dict[str, Any]
+    record: dict[str, Any]
+    report: dict[str, Any]
+
+    def scores(self, column: str) -> dict[str, dict[str, Any]]:
+        """A column's scores by task, each with type, metric and value; empty where the run has none."""
+        columns = self.report.get("scores") or self.record.get("scores") or {}
+        return {score["task"]: score for score in columns.get(column) or []}
+
+    def samples(self, column: str, tasks: Iterable[str]) -> dict[str, Sample]:
+        """What a column's scores were computed from, by task; tasks that were not kept are missing."""
+        path, scores = self.folder / "samples.npz", self.scores(column)
+        if not path.exists():
+            return {}
+        try:
+            with np.load(path, allow_pickle=False) as kept:
+                parts = {task: [f"{column}/{task}/{part}" for part in ("predicted", "gold")] for task in tasks}
+                return {
+                    task: Sample(scores[task]["type"], scores[task]["metric"], *(kept[key] for key in keys))
+                    for task, keys in parts.items()
+                    if all(key in kept for key in keys)
+                }
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise DistilvecError(f"{path} is damaged ({error}); delete it with report.json and run the recipe again.") from None
+
+
+def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
+    """The finished runs in the folders, each a run's or a sweep's, in order; a folder that is named twice counts once.
+
+    Errors: DistilvecError for a folder that is neither, a run that has not finished, a sweep without a finished member.
+    """
+    found: dict[Path, RunSummary] = {}
+    for folder in (Path(folder) for folder in folders):
+        if (members := read_sweep(folder)) is not None:
+            runs = [
+                _load_run(folder / entry["folder"], folder, entry["group"])
+                for entry in members
+                if entry["state"] != "failed" and _is_finished(folder / entry["folder"])
+            ]
+            if not runs:
+                raise DistilvecError(f"{folder}: none of the sweep's {len(members)} members has finished. Run the sweep (again).")
+        elif _is_finished(folder):
+            listed = {entry["folder"]: entry["group"] for entry in read_sweep(folder.resolve().parent) or []}
+            runs = [_load_run(folder, folder.resolve().parent, listed.get(folder.resolve().name))]
+        elif (folder / "recipe.yaml").exists():
+            raise DistilvecError(f"{folder}: the run has not finished. Run its recipe again, then compare.")
+        else:
+            raise DistilvecError(f"{folder} is neither a run nor a sweep; expected a folder with distillation.json or {SWEEP_FILE}.")
+        for run in runs:
+            found.setdefault(run.folder.resolve(), run)
+    return list(found.values())
+
+
+def unfinished(folders: Sequence[Path]) -> list[str]:
+    """What to say about sweeps of which members are missing."""
+    notes = []
+    for folder in folders:
+        entries = read_sweep(Path(folder)) or []
+        absent = [e["name"] for e in entries if e["state"] == "failed" or not _is_finished(Path(folder) / e["folder"])]
+        if absent:
+            notes.append(f"{folder}: {len(absent)} of {len(entries)} members failed or have not finished: {', '.join(absent)}.")
+    return notes
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / "distillation.json").is_file()
+
+
+def _load_run(folder: Path, sweep: Path, group: str | None) -> RunSummary:
+    """A run; `group` is its group's name in the sweep whose folder is `sweep`, None for a run of no sweep."""
+    record, report = _read_json(folder / "distillation.json"), _read_json(folder / "report.json")
+    path = folder / "recipe.yaml"
+    recipe = recipes.read_tree(path) if path.exists() else {}
+    seed = (recipe.get("train") or record.get("training") or {}).get("seed")
+    if group is not None:
+        return RunSummary(folder, group, f"{sweep.resolve()}:{group}", seed, recipe, record, report)
+    kept = {key: value for key, value in recipe.items() if key not in _SAME_BUT_FOR}
+    kept["train"] = {key: value for key, value in (recipe.get("train") or {}).items() if key != "seed"}
+    origin = [(record.get(part) or {}).get("fingerprint") for part in ("teacher", "data")]
+    key = recipes.fingerprint(kept, origin) if recipe else str(folder.resolve())
+    return RunSummary(folder, str(record.get("name") or folder.resolve().name), key, seed, recipe, record, report)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DistilvecError(f"{path} is damaged ({error}); delete it and run the recipe again.") from None
+    if not isinstance(content, dict):
+        raise DistilvecError(f"{path} holds a JSON {type(content).__name__}; expected an object. Delete it and run the recipe again.")
+    return content

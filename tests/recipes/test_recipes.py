@@ -32,7 +32,7 @@ def test_trains_on_tiny_models(path, variant, tiny_model, tmp_path):
             f"teacher.model={tiny_model}",
             "teacher.max_length=32",
             f"student.model={tiny_model}",
-            f"student.layers={min(layers, 2) if isinstance(layers, int) else [0, 1] if layers else 'null'}",
+            f"student.layers={min(layers, 2) if isinstance(layers, int) else list(range(min(len(layers), 4))) if layers else 'null'}",
             "student.max_length=32",
             f"corpus.sources=[{{path: {texts}}}]",
             "corpus.holdout_batches=1",

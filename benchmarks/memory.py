@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.texts import COMMON
@@ -96,10 +97,13 @@ def tiny_teacher(folder: Path) -> str:
 
 
 class Peak:
-    """The highest RssAnon of this process while the block runs, sampled every 20 ms."""
+    """Memory while the block runs (by default RssAnon of this process), sampled every so many seconds; `megabytes` is the highest."""
+
+    def __init__(self, every: float = 0.02, measure: Callable[[], float] | None = None) -> None:
+        self.every, self.measure = every, measure or own_megabytes
 
     def __enter__(self) -> Peak:
-        self.megabytes, self.running = own_megabytes(), True
+        self.samples, self.running = [self.measure()], True
         self.thread = threading.Thread(target=self._watch)
         self.thread.start()
         return self
@@ -108,10 +112,15 @@ class Peak:
         self.running = False
         self.thread.join()
 
+    @property
+    def megabytes(self) -> float:
+        """The highest sample."""
+        return max(self.samples)
+
     def _watch(self) -> None:
         while self.running:
-            self.megabytes = max(self.megabytes, own_megabytes())
-            time.sleep(0.02)
+            self.samples.append(self.measure())
+            time.sleep(self.every)
 
 
 def own_megabytes() -> float:

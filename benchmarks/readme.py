@@ -1,9 +1,10 @@
-"""Writes the README's tables from the JSON files in results/, so that no figure is typed by hand.
+"""Writes the tables of README.md and docs/ from the JSON files in results/, so that no figure is typed by hand.
 
     python -m benchmarks.readme
 
 results/english-*.json, results/quickstart.json   distillation.json of the runs
-results/training.json, caching.json, memory.json, kills.json   what the benchmarks wrote with --json
+results/training.json, caching.json, memory.json, search.json, kills.json   what the benchmarks wrote with --json
+results/shootout_sentence_level.json, step_cost.json, triplet.json, sharpness.json   the same, for docs/sentence_level.md
 """
 
 from __future__ import annotations
@@ -12,19 +13,59 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.sentence_level import cost_table, sharpness_table, shootout_tables
+
 ROOT = Path(__file__).parents[1]
 COLUMNS = ("untrained", "student", "asymmetric")
 
 
 def main() -> None:
-    """Fill every marked part of README.md whose figures are there."""
-    path = ROOT / "README.md"
-    text = path.read_text(encoding="utf-8")
-    for name, table in (("quickstart", quickstart()), ("results", results()), ("speed", speed())):
-        begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
-        before, after = text.split(begin)[0], text.split(end)[1]
-        text = before + begin + (table + "\n" if table else "") + end + after
-    path.write_text(text, encoding="utf-8")
+    """Fill every marked part of every page whose figures are there."""
+    for page, parts in pages().items():
+        path = ROOT / page
+        text = path.read_text(encoding="utf-8")
+        for name, table in parts.items():
+            begin, end = marks(name)
+            before, after = text.split(begin)[0], text.split(end)[1]
+            text = before + begin + (table + "\n" if table else "") + end + after
+        path.write_text(text, encoding="utf-8")
+
+
+def pages() -> dict[str, dict[str, str]]:
+    """Every page with its marked parts and what belongs into them; empty where there are no figures yet."""
+    return {
+        "README.md": {"quickstart": quickstart(), "results": results(), "speed": speed()},
+        "docs/sentence_level.md": {"shootout": shootout_part(), "cost": cost_part(), "sharpness": sharpness_part()},
+    }
+
+
+def marks(name: str) -> tuple[str, str]:
+    """The lines around a marked part."""
+    return f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+
+
+def shootout_part() -> str:
+    """The methods and the ablations of TALAS side by side."""
+    report = read("shootout_sentence_level")
+    return f"## Results\n\n{shootout_tables(report)}" if report else ""
+
+
+def cost_part() -> str:
+    """What a step costs, and Jasper's triplet."""
+    cost, triplet = read("step_cost"), read("triplet")
+    parts = [f"{next(iter(cost.values()))['machine']}.\n\n{cost_table(cost)}"] if cost else []
+    if triplet and "memory_ratio_512_to_naive_64" in triplet:
+        parts.append(
+            f"Jasper's triplet at batch 512 takes {triplet['memory_ratio_512_to_naive_64']:.2f} times the memory of the naive form at batch 64 "
+            f"(mark: 1); its time grows with the number of pairs to the power {triplet['exponent']:.2f}."
+        )
+    return "## Cost\n\n" + "\n\n".join(parts) if parts else ""
+
+
+def sharpness_part() -> str:
+    """The largest Hessian eigenvalue over training, by update."""
+    found = read("sharpness")
+    return f"## Sharpness\n\n{sharpness_table(found)}" if found else ""
 
 
 def quickstart() -> str:
@@ -93,6 +134,13 @@ def speed() -> str:
                 f"| {growth[stage]:.2f} | `python -m benchmarks.memory --json FILE` |"
             )
     text = "\n".join(lines)
+    if search := read("search"):
+        parts = search["precisions"]
+        text += (
+            f"\n\nThe {search['count']} best of {search['documents']:,} documents ({search['width']} wide) for {search['queries']:,} queries: "
+            + ", ".join(f"{name} {part['seconds']:.0f} s with {part['peak_mb'] / 1000:.1f} GB at the peak" for name, part in parts.items())
+        )
+        text += " (`python -m benchmarks.search --json FILE`)."
     if kills:
         caching_part, training_part = kills["caching"], kills["training"]
         text += (

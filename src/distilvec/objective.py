@@ -26,6 +26,15 @@ Terms = dict[str, Float[Tensor, " batch"]]
 
 
 @dataclass(frozen=True)
+class TaskFacts:
+    """What a labelled task is to an objective. `classes` is 1 for scores (STS); `members` 2 where a pair is encoded apart."""
+
+    kind: Literal["classification", "pair", "sts"]
+    classes: int
+    members: int = 1
+
+
+@dataclass(frozen=True)
 class Sizes:
     """What an objective may need to know to build its own parameters."""
 
@@ -36,6 +45,11 @@ class Sizes:
     teacher_hidden_width: int | None = None  # None where the teacher is a table of vectors or an API
     teacher_layers: int | None = None
     embedding_width: int | None = None  # of the student's embedding; None: the teacher's width
+    task: TaskFacts | None = None  # None: unlabelled texts
+    teacher_logits: bool = False  # the teacher was fine-tuned for the task and has its head
+    same_tokenizer: bool = False  # student and teacher cut every text into the same tokens
+    student_heads: int | None = None  # attention heads
+    teacher_heads: int | None = None
 
 
 class Objective(nn.Module):
@@ -43,6 +57,8 @@ class Objective(nn.Module):
 
     Subclasses set `student_wants`, `teacher_wants` and `weights` in `__init__(self, sizes, **options)` and implement
     `forward`. Parameters that only help training live here; what ships lives in the student.
+    On a labelled task (`sizes.task`) a method has a term called "task" and gets a head. Terms may be one a text where two
+    texts are an example; they are averaged.
     `compatible` is False where the student's vectors have a space of their own: such a student keeps its own width, has no
     distance to the teacher's vectors and is not scored against the teacher's documents.
     """
@@ -51,6 +67,7 @@ class Objective(nn.Module):
     teacher_wants: Wants = Wants(embedding=True)
     compatible: bool = True
     in_batch: bool = False  # compares examples with each other: needs batches of a fixed number of rows
+    head: nn.Module | None = None  # of a labelled task; `student.logits` are its answer. build_objective puts it there
     weights: dict[str, float]
     citation: str = ""  # BibTeX, printed in the model card
 
@@ -79,6 +96,8 @@ def build_objective(name: str, options: dict[str, Any], weights: dict[str, float
     _refuse_unknown(options, known, f"method.options of {name}", "option")
     _refuse_other_values(options, get_type_hints(method.__init__))
     objective = method(sizes, **options)
+    if sizes.task is not None:
+        _add_head(objective, name, sizes)
     _refuse_unknown(weights, objective.weights, f"method.weights of {name}", "term")
     objective.weights = {**objective.weights, **weights}
     if not any(objective.weights.values()):
@@ -87,6 +106,16 @@ def build_objective(name: str, options: dict[str, Any], weights: dict[str, float
         )
     objective.settle()
     return objective
+
+
+def _add_head(objective: Objective, name: str, sizes: Sizes) -> None:
+    from distilvec.students.head import TaskHead
+
+    assert sizes.task is not None
+    if "task" not in objective.weights:
+        raise DistilvecError(f"[method.name] {name} does not train on labels. Remove [task] from the recipe, or take another method.")
+    objective.head = TaskHead(sizes.student_width, sizes.task)
+    objective.student_wants |= Wants(pooled_layers=(-1,))
 
 
 def method_class(name: str) -> type[Objective]:

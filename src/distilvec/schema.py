@@ -33,6 +33,8 @@ class TeacherSection(Section):
     truncate_dim: int | None = Field(None, gt=0, description="keep the first so many dimensions (MRL)")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="the precision the teacher computes in")
     batch_tokens: int = Field(4096, gt=0, description="tokens in one teacher batch")
+    attention: Literal["own", "bidirectional"] = Field("own", description="'bidirectional' lifts a decoder's causal mask (LLM2Vec)")
+    live: bool = Field(False, description="run the teacher in every step instead of caching it; for corpora seen once")
     trust_remote_code: bool = False
 
     @model_validator(mode="after")
@@ -41,6 +43,15 @@ class TeacherSection(Section):
         if (self.model is None) == (self.vectors is None):
             raise ValueError("give exactly one of 'model' and 'vectors'")
         return self
+
+
+class LoraSection(Section):
+    """Low-rank adapters (peft) in place of the backbone's own weights; merged into them when the student is saved."""
+
+    r: int = Field(256, gt=0)
+    alpha: float = Field(32, gt=0)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    targets: list[str] | None = Field(None, description="names of the linear layers; all of the backbone's by default")
 
 
 class StudentSection(Section):
@@ -58,6 +69,7 @@ class StudentSection(Section):
     dense: Literal["auto", "always"] = Field(
         "auto", description="'auto' adds the linear layer to the teacher's width where the widths differ and the method needs it"
     )
+    lora: LoraSection | None = None
     trust_remote_code: bool = False
 
     @model_validator(mode="after")
@@ -117,6 +129,29 @@ class CorpusSection(Section):
     )
     seed: int = 0
     exclude_evaluation: bool = Field(True, description="drop texts that occur in the evaluation suite")
+
+
+class TaskSection(Section):
+    """A labelled task to train and test on: its training rows are the corpus, a head is trained with the student.
+
+    Columns are those of evaluation suites: text, label | sentence1, sentence2, label | sentence1, sentence2, score.
+    """
+
+    type: Literal["classification", "pair", "sts"]
+    path: Path
+    name: str | None = Field(None, description="short name used in reports; the file's by default")
+    train_split: str = "train"
+    validation_split: str | None = Field(None, description="by default a tenth of the training rows, by seed")
+    test_split: str = "test"
+    encode: Literal["joint", "separate"] = Field("joint", description="a pair as one input, or its texts apart")
+    limit: int | None = Field(None, gt=0, description="train on at most so many examples, drawn by seed")
+    role: Role = "document"
+    seed: int = Field(0, ge=0, description="of the limit and of the validation rows")
+
+    @property
+    def label(self) -> str:
+        """The task's name in reports."""
+        return self.name or self.path.name.split(".")[0]
 
 
 class CacheSection(Section):
@@ -277,13 +312,21 @@ class Recipe(Section):
     output: Path = Path("runs")
     teacher: TeacherSection
     student: StudentSection
-    corpus: CorpusSection
+    corpus: CorpusSection | None = None
+    task: TaskSection | None = Field(None, description="instead of a corpus: a labelled task")
     cache: CacheSection = CacheSection()
     method: MethodSection
     train: TrainSection = TrainSection()
     stages: list[StageSection] = Field(default_factory=list, description="training in several stages, one after another")
     evaluation: EvaluationSection = EvaluationSection()
     sweep: SweepSection | None = Field(None, description="many runs of this recipe, one for each combination")
+
+    @model_validator(mode="after")
+    def corpus_or_task(self) -> Recipe:
+        """Refuse none or both of 'corpus' and 'task'."""
+        if (self.corpus is None) == (self.task is None):
+            raise ValueError("give exactly one of 'corpus' (texts) and 'task' (labelled examples)")
+        return self
 
     @field_validator("stages")
     @classmethod

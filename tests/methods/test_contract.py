@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.batch import Alignment, Encoded, Projections, TextBatch, Wants
 from distilvec.errors import DistilvecError
 from distilvec.export.portable import save_student
-from distilvec.objective import Sizes, build_objective, method_class, method_names, total
+from distilvec.objective import Sizes, TaskFacts, build_objective, method_class, method_names, total
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.loop import Distillation
 
 ROWS = 6
+PAIRS, SELECTED = 4, 3
 
 
 @pytest.fixture(params=method_names())
@@ -36,13 +39,26 @@ def model(tiny_model):
 def batch(model):
     tokens = model.tokenizer(make_texts(ROWS), padding=True, return_tensors="pt")
     tokens = {key: tokens[key] for key in ("input_ids", "attention_mask")}
-    return TextBatch(torch.arange(ROWS), tokens, torch.zeros(ROWS, dtype=torch.long), labels=torch.arange(ROWS) % 2)
+    positions = torch.arange(PAIRS)[None, :, None].expand(ROWS, PAIRS, 2)  # every text has so many tokens, and special ones
+    labels = torch.arange(ROWS) % 2
+    return TextBatch(
+        torch.arange(ROWS), tokens, torch.zeros(ROWS, dtype=torch.long), labels=labels, alignment=Alignment(positions.contiguous())
+    )
 
 
-@pytest.fixture
-def objective(name, model):
+@pytest.fixture(params=["texts", "task"])
+def objective(name, model, request):
+    """The method on unlabelled texts, and on a labelled task with a fine-tuned teacher where it knows such."""
     encoder = Encoder(model)
-    return build_objective(name, {}, {}, Sizes(encoder.hidden_width, encoder.layers, 24, True, 40, 4))
+    sizes = Sizes(encoder.hidden_width, encoder.layers, 24, True, 40, 4, same_tokenizer=True, student_heads=4, teacher_heads=4)
+    if request.param == "task":
+        sizes = replace(sizes, task=TaskFacts("classification", 2), teacher_logits=True)
+    try:
+        return build_objective(name, {}, {}, sizes)
+    except DistilvecError as error:
+        if "task" not in str(error):
+            raise
+        pytest.skip(str(error))
 
 
 def teacher_signals(wants: Wants, batch: TextBatch) -> Encoded:
@@ -53,13 +69,27 @@ def teacher_signals(wants: Wants, batch: TextBatch) -> Encoded:
     def draw(*shape):
         return torch.randn(*shape, generator=generator)
 
+    wanted, mask = wants.tokens, batch.mask
+    importance = mask / mask.sum(1, keepdim=True)
+    selected = batch.alignment.pairs[:, :SELECTED].clone()
+    grams = {layer: draw(rows, SELECTED, SELECTED) for layer in wanted.gram_layers} if wanted else {}
+    for layer, values in grams.items():
+        centred = values - values.mean(1, keepdim=True)
+        gram = centred @ centred.transpose(1, 2)
+        grams[layer] = gram / gram.flatten(1).norm(dim=1)[:, None, None]
+    hidden = {-1: draw(rows, tokens, 40)} if wanted and wanted.hidden else {}
     return Encoded(
         embedding=torch.nn.functional.normalize(draw(rows, 24), dim=-1) if wants.embedding else None,
         pre_dense=draw(rows, 40) if wants.pre_dense else None,
         pooled_layers={layer: draw(rows, 40) for layer in wants.pooled_layers},
-        hidden_layers={layer: draw(rows, tokens, 40) for layer in wants.hidden_layers},
+        hidden_layers=hidden | {layer: draw(rows, tokens, 40) for layer in wants.hidden_layers},
         attentions={layer: draw(rows, tokens, tokens).softmax(-1) for layer in wants.attention_layers},
-        mask=batch.mask,
+        mask=mask,
+        projections={layer: Projections(*(draw(rows, 4, tokens, 10) for _ in range(3))) for layer in wants.projection_layers},
+        logits=draw(rows, 2) if wants.logits else None,
+        importance=importance if wanted and wanted.importance else None,
+        selected=selected if wanted and wanted.gram_layers else None,
+        grams=grams,
     )
 
 
@@ -94,22 +124,22 @@ def test_two_steps_lower_the_loss_and_reach_every_parameter(objective, model, ba
 def test_no_gradient_reaches_the_teacher(objective, model, batch):
     teacher = teacher_signals(objective.teacher_wants, batch)
     tensors = [t.requires_grad_() for t in (teacher.embedding, teacher.pre_dense) if t is not None]
-    student = Encoder(model)(batch, objective.student_wants)
-    detached = Encoded(**{**vars(teacher), "embedding": None if teacher.embedding is None else teacher.embedding.detach()})
-    total(objective(batch, student, detached), objective.weights).backward()
+    detached = replace(teacher, embedding=None if teacher.embedding is None else teacher.embedding.detach())
+    total(Distillation(Encoder(model), objective)(batch, detached), objective.weights).backward()
     assert all(tensor.grad is None for tensor in tensors)
 
 
 def test_padding_changes_no_term(objective, model, batch):
     encoder = Encoder(model).eval()
     more = {name: torch.nn.functional.pad(value, (0, 3)) for name, value in batch.tokens.items()}
-    padded = TextBatch(batch.rows, more, batch.sources, labels=batch.labels)
-    if objective.teacher_wants.hidden_layers or objective.teacher_wants.attention_layers:
-        pytest.skip("the teacher's token signals would need the same padding; the method's own tests cover it")
-    teacher = teacher_signals(objective.teacher_wants, batch)
+    padded = replace(batch, tokens=more)
+    wants = objective.teacher_wants
+    if wants.hidden_layers or wants.attention_layers or wants.projection_layers:
+        pytest.skip("these signals of the teacher would need the same padding; the method's own tests cover it")
+    teacher = teacher_signals(wants, batch)
+    module = Distillation(encoder, objective).eval()
     with torch.no_grad():
-        first = objective(batch, encoder(batch, objective.student_wants), teacher)
-        second = objective(padded, encoder(padded, objective.student_wants), teacher)
+        first, second = module(batch, teacher), module(padded, teacher)
     for name in first:
         torch.testing.assert_close(first[name], second[name], atol=1e-5, rtol=1e-4)
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
@@ -40,8 +41,11 @@ class Encoder(nn.Module):
         """The transformers model inside; a property, so that its weights are registered once."""
         return self.model[0].auto_model
 
-    def forward(self, batch: TextBatch, wants: Wants) -> Encoded:
-        """Run the backbone once (twice the rows where a second view is wanted) and keep what is wanted."""
+    def forward(self, batch: TextBatch, wants: Wants, attention_rows: Int[Tensor, "batch rows"] | None = None) -> Encoded:
+        """Run the backbone once (twice the rows where a second view is wanted) and keep what is wanted.
+
+        `attention_rows` are positions of tokens (-1 fills up): attention maps are then theirs alone, [batch, rows, tokens].
+        """
         rows, mask, tokens = len(batch), batch.mask, batch.tokens
         if wants.second_view:
             mask = torch.cat([mask, mask])

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,14 @@ class Distillation(nn.Module):
 
     def forward(self, batch: TextBatch, teacher: Encoded) -> Terms:
         """The objective's terms; the student runs under autocast, the objective always in fp32."""
-        student = self.encoder(batch, self.objective.student_wants)
+        rows = None if teacher.selected is None else teacher.selected[..., 0]
+        student = self.encoder(batch, self.objective.student_wants, rows)
         with torch.autocast(batch.rows.device.type, enabled=False):
+            if self.objective.head is not None:
+                student = replace(student, logits=self.objective.head(student.pooled_layers[-1]))
             terms: Terms = self.objective(batch, student, teacher)
+        examples = len(batch) // batch.members
+        terms = {name: values if len(values) == examples else values.view(batch.members, -1).mean(0) for name, values in terms.items()}
         if self.watched:
             self.sight, self.watched = take_sight(batch, student, teacher), False
         return terms

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from loops import make_loop, stop_after
 
 from distilvec.batch import Encoded, TextBatch, Wants
 from distilvec.objective import Objective
 from distilvec.report.page import render_page
 from distilvec.report.write import history, warnings
-from distilvec.run import Run
 from distilvec.schema import StudentSection
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.local import resolve_model
 from distilvec.train.collapse import LEAST_RANK, MOST_ALIKE, CollapseWatch, spread, take_sight
-from distilvec.train.loop import Loop
 from distilvec.train.metrics import read_metrics
 
 SENTENCES = """A plane is taking off from the runway.|Two children play chess in the park.|The senate postponed the vote on the budget.
@@ -137,33 +135,18 @@ class Pressed(Objective):
         return {"pressed": (student.embedding - student.embedding.mean(0)).square().sum(-1)}
 
 
-def make_loop(recipe, folder: Path, pressed: bool) -> Loop:
-    run = Run(recipe, folder)
-    model = run.student()
-    encoder, objective = Encoder(model), run.objective(Encoder(model))
-    return Loop(encoder, Pressed() if pressed else objective, run.data(model, objective), recipe.train, folder, "mark")
-
-
 @pytest.mark.parametrize("update", ["plain", "asam", "disam"])
 def test_a_run_warns_once_even_if_it_is_resumed(tiny_recipe, tmp_path, capsys, update):
     changes = {"train__learning_rate": 1e-2, "train__epochs": 4, "train__logging_steps": 3, "train__update": {"name": update}}
     recipe, folder = tiny_recipe(student__dropout=0.0, **changes), tmp_path / "run"
-    loop = make_loop(recipe, folder, pressed=True)
-    step = loop._step
-
-    def stopping(batches, index):
-        step(batches, index)
-        loop.stop_asked = loop.state.step + 1 >= 27
-
-    loop._step = stopping
-    loop.run()
+    stop_after(make_loop(recipe, folder, Pressed()), 27).run()
     lines = read_metrics(folder / "metrics.jsonl")
     assert [bool(line.get("train/loss")) for line in lines if "train/mean_cosine" in line] == [True] * 9
     first = next(
         line for line in lines if line.get("train/mean_cosine", 0) > MOST_ALIKE or line.get("train/effective_rank", 1) < LEAST_RANK
     )
     assert [line["step"] for line in lines if "warning" in line] == [first["step"]]
-    assert make_loop(recipe, folder, pressed=True).run().finished
+    assert make_loop(recipe, folder, Pressed()).run().finished
     assert len(warnings(folder)) == 1 and warnings(folder)[0]["warning"].startswith("The embeddings collapsed")
     assert capsys.readouterr().err.count("The embeddings collapsed") == 1
     assert not any("warning" in line for line in history(folder / "metrics.jsonl"))
@@ -174,7 +157,7 @@ def test_figures_are_those_of_the_weights_before_the_step(tiny_recipe, tmp_path)
     found = []
     for update in ({"name": "plain"}, {"name": "asam", "rho": 50.0}):
         recipe = tiny_recipe(train__max_steps=1, train__logging_steps=1, train__update=update)
-        loop = make_loop(recipe, tmp_path / update["name"], pressed=False)
+        loop = make_loop(recipe, tmp_path / update["name"])
         loop.run()
         (line,) = [line for line in read_metrics(loop.folder / "metrics.jsonl") if "train/loss" in line]
         found.append([line["train/loss"], line["train/mean_cosine"], line["train/effective_rank"]])
@@ -183,7 +166,7 @@ def test_figures_are_those_of_the_weights_before_the_step(tiny_recipe, tmp_path)
 
 
 def test_a_good_run_does_not_warn_and_the_page_shows_what_was_noticed(tiny_recipe, tmp_path, capsys):
-    make_loop(tiny_recipe(train__epochs=2), tmp_path / "run", pressed=False).run()
+    make_loop(tiny_recipe(train__epochs=2), tmp_path / "run").run()
     assert warnings(tmp_path / "run") == [] and "collapsed" not in capsys.readouterr().err
     assert "Noticed in training" not in render_page({"name": "tiny", "warnings": []}, [])
     page = render_page(

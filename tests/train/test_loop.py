@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from loops import make_loop, stop_after
 from safetensors.torch import load_file
 from samples import make_texts
 
@@ -17,17 +18,8 @@ from benchmarks import kills
 from distilvec import recipe as recipes
 from distilvec.errors import DistilvecError
 from distilvec.run import Run
-from distilvec.students.encoder import Encoder
 from distilvec.train.loop import Loop
 from distilvec.train.metrics import read_metrics
-
-
-def make_loop(recipe, folder: Path) -> Loop:
-    run = Run(recipe, folder)
-    model = run.student()
-    encoder = Encoder(model)
-    objective = run.objective(encoder)
-    return Loop(encoder, objective, run.data(model, objective), recipe.train, folder, "mark")
 
 
 def weights(loop: Loop) -> dict[str, torch.Tensor]:
@@ -58,15 +50,7 @@ def test_interrupted_equals_uninterrupted(tiny_recipe, tmp_path):
     whole.run()
     parts = tmp_path / "parts"
     for stop in (3, 13, 14, 29):
-        loop = make_loop(recipe, parts)
-        step = loop._step
-
-        def stopping(batches, index, loop=loop, step=step, stop=stop):
-            step(batches, index)
-            loop.stop_asked = loop.state.step + 1 >= stop
-
-        loop._step = stopping
-        assert not loop.run().finished
+        assert not stop_after(make_loop(recipe, parts), stop).run().finished
     last = make_loop(recipe, parts)
     assert last.state.step == 29
     last.run()

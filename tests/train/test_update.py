@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from loops import make_loop, stop_after
 from samples import make_texts
 from torch import nn
 
 from distilvec.batch import Wants
 from distilvec.errors import DistilvecError
 from distilvec.objective import Objective
-from distilvec.run import Run
 from distilvec.schema import UpdateSection
-from distilvec.students.encoder import Encoder
-from distilvec.train.loop import Loop
 from distilvec.train.passes import Passes
 from distilvec.train.update import Plain, SharpnessAware, build_update, source_balance
 
@@ -256,14 +253,6 @@ def three_sources(tmp_path) -> list[dict]:
     return [{"path": str(tmp_path / f"source{number}.txt")} for number in range(3)]
 
 
-def make_loop(recipe, folder: Path) -> Loop:
-    run = Run(recipe, folder)
-    model = run.student()
-    encoder = Encoder(model)
-    objective = run.objective(encoder)
-    return Loop(encoder, objective, run.data(model, objective), recipe.train, folder, "mark")
-
-
 @pytest.mark.parametrize("section", RULES, ids=lambda section: section.label)
 def test_eight_rows_at_once_equal_four_times_two(tiny_recipe, three_sources, tmp_path, section):
     found, losses = [], []
@@ -305,15 +294,7 @@ def test_interrupted_equals_uninterrupted_with_asam(tiny_recipe, tmp_path, repla
     whole = make_loop(tiny_recipe(**changes), tmp_path / "whole")
     whole.run()
     for stop in (3, 8, 12):
-        loop = make_loop(tiny_recipe(**changes), tmp_path / "parts")
-        step = loop._step
-
-        def stopping(batches, index, loop=loop, step=step, stop=stop):
-            step(batches, index)
-            loop.stop_asked = loop.state.step + 1 >= stop
-
-        loop._step = stopping
-        assert not loop.run().finished
+        assert not stop_after(make_loop(tiny_recipe(**changes), tmp_path / "parts"), stop).run().finished
     last = make_loop(tiny_recipe(**changes), tmp_path / "parts")
     assert last.state.step == 12
     last.run()

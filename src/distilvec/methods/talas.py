@@ -36,7 +36,7 @@ class Talas(Objective):
     student's embedding. Where the last layer is pooled as the others and nothing follows it, as in the paper, all of them agree.
     Note: W_l begins as N(0, 1e-3^2), as in the authors' code. The cosine has no scale, so this changes neither the loss nor the
     student's gradient, and it learns faster: a step of AdamW, which has the size of the learning rate, turns a small W_l
-    further. (384 x 384 onto a linear target at 1e-4: distance 0.05 after 200 steps, 0.83 from a standard deviation of 0.03.)
+    further.
     """
 
     compatible = False

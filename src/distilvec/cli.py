@@ -9,8 +9,10 @@ from typing import Annotated, Optional
 
 import typer
 
+from distilvec.cli_align import align
 from distilvec.cli_arguments import Out, Overrides, RecipeFile, Variant, load_recipe
 from distilvec.cli_cache import cache_app
+from distilvec.cli_finetune import finetune
 from distilvec.cli_sharpness import sharpness
 from distilvec.errors import DistilvecError
 
@@ -24,7 +26,9 @@ app = typer.Typer(
 
 
 app.add_typer(cache_app, name="cache")
+app.command()(finetune)
 app.command()(sharpness)
+app.command()(align)
 
 
 def main() -> None:

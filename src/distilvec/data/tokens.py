@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,24 +17,35 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from distilvec.batch import Text
 from distilvec.data.columns import META, Column, new_folder, open_column, read_meta
 from distilvec.data.corpus import Corpus, Rows
 from distilvec.errors import DistilvecError
 from distilvec.recipe import fingerprint
 
 Progress = Callable[[str, int], None]
-Encode = Callable[[list[str]], tuple[list[Sequence[int]], int]]  # texts to (token ids of each, how many were truncated)
+Encode = Callable[[list[Text]], "Encodings"]
 
 FORMAT = 1
 _CHUNK_ROWS = 1024
 _CHUNK_BYTES = 1 << 18  # of text: an encoding takes some hundred times its tokens' ids while it lives
 
 
+@dataclass(frozen=True)
+class Encodings:
+    """Token ids and token types of some texts (types: [] where the tokenizer gives none), and how many were truncated."""
+
+    ids: list[Sequence[int]]
+    types: list[Sequence[int]]
+    truncated: int
+
+
 class TokenStore:
     """Token ids of every corpus row, special tokens included; made by `build_tokens`, or opened from its folder.
 
     `lengths` [rows] int32, memory-mapped. `report`: rows, tokens, truncated (texts cut to `max_length`), empty (texts
-    without any token, kept as one unknown token). Errors: OSError, ValueError, KeyError for a damaged folder.
+    without any token, kept as one unknown token). Of pairs `seconds` [rows] int32 says at which token the second segment
+    begins, where the student knows token types, else it is None. Errors: OSError, ValueError, KeyError for a damaged folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,6 +58,7 @@ class TokenStore:
         self.lengths: npt.NDArray[np.int32] = open_column(folder / "lengths.npy")
         self._offsets: Rows = open_column(folder / "offsets.npy")
         self._ids: npt.NDArray[np.int32] = open_column(folder / "ids.npy")
+        self.seconds: npt.NDArray[np.int32] | None = open_column(folder / "seconds.npy") if meta.get("token_types") else None
         if len(self.lengths) != len(self._offsets) - 1 or len(self._ids) != self._offsets[-1]:
             raise ValueError(f"{folder}: columns of different lengths")
 
@@ -53,58 +66,75 @@ class TokenStore:
         return len(self.lengths)
 
     def batch(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """`input_ids` [batch, longest] int64, padded on the right; `attention_mask` likewise, only if there is padding."""
+        """`input_ids` [batch, longest] int64, padded on the right; `attention_mask` likewise, only if there is padding.
+
+        `token_type_ids` likewise (0 at padding), only for pairs of a student that knows them.
+        """
         lengths = self.lengths[rows]
         columns = np.arange(lengths.max(initial=0), dtype=np.int64)
         places = self._offsets[rows][:, None] + columns
-        if len(lengths) == 0 or lengths.min() == len(columns):
-            return {"input_ids": torch.from_numpy(self._ids[places].astype(np.int64))}
         mask = columns < lengths[:, None]
+        types = {}
+        if self.seconds is not None:
+            types["token_type_ids"] = torch.from_numpy((mask & (columns >= self.seconds[rows][:, None])).astype(np.int64))
+        if mask.all():
+            return {"input_ids": torch.from_numpy(self._ids[places].astype(np.int64)), **types}
         ids = np.full(mask.shape, self.padding, dtype=np.int64)
         ids[mask] = self._ids[places[mask]]
-        return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+        return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask.astype(np.int64)), **types}
 
 
 def build_tokens(
-    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, max_length: int, folder: Path, progress: Progress | None = None
+    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    folder: Path,
+    progress: Progress | None = None,
+    token_types: bool = True,
+    side: str = "right",
 ) -> TokenStore:
     """Tokenise the prompted texts into `folder`, or reopen it if it is complete and was made of the same things.
 
-    Special tokens are the tokenizer's own and count in `max_length`; longer texts lose their end. The tokenizer is not
-    changed. `progress("tokenising", rows)`. Errors: DistilvecError if `max_length` leaves no room for text, or no disk
-    space is left.
+    Special tokens are the tokenizer's own and count in `max_length`; longer texts lose their end (with `side` "left" their
+    beginning), pairs that of the longer text first. Pairs get token types if the tokenizer has such and the model takes them
+    (`token_types`). The tokenizer is not changed. `progress("tokenising", rows)`. Errors: DistilvecError if `max_length`
+    leaves no room for text, or no disk space is left.
     """
-    special = tokenizer.num_special_tokens_to_add(pair=False)
+    special = tokenizer.num_special_tokens_to_add(pair=corpus.paired)
     if max_length <= special:
         raise DistilvecError(
             f"[student.max_length] {max_length} leaves no room for text: the tokenizer adds {special} special tokens. "
             f"Give at least {special + 1}."
         )
-    copy = _plain_copy(tokenizer)
-    mark = fingerprint(FORMAT, corpus.fingerprint, len(corpus), max_length, _padding(tokenizer), tokenizer_hash(tokenizer))
+    copy = plain_copy(tokenizer)
+    typed = corpus.paired and token_types and "token_type_ids" in tokenizer.model_input_names
+    facts = [corpus.fingerprint, len(corpus), max_length, _padding(tokenizer), tokenizer_hash(tokenizer)]
+    mark = fingerprint(FORMAT, *facts, *(["token_types"] if typed else []), *(["left"] if side == "left" else []))
     if read_meta(folder, mark) is not None:
         with contextlib.suppress(OSError, ValueError, KeyError):  # damaged: built anew
             return TokenStore(folder)
-    encode = _slow_encoder(tokenizer, max_length) if copy is None else _fast_encoder(copy, max_length)
+    encode = _slow_encoder(tokenizer, max_length, side) if copy is None else _fast_encoder(copy, max_length, side)
     with new_folder(folder, int(corpus.offsets[-1]) * 2, "token store") as place:
-        report = _write(place, corpus, encode, _unknown(tokenizer), progress or (lambda stage, rows: None))
-        meta = {"fingerprint": mark, "report": report, "max_length": max_length, "padding": _padding(tokenizer)}
+        report = _write(place, corpus, encode, _unknown(tokenizer), typed, progress or (lambda stage, rows: None))
+        meta = {"fingerprint": mark, "report": report, "max_length": max_length, "padding": _padding(tokenizer), "token_types": typed}
         (place / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
     return TokenStore(folder)
 
 
-def _write(place: Path, corpus: Corpus, encode: Encode, unknown: int, progress: Progress) -> dict[str, int]:
-    """Tokenise chunk by chunk into the columns ids, offsets, lengths; the report."""
+def _write(place: Path, corpus: Corpus, encode: Encode, unknown: int, typed: bool, progress: Progress) -> dict[str, int]:
+    """Tokenise chunk by chunk into the columns ids, offsets, lengths and, of typed pairs, seconds; the report."""
     report = {"rows": len(corpus), "tokens": 0, "truncated": 0, "empty": 0}
     with contextlib.ExitStack() as stack:
-        kinds: dict[str, Any] = {"ids": np.int32, "offsets": np.int64, "lengths": np.int32}
+        kinds: dict[str, Any] = {"ids": np.int32, "offsets": np.int64, "lengths": np.int32, **({"seconds": np.int32} if typed else {})}
         out = {name: stack.enter_context(Column(place / f"{name}.npy", kind)) for name, kind in kinds.items()}
         out["offsets"].append(np.zeros(1))
-        for rows in _chunks(corpus.offsets):
-            encoded, truncated = encode(corpus.prompted(rows))
-            report["truncated"] += truncated
-            report["empty"] += sum(not ids for ids in encoded)
-            encoded = [ids or [unknown] for ids in encoded]
+        for rows in row_chunks(corpus.offsets):
+            found = encode(corpus.prompted(rows))
+            report["truncated"] += found.truncated
+            report["empty"] += sum(not ids for ids in found.ids)
+            encoded = [ids or [unknown] for ids in found.ids]
+            if typed:
+                out["seconds"].append(np.array([_second(types) for types in found.types]))
             lengths = np.array([len(ids) for ids in encoded], dtype=np.int64)
             out["ids"].append(np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum())))
             out["offsets"].append(report["tokens"] + np.cumsum(lengths))
@@ -114,7 +144,7 @@ def _write(place: Path, corpus: Corpus, encode: Encode, unknown: int, progress: 
     return report
 
 
-def _chunks(offsets: Rows) -> Iterator[range]:
+def row_chunks(offsets: Rows) -> Iterator[range]:
     """Runs of rows with at most _CHUNK_ROWS rows and, unless it is one row, _CHUNK_BYTES of text."""
     start, rows = 0, len(offsets) - 1
     while start < rows:
@@ -124,7 +154,7 @@ def _chunks(offsets: Rows) -> Iterator[range]:
         start += count
 
 
-def _plain_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
+def plain_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
     """A copy of the fast tokenizer without padding and truncation; None for a slow one or one with Python parts."""
     backend = getattr(tokenizer, "backend_tokenizer", None) if tokenizer.is_fast else None
     if not isinstance(backend, Tokenizer):
@@ -138,35 +168,47 @@ def _plain_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
     return copy
 
 
-def _fast_encoder(copy: Tokenizer, max_length: int) -> Encode:
-    copy.enable_truncation(max_length, direction="right")
+def _fast_encoder(copy: Tokenizer, max_length: int, side: str) -> Encode:
+    copy.enable_truncation(max_length, direction=side, strategy="longest_first")
     encode_batch = getattr(copy, "encode_batch_fast", copy.encode_batch)
 
-    def encode(texts: list[str]) -> tuple[list[Sequence[int]], int]:
+    def encode(texts: list[Text]) -> Encodings:
         encodings = encode_batch(texts)
         truncated = sum(len(encoding) == max_length and bool(encoding.overflowing) for encoding in encodings)
-        return [encoding.ids for encoding in encodings], truncated
+        paired = bool(texts) and isinstance(texts[0], tuple)
+        return Encodings([encoding.ids for encoding in encodings], [e.type_ids for e in encodings] if paired else [], truncated)
 
     return encode
 
 
-def _slow_encoder(tokenizer: PreTrainedTokenizerBase, max_length: int) -> Encode:
-    def encode(texts: list[str]) -> tuple[list[Sequence[int]], int]:
-        side, tokenizer.truncation_side = tokenizer.truncation_side, "right"
+def _slow_encoder(tokenizer: PreTrainedTokenizerBase, max_length: int, side: str) -> Encode:
+    def encode(texts: list[Text]) -> Encodings:
+        own, tokenizer.truncation_side = tokenizer.truncation_side, side
         try:
-            encoded = tokenizer(texts, truncation=True, max_length=max_length, padding=False)["input_ids"]
+            found = tokenizer(texts, truncation=True, max_length=max_length, padding=False)
         finally:
-            tokenizer.truncation_side = side
+            tokenizer.truncation_side = own
+        encoded = found["input_ids"]
         full = [text for text, ids in zip(texts, encoded, strict=True) if len(ids) == max_length]
-        return encoded, sum(len(tokenizer.tokenize(text)) + special > max_length for text in full)
+        return Encodings(encoded, found.get("token_type_ids", []), sum(whole(text) > max_length for text in full))
 
-    special = tokenizer.num_special_tokens_to_add(pair=False)
+    def whole(text: Text) -> int:
+        parts = text if isinstance(text, tuple) else (text,)
+        return sum(len(tokenizer.tokenize(part)) for part in parts) + int(tokenizer.num_special_tokens_to_add(pair=len(parts) == 2))
+
     return encode
+
+
+def _second(types: Sequence[int]) -> int:
+    """At which token the second segment begins: types are 0 before it and 1 from there on."""
+    count = sum(types)
+    assert list(types[len(types) - count :]) == [1] * count, types
+    return len(types) - count
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     """A hash of everything that turns text into ids, the same after saving and loading; limits and padding of a call do not count."""
-    copy = _plain_copy(tokenizer)
+    copy = plain_copy(tokenizer)
     content: Any = copy.to_str() if copy else json.dumps([type(tokenizer).__name__, tokenizer.get_vocab(), repr(tokenizer)], sort_keys=True)
     return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 

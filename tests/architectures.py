@@ -94,6 +94,13 @@ def mistral(folder: Path, seed: int = 0, **changes: Any) -> Path:
     return save(folder, tokenizer, {**config, **changes}, seed)
 
 
+def llama(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """Llama: causal, no window; its tokenizer has a padding token."""
+    rope = {"rope_type": "default", "rope_theta": 1000.0}
+    config = {**DECODER, "model_type": "llama", "num_hidden_layers": 4, "rope_parameters": rope}
+    return save(folder, metaspace("<s> $A </s>", ["<unk>", "<s>", "</s>", "<pad>"]), {**config, **changes}, seed)
+
+
 ARCHITECTURES: dict[str, Callable[..., Path]] = {
     "bert": bert,
     "xlm_roberta": xlm_roberta,

@@ -141,6 +141,10 @@ class Projections:
     key: Float[Tensor, "batch groups tokens head_width"]
     value: Float[Tensor, "batch groups tokens head_width"]
 
+    def first(self, texts: int) -> Projections:
+        """Those of the first `texts` texts."""
+        return Projections(self.query[:texts], self.key[:texts], self.value[:texts])
+
 
 @dataclass(frozen=True)
 class Encoded:

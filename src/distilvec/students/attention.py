@@ -2,7 +2,8 @@
 
 It is registered with transformers under the name `distilvec`, so BERT, XLM-R, ModernBERT, Gemma 3, Qwen 3 and Mistral
 use it alike. Maps are recomputed only in the layers that are wanted; everything else keeps the fused kernel, which
-returns none (trap T2 of transformers 5: `output_attentions` under SDPA gives an empty tuple).
+returns none (trap T2 of transformers 5: `output_attentions` under SDPA gives an empty tuple). Where only some rows of a
+map are wanted, that layer keeps the fused kernel as well.
 """
 
 from __future__ import annotations
@@ -10,18 +11,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from distilvec.batch import Projections
+from distilvec.errors import DistilvecError
 from distilvec.students.dropout import dropout as fast_dropout
+from distilvec.students.pooling import as_it_is, full_precision
 
 NAME = "distilvec"
-_recorder: ContextVar[dict[int, Tensor] | None] = ContextVar("recorder", default=None)
+
+
+@dataclass
+class Recording:
+    """What to keep of the attention of a forward pass, and what was kept, by layers numbered from 1.
+
+    `rows` [texts, rows]: positions of the tokens whose rows of the maps are wanted, of the first so many texts; -1 fills
+    up. None: whole maps.
+    """
+
+    attention_layers: tuple[int, ...]
+    projection_layers: tuple[int, ...] = ()
+    rows: Tensor | None = None
+    maps: dict[int, Tensor] = field(default_factory=dict)
+    projections: dict[int, Projections] = field(default_factory=dict)
+
+
+_recording: ContextVar[Recording | None] = ContextVar("recording", default=None)
 
 
 def attention_forward(
@@ -36,18 +59,27 @@ def attention_forward(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention; query is [batch, heads, tokens, head width], the answer [batch, tokens, heads, head width]."""
-    wanted = _recorder.get()
+    recording = _recording.get()
     layer = getattr(module, "layer_idx", None)
-    record = wanted is not None and layer is not None and layer + 1 in wanted
+    number = 0 if layer is None else layer + 1
+    if recording is not None and number in recording.projection_layers:
+        recording.projections[number] = Projections(query, key, value)
+    whole = False
+    if recording is not None and number in recording.attention_layers:
+        if kwargs.get("position_bias") is not None:
+            raise DistilvecError(f"attention maps of {type(module).__name__}, which adds a bias for positions, cannot be read.")
+        whole = recording.rows is None
+        if recording.rows is not None:
+            recording.maps[number] = attention_rows(module, query, key, attention_mask, scaling, is_causal, recording.rows)
     on_cpu_with_dropout = dropout > 0.0 and query.device.type == "cpu" and kwargs.get("position_bias") is None
-    if not record and not on_cpu_with_dropout:
+    if not whole and not on_cpu_with_dropout:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs
         )
     weights = attention_weights(module, query, key, attention_mask, scaling, is_causal)
-    if record:
-        assert wanted is not None and layer is not None
-        wanted[layer + 1] = weights.mean(1)
+    if whole:
+        assert recording is not None
+        recording.maps[number] = weights.mean(1)
     if on_cpu_with_dropout:
         weights = fast_dropout(weights, dropout)
     groups = query.shape[1] // value.shape[1]
@@ -60,31 +92,94 @@ def attention_weights(
     """softmax(Q K' / sqrt(head width)) as [batch, heads, tokens, tokens]; masked keys have weight 0."""
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = torch.matmul(query * scaling, repeat_kv(key, query.shape[1] // key.shape[1]).transpose(2, 3))
-    if mask is None and (getattr(module, "is_causal", False) if is_causal is None else is_causal):
+    if mask is None and _is_causal(module, is_causal):
         tokens = scores.shape[-1]
         mask = torch.ones(tokens, tokens, dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
-        if mask.dtype == torch.bool:  # added, not filled in: masked_fill is much slower on a processor
-            lowest = torch.finfo(scores.dtype).min
-            mask = torch.zeros((), dtype=scores.dtype, device=mask.device).where(mask, lowest)
-        scores = scores.add_(mask)
+        scores = scores.add_(_added(mask, scores.dtype))
     return scores.softmax(-1)
 
 
+def attention_rows(
+    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None, is_causal: bool | None, rows: Tensor
+) -> Tensor:
+    """The rows `rows` [texts, rows] of the head-averaged map as [texts, rows, tokens] in full precision; 0 where a row is -1.
+
+    Only these rows are computed, for the first `len(rows)` texts. What the gradient needs is kept out of the sight of
+    gradient checkpointing, which would count it with its layer's own tensors and miss it when it runs the layer again.
+    """
+    texts, wanted = rows.shape
+    heads, tokens, width = query.shape[1:]
+    groups = key.shape[1]
+    places = rows.clamp_min(0)
+    with saved_tensors_hooks(as_it_is, as_it_is):
+        index = places[:, None, :, None].expand(texts, heads, wanted, width)
+        chosen = query[:texts].gather(2, index) * (width**-0.5 if scaling is None else scaling)
+        # heads that share keys become rows of one product, so that keys are not repeated
+        chosen = chosen.reshape(texts, groups, heads // groups * wanted, width)
+        scores = full_precision(torch.matmul(chosen, key[:texts].transpose(2, 3))).view(texts, heads, wanted, tokens)
+        if mask is not None:
+            seen = mask[:texts].expand(texts, -1, tokens, tokens)
+            each = torch.arange(texts, device=rows.device)[:, None]
+            scores = scores + _added(seen[each, :, places].transpose(1, 2), scores.dtype)
+        elif _is_causal(module, is_causal):
+            later = torch.arange(tokens, device=rows.device) > places[..., None]
+            scores = scores + _added(~later[:, None], scores.dtype)
+        return scores.softmax(-1).mean(1) * (rows >= 0)[..., None]
+
+
+def _is_causal(module: nn.Module, is_causal: bool | None) -> bool:
+    """Whether attention without a mask sees earlier tokens only."""
+    return bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask to add to scores: added, not filled in, as masked_fill is much slower on a processor."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros((), dtype=dtype, device=mask.device).where(mask, torch.finfo(dtype).min)
+
+
 @contextmanager
-def recording(layers: tuple[int, ...]) -> Iterator[dict[int, Tensor]]:
-    """Collect head-averaged attention maps of these layers (numbered from 1) during a forward pass."""
-    maps: dict[int, Tensor] = dict.fromkeys(layers, torch.empty(0))
-    token = _recorder.set(maps if layers else None)
+def recording(
+    attention_layers: tuple[int, ...], projection_layers: tuple[int, ...] = (), rows: Tensor | None = None
+) -> Iterator[Recording]:
+    """Keep head-averaged attention maps (their `rows`) and projections of these layers (numbered from 1) in a forward pass.
+
+    Errors: DistilvecError at the end, if a layer's attention did not come by.
+    """
+    kept = Recording(attention_layers, projection_layers, rows)
+    token = _recording.set(kept if attention_layers or projection_layers else None)
     try:
-        yield maps
+        yield kept
     finally:
-        _recorder.reset(token)
+        _recording.reset(token)
+    missing = sorted({*attention_layers} - {*kept.maps} | {*projection_layers} - {*kept.projections})
+    if missing:
+        raise DistilvecError(
+            f"the attention of layers {missing} cannot be read. Layers with attention are numbered from 1, and must run through "
+            "transformers' attention interface with SDPA; take another architecture, or a method that does not want attention."
+        )
+
+
+def attention_mask(**kwargs: Any) -> Tensor | None:
+    """transformers' mask for SDPA; in a step it is not looked at, to leave it out where nothing is padded.
+
+    Looking would wait for the device, and a batch without padding comes without a mask anyway (batch.py).
+    """
+    if torch.is_grad_enabled() and kwargs.get("attention_mask") is not None:
+        kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    mask: Tensor | None = sdpa_mask(**kwargs)
+    return mask
 
 
 def install_attention(backbone: PreTrainedModel) -> None:
     """Make the backbone use this function where it uses SDPA (backbones on other kernels are left alone)."""
     if getattr(backbone.config, "_attn_implementation", None) == "sdpa":
         AttentionInterface.register(NAME, attention_forward)
-        AttentionMaskInterface.register(NAME, sdpa_mask)
+        AttentionMaskInterface.register(NAME, attention_mask)
         backbone.set_attn_implementation(NAME)
+        for name, module in backbone.named_modules():
+            numbers = [int(part) for part in name.split(".") if part.isdigit()]
+            if hasattr(module, "is_causal") and not hasattr(module, "layer_idx") and len(numbers) == 1:
+                module.layer_idx = numbers[0]  # DistilBERT does not number its own

@@ -44,32 +44,41 @@ class Encoder(nn.Module):
     def forward(self, batch: TextBatch, wants: Wants, attention_rows: Int[Tensor, "batch rows"] | None = None) -> Encoded:
         """Run the backbone once (twice the rows where a second view is wanted) and keep what is wanted.
 
-        `attention_rows` are positions of tokens (-1 fills up): attention maps are then theirs alone, [batch, rows, tokens].
+        `attention_rows` are positions of tokens, counted from each text's first one (-1 fills up): attention maps are then
+        theirs alone, [batch, rows, tokens], and 0 at -1.
         """
         rows, mask, tokens = len(batch), batch.mask, batch.tokens
+        if attention_rows is not None and "attention_mask" in tokens:  # where the batch is padded on the left, a text begins later
+            attention_rows = (attention_rows + mask.int().argmax(-1, keepdim=True)).where(attention_rows >= 0, -1)
         if wants.second_view:
             mask = torch.cat([mask, mask])
             tokens = {name: torch.cat([value, value]) for name, value in tokens.items()}
-        attention_layers = tuple(self._layer(number) for number in wants.attention_layers)
-        pooled_layers = {number: self._layer(number) for number in wants.pooled_layers}
-        pool = self._pooling(wants.layer_pooling, mask) if pooled_layers else None
-        with recording(attention_layers) as maps, pooling_inputs(self.backbone, {*pooled_layers.values()} - {self.layers}, pool) as pooled:
-            output = self.backbone(**tokens, output_hidden_states=bool(wants.hidden_layers), return_dict=True)
-        if pool is not None and self.layers in pooled_layers.values():
-            pooled[self.layers] = pool(output.last_hidden_state)  # after the final norm, where there is one
-        hidden = output.hidden_states if wants.hidden_layers else ()
+        pooling = {self._layer(number) for number in wants.pooled_layers}
+        hidden = {self._layer(number) for number in wants.hidden_layers}
+        pool = self._pooling(wants.layer_pooling, mask) if pooling else None
+        attention, projections = (tuple(map(self._layer, numbers)) for numbers in (wants.attention_layers, wants.projection_layers))
+        with (
+            recording(attention, projections, attention_rows) as kept,
+            pooling_inputs(self.backbone, pooling - {self.layers}, pool) as pooled,
+        ):
+            output = self.backbone(**tokens, output_hidden_states=bool(hidden - {self.layers}), return_dict=True)
+        last = output.last_hidden_state  # after the final norm, where there is one
+        states = {layer: last if layer == self.layers else output.hidden_states[layer] for layer in hidden}
+        if pool is not None and self.layers in pooling:
+            pooled[self.layers] = pool(last)
         embedding = pre_dense = second = None
         if wants.embedding or wants.pre_dense or wants.second_view:
-            pre_dense, embedding = self._head(output.last_hidden_state, mask)
+            pre_dense, embedding = self._head(last, mask)
             second = embedding[rows:] if wants.second_view else None
         return Encoded(
             embedding=embedding[:rows] if embedding is not None and wants.embedding else None,
             pre_dense=pre_dense[:rows] if pre_dense is not None and wants.pre_dense else None,
-            pooled_layers={number: pooled[layer][:rows] for number, layer in pooled_layers.items()},
-            hidden_layers={number: hidden[self._layer(number)][:rows] for number in wants.hidden_layers},
-            attentions={asked: maps[number][:rows] for asked, number in zip(wants.attention_layers, attention_layers, strict=True)},
+            pooled_layers={number: pooled[self._layer(number)][:rows] for number in wants.pooled_layers},
+            hidden_layers={number: states[self._layer(number)][:rows] for number in wants.hidden_layers},
+            attentions={number: kept.maps[self._layer(number)][:rows] for number in wants.attention_layers},
             second_view=second,
             mask=mask[:rows],
+            projections={number: kept.projections[self._layer(number)].first(rows) for number in wants.projection_layers},
         )
 
     def _layer(self, number: int) -> int:

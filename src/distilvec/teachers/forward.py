@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,22 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from distilvec.batch import Text
+
 CPU_TOKENS = 2048  # more in a batch falls out of the processor's cache
 _CPU_FLOOR = 256  # fewer tokens than this are not worth a batch of their own
 _TOKENIZE = 1024  # texts tokenised together
 
-Tokens = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]  # ids end to end, offsets [n + 1]
+
+class Tokens(NamedTuple):
+    """Tokens end to end; `offsets` [n + 1]. `types` [tokens] is 1 in the second text of a pair.
+
+    `types` is None where no text is a pair, or the model knows no types.
+    """
+
+    ids: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    types: npt.NDArray[np.int8] | None = None
 
 
 class Forward:
@@ -37,18 +48,18 @@ class Forward:
         self.keeps_mask = not ours or modes not in ("mean", "cls") or first.tokenizer.padding_side == "left"
 
     def run(
-        self, texts: Sequence[str], pre_dense: bool, progress: Callable[[int], None] | None = None
+        self, texts: Sequence[Text], pre_dense: bool, progress: Callable[[int], None] | None = None
     ) -> dict[str, npt.NDArray[np.float32]]:
         """float32 [n, width] "embedding" (before any cut of dimensions) and, if asked for, "pre_dense"; order kept."""
         device = self.model.device
-        ids, offsets = self.tokenize(texts)
-        lengths = np.diff(offsets)
+        tokens = self.tokenize(texts)
+        lengths = np.diff(tokens.offsets)
         budget, floor = (min(self.batch_tokens, CPU_TOKENS), _CPU_FLOOR) if device.type == "cpu" else (self.batch_tokens, self.batch_tokens)
         results: list[tuple[npt.NDArray[np.int64], dict[str, Tensor]]] = []
         done = 0
         with evaluating(self.model):
             for rows in plan_batches(lengths, budget, floor):
-                results.append((rows, self._batch(ids, offsets, rows, device, pre_dense)))
+                results.append((rows, self._batch(tokens, rows, device, pre_dense)))
                 done += len(rows)
                 if progress:
                     progress(done)
@@ -58,43 +69,50 @@ class Forward:
                 signals.setdefault(name, np.empty((len(texts), values.shape[1]), dtype=np.float32))[rows] = values.cpu().numpy()
         return signals
 
-    def tokenize(self, texts: Sequence[str]) -> Tokens:
+    def tokenize(self, texts: Sequence[Text]) -> Tokens:
         """Token ids with special tokens, truncated as the tokenizer does; an empty text becomes one unknown token."""
         tokenizer = self.model[0].tokenizer
         blank = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else (tokenizer.pad_token_id or 0)
-        parts, lengths = [], []
+        parts, types, lengths = [], [], []
+        typed = any(isinstance(text, tuple) for text in texts) and "token_type_ids" in tokenizer.model_input_names
         for start in range(0, len(texts), _TOKENIZE):
-            encoded = tokenizer(
+            found = tokenizer(
                 list(texts[start : start + _TOKENIZE]),
                 truncation=True,
                 max_length=self.max_length,
                 padding=False,
                 return_attention_mask=False,
-                return_token_type_ids=False,
-            )["input_ids"]
-            encoded = [row or [blank] for row in encoded]
+                return_token_type_ids=typed,
+            )
+            encoded = [row or [blank] for row in found["input_ids"]]
             lengths += [len(row) for row in encoded]
             parts.append(np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=sum(map(len, encoded))))
+            if typed:
+                types.append(np.fromiter(chain.from_iterable(row or [0] for row in found["token_type_ids"]), dtype=np.int8))
         offsets = np.zeros(len(texts) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32), offsets
+        return Tokens(np.concatenate(parts) if parts else np.empty(0, dtype=np.int32), offsets, np.concatenate(types) if types else None)
 
-    def _batch(
-        self, ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], device: torch.device, pre_dense: bool
-    ) -> dict[str, Tensor]:
+    def _batch(self, tokens: Tokens, rows: npt.NDArray[np.int64], device: torch.device, pre_dense: bool) -> dict[str, Tensor]:
         """One batch through all modules; rows are sorted by length, longest first."""
-        tokenizer = self.model[0].tokenizer
+        tokenizer, (ids, offsets, types) = self.model[0].tokenizer, tokens
         lengths = offsets[rows + 1] - offsets[rows]
         columns = np.arange(lengths[0])
         shift = (lengths[0] - lengths)[:, None] if tokenizer.padding_side == "left" else 0
         real = (columns >= shift) & (columns < shift + lengths[:, None])
         batch = np.full(real.shape, tokenizer.pad_token_id or 0, dtype=np.int64)
-        batch[real] = ids[(offsets[rows][:, None] + columns - shift)[real]]
-        input_ids, mask = torch.from_numpy(batch).to(device), torch.from_numpy(real.astype(np.int64)).to(device)
+        places = (offsets[rows][:, None] + columns - shift)[real]
+        batch[real] = ids[places]
+        inputs = {"input_ids": torch.from_numpy(batch).to(device)}
+        if types is not None:
+            kinds = np.zeros(real.shape, dtype=np.int64)
+            kinds[real] = types[places]
+            inputs["token_type_ids"] = torch.from_numpy(kinds).to(device)
+        mask = torch.from_numpy(real.astype(np.int64)).to(device)
         needed = mask if self.keeps_mask or not real.all() else None
         with torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
-            states = self.backbone(input_ids=input_ids, attention_mask=needed, return_dict=True).last_hidden_state
-        return self._head({"input_ids": input_ids, "token_embeddings": states.float(), "attention_mask": mask}, pre_dense)
+            states = self.backbone(**inputs, attention_mask=needed, return_dict=True).last_hidden_state
+        return self._head({**inputs, "token_embeddings": states.float(), "attention_mask": mask}, pre_dense)
 
     def _head(self, features: dict[str, Any], pre_dense: bool) -> dict[str, Tensor]:
         """The modules after the backbone, in fp32."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,11 @@ from sentence_transformers.util import is_sentence_transformer_model
 from transformers import AutoConfig
 from transformers.utils import cached_file
 
+from distilvec.batch import Text
 from distilvec.device import pick_device, warn_slow_bf16
 from distilvec.errors import DistilvecError
 from distilvec.schema import Role, TeacherSection
+from distilvec.teachers.bidirectional import lift_causal_mask
 from distilvec.teachers.checks import cut_dimensions
 from distilvec.teachers.forward import Forward, evaluating, runs_directly
 from distilvec.teachers.manifest import Manifest, hash_folder, hash_modules
@@ -50,6 +52,7 @@ class LocalTeacher:
         batch_tokens: int = 4096,
         truncate_dim: int | None = None,
         dtype: str = "float32",
+        attention: Literal["own", "bidirectional"] = "own",
         origin: tuple[str, str | None, Path | None] | None = None,
     ) -> None:
         modules = list(model)
@@ -62,7 +65,7 @@ class LocalTeacher:
         self.width = min(full, self.truncate_dim or full)
         dense = [module for module in modules[1:] if type(module).__name__ == "Dense"]
         self.pre_dense_width: int | None = int(dense[0].in_features) if dense else None
-        self._dtype, self._batch_tokens = dtype, batch_tokens
+        self._dtype, self._batch_tokens, self._attention = dtype, batch_tokens, attention
         self._origin = origin or (name, None, None)  # model, revision, folder
         self._forward = Forward(model, batch_tokens, self.max_length, dtype == "bfloat16") if runs_directly(model) else None
         _refuse_excluded_prompts(modules, self.prompts)
@@ -71,7 +74,7 @@ class LocalTeacher:
         """float32 [n, width] in the order of the texts, the role's prompt put in front."""
         return self.signals([self.prompts.get(role, "") + text for text in texts])["embedding"]
 
-    def signals(self, prompted: Sequence[str], pre_dense: bool = False, progress: Callable[[int], None] | None = None) -> Vectors:
+    def signals(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Callable[[int], None] | None = None) -> Vectors:
         """ "embedding" [n, width] and, if asked for, "pre_dense" [n, pre_dense_width] of texts that hold their prompts.
 
         `progress(texts)` is called after every batch. Errors: DistilvecError if the model has no Dense layer to look behind.
@@ -107,10 +110,15 @@ class LocalTeacher:
             compute_dtype=self._dtype,
             backend="sentence-transformers",
             store_dtype=store_dtype,
+            attention=None if self._attention == "own" else self._attention,
         )
 
+    def autocast(self) -> torch.autocast:
+        """The precision the backbone is to run in."""
+        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self._dtype == "bfloat16")
+
     def _window(
-        self, prompted: Sequence[str], pre_dense: bool, progress: Callable[[int], None] | None
+        self, prompted: Sequence[Text], pre_dense: bool, progress: Callable[[int], None] | None
     ) -> dict[str, npt.NDArray[np.float32]]:
         if self._forward is not None:
             signals = self._forward.run(prompted, pre_dense, progress)
@@ -118,7 +126,7 @@ class LocalTeacher:
             raise DistilvecError(f"[teacher.model] the pre-dense vectors of {self.name} cannot be read: found modules {self._kinds()}.")
         else:
             size = max(1, self._batch_tokens // 128)
-            with evaluating(self.model), torch.autocast(self.model.device.type, torch.bfloat16, enabled=self._dtype == "bfloat16"):
+            with evaluating(self.model), self.autocast():
                 found = self.model.encode(list(prompted), prompt="", batch_size=size, convert_to_tensor=True, show_progress_bar=False)
             signals = {"embedding": found.float().cpu().numpy()}
             if progress:
@@ -152,6 +160,8 @@ def load_teacher(section: TeacherSection, device: str = "auto") -> LocalTeacher:
     folder, revision = _folder_of(source, section.revision)
     place = pick_device(device)
     backbone = model[0] if not hasattr(model[0], "auto_model") else model[0].auto_model
+    if section.attention == "bidirectional":
+        lift_causal_mask(backbone, section.model)
     if section.dtype == "bfloat16":
         warn_slow_bf16(place, "teacher.dtype=float32")
         use_bfloat16(backbone)
@@ -167,6 +177,7 @@ def load_teacher(section: TeacherSection, device: str = "auto") -> LocalTeacher:
         batch_tokens=section.batch_tokens,
         truncate_dim=section.truncate_dim,
         dtype=section.dtype,
+        attention=section.attention,
         origin=(section.model, revision, folder),
     )
 

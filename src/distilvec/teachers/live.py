@@ -1,0 +1,75 @@
+"""A teacher that runs in every step: for corpora seen once, and for signals that no cache keeps."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from distilvec.batch import Encoded, Projections, TextBatch, Wants
+from distilvec.data.tokens import TokenStore
+from distilvec.students.encoder import Encoder
+from distilvec.teachers.forward import evaluating
+from distilvec.teachers.local import LocalTeacher
+from distilvec.teachers.token_signals import token_reading, token_signals
+
+
+class LiveTeacher:
+    """Answers `wants` by running the model, without gradient and without dropout, in its own precision; fp32 comes out.
+
+    `tokens` are the corpus's texts in the teacher's own tokens. `head` is that of the task it was fine-tuned for: logits are
+    its answer to the pooled vectors. Padding is on the right here, on whatever side the tokenizer pads: attention does not
+    see it, so only where a model counts positions from the padding would its states differ. The model is not copied, and
+    goes on giving the same vectors as before.
+    """
+
+    def __init__(self, teacher: LocalTeacher, tokens: TokenStore, wants: Wants, head: nn.Module | None = None) -> None:
+        self.teacher, self.tokens, self.wants = teacher, tokens, wants
+        self.encoder = Encoder(teacher.model)
+        self.head = None if head is None else head.eval().to(teacher.model.device)
+        pooled = Wants(pooled_layers=(-1,)) if wants.logits else Wants()
+        self.reading = replace(wants, tokens=None, logits=False) | token_reading(wants.tokens) | pooled
+
+    def signals(self, batch: TextBatch) -> Encoded:
+        """What is wanted of the batch's rows, float32, on the batch's device; tokens are laid out from position 0."""
+        teacher, wants, device = self.teacher, self.wants, batch.rows.device
+        tokens = self.tokens.batch(batch.rows.cpu().numpy())
+        own = TextBatch(batch.rows, tokens, batch.sources, alignment=batch.alignment).to(teacher.model.device)
+        with evaluating(teacher.model):
+            with teacher.autocast():
+                read = self.encoder(own, self.reading)
+            read = _convert(read, teacher.model.device)
+            found = token_signals(read, wants.tokens, own.alignment)
+            if wants.logits:
+                assert self.head is not None
+                found = replace(found, logits=self.head(read.pooled_layers[-1]).float())
+        hidden = {*wants.hidden_layers, *token_reading(wants.tokens).hidden_layers}
+        kept = replace(
+            found,
+            embedding=None if found.embedding is None else self._cut(found.embedding),
+            pooled_layers={layer: found.pooled_layers[layer] for layer in wants.pooled_layers},
+            hidden_layers={layer: found.hidden_layers[layer] for layer in sorted(hidden)},
+            attentions={layer: found.attentions[layer] for layer in wants.attention_layers},
+        )
+        return _convert(kept, device)
+
+    def _cut(self, embedding: Tensor) -> Tensor:
+        """The dimensions that the teacher keeps, of length 1 again where it normalises."""
+        width = self.teacher.width
+        if embedding.shape[1] == width:
+            return embedding
+        return F.normalize(embedding[:, :width], dim=-1) if self.teacher.normalized else embedding[:, :width]
+
+
+def _convert(value: Any, device: torch.device) -> Any:
+    """Every tensor in it on `device`, floating point ones in float32."""
+    if isinstance(value, Tensor):
+        return value.to(device, torch.float32) if value.is_floating_point() else value.to(device)
+    if isinstance(value, dict):
+        return {name: _convert(each, device) for name, each in value.items()}
+    if isinstance(value, Encoded | Projections):
+        return replace(value, **{field.name: _convert(getattr(value, field.name), device) for field in fields(value)})
+    return value

@@ -1,0 +1,100 @@
+"""What a teacher tells of its tokens beyond their states: how much attention each receives, and how the important ones attend.
+
+Pure functions on what was read inside of the model; without a loop over texts, and without waiting for the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from distilvec.batch import Alignment, Encoded, TokenWants, Wants
+from distilvec.errors import DistilvecError
+from distilvec.losses.cka import centred_gram, unit_gram
+
+Pairs = Int[Tensor, "batch pairs 2"]
+Masses = Float[Tensor, "batch tokens"]
+
+
+def importance(attention: Float[Tensor, "batch tokens tokens"], mask: Bool[Tensor, "batch tokens"]) -> Masses:
+    """The attention each token receives from all tokens, itself among them, as masses of sum 1; 0 at padding (EMO, eq. 6 and 15).
+
+    `attention` is a head-averaged map; rows of padding do not count.
+
+    Note: the authors' code takes the softmax of the sums, which leaves nearly all mass on one token; the paper divides.
+    """
+    here = mask.to(attention.dtype)
+    received = torch.bmm(here[:, None], attention)[:, 0] * here
+    return received / received.sum(1, keepdim=True)
+
+
+def student_masses(
+    importance: Float[Tensor, "batch _teacher_tokens"], pairs: Pairs, mask: Bool[Tensor, "batch student_tokens"]
+) -> Float[Tensor, "batch student_tokens"]:
+    """Masses of the student's tokens, of sum 1: each has that of its teacher's token, the others the smallest one (EMO, 3.2).
+
+    `mask` is the student's. Where a token has several partners, theirs are added up. The smallest is that of the teacher's
+    tokens with any mass at all: padding has none.
+    """
+    student, teacher = pairs.clamp_min(0).unbind(-1)
+    there = (pairs[..., 0] >= 0).to(importance.dtype)
+    empty = importance.new_zeros(mask.shape)
+    received = empty.scatter_add(1, student, importance.gather(1, teacher) * there)
+    matched = empty.scatter_add(1, student, there) > 0
+    smallest = importance.where(importance > 0, torch.inf).amin(1, keepdim=True)
+    masses = received.where(matched, smallest) * mask
+    return masses / masses.sum(1, keepdim=True)
+
+
+def select(pairs: Pairs, importance: Masses, divisor: int) -> Int[Tensor, "batch selected 2"]:
+    """The max(2, n // divisor) of a text's n pairs (n, if it has fewer than 2) whose teacher's tokens are the most important.
+
+    In descending importance, ties in the order of `pairs`; -1 fills up. The width depends on the width of `pairs` alone.
+    """
+    there = pairs[..., 0] >= 0
+    weights = importance.gather(1, pairs[..., 1].clamp_min(0)).where(there, -1.0)
+    order = weights.argsort(dim=1, descending=True, stable=True)
+    width = min(pairs.shape[1], max(2, pairs.shape[1] // divisor))
+    chosen = pairs.gather(1, order[:, :width, None].expand(-1, -1, 2))
+    count = (there.sum(1) // divisor).clamp_min(2)  # pairs that are not there come last, and are -1 themselves
+    kept = torch.arange(width, device=pairs.device) < count[:, None]
+    return chosen.where(kept[..., None], -1)
+
+
+def selected_gram(
+    attention: Float[Tensor, "batch tokens tokens"], rows: Int[Tensor, "batch selected"]
+) -> Float[Tensor, "batch selected selected"]:
+    """H A A' H of the rows `rows` (-1 fills up) of a map, of unit Frobenius norm; 0 where it has none and at -1 (EMO, eq. 9-12)."""
+    chosen = attention.gather(1, rows.clamp_min(0)[..., None].expand(-1, -1, attention.shape[2]))
+    return unit_gram(centred_gram(chosen, rows >= 0))
+
+
+def token_reading(wants: TokenWants | None) -> Wants:
+    """What must be read inside of the teacher for these signals."""
+    if wants is None:
+        return Wants()
+    last = {-1} if wants.importance or wants.gram_layers else set[int]()
+    return Wants(hidden_layers=(-1,) if wants.hidden else (), attention_layers=tuple(sorted({*last, *wants.gram_layers})))
+
+
+def token_signals(read: Encoded, wants: TokenWants | None, alignment: Alignment | None) -> Encoded:
+    """`read` (the answer to `token_reading`) with importance, selected pairs and Gram matrices.
+
+    Errors: DistilvecError if Gram matrices are wanted of texts without an alignment.
+    """
+    if wants is None or not (wants.importance or wants.gram_layers):
+        return read
+    assert read.mask is not None
+    received = importance(read.attentions[-1], read.mask)
+    if not wants.gram_layers:
+        return replace(read, importance=received)
+    if alignment is None:
+        raise DistilvecError(
+            "Gram matrices of a teacher's tokens need the pairs of its and the student's tokens; this batch has no alignment."
+        )
+    selected = select(alignment.pairs, received, wants.divisor)
+    grams = {layer: selected_gram(read.attentions[layer], selected[..., 1]) for layer in wants.gram_layers}
+    return replace(read, importance=received if wants.importance else None, selected=selected, grams=grams)

@@ -63,7 +63,7 @@ def measure(count: int, repeats: int, sizes: list[int], data: Path | None, folde
     """Both sides in both precisions, in turn; everything the JSON holds."""
     texts, origin = sample_texts(count, data)
     corpus = _corpus(texts, folder)
-    texts = corpus.texts(range(len(corpus)))
+    texts = corpus.stored(range(len(corpus)))
     precisions = {"fp32": torch.float32, **({"bf16": torch.bfloat16} if fast_bf16("cpu") else {})}
     peers = {name: _peer(dtype) for name, dtype in precisions.items()}
     ours = {name: _ours(str(dtype).removeprefix("torch.")) for name, dtype in precisions.items()}

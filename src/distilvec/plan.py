@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer
 
-from distilvec.batch import Encoded, TextBatch
+from distilvec.batch import Encoded, TextBatch, Wants
 from distilvec.data.tokens import TokenStore
 from distilvec.run import Run, build_token_store
-from distilvec.students.encoder import Encoder
+from distilvec.run_teacher import answering, token_source
 from distilvec.teachers.local import LocalTeacher
 from distilvec.teachers.precompute import count_missing
-from distilvec.train.data import TrainingData
+from distilvec.teachers.signals import Ragged
+from distilvec.teachers.token_fill import compute_tokens
 from distilvec.train.loop import Loop
 from distilvec.train.metrics import read_metrics
 from distilvec.train.stages import Stage, errors_named
@@ -29,14 +28,40 @@ SAMPLE_STEPS = 8
 
 
 class SampleTeacher:
-    """Stands in for the cache while a few steps are timed: zero vectors, nothing is learnt from them."""
+    """Stands in for the cache while a few steps are timed: signals of the right shapes, nothing is learnt from them."""
 
-    def __init__(self, width: int) -> None:
-        self.width = width
+    def __init__(self, run: Run) -> None:
+        self.facts, self.wants, self.alignment = run.facts, run.wants, run.alignment
+        self.pre_dense = run.manifest.pre_dense_width
+        self.classes = 1 if run.examples is None else run.examples.facts.classes
 
     def signals(self, batch: TextBatch) -> Encoded:
-        """Vectors of the right shape."""
-        return Encoded(embedding=torch.zeros(len(batch), self.width, device=batch.rows.device))
+        """Zero vectors; of tokens equal masses, the first pairs, and Gram matrices of rows at right angles."""
+        zeros = torch.zeros(len(batch), max(self.facts.width, self.facts.hidden_width or 0, self.pre_dense or 0), device=batch.rows.device)
+        found = Encoded(
+            embedding=zeros[:, : self.facts.width],
+            pre_dense=zeros[:, : self.pre_dense] if self.pre_dense else None,
+            pooled_layers={-1: zeros[:, : self.facts.hidden_width]},
+            logits=zeros.new_zeros(len(batch) // batch.members, self.classes),
+        )
+        return found if self.wants.tokens is None else self._tokens(batch, found)
+
+    def _tokens(self, batch: TextBatch, found: Encoded) -> Encoded:
+        wants = self.wants.tokens
+        assert self.alignment is not None and batch.alignment is not None and wants is not None
+        lengths = torch.from_numpy(self.alignment.teacher_lengths[batch.rows.cpu().numpy()]).to(batch.rows.device)
+        mask = torch.arange(int(lengths.max()), device=lengths.device) < lengths[:, None]
+        selected = batch.alignment.pairs[:, : max(2, batch.alignment.pairs.shape[1] // wants.divisor)]
+        there = (selected[..., 0] >= 0).float()
+        grams = torch.diag_embed(there / there.sum(1, keepdim=True).clamp_min(1).sqrt())
+        return replace(
+            found,
+            hidden_layers={-1: torch.zeros(*mask.shape, self.facts.hidden_width or 0, device=mask.device)},
+            mask=mask,
+            importance=mask / lengths[:, None],
+            selected=selected,
+            grams=dict.fromkeys(wants.gram_layers, grams),
+        )
 
 
 def make_plan(run: Run) -> list[list[str]]:
@@ -44,36 +69,56 @@ def make_plan(run: Run) -> list[list[str]]:
     corpus = run.corpus
     model = run.student()
     tokens = build_token_store(run.root, corpus, model)
-    missing = count_missing(run.cache, corpus)
-    teacher_seconds = missing * _seconds_a_text(run)
-    stages = [_measure_stage(run, model, tokens, stage) for stage in run.stages]
-    bytes_a_text = run.cache.width * (2 if run.recipe.cache.dtype == "float16" else 4) + 16
-    lengths, disk = tokens.lengths, shutil.disk_usage(run.cache.folder)
+    vectors = _vector_lines(run)
+    stages = [_measure_stage(run, tokens, stage) for stage in run.stages]
+    lengths = tokens.lengths
     by_source = np.bincount(corpus.sources, minlength=len(corpus.source_names))
     return [
-        ["texts", f"{len(corpus):,} ({len(corpus.holdout_rows):,} held out)"],
+        [
+            "texts" if run.examples is None else "examples",
+            f"{corpus.report['train'] + corpus.report['holdout']:,} ({corpus.report['holdout']:,} held out)",
+        ],
         *[[f"  {name}", f"{kept:,}"] for name, kept in zip(corpus.source_names, by_source, strict=True)],
         ["student tokens a text", f"{lengths.mean():.1f} on average, {int(lengths.max())} at most"],
         ["teacher", f"{run.teacher.name}, {run.teacher.width} wide"],
-        ["teacher vectors to compute", f"{missing:,} of {len(corpus):,}: about {_duration(teacher_seconds)}"],
-        ["disk for them", f"{missing * bytes_a_text / 1e6:,.1f} MB in {run.cache.folder} ({disk.free / 1e9:,.1f} GB free)"],
+        *vectors,
         ["student", f"{sum(weight.numel() for weight in model.parameters()) / 1e6:.1f} M parameters"],
         *_training_lines(stages),
         ["run folder", str(run.folder)],
     ]
 
 
-def _seconds_a_text(run: Run) -> float:
-    """Time of one teacher vector, over a random sample of the corpus."""
-    teacher, corpus = run.teacher, run.corpus
+def _vector_lines(run: Run) -> list[list[str]]:
+    """What the cache still needs; nothing where the teacher runs in every step, or is not asked at all."""
+    if run.live or run.wants == Wants():
+        return [["teacher vectors to compute", "none: the teacher runs in every step" if run.live else "none: nothing is asked of it"]]
+    missing, disk = count_missing(run.cache, run.corpus), shutil.disk_usage(run.cache.folder)
+    seconds, size = _cost_of_a_text(run)
+    return [
+        ["teacher vectors to compute", f"{missing:,} of {len(run.corpus):,}: about {_duration(missing * seconds)}"],
+        ["disk for them", f"{missing * size / 1e6:,.1f} MB in {run.cache.folder} ({disk.free / 1e9:,.1f} GB free)"],
+    ]
+
+
+def _cost_of_a_text(run: Run) -> tuple[float, float]:
+    """Seconds and bytes of one text's signals; what is told of tokens is measured over a random sample, as the time is."""
+    teacher, corpus, signals = run.teacher, run.corpus, run.manifest.signals
+    size = 16.0 + sum(signal.width * np.dtype(signal.dtype).itemsize for signal in signals.values() if not signal.uneven)
     if not isinstance(teacher, LocalTeacher):
-        return 0.0
-    rows = np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False)
-    texts = corpus.prompted(np.sort(rows))
-    teacher.signals(texts[:32])
+        return 0.0, size
+    rows = np.sort(np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False))
+    if run.manifest.tokens is None and run.manifest.pooled_width is None:
+        texts = corpus.prompted(rows)
+        teacher.signals(texts[:32])
+        began = time.perf_counter()
+        teacher.signals(texts)
+        return (time.perf_counter() - began) / len(rows), size
+    source = token_source(run, teacher)
     began = time.perf_counter()
-    teacher.signals(texts)
-    return (time.perf_counter() - began) / len(texts)
+    found = compute_tokens(run.manifest, corpus, source, rows, lambda done: None)
+    seconds = (time.perf_counter() - began) / len(rows)
+    uneven = [values for values in found.values() if isinstance(values, Ragged)]
+    return seconds, size + sum(8 + values.values.nbytes / len(rows) for values in uneven)
 
 
 @dataclass(frozen=True)
@@ -96,12 +141,13 @@ def _training_lines(stages: list[StageCost]) -> list[list[str]]:
     return [whole, *([f"  {cost.name}", line] for cost, line in zip(stages, lines, strict=True))]
 
 
-def _measure_stage(run: Run, model: SentenceTransformer, tokens: TokenStore, stage: Stage) -> StageCost:
+def _measure_stage(run: Run, tokens: TokenStore, stage: Stage) -> StageCost:
     """A stage's cost, from a few real steps on a copy of the untrained student."""
-    encoder = Encoder(copy.deepcopy(model))
+    encoder = run.encoder()
     objective = run.objective(encoder, stage)
-    corpus, train = run.corpus, stage.recipe.train
-    data = TrainingData(corpus, tokens, SampleTeacher(run.facts.width), corpus.train_rows, corpus.holdout_rows[:64])
+    train = stage.recipe.train
+    data = run.training_data(tokens, answering(run, objective) if run.live else SampleTeacher(run))
+    data = replace(data, holdout_rows=data.holdout_rows[:64])
     with tempfile.TemporaryDirectory() as folder, errors_named(stage):
         whole = Loop(encoder, objective, data, train, Path(folder), "plan").total_steps
         sample = train.model_copy(update={"max_steps": SAMPLE_STEPS, "logging_steps": 1, "trackers": []})

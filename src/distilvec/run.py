@@ -13,6 +13,7 @@ run folder
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 import os
 import re
@@ -28,9 +29,12 @@ from accelerate import PartialState
 from sentence_transformers import SentenceTransformer
 
 from distilvec import recipe as recipes
+from distilvec import run_teacher
 from distilvec.batch import Wants
+from distilvec.data.aligned import AlignmentStore
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
 from distilvec.data.docstrings import write_retrieval_task
+from distilvec.data.examples import Examples, build_examples, examples_fingerprint
 from distilvec.data.tokens import TokenStore, build_tokens, tokenizer_hash
 from distilvec.device import processes
 from distilvec.errors import DistilvecError
@@ -39,25 +43,27 @@ from distilvec.evaluation.study import FORMAT, Kept, Study, write_json
 from distilvec.evaluation.suite import load_suite, suite_fingerprint, suite_texts
 from distilvec.evaluation.tasks import Problem, Task
 from distilvec.export.portable import save_student
-from distilvec.objective import Objective, Sizes, build_objective, method_class
-from distilvec.progress import progress, say
+from distilvec.objective import Objective, build_objective, method_class
+from distilvec.progress import say
 from distilvec.report.card import Distillation, model_card
 from distilvec.report.record import best_distance, distillation_record
 from distilvec.report.write import write_report
 from distilvec.run_folder import claim_folder, kept_folders, train_fingerprint
+from distilvec.run_task import copy_head, head_writer, teacher_head, with_supervised
 from distilvec.schema import Recipe
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
+from distilvec.students.head import TaskHead
+from distilvec.students.lora import add_adapters, merged
 from distilvec.teachers.cache import TeacherCache
-from distilvec.teachers.local import LocalTeacher, load_teacher, resolve_model, wrap_model
-from distilvec.teachers.precompute import count_missing, fill_cache
-from distilvec.teachers.vectors import VectorsTeacher, fill_from_table
+from distilvec.teachers.local import LocalTeacher, load_teacher, wrap_model
+from distilvec.teachers.manifest import Manifest
+from distilvec.teachers.token_fill import MOST_ROWS
+from distilvec.teachers.vectors import VectorsTeacher
 from distilvec.train.checkpoint import Progress, objective_file, save_objective
-from distilvec.train.data import CachedTeacher, TrainingData
+from distilvec.train.data import Teacher, TrainingData
 from distilvec.train.metrics import read_metrics
 from distilvec.train.stages import Stage, check_parameters, errors_named, stage_progress, take_over, train_stage, training_stages
-
-UNLIMITED = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -101,12 +107,8 @@ class Run:
 
     @cached_property
     def facts(self) -> TeacherFacts:
-        """What the student must know of the teacher."""
-        teacher, section = self.teacher, self.recipe.teacher
-        model = resolve_model(section.model) if section.model else None
-        return TeacherFacts(
-            teacher.width, teacher.normalized, teacher.max_length or UNLIMITED, teacher.prompts, model, teacher.name, section.revision
-        )
+        """What student and method must know of the teacher."""
+        return run_teacher.teacher_facts(self)
 
     @cached_property
     def tasks(self) -> list[Task]:
@@ -119,9 +121,27 @@ class Run:
         return load_suite(section.suite) if section.suite else []
 
     @cached_property
+    def examples(self) -> Examples | None:
+        """The labelled examples of the recipe's task."""
+        if self.recipe.task is None:
+            return None
+        section, prompts = self.recipe.task, self.facts.prompts
+        examples = build_examples(section, prompts, self.root / "tasks" / examples_fingerprint(section, prompts))
+        say(examples.line)
+        return examples
+
+    @cached_property
+    def teacher_head(self) -> TaskHead | None:
+        """The head of a teacher that was fine-tuned for the recipe's task."""
+        return None if self.examples is None else teacher_head(self.recipe.teacher, self.examples)
+
+    @cached_property
     def corpus(self) -> Corpus:
         """The training texts, with no text of the evaluation suite among them."""
+        if self.examples is not None:
+            return self.examples.corpus
         section, prompts, size = self.recipe.corpus, self.facts.prompts, self.recipe.train.batch_size
+        assert section is not None
         excluded = list(suite_texts(self.tasks)) if section.exclude_evaluation else []
         name = corpus_fingerprint(section, prompts, size, excluded_fingerprint(excluded))
         corpus = build_corpus(section, prompts, size, self.root / "corpora" / name, excluded, _teller())
@@ -129,13 +149,32 @@ class Run:
         return corpus
 
     @cached_property
+    def student_tokenizer(self) -> tuple[Any, int]:
+        """The student's tokenizer, and how many tokens of a text it reads."""
+        model = self.student()
+        return model.tokenizer, int(model.max_seq_length)
+
+    @cached_property
+    def wants(self) -> Wants:
+        """What all stages want of the teacher."""
+        return run_teacher.wanted(self)
+
+    @cached_property
+    def live(self) -> bool:
+        """Whether the teacher runs in every step instead of filling a cache."""
+        return run_teacher.is_live(self)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What the teacher's signals depend on."""
+        return run_teacher.manifest(self)
+
+    @cached_property
     def cache(self) -> TeacherCache:
         """The teacher cache, opened or created (not yet filled)."""
-        section = self.recipe.cache
-        encoder = Encoder(self.student())
-        pre_dense = any(self.objective(encoder, stage).teacher_wants.pre_dense for stage in self.stages)
-        manifest = self.teacher.manifest(section.dtype, pre_dense)
-        return TeacherCache.create_or_open(self.cache_folder(self.teacher.name, manifest.fingerprint), manifest, section.shard_rows)
+        rows = self.recipe.cache.shard_rows
+        rows = rows if self.manifest.tokens is None else min(rows, MOST_ROWS)
+        return TeacherCache.create_or_open(self.cache_folder(self.teacher.name, self.manifest.fingerprint), self.manifest, rows)
 
     def cache_folder(self, teacher: str, fingerprint: str) -> Path:
         """Where the vectors of the teacher with this name and these settings lie."""
@@ -144,39 +183,50 @@ class Run:
 
     def fill(self) -> TeacherCache:
         """The teacher cache, filled with every row of the corpus."""
-        teacher = self.teacher
-        if isinstance(teacher, VectorsTeacher):
-            with progress("teacher table", len(self.corpus), "texts") as advance:
-                fill_from_table(self.cache, self.corpus, teacher, lambda done, total: advance(done, ""))
-        else:
-            done = len(self.corpus) - count_missing(self.cache, self.corpus)
-            with progress("teacher", len(self.corpus), "texts", done) as advance:
-                fill_cache(self.cache, self.corpus, teacher, lambda done, total: advance(done, ""))
+        if self.live:
+            raise DistilvecError(f"[teacher.live] {self.recipe.name} runs its teacher in every step: there is nothing to cache.")
+        run_teacher.fill(self)
         return self.cache
+
+    @cached_property
+    def alignment(self) -> AlignmentStore | None:
+        """The pairs of student's and teacher's tokens; None where no stage wants the teacher's tokens."""
+        return run_teacher.alignment(self)
 
     def data(self, model: SentenceTransformer, objective: Objective) -> TrainingData:
         """Corpus, tokens and cached teacher vectors, ready for the loop."""
         with self.processes.main_process_first():
-            self.fill()
+            if self.live:
+                run_teacher.say_live(self)
+            elif self.wants != Wants():
+                self.fill()
             tokens = build_token_store(self.root, self.corpus, model)
-        teacher = self._cached_teacher(objective)
-        return TrainingData(self.corpus, tokens, teacher, self.corpus.train_rows, self.corpus.holdout_rows)
-
-    def _cached_teacher(self, objective: Objective) -> CachedTeacher:
-        watched = Wants(embedding=True)  # on the held-out rows, whatever the method itself reads
-        return CachedTeacher(self.cache, self.corpus.keys, objective.teacher_wants | watched)
+            assert self.wants.tokens is None or self.alignment is not None
+        return self.training_data(tokens, run_teacher.answering(self, objective))
 
     def student(self) -> SentenceTransformer:
         """The untrained student; the same every time."""
         compatible = any(method_class(stage.recipe.method.name).compatible for stage in self.stages)
         return build_student(self.recipe.student, self.facts, self.recipe.train.seed, compatible)
 
+    def encoder(self) -> Encoder:
+        """The untrained student as it is trained: with adapters where the recipe wants such."""
+        model = self.student()
+        if self.recipe.student.lora is not None:
+            add_adapters(model, self.recipe.student.lora, self.recipe.train.seed)
+        return Encoder(model)
+
+    def training_data(self, tokens: TokenStore, teacher: Teacher) -> TrainingData:
+        """Rows of the corpus, or examples of the task, with their tokens and their teacher."""
+        rows, parts = self.corpus, self.examples
+        train, holdout = (rows.train_rows, rows.holdout_rows) if parts is None else (parts.train, parts.holdout)
+        return TrainingData(rows, tokens, teacher, train, holdout, self.alignment, examples=parts)
+
     def objective(self, encoder: Encoder, stage: Stage | None = None) -> Objective:
         """A stage's method (the last one's by default) for this student and teacher; its own parameters are drawn from the seed."""
         stage = stage or self.stages[-1]
         method, train = stage.recipe.method, stage.recipe.train
-        width = encoder.model.get_embedding_dimension()
-        sizes = Sizes(encoder.hidden_width, encoder.layers, self.facts.width, self.facts.normalized, embedding_width=width)
+        sizes = run_teacher.sizes(self, encoder)
         torch.manual_seed(train.seed)
         with errors_named(stage):
             objective = build_objective(method.name, method.options, method.weights, sizes)
@@ -201,10 +251,15 @@ class Run:
         if not self.processes.is_main_process:
             return None
         found = self.study().run() if self.tasks else {}
+        if self.examples is not None:
+            found = with_supervised(self, found, self._train_fingerprint())
         scores = {name: [read_score(score) for score in column] for name, column in found.get("scores", {}).items()}
         record = self.describe(state, distance, scores)
         model = SentenceTransformer(str(self.folder / "student"), device="cpu")
-        save_student(model, self.folder / "student", dict(record), model_card(record))
+        if "supervised" in found:
+            record["supervised"] = found["supervised"]
+        head = copy_head(self.folder / "student")
+        save_student(model, self.folder / "student", dict(record), model_card(record), beside=head)
         write_json(self.folder / "distillation.json", record)
         page = write_report(self.folder, found, record, recipes.dump(self.recipe)) if found else None
         problems = [Problem(**problem) for problem in found.get("failures", [])]
@@ -212,28 +267,30 @@ class Run:
 
     def train(self) -> tuple[Progress, dict[str, float]]:
         """Train, stage by stage, or take the finished student that is there; the best student's held-out distance comes with it."""
-        encoder = Encoder(self.student())
+        encoder = self.encoder()
         objectives = [self.objective(encoder, stage) for stage in self.stages]
         for stage, objective in zip(self.stages, objectives, strict=True):
             check_parameters(stage, encoder, objective)
         data = self.data(encoder.model, objectives[0])
         mark, state = self._train_fingerprint(), Progress()
-        self._release_teacher()
+        if not self.live:
+            self._release_teacher()
         for number, stage in enumerate(self.stages):
             if not stage.last and stage_progress(stage, mark).finished:
                 continue
             if number:
-                encoder = Encoder(self.student())
+                encoder = self.encoder()
                 take_over(encoder, objectives[number], stage, self.stages[number - 1], mark)
             save = partial(self._save, encoder, objectives[number])
-            data = replace(data, teacher=self._cached_teacher(objectives[number]))
+            data = replace(data, teacher=run_teacher.answering(self, objectives[number]))
             state = train_stage(stage, encoder, objectives[number], data, mark, save)
         return state, best_distance([stage.folder / "metrics.jsonl" for stage in self.stages])
 
     def _save(self, encoder: Encoder, objective: Objective, name: str) -> None:
         """Keep a student of the last stage under a name, what its objective has learnt beside it."""
         facts = {"method": self.stages[-1].recipe.method.name, "teacher": self.facts.name, "complete": False}
-        save_student(encoder.model, self.folder / name, facts, f"# {self.recipe.name}\n\nTraining has not finished.\n")
+        card, head = f"# {self.recipe.name}\n\nTraining has not finished.\n", head_writer(objective, self.examples)
+        save_student(merged(encoder.model), self.folder / name, facts, card, beside=head)
         save_objective(objective_file(self.folder / name), objective)
 
     def study(self) -> Study:
@@ -263,18 +320,18 @@ class Run:
         objective = self.objective(Encoder(student))
         mark = self._train_fingerprint()
         stages = [*((stage, stage_progress(stage, mark)) for stage in self.stages[:-1]), (self.stages[-1], state)]
-        vectors = self.cache.manifest.fingerprint
-        return distillation_record(stages, self.teacher, vectors, student, self.corpus, objective, distance, scores)
+        return distillation_record(stages, self.teacher, self.manifest.fingerprint, student, self.corpus, objective, distance, scores)
 
     # -- bookkeeping -------------------------------------------------------------------------------------------------
 
     def _train_fingerprint(self) -> str:
         """Changes when anything that changes the trained weights does."""
-        return train_fingerprint(self.recipe, self.stages, self.cache.manifest.fingerprint, self.corpus.fingerprint)
+        vectors = self.manifest.fingerprint + (" live" if self.live else "")
+        return train_fingerprint(self.recipe, self.stages, vectors, self.corpus.fingerprint)
 
     def _release_teacher(self) -> None:
         """Free the teacher's memory; it is loaded again for evaluation."""
-        assert self.facts and self.cache
+        assert self.facts and self.manifest
         self.__dict__.pop("teacher", None)
         gc.collect()
 
@@ -288,7 +345,8 @@ def build_token_store(root: Path, corpus: Corpus, model: SentenceTransformer) ->
     """The student's tokens of the corpus, kept below `root` by content."""
     tokenizer, length = model.tokenizer, model.max_seq_length
     name = recipes.fingerprint(corpus.fingerprint, length, tokenizer_hash(tokenizer))
-    return build_tokens(corpus, tokenizer, length, root / "tokens" / name, _teller())
+    typed = "token_type_ids" in inspect.signature(model[0].auto_model.forward).parameters
+    return build_tokens(corpus, tokenizer, length, root / "tokens" / name, _teller(), typed)
 
 
 def _teller() -> Any:

@@ -299,11 +299,11 @@ def test_files_of_further_signals_do_not_disturb(cache):
 
 
 def test_files_stay_plain_npy_and_few_are_open(cache, monkeypatch):
-    monkeypatch.setattr("distilvec.teachers.cache._OPEN_FILES", 2)
+    monkeypatch.setattr("distilvec.teachers.reading._OPEN_FILES", 2)
     for shard in range(5):
         fill(cache, range(shard * 3, shard * 3 + 3), shard)
     whole = np.concatenate([np.load(path, mmap_mode="r") for path in sorted(cache.folder.glob("*.embedding.npy"))])
     np.testing.assert_array_equal(cache.read(np.arange(14, -1, -1)), whole[::-1])
-    assert len(cache._files) == 2
+    assert len(cache._reader._files) == 2
     cache.close()
     np.testing.assert_array_equal(cache.read(np.array([7])), whole[7:8])

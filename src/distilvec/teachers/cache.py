@@ -4,19 +4,19 @@
     shards.jsonl              the journal: one line a shard, with rows and, for every file, bytes and checksum
     00000.keys.npy            [rows] V16, the key of each text behind its prompt (data.corpus.text_key)
     00000.embedding.npy       [rows, width] float16 or float32
-    00000.pre_dense.npy       [rows, pre_dense_width], if the manifest says so
+    00000.pre_dense.npy       [rows, pre_dense_width], if the manifest says so; pooled likewise
+    00000.hidden.npy          [items, width], the rows' items end to end: a signal of uneven length, if the manifest has `tokens`
+    00000.hidden-offsets.npy  [rows + 1] int64, where each row's items begin
     lock                      held by the one process that writes
 
 Files are plain .npy and can be memory-mapped as such. A file counts once the journal names it. A further signal is a
-further file: `NNNNN.<signal>.npy` with one row a text, or, for signals of uneven length, `NNNNN.<signal>.npy` with the
-values end to end and `NNNNN.<signal>-offsets.npy` [rows + 1]. It may stand in the shard's line from the beginning or in
-a later line about the same shard; readers take no notice of names they do not ask for.
+further file. It may stand in the shard's line from the beginning or in a later line about the same shard; readers take
+no notice of names they do not ask for.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,26 +25,27 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DistilvecError
-from distilvec.teachers.checks import Describe, stored_form, worst_cosine
+from distilvec.teachers.checks import Describe, stored_form, stored_items, worst_cosine
 from distilvec.teachers.keys import KEY, KeyIndex
 from distilvec.teachers.manifest import Manifest, read_manifest
+from distilvec.teachers.reading import OFFSETS, Reader
 from distilvec.teachers.shards import (
     JOURNAL,
     TEMPORARY,
     Shard,
     append_journal,
     how_to_repair,
+    locked,
     read_journal,
     remove_leftovers,
     replace_file,
     telling_disk_full,
     write_shard,
 )
+from distilvec.teachers.signals import Ragged, Signal
 
 MANIFEST = "manifest.json"
-LOCK = "lock"
 SHARD_ROWS = 16384
-_OPEN_FILES = 128
 
 
 class TeacherCache:
@@ -56,12 +57,10 @@ class TeacherCache:
 
     def __init__(self, folder: Path, manifest: Manifest, shard_rows: int = SHARD_ROWS) -> None:
         self.folder, self.manifest, self.shard_rows = folder, manifest, shard_rows
-        self._shards: list[Shard] = []
-        self._ends: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._reader = Reader(folder)
         self._index = KeyIndex()
         self._whole = 0  # bytes of the journal that are whole lines
         self._writes = False
-        self._files: dict[tuple[int, str], int] = {}
         self._load()
 
     @classmethod
@@ -110,7 +109,7 @@ class TeacherCache:
             problems += [f"{problem}; its {shard.rows:,} rows must be computed again" for problem in found]
             sound += [] if found else [shard]
         if problems and repair:
-            with _locked(folder), telling_disk_full(folder, 0):
+            with locked(folder), telling_disk_full(folder, 0):
                 replace_file(folder / JOURNAL, b"".join(shard.to_line() for shard in sound))
                 remove_leftovers(folder, sound)
         return problems
@@ -121,10 +120,9 @@ class TeacherCache:
         return self.manifest.width
 
     @property
-    def signals(self) -> dict[str, int]:
-        """Width of every signal that a row has here."""
-        pre_dense = self.manifest.pre_dense_width
-        return {"embedding": self.width} if pre_dense is None else {"embedding": self.width, "pre_dense": pre_dense}
+    def signals(self) -> dict[str, Signal]:
+        """Every signal that a row has here."""
+        return self.manifest.signals
 
     def __len__(self) -> int:
         return len(self._index)
@@ -135,36 +133,23 @@ class TeacherCache:
 
     def read(self, positions: npt.NDArray[np.int64], signal: str = "embedding") -> npt.NDArray[np.float32]:
         """float32 [n, width] of a signal at these positions. IndexError for a position that is not there."""
-        if signal not in self.signals:
-            raise DistilvecError(f"the teacher cache {self.folder} holds {', '.join(self.signals)}; '{signal}' was asked for.")
-        positions = np.asarray(positions, dtype=np.int64)
-        rows = np.empty((len(positions), self.signals[signal]), dtype=self.manifest.store_dtype)
-        if len(rows) == 0:
-            return rows.astype(np.float32)
-        if positions.min() < 0 or positions.max() >= len(self):
-            raise IndexError(f"positions {positions.min()} to {positions.max()} of a cache with {len(self)} rows")
-        shards = np.searchsorted(self._ends, positions, side="right")
-        starts = np.flatnonzero(np.r_[True, (np.diff(positions) != 1) | (np.diff(shards) != 0)])  # runs that lie end to end
-        for first, last in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
-            number = int(shards[first])
-            shard, size = self._shards[number], rows[first].nbytes
-            row = int(positions[first]) - (int(self._ends[number]) - shard.rows)
-            header = shard.files[signal].bytes - shard.rows * size
-            self._read_into(rows[first:last], number, signal, header + row * size)
-        return rows.astype(np.float32)
+        return self._reader.rows(np.asarray(positions, dtype=np.int64), signal, self._known(signal, uneven=False)).astype(np.float32)
 
-    def append(self, keys: npt.NDArray[Any], signals: dict[str, npt.NDArray[Any]], describe: Describe) -> None:
-        """Add one shard: keys (V16, [n]) and every signal of the cache [n, width]; texts that are there already are left out.
+    def read_ragged(self, positions: npt.NDArray[np.int64], signal: str) -> Ragged:
+        """The items of a signal of uneven length at these positions, as stored. IndexError for a position that is not there."""
+        return self._reader.ragged(np.asarray(positions, dtype=np.int64), signal, self._known(signal, uneven=True))
 
-        `describe(row)` gives a row's text, for messages. Errors: DistilvecError for vectors that must not be stored, a full
-        disk, another writer; then nothing of the shard is there.
+    def append(self, keys: npt.NDArray[Any], signals: Mapping[str, npt.NDArray[Any] | Ragged], describe: Describe) -> None:
+        """Add one shard: keys (V16, [n]) and every signal of the cache ([n, width], or Ragged where it is of uneven length).
+
+        Texts that are there already are left out; `describe(row)` gives a row's text, for messages. Errors: DistilvecError
+        for vectors that must not be stored, a full disk, another writer; then nothing of the shard is there.
         """
         if set(signals) != set(self.signals):
             raise DistilvecError(f"the teacher cache {self.folder} stores {sorted(self.signals)} for a text; found {sorted(signals)}.")
         with self.writing():
             keys = np.ascontiguousarray(keys, dtype=KEY)
-            kind, rows = self.manifest.store_dtype, len(keys)
-            stored = {name: stored_form(name, signals[name], rows, width, kind, describe) for name, width in self.signals.items()}
+            stored = {name: _stored(name, signals[name], len(keys), signal, describe) for name, signal in self.signals.items()}
             new = np.sort(np.unique(keys, return_index=True)[1])
             new = new[self.positions(keys[new]) < 0]
             if len(new) == 0:
@@ -173,7 +158,9 @@ class TeacherCache:
             taken = {shard.number for shard in self._shards}
             number = next(number for number in range(len(taken) + 1) if number not in taken)
             shard = Shard(number, len(new), notes=notes)
-            arrays = {"keys": keys[new], **{name: array[new] for name, array in stored.items()}}
+            arrays = {"keys": keys[new]}
+            for name, values in stored.items():
+                arrays |= _files(name, values, new)
             with telling_disk_full(self.folder, sum(array.nbytes for array in arrays.values())):
                 try:
                     write_shard(self.folder, shard, arrays)
@@ -189,7 +176,7 @@ class TeacherCache:
         if self._writes:
             yield
             return
-        with _locked(self.folder):
+        with locked(self.folder):
             self._writes = True
             try:
                 self._load()
@@ -203,25 +190,30 @@ class TeacherCache:
         return self.verify_folder(self.folder)
 
     def inspect(self) -> dict[str, Any]:
-        """Rows, shards, bytes, bytes a text, the worst cosine between a vector and its stored form, and the manifest."""
-        size = sum(stored.bytes for shard in self._shards for stored in shard.files.values())
+        """Rows, shards, bytes, bytes a text (also by signal), the worst cosine between a vector and its stored form, and the manifest."""
+        by_signal: dict[str, int] = {}
+        for shard in self._shards:
+            for name, stored in shard.files.items():
+                name = name.removesuffix(OFFSETS)
+                by_signal[name] = by_signal.get(name, 0) + stored.bytes
+        size = sum(by_signal.values())
         return {
             "rows": len(self),
             "shards": len(self._shards),
             "bytes": size,
             "bytes_per_text": round(size / len(self), 1) if len(self) else 0.0,
+            "bytes_per_text_by_signal": {name: round(found / len(self), 1) for name, found in by_signal.items()},
             "worst_cosine": min((shard.notes.get("worst_cosine", 1.0) for shard in self._shards), default=None),
             "fingerprint": self.manifest.fingerprint,
-            "manifest": vars(self.manifest).copy(),
+            "manifest": self.manifest.settings(),
         }
 
     def close(self) -> None:
         """Close the files that are open; reading opens them again."""
-        while self._files:
-            os.close(self._files.popitem()[1])
+        self._reader.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_files"):
+        if hasattr(self, "_reader"):
             self.close()
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -232,13 +224,13 @@ class TeacherCache:
         shards, self._whole = journal.shards, journal.whole
         known = [shard.number for shard in self._shards]
         if known != [shard.number for shard in shards[: len(known)]]:  # repaired by another process
-            known, self._shards, self._index, self._ends = [], [], KeyIndex(), self._ends[:0]
-            self.close()
+            known, self._index = [], KeyIndex()
+            self._reader.forget()
         problems = [problem for shard in shards for problem in shard.problems(self.folder, checksums=False)]
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             raise DistilvecError(f"teacher cache {self.folder}: {problems[0]}{more}. {how_to_repair(self.folder)}")
-        self._shards = shards[: len(known)]
+        self._reader.shards = shards[: len(known)]
         for shard in shards[len(known) :]:
             keys = np.load(shard.path(self.folder, "keys"), allow_pickle=False)
             if keys.shape != (shard.rows,) or keys.dtype != KEY:
@@ -246,48 +238,37 @@ class TeacherCache:
             self._admit(shard, keys)
 
     def _admit(self, shard: Shard, keys: npt.NDArray[Any]) -> None:
-        self._shards.append(shard)
+        self._reader.admit(shard)
         self._index.add(keys)
-        self._ends = np.append(self._ends, len(self._index))
 
-    def _read_into(self, rows: npt.NDArray[Any], number: int, signal: str, offset: int) -> None:
-        """Fill `rows` from a shard's file; the files read last stay open."""
-        handle = self._files.pop((number, signal), None)
-        if handle is None:
-            if len(self._files) >= _OPEN_FILES:
-                os.close(self._files.pop(next(iter(self._files))))
-            handle = os.open(self._shards[number].path(self.folder, signal), os.O_RDONLY)
-        self._files[number, signal] = handle
-        view = rows.data.cast("B")
-        while len(view):
-            count = os.preadv(handle, [view], offset)
-            if count == 0:
-                raise DistilvecError(f"teacher cache {self.folder}: shard {number} ends too early. {how_to_repair(self.folder)}")
-            view, offset = view[count:], offset + count
+    @property
+    def _shards(self) -> list[Shard]:
+        return self._reader.shards
+
+    def _known(self, name: str, uneven: bool) -> Signal:
+        signal = self.signals.get(name)
+        if signal is None or signal.uneven != uneven:
+            known = ", ".join(name for name, signal in self.signals.items() if signal.uneven == uneven) or "no such signals"
+            raise DistilvecError(f"the teacher cache {self.folder} holds {known}; '{name}' was asked for.")
+        return signal
+
+
+def _stored(name: str, values: npt.NDArray[Any] | Ragged, rows: int, signal: Signal, describe: Describe) -> Any:
+    """A signal as it is stored; DistilvecError for what must not be."""
+    if isinstance(values, Ragged):
+        return stored_items(name, values, rows, signal, describe)
+    return stored_form(name, values, rows, signal.width, signal.dtype, describe)
+
+
+def _files(name: str, values: npt.NDArray[Any] | Ragged, rows: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
+    """The arrays that hold these rows of a signal."""
+    if not isinstance(values, Ragged):
+        return {name: values[rows]}
+    kept = values if len(rows) == len(values) else values.take(rows)
+    return {name: np.ascontiguousarray(kept.values), name + OFFSETS: kept.offsets}
 
 
 def _manifest_of(folder: Path) -> Manifest:
     if not (folder / MANIFEST).is_file():
         raise DistilvecError(f"{folder} is not a teacher cache: it has no {MANIFEST}. Give the folder that `distilvec cache fill` prints.")
     return read_manifest(folder / MANIFEST)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system frees when the process ends; refused if another holds it."""
-    with telling_disk_full(folder, 0), (folder / LOCK).open("a+") as file:
-        if os.name == "posix":
-            import fcntl
-
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise DistilvecError(
-                    f"[cache.path] process {file.read().strip()} is writing to the teacher cache {folder}. "
-                    "Wait until it has ended and run the same command again."
-                ) from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
-        yield

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DistilvecError
+from distilvec.teachers.signals import Ragged, Signal
 
 Describe = Callable[[int], str]
 
@@ -46,6 +47,29 @@ def stored_form(
         _refuse(chunk.any(1), start, rows, describe, f"{signal} vectors are all zeros", _EMPTY)
         _refuse(cast.any(1), start, rows, describe, f"{signal} vectors are all zeros in {np.dtype(dtype)}", _WIDER)
     return stored
+
+
+def stored_items(name: str, found: Ragged, rows: int, signal: Signal, describe: Describe) -> Ragged:
+    """A signal of uneven length, which comes in the number format of the cache; DistilvecError for another shape or NaN."""
+    expected = f"[items, {signal.width}] {signal.dtype} of {rows:,} rows"
+    fits = found.values.shape == (int(found.lengths.sum()), signal.width) and found.values.dtype == signal.dtype and len(found) == rows
+    if not fits:
+        raise DistilvecError(
+            f"[teacher] the teacher's {name} has shape {found.values.shape} and type {found.values.dtype} for {len(found):,} rows; "
+            f"expected {expected}, as the cache's manifest says."
+        )
+    if signal.dtype == "float16":
+        broken = ~np.isfinite(found.values).all(1)
+        if broken.any():
+            first = int(np.searchsorted(found.offsets, int(np.argmax(broken)), side="right")) - 1
+            good = np.arange(rows) != first
+            _refuse(good, 0, rows, describe, f"{name} holds NaN, infinity or what float16 cannot hold", _BROKEN)
+    return found
+
+
+def refuse_broken(good: npt.NDArray[np.bool_], what: str, describe: Describe) -> None:
+    """DistilvecError that names the first text that is not `good` ([rows]); `what` is the signal."""
+    _refuse(good, 0, len(good), describe, f"{what} hold NaN or infinity", _BROKEN)
 
 
 def worst_cosine(exact: npt.NDArray[Any], stored: npt.NDArray[Any]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from distilvec.errors import DistilvecError
 from distilvec.recipe import fingerprint
 from distilvec.schema import Role
+from distilvec.teachers.signals import Signal, TokenSettings
 
 FORMAT = 1
 _WEIGHTS = (".safetensors", ".bin")
@@ -29,6 +30,7 @@ _IGNORED = {
     "training_args.bin",
 }
 _IGNORED_FOLDERS = {"onnx", "openvino"}
+_LATER = ("pooled_width", "tokens", "attention")  # fields that older caches do not have: left out where they are None
 _BLOCK = 1 << 22
 
 
@@ -38,7 +40,8 @@ class Manifest:
 
     `weights` hashes the model's parameters, configuration, pooling and tokenizer. The same weights in another place
     give the same vectors, so `model` and `revision` count only where the weights differ. `pre_dense_width` is set where
-    the pooled vector before the first Dense layer is stored as well.
+    the pooled vector before the first Dense layer is stored as well, `pooled_width` where that before any Dense or Normalize
+    is, `tokens` where the teacher's tokens are.
     """
 
     model: str
@@ -55,11 +58,25 @@ class Manifest:
     compute_dtype: str
     backend: str
     store_dtype: str = "float16"
+    pooled_width: int | None = None
+    tokens: TokenSettings | None = None
+    attention: str | None = None  # "bidirectional" where a causal mask was lifted
+
+    @property
+    def signals(self) -> dict[str, Signal]:
+        """What a row has, by name."""
+        widths = {"embedding": self.width, "pre_dense": self.pre_dense_width, "pooled": self.pooled_width}
+        vectors = {name: Signal(width, self.store_dtype) for name, width in widths.items() if width is not None}
+        return vectors | (self.tokens.signals if self.tokens else {})
+
+    def settings(self) -> dict[str, Any]:
+        """The fields by name, as they are written down."""
+        return {name: value for name, value in asdict(self).items() if name not in _LATER or value is not None}
 
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change when a vector could."""
-        return fingerprint(FORMAT, {name: value for name, value in asdict(self).items() if name not in ("model", "revision")})
+        return fingerprint(FORMAT, {name: value for name, value in self.settings().items() if name not in ("model", "revision")})
 
     def stored_as(self, dtype: str) -> Manifest:
         """The same vectors kept as float16 or float32."""
@@ -67,17 +84,17 @@ class Manifest:
 
     def differences(self, other: Manifest) -> list[str]:
         """One line for each field in which `other` (what is expected) is not like this one (what was found)."""
-        found, expected = asdict(self), asdict(other)
-        names = [field.name for field in fields(self) if found[field.name] != expected[field.name]]
+        both = self.tokens is not None and other.tokens is not None
+        found, expected = (_flat(manifest) if both else vars(manifest) for manifest in (self, other))
+        names = [name for name in {**found, **expected} if found.get(name) != expected.get(name)]
         if self.weights == other.weights:
             names = [name for name in names if name not in ("model", "revision")]
-        return [f"{name}: found {found[name]!r}, expected {expected[name]!r}" for name in names]
+        return [f"{name}: found {found.get(name)!r}, expected {expected.get(name)!r}" for name in names]
 
     def to_json(self) -> str:
         """The file's content; the same for equal manifests."""
-        return (
-            json.dumps({"format": FORMAT, "fingerprint": self.fingerprint, "manifest": asdict(self)}, indent=1, ensure_ascii=False) + "\n"
-        )
+        content = {"format": FORMAT, "fingerprint": self.fingerprint, "manifest": self.settings()}
+        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -88,11 +105,17 @@ def read_manifest(path: Path) -> Manifest:
             raise DistilvecError(
                 f"{path} has format {content['format']}; this version reads format {FORMAT}. Use the version that wrote it."
             )
-        return Manifest(**content["manifest"])
+        return parse_manifest(content["manifest"])
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise DistilvecError(
             f"{path} cannot be read as a teacher cache's manifest ({error}). Restore the file, or remove the folder to compute it again."
         ) from None
+
+
+def parse_manifest(fields: dict[str, Any]) -> Manifest:
+    """The manifest from its fields. TypeError for fields that it has not."""
+    tokens = fields.get("tokens")
+    return Manifest(**{**fields, "tokens": tokens and TokenSettings(**{**tokens, "gram_layers": tuple(tokens["gram_layers"])})})
 
 
 def hash_folder(folder: Path) -> str:
@@ -112,6 +135,12 @@ def hash_modules(model: torch.nn.Module, *settings: Any) -> str:
 def hash_files(paths: Iterable[Path]) -> str:
     """A hash of files' names and contents, streamed."""
     return _combine((path.name, _hash_file(path)) for path in paths)
+
+
+def _flat(manifest: Manifest) -> dict[str, Any]:
+    """The fields by name, those about tokens one by one."""
+    tokens = {f"tokens.{name}": value for name, value in vars(manifest.tokens).items()}
+    return {**vars(manifest), "tokens": None, **tokens}
 
 
 def _counts(path: Path) -> bool:

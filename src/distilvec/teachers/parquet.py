@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from distilvec.schema import Role
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.checks import shortened
 from distilvec.teachers.keys import KEY
-from distilvec.teachers.manifest import Manifest
+from distilvec.teachers.manifest import Manifest, parse_manifest
 
 FINAL, PRE_DENSE = "teacher_embedding_final", "teacher_embedding_pre_dense"
 _FINAL_NAMES = (FINAL, "embedding")
@@ -85,7 +85,7 @@ class VectorTable:
     def manifest(self) -> Manifest | None:
         """The manifest that the table was exported with, if it was."""
         metadata = self._open(self.paths[0]).schema_arrow.metadata or {}
-        return Manifest(**json.loads(metadata[_METADATA])) if _METADATA in metadata else None
+        return parse_manifest(json.loads(metadata[_METADATA])) if _METADATA in metadata else None
 
     def _open(self, path: Path) -> pq.ParquetFile:
         try:
@@ -109,13 +109,14 @@ class VectorTable:
 
 
 def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
-    """Write the corpus's texts and their vectors, in corpus order, bit for bit as they are stored.
+    """Write the corpus's texts and their vectors, in corpus order, bit for bit as they are stored; not what is told of tokens.
 
     Errors: DistilvecError if rows of the corpus have no vector yet.
     """
+    widths = {name: signal.width for name, signal in cache.signals.items() if name in _COLUMNS}
     kind, numbers = (pa.float16(), np.float16) if cache.manifest.store_dtype == "float16" else (pa.float32(), np.float32)
-    vectors = [pa.field(_COLUMNS[name], pa.list_(kind, width)) for name, width in cache.signals.items()]
-    metadata = {_METADATA: json.dumps(asdict(cache.manifest))}
+    vectors = [pa.field(_COLUMNS[name], pa.list_(kind, width)) for name, width in widths.items()]
+    metadata = {_METADATA: json.dumps(replace(cache.manifest, pooled_width=None, tokens=None).settings())}
     schema = pa.schema([pa.field("text", pa.string()), pa.field("role", pa.string()), *vectors], metadata=metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
@@ -127,11 +128,11 @@ def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
                 if (lacking := rows[positions < 0]).size:
                     raise DistilvecError(
                         f"{lacking.size:,} of the rows from {start:,} on have no vector in {cache.folder}, such as "
-                        f"{shortened(corpus.texts(lacking[:1])[0])}. Run `distilvec cache fill` first."
+                        f"{shortened(corpus.stored(lacking[:1])[0])}. Run `distilvec cache fill` first."
                     )
                 roles = [corpus.roles[source] for source in corpus.sources[rows]]
-                columns = [pa.array(corpus.texts(rows), pa.string()), pa.array(roles, pa.string())]
-                for name, width in cache.signals.items():
+                columns = [pa.array(corpus.stored(rows), pa.string()), pa.array(roles, pa.string())]
+                for name, width in widths.items():
                     flat = cache.read(positions, name).astype(numbers).reshape(-1)
                     columns.append(pa.FixedSizeListArray.from_arrays(pa.array(flat, kind), width))
                 writer.write_batch(pa.record_batch(columns, schema=schema))
@@ -153,7 +154,9 @@ def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> 
         if differences := alike.differences(cache.manifest):
             raise DistilvecError(f"{path} holds other vectors than {cache.folder}:" + "".join(f"\n  {line}" for line in differences))
     if lacking := set(cache.signals) - set(table.columns):
-        raise DistilvecError(f"{path} has no column '{_COLUMNS[lacking.pop()]}'; the cache {cache.folder} stores it for every text.")
+        raise DistilvecError(
+            f"{path} has no column '{_COLUMNS.get(name := lacking.pop(), name)}'; the cache {cache.folder} stores it for every text."
+        )
     before = len(cache)
     with cache.writing():
         for keys, piece in in_shards(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from distilvec.batch import Text
 from distilvec.data.corpus import Corpus
 from distilvec.teachers.cache import TeacherCache
+from distilvec.teachers.signals import Ragged
 
 Rows = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]  # (rows of the corpus that are in the cache, rows of the corpus)
+Compute = Callable[[Rows, Callable[[int], None]], Mapping[str, npt.NDArray[Any] | Ragged]]  # corpus rows, told how many are done
 
 _LOOKUP = 65_536  # rows looked up together
 
@@ -21,7 +24,7 @@ class Source(Protocol):
     """Where vectors come from: a LocalTeacher or anything else with this method."""
 
     def signals(
-        self, prompted: Sequence[str], pre_dense: bool = False, progress: Callable[[int], None] | None = None
+        self, prompted: Sequence[Text], pre_dense: bool = False, progress: Callable[[int], None] | None = None
     ) -> dict[str, npt.NDArray[np.float32]]:
         """Vectors of texts with prompts; see LocalTeacher.signals."""
         ...
@@ -33,6 +36,15 @@ def fill_cache(cache: TeacherCache, corpus: Corpus, teacher: Source, progress: P
     Every shard holds `cache.shard_rows` rows, the last one the rest, so a shard's rows, and with them its batches and its
     bytes, depend on the corpus alone. Errors: DistilvecError for vectors that must not be stored, a full disk, another writer.
     """
+
+    def compute(shard: Rows, advance: Callable[[int], None]) -> dict[str, npt.NDArray[np.float32]]:
+        return teacher.signals(corpus.prompted(shard), "pre_dense" in cache.signals, advance)
+
+    fill_shards(cache, corpus, compute, progress)
+
+
+def fill_shards(cache: TeacherCache, corpus: Corpus, compute: Compute, progress: Progress | None = None) -> None:
+    """`compute` the signals of the rows that the cache lacks, a shard at a time, and append them; see `fill_cache`."""
     tell = progress or (lambda done, total: None)
     rows = len(corpus)
     missing = count_missing(cache, corpus)
@@ -43,10 +55,8 @@ def fill_cache(cache: TeacherCache, corpus: Corpus, teacher: Source, progress: P
         missing = count_missing(cache, corpus)  # another process may have added some
         for shard in _shards(cache, corpus):
             done = rows - missing
-            prompted = corpus.prompted(shard)
-            pre_dense = "pre_dense" in cache.signals
-            signals = teacher.signals(prompted, pre_dense, lambda texts, done=done: tell(done + texts, rows))  # type: ignore[misc]
-            cache.append(np.asarray(corpus.keys[shard]), signals, prompted.__getitem__)
+            signals = compute(shard, lambda texts, done=done: tell(done + texts, rows))  # type: ignore[misc]
+            cache.append(np.asarray(corpus.keys[shard]), signals, corpus.stored(shard).__getitem__)
             missing -= len(shard)
     tell(rows, rows)
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from distilvec.errors import DistilvecError
 
 JOURNAL = "shards.jsonl"
+LOCK = "lock"
 TEMPORARY = ".tmp"
 _BLOCK = 1 << 22
 
@@ -191,6 +192,27 @@ def telling_disk_full(folder: Path, needed: int) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise DistilvecError(f"[cache.path] the teacher cache {folder} cannot be written: {error}. Choose another folder.") from None
         raise
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the system frees when the process ends; refused if another holds it."""
+    with telling_disk_full(folder, 0), (folder / LOCK).open("a+") as file:
+        if os.name == "posix":
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise DistilvecError(
+                    f"[cache.path] process {file.read().strip()} is writing to the teacher cache {folder}. "
+                    "Wait until it has ended and run the same command again."
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        yield
 
 
 def how_to_repair(folder: Path) -> str:

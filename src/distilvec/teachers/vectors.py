@@ -142,7 +142,7 @@ def _refuse_missing(cache: TeacherCache, corpus: Corpus, teacher: VectorsTeacher
     if lacking:
         raise DistilvecError(
             f"[teacher.vectors] {lacking:,} of the corpus's {len(corpus):,} texts have no vector in {teacher.table.path}, such as "
-            f"{shortened(corpus.texts([example])[0])}. Take these texts out of the corpus, or add their vectors."
+            f"{shortened(corpus.stored([example])[0])}. Take these texts out of the corpus, or add their vectors."
         )
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.data.aligned import AlignmentStore
 from distilvec.data.corpus import Corpus
+from distilvec.data.examples import Examples
 from distilvec.data.tokens import TokenStore
 from distilvec.errors import DistilvecError
 from distilvec.teachers.cache import TeacherCache
+from distilvec.teachers.compress import decompress
 
 
 class Teacher(Protocol):
@@ -24,46 +29,95 @@ class Teacher(Protocol):
 
 
 class CachedTeacher:
-    """Reads the teacher's vectors from its cache; the model is not in memory."""
+    """Reads the teacher's signals from its cache; the model is not in memory.
 
-    def __init__(self, cache: TeacherCache, keys: np.ndarray, wants: Wants) -> None:
-        if wants.pooled_layers or wants.hidden_layers or wants.attention_layers or wants.second_view:
-            raise DistilvecError(f"a teacher cache holds embeddings and pre-dense vectors; the method also wants {wants}.")
+    `keys` are those of all corpus rows. `head` is that of the task the teacher was fine-tuned for: logits are its answer to
+    the cached pooled vectors.
+    """
+
+    def __init__(self, cache: TeacherCache, keys: np.ndarray, wants: Wants, head: nn.Module | None = None) -> None:
+        if found := uncached(wants):
+            raise DistilvecError(f"a teacher cache does not hold {', '.join(found)}, which the method wants. Set teacher.live=true.")
+        if wants.tokens and not cache.manifest.tokens:
+            raise DistilvecError(f"the teacher cache {cache.folder} holds nothing of the teacher's tokens, which the method wants.")
         self.cache, self.wants = cache, wants
+        self.head = None if head is None else head.eval()
         self.positions = cache.positions(keys)
         missing = int((self.positions < 0).sum())
         if missing:
             raise DistilvecError(
                 f"{missing:,} of {len(keys):,} corpus rows have no teacher vector in {cache.folder}; run `distilvec cache` first."
             )
+        self._token_signals = [name for name, signal in cache.signals.items() if signal.uneven] if wants.tokens else []
 
+    @torch.no_grad()
     def signals(self, batch: TextBatch) -> Encoded:
-        """Embedding (and pre-dense vector) of the batch's rows, float32."""
+        """What is wanted of the batch's rows, float32, token signals padded on the right."""
+        wants, device = self.wants, batch.rows.device
         positions = self.positions[batch.rows.cpu().numpy()]
 
         def read(signal: str) -> torch.Tensor:
-            return torch.from_numpy(self.cache.read(positions, signal)).to(batch.rows.device, non_blocking=True)
+            return torch.from_numpy(self.cache.read(positions, signal)).to(device, non_blocking=True)
 
+        pooled = read("pooled") if wants.pooled_layers or wants.logits else None
+        tokens = {name: self.cache.read_ragged(positions, name) for name in self._token_signals}
         return Encoded(
-            embedding=read("embedding") if self.wants.embedding else None,
-            pre_dense=read("pre_dense") if self.wants.pre_dense else None,
+            embedding=read("embedding") if wants.embedding else None,
+            pre_dense=read("pre_dense") if wants.pre_dense else None,
+            pooled_layers={} if pooled is None else dict.fromkeys(wants.pooled_layers, pooled),
+            logits=self._logits(pooled) if wants.logits else None,
+            **(decompress(tokens, self.cache.manifest.tokens, device) if self.cache.manifest.tokens else {}),
         )
+
+    def _logits(self, pooled: torch.Tensor | None) -> torch.Tensor:
+        assert self.head is not None and pooled is not None
+        logits: torch.Tensor = self.head.to(pooled.device)(pooled)
+        return logits
+
+
+def uncached(wants: Wants) -> list[str]:
+    """What of these wants no cache keeps, in words."""
+    named = {
+        "attention maps": wants.attention_layers,
+        "hidden states of layers": wants.hidden_layers,
+        "queries, keys and values": wants.projection_layers,
+        "a second view": wants.second_view,
+        "pooled states of layers but the last": wants.pooled_layers and (wants.pooled_layers, wants.layer_pooling) != ((-1,), "own"),
+    }
+    return [name for name, wanted in named.items() if wanted]
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Rows, their tokens and their teacher. Rows are corpus row numbers, int64."""
+    """Examples, their tokens and their teacher.
+
+    `train_rows` and `holdout_rows` number examples, int64: those of `examples`, or, without any, the corpus's rows.
+    """
 
     corpus: Corpus
     tokens: TokenStore
     teacher: Teacher
     train_rows: np.ndarray
     holdout_rows: np.ndarray
+    alignment: AlignmentStore | None = None
+    examples: Examples | None = None
 
-    def batch(self, rows: np.ndarray) -> TextBatch:
-        """The student's view of these corpus rows, on the CPU."""
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every example; of two texts encoded apart, those of both."""
+        return self.tokens.lengths if self.examples is None else self.tokens.lengths[self.examples.rows].sum(1, dtype=np.int32)
+
+    def batch(self, numbers: np.ndarray) -> TextBatch:
+        """The student's view of these examples, on the CPU; of two members all first texts come before all second ones."""
+        labels, members, rows = None, 1, numbers
+        if self.examples is not None:
+            labels, members = torch.from_numpy(self.examples.labels[numbers]), self.examples.facts.members
+            rows = self.examples.rows[numbers].T.reshape(-1)
         return TextBatch(
             rows=torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)),
             tokens=self.tokens.batch(rows),
             sources=torch.from_numpy(self.corpus.sources[rows].astype(np.int64)),
+            labels=labels,
+            members=members,
+            alignment=self.alignment.batch(rows) if self.alignment is not None else None,
         )

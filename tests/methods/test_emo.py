@@ -1,0 +1,217 @@
+"""EMO: its terms against a loop over texts written from the paper, layer maps, ablations that cost nothing, padding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import ot
+import pytest
+import torch
+
+from distilvec.batch import Alignment, Encoded, TextBatch, TokenWants, Wants
+from distilvec.errors import DistilvecError
+from distilvec.objective import Sizes, TaskFacts, build_objective, total
+from distilvec.teachers.token_signals import importance, select, selected_gram
+
+SIZES = Sizes(student_width=6, student_layers=3, teacher_width=8, teacher_hidden_width=8, teacher_layers=7)
+LENGTHS = [(9, 8), (6, 8), (4, 3)]  # of the student's and the teacher's tokens
+PAIRS = [[(0, 0), (1, 1), (2, 3), (4, 4), (5, 5), (7, 6), (8, 7)], [(0, 0), (2, 1), (3, 5), (5, 7)], [(0, 0), (3, 2)]]
+
+
+def emo(weights=None, sizes=SIZES, **options):
+    torch.manual_seed(0)
+    return build_objective("emo", options, {name: float(weight) for name, weight in (weights or {}).items()}, sizes)
+
+
+def attention(generator, rows, tokens):
+    """Maps of texts with these numbers of tokens, padded to the longest by garbage that no one may look at."""
+    maps = torch.full((len(tokens), rows, rows), 0.123)
+    for row, count in enumerate(tokens):
+        maps[row, :, count:] = 0
+        maps[row, :count, :count] = (2 * torch.randn(count, count, generator=generator)).softmax(-1)
+    return maps
+
+
+@pytest.fixture
+def signals():
+    """Batch, student and teacher, with the maps they were made of."""
+    generator = torch.Generator().manual_seed(0)
+    student_lengths, teacher_lengths = ([length[side] for length in LENGTHS] for side in (0, 1))
+    ours, theirs = (torch.arange(max(counts)) < torch.tensor(counts)[:, None] for counts in (student_lengths, teacher_lengths))
+    pairs = torch.full((3, 7, 2), -1)
+    for row, found in enumerate(PAIRS):
+        pairs[row, : len(found)] = torch.tensor(found)
+    maps = {layer: attention(generator, 8, teacher_lengths) for layer in (4, 5, 6, 7)}
+    masses = importance(maps[7], theirs)
+    selected = select(pairs, masses, 1)
+    grams = {layer: selected_gram(maps[layer], selected[..., 1]) for layer in (4, 5, 6, 7)}
+    hidden = torch.randn(3, 8, 8, generator=generator) * theirs[..., None]
+    teacher = Encoded(hidden_layers={-1: hidden}, mask=theirs, importance=masses, selected=selected, grams=grams)
+    full = {layer: attention(generator, 9, student_lengths) for layer in (1, 2, 3)}
+    rows = selected[..., 0].clamp_min(0)[..., None].expand(-1, -1, 9)
+    student = Encoded(
+        hidden_layers={-1: 2 * torch.randn(3, 9, 6, generator=generator)},
+        attentions={layer: values.gather(1, rows) for layer, values in full.items()},
+        mask=ours,
+        logits=torch.randn(3, 4, generator=generator),
+    )
+    tokens = {"input_ids": ours.long(), "attention_mask": ours.long()}
+    batch = TextBatch(torch.arange(3), tokens, torch.zeros(3, dtype=torch.long), labels=torch.tensor([0, 3, 1]), alignment=Alignment(pairs))
+    return batch, student, teacher, full, maps
+
+
+def ira_of_one_text(row, full, maps, layers):
+    """Eq. 6 to 14 for one text, in feature space."""
+    students, teachers = LENGTHS[row]
+    score = maps[7][row, :teachers, :teachers].double().sum(0)
+    chosen = sorted(PAIRS[row], key=lambda pair: -score[pair[1]])
+    loss = 0.0
+    for ours, theirs in layers.items():
+        x = full[ours][row].double()[[i for i, _ in chosen], :students]
+        y = maps[theirs][row].double()[[j for _, j in chosen], :teachers]
+        x, y = x - x.mean(0), y - y.mean(0)
+        cka = (x.T @ y).norm() ** 2 / ((x.T @ x).norm() * (y.T @ y).norm())
+        loss += 1 - cka.sqrt().item()
+    return loss
+
+
+def otis_of_one_text(row, student, teacher, maps, projection, skipped=False):
+    """Eq. 15 to 21 for one text, with POT; `skipped` leaves out its first and last token on both sides."""
+    inner = slice(1, -1) if skipped else slice(None)
+    ours, theirs = np.arange(LENGTHS[row][0])[inner], np.arange(LENGTHS[row][1])[inner]
+    score = maps[7][row, : LENGTHS[row][1], : LENGTHS[row][1]].double().sum(0).numpy()[theirs]
+    mu = score / score.sum()
+    partner = dict(PAIRS[row])
+    nu = np.array([mu[list(theirs).index(partner[i])] if i in partner else mu.min() for i in ours])
+    nu = nu / nu.sum()
+    hidden, other = student.hidden_layers[-1][row, ours].double(), teacher.hidden_layers[-1][row, theirs].double()
+    similarity = hidden @ (other @ projection.double()).T / 6**0.5
+    cost = (1 - similarity.softmax(1)).numpy()
+    return float((ot.sinkhorn(nu, mu, cost, 0.1, numItermax=2000, stopThr=1e-12) * cost).sum())
+
+
+def test_terms_are_the_papers_text_by_text(signals):
+    batch, student, teacher, full, maps = signals
+    objective = emo(iterations=500, sizes=replace(SIZES, task=TaskFacts("classification", 4)))
+    terms = objective(batch, student, teacher)
+    expected = [ira_of_one_text(row, full, maps, {2: 4, 3: 6}) for row in range(3)]
+    assert terms["ira"].tolist() == pytest.approx(expected, abs=1e-5) and min(expected[:2]) > 1e-3
+    assert expected[2] == pytest.approx(0, abs=1e-6)  # two rows differ in one direction only: their CKA is 1, whatever they are
+    projection = objective.projection.weight.detach().T
+    expected = [otis_of_one_text(row, student, teacher, maps, projection) for row in range(3)]
+    assert terms["otis"].tolist() == pytest.approx(expected, abs=1e-5)
+    torch.testing.assert_close(terms["task"], torch.nn.functional.cross_entropy(student.logits, batch.labels, reduction="none"))
+
+
+def test_weights_are_those_of_equation_22():
+    task = replace(SIZES, task=TaskFacts("classification", 4))
+    assert emo(sizes=task, alpha=0.1).weights == {"task": 0.1, "ira": pytest.approx(0.9), "otis": pytest.approx(0.9)}
+    assert emo(sizes=task, alpha=0.5, ira_weight=0.1).weights == {"task": 0.5, "ira": pytest.approx(0.05), "otis": 0.5}
+    assert emo(ira_weight=0.1).weights == {"ira": 0.1, "otis": 1.0}
+
+
+def test_layers_are_mapped_as_the_paper_does_or_from_the_last():
+    assert emo().layers == {2: 4, 3: 6}
+    assert emo(ira_layers=3).layers == {1: 2, 2: 4, 3: 6}
+    assert emo(layer_map="last_aligned").layers == {2: 5, 3: 7}
+    mistral = replace(SIZES, student_layers=12, teacher_layers=32)
+    assert emo(sizes=mistral).layers == {11: 22, 12: 24}
+    assert emo(sizes=mistral, layer_map="last_aligned").layers == {11: 30, 12: 32}
+
+
+def test_special_tokens_can_be_left_out_of_otis(signals):
+    batch, student, teacher, _, maps = signals
+    objective = emo(sizes=replace(SIZES, student_special=(1, 1), teacher_special=(1, 1)), iterations=500, drop_special=True)
+    found = objective(batch, student, teacher)["otis"]
+    projection = objective.projection.weight.detach().T
+    expected = [otis_of_one_text(row, student, teacher, maps, projection, skipped=True) for row in range(3)]
+    assert found.tolist() == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(DistilvecError, match="special tokens are not known"):
+        emo(drop_special=True)
+    none_left = emo(sizes=replace(SIZES, student_special=(2, 2), teacher_special=(2, 2)), drop_special=True)(batch, student, teacher)
+    assert torch.isfinite(none_left["otis"]).all() and none_left["otis"][2] == 0
+
+
+def test_a_term_without_weight_asks_for_nothing(signals):
+    batch, student, teacher, *_ = signals
+    full, without_ira, without_otis = emo(), emo({"ira": 0}), emo({"otis": 0})
+    assert full.student_wants == Wants(hidden_layers=(-1,), attention_layers=(2, 3))
+    assert full.teacher_wants.tokens == TokenWants("offsets", True, True, (4, 6), 3)
+    assert without_ira.student_wants == Wants(hidden_layers=(-1,))
+    assert without_ira.teacher_wants.tokens == TokenWants("offsets", True, True, (), 3)
+    assert without_otis.student_wants == Wants(attention_layers=(2, 3))
+    assert without_otis.teacher_wants.tokens == TokenWants("offsets", False, False, (4, 6), 3)
+    expected = full(batch, student, teacher)
+    for objective, name in ((without_ira, "otis"), (without_otis, "ira")):
+        terms = objective(batch, student, teacher)
+        assert set(terms) == {name}
+        torch.testing.assert_close(terms[name], expected[name])
+    task = emo({"ira": 0, "otis": 0}, replace(SIZES, task=TaskFacts("classification", 4), teacher_layers=None))
+    assert set(task(batch, student, Encoded())) == {"task"} and task.teacher_wants == Wants()
+
+
+def test_padding_of_either_side_changes_neither_value_nor_gradient(signals):
+    batch, student, teacher, *_ = signals
+    ours, theirs = student.mask, teacher.mask
+    pad = torch.nn.functional.pad
+    wider = replace(
+        student,
+        hidden_layers={-1: pad(student.hidden_layers[-1], (0, 0, 0, 2), value=3.0)},
+        attentions={layer: pad(values, (0, 2, 0, 2)) for layer, values in student.attentions.items()},
+        mask=pad(ours, (0, 2)),
+    )
+    longer = replace(
+        teacher,
+        hidden_layers={-1: pad(teacher.hidden_layers[-1], (0, 0, 0, 3), value=-2.0)},
+        mask=pad(theirs, (0, 3)),
+        importance=pad(teacher.importance, (0, 3)),
+        selected=pad(teacher.selected, (0, 0, 0, 2), value=-1),
+        grams={layer: pad(values, (0, 2, 0, 2)) for layer, values in teacher.grams.items()},
+    )
+    padded = replace(batch, alignment=Alignment(pad(batch.alignment.pairs, (0, 0, 0, 3), value=-1)))
+    for unroll in (False, True):
+        grads, values = [], []
+        for inputs in ((batch, student, teacher), (padded, wider, longer)):
+            objective = emo(unroll=unroll)
+            leaves = [inputs[1].hidden_layers[-1].requires_grad_(), inputs[1].attentions[3].requires_grad_()]
+            terms = objective(*inputs)
+            found = torch.autograd.grad(total(terms, objective.weights), [*leaves, objective.projection.weight])
+            assert all(torch.isfinite(grad).all() for grad in found)
+            grads.append((found[0][:, :9], found[1][:, : teacher.selected.shape[1], :9], found[2]))
+            values.append(terms)
+        for name in values[0]:
+            torch.testing.assert_close(values[0][name], values[1][name], atol=2e-6, rtol=0)
+        for first, second in zip(*grads, strict=True):
+            torch.testing.assert_close(first, second, atol=2e-6, rtol=1e-4)
+
+
+def test_a_text_with_one_pair_has_nothing_to_align_and_hurts_nothing(signals):
+    batch, student, teacher, *_ = signals
+    selected = teacher.selected.clone()
+    selected[0, 1:] = -1
+    grams = {layer: values.clone() for layer, values in teacher.grams.items()}
+    for values in grams.values():
+        values[0] = 0
+    student.attentions[3].requires_grad_()
+    terms = emo({"otis": 0})(batch, student, replace(teacher, selected=selected, grams=grams))
+    terms["ira"].sum().backward()
+    assert terms["ira"][0] == 0 and torch.isfinite(student.attentions[3].grad).all()
+    assert student.attentions[3].grad[0].abs().sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes", "match"),
+    [
+        ({"ira_layers": 4}, SIZES, "ira_layers.*1 to 3"),
+        ({"divisor": 0}, SIZES, "divisor"),
+        ({"alpha": 1.5}, SIZES, "alpha"),
+        ({"layer_map": "other"}, SIZES, "layer_map"),
+        ({"alignment": "overlap"}, SIZES, "alignment"),
+        ({}, replace(SIZES, teacher_layers=2), "no more layers than the teacher"),
+        ({}, replace(SIZES, teacher_layers=None), "reads the teacher's layers"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, sizes, match):
+    with pytest.raises(DistilvecError, match=match):
+        emo(sizes=sizes, **options)

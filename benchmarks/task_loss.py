@@ -16,10 +16,10 @@ class TaskLoss(Objective):
 
     def __init__(self, sizes: Sizes, labels: int = 3) -> None:
         super().__init__()
-        self.head = nn.Linear(sizes.embedding_width or sizes.teacher_width, labels)
+        self.linear = nn.Linear(sizes.embedding_width or sizes.teacher_width, labels)
         self.student_wants, self.teacher_wants = Wants(embedding=True), Wants()
         self.weights = {"task": 1.0}
 
     def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
         """One term."""
-        return {"task": F.cross_entropy(self.head(student.embedding), batch.sources, reduction="none")}
+        return {"task": F.cross_entropy(self.linear(student.embedding), batch.sources, reduction="none")}

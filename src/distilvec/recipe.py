@@ -222,14 +222,17 @@ def resolve_paths(recipe: Recipe, folder: Path) -> Recipe:
     def fix_model(model: str | None) -> str | None:
         return str((folder / model).resolve()) if model and model.startswith(".") else model
 
-    sources = [s.model_copy(update={"path": fix(s.path)}) for s in recipe.corpus.sources]
+    corpus, task = recipe.corpus, recipe.task
+    if corpus is not None:
+        corpus = corpus.model_copy(update={"sources": [s.model_copy(update={"path": fix(s.path)}) for s in corpus.sources]})
     return recipe.model_copy(
         update={
             "teacher": recipe.teacher.model_copy(update={"vectors": fix(recipe.teacher.vectors), "model": fix_model(recipe.teacher.model)}),
             "student": recipe.student.model_copy(
                 update={"model": fix_model(recipe.student.model), "tokenizer": fix_model(recipe.student.tokenizer)}
             ),
-            "corpus": recipe.corpus.model_copy(update={"sources": sources}),
+            "corpus": corpus,
+            "task": task and task.model_copy(update={"path": fix(task.path)}),
             "cache": recipe.cache.model_copy(update={"path": fix(recipe.cache.path), "root": fix(recipe.cache.root)}),
             "evaluation": recipe.evaluation.model_copy(update={"suite": fix(recipe.evaluation.suite)}),
         }

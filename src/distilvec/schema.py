@@ -160,7 +160,10 @@ class CacheSection(Section):
     path: Path | None = None
     root: Path | None = Field(None, description="default: $DISTILVEC_CACHE, else ~/.cache/distilvec")
     dtype: Literal["float16", "float32"] = "float16"
-    shard_rows: int = Field(16384, gt=0, description="rows in a shard; a killed job loses at most one shard's work")
+    hidden: Literal["int8", "float16"] = Field("int8", description="hidden states of tokens, for methods that learn from them")
+    shard_rows: int = Field(
+        16384, gt=0, description="rows in a shard, 2048 at most with tokens; a killed job loses at most one shard's work"
+    )
 
 
 class MethodSection(Section):

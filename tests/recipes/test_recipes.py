@@ -3,39 +3,60 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
+from labelled import write_task
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec import recipe as recipes
 from distilvec.builtin import recipe_files
+from distilvec.data.examples import build_examples
 from distilvec.objective import method_class
 from distilvec.run import Run
+from distilvec.schema import TaskSection
+from distilvec.students.head import TaskHead, save_head
 
 CASES = [(path, variant) for path in recipe_files() for variant in [None, *recipes.variants(path)]]
 
 
+def tiny_corpus(recipe, folder):
+    """Overrides that put a few generated texts in the place of the recipe's."""
+    texts = folder / "texts.txt"
+    texts.write_text("\n".join(make_texts(3 * recipe.train.batch_size)), encoding="utf-8")
+    return [f"corpus.sources=[{{path: {texts}}}]", "corpus.holdout_batches=1"]
+
+
+def tiny_task(recipe, model, folder):
+    """Overrides that put a generated task in the place of the recipe's, and a teacher with a head for it."""
+    path = write_task(folder / "task.jsonl", recipe.task.type, 3 * recipe.train.batch_size + 10, 10)
+    overrides = [f"task.path={path}", "task.limit=null", "task.validation_split=null", "task.train_split=train", "task.test_split=test"]
+    section = TaskSection(type=recipe.task.type, path=path, encode=recipe.task.encode)
+    examples = build_examples(section, {}, folder / "examples")
+    teacher = shutil.copytree(model, folder / "teacher")
+    save_head(teacher, TaskHead(32, examples.facts), examples.classes, examples.scale)
+    return overrides, teacher
+
+
 @pytest.mark.parametrize(("path", "variant"), CASES, ids=[f"{path.stem}-{variant}" for path, variant in CASES])
-def test_trains_on_tiny_models(path, variant, tiny_model, tmp_path):
+def test_trains_on_tiny_models(path, variant, tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)  # pages have tests of their own
     recipe = recipes.load(path, variant)
     assert recipe.description and method_class(recipe.method.name)
     assert recipes.validate(__import__("yaml").safe_load(recipes.dump(recipe))) == recipe
 
-    texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join(make_texts(3 * recipe.train.batch_size)), encoding="utf-8")
+    data, teacher = (tiny_corpus(recipe, tmp_path), tiny_model) if recipe.task is None else tiny_task(recipe, tiny_model, tmp_path)
     layers = recipe.student.layers
     tiny = recipes.load(
         path,
         variant,
         [
-            f"teacher.model={tiny_model}",
-            "teacher.max_length=32",
+            f"teacher={{model: {teacher}, max_length: 32, live: {recipe.teacher.live}}}",
             f"student.model={tiny_model}",
             f"student.layers={min(layers, 2) if isinstance(layers, int) else list(range(min(len(layers), 4))) if layers else 'null'}",
             "student.max_length=32",
-            f"corpus.sources=[{{path: {texts}}}]",
-            "corpus.holdout_batches=1",
+            *data,
             "train.max_steps=2",
             "train.device=cpu",
             "evaluation={}",

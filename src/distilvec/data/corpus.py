@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distilvec.batch import Text
 from distilvec.data.columns import META, Column, new_folder, open_column, read_meta
 from distilvec.data.readers import read_source, source_files
 from distilvec.data.selection import CHUNK, Mask, first_occurrences, thin
@@ -32,6 +33,7 @@ Rows = npt.NDArray[np.int64]
 FORMAT = 1
 LONGEST_TEXT = 1_000_000  # characters; what is beyond is cut
 KEY_BYTES = 16
+SEPARATOR = "\uffff"  # between two texts that are one input: no character of any text (data/examples.py)
 _BUFFER = 1 << 20  # bytes of text held before they are written
 _REPORTED = ("read", "empty", "excluded", "duplicates", "left_out", "kept", "cut")
 
@@ -42,6 +44,7 @@ class Corpus:
     `report` counts rows: read, empty, excluded, duplicates, left_out (by a random limit), kept, cut; and in
     `report["sources"]` the same for each source. `keys` [rows] are 16 bytes each (`text_key` of prompt and text),
     `sources` [rows] the source's number; `train_rows` and `holdout_rows` are sorted row numbers. All are memory-mapped.
+    Where the corpus is `paired`, a row is two texts that are one input, stored with SEPARATOR between them.
     Errors: OSError, ValueError or KeyError for a folder that is missing, incomplete or damaged.
     """
 
@@ -54,6 +57,7 @@ class Corpus:
         self.source_names: list[str] = meta["source_names"]
         self.languages: list[str | None] = meta["languages"]
         self.roles: list[Role] = meta["roles"]
+        self.paired: bool = meta.get("paired", False)
         self.offsets: Rows = open_column(folder / "offsets.npy")
         self.keys: npt.NDArray[np.void] = open_column(folder / "keys.npy")
         self.sources: npt.NDArray[np.uint16] = open_column(folder / "sources.npy")
@@ -68,17 +72,27 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def texts(self, rows: Sequence[int] | Rows) -> list[str]:
-        """The texts of `rows`, in their order, without prompts."""
+    def stored(self, rows: Sequence[int] | Rows) -> list[str]:
+        """The texts of `rows` as they are kept, in their order, without prompts; a pair is one text with SEPARATOR inside."""
         wanted = np.asarray(rows, dtype=np.int64)
         starts, ends = self.offsets[wanted].tolist(), self.offsets[wanted + 1].tolist()
         return [str(self._bytes[start:end], "utf-8") for start, end in zip(starts, ends, strict=True)]
 
-    def prompted(self, rows: Sequence[int] | Rows) -> list[str]:
-        """The texts of `rows`, each behind the prompt of its source's role: what teacher and student read."""
+    def texts(self, rows: Sequence[int] | Rows) -> list[Text]:
+        """The texts of `rows`, in their order, without prompts; pairs where the corpus is paired."""
+        return self._split(self.stored(rows))
+
+    def prompted(self, rows: Sequence[int] | Rows) -> list[Text]:
+        """The texts of `rows`, each (of a pair the first) behind the prompt of its source's role: what teacher and student read."""
         prompts = [self.prompts.get(role, "") for role in self.roles]
         sources = self.sources[np.asarray(rows, dtype=np.int64)].tolist()
-        return [prompts[source] + text for source, text in zip(sources, self.texts(rows), strict=True)]
+        return self._split([prompts[source] + text for source, text in zip(sources, self.stored(rows), strict=True)])
+
+    def _split(self, texts: list[str]) -> list[Text]:
+        if not self.paired:
+            return list(texts)
+        parts = [text.split(SEPARATOR) for text in texts]
+        return [(first, second) for first, second in parts]
 
 
 def text_key(prompt: str, text: str) -> bytes:

@@ -102,6 +102,16 @@ def load_classification(
     )
 
 
+def load_labelled(path: Path, kind: str, split: str) -> tuple[list[tuple[str, ...]], list[str], list[float]]:
+    """The rows of one split of a labelled task: its texts (one, or two for pair and sts), labels as text, or scores for sts."""
+    columns = ("text",) if kind == "classification" else ("sentence1", "sentence2")
+    rows = _table(path, TableOptions(split), (*columns, "score" if kind == "sts" else "label"))
+    texts = list(zip(*(_texts(rows, column, path) for column in columns), strict=True))
+    if kind == "sts":
+        return texts, [], [_number(row["score"], path, place, "score") for place, row in rows]
+    return texts, [_label(row["label"], path, place) for place, row in rows], []
+
+
 def load_retrieval(name: str, path: Path, split: str = "test", qrels: str | None = None, titles: Titles = "always") -> RetrievalTask:
     """A retrieval task from a folder with corpus and queries (id or _id, text, title) and qrels.tsv (query-id, corpus-id, score).
 

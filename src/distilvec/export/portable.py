@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,12 +44,19 @@ POOLING_FLAGS = {
 SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
-def save_student(model: SentenceTransformer, folder: Path, distillation: dict[str, Any], card: str, layout: Layout = "portable") -> None:
+def save_student(
+    model: SentenceTransformer,
+    folder: Path,
+    distillation: dict[str, Any],
+    card: str,
+    layout: Layout = "portable",
+    beside: Callable[[Path], None] = lambda folder: None,
+) -> None:
     """Write the student, `distillation.json` and the model card (`README.md`) as `folder`, whole or not at all.
 
     The folder is written beside its place, synced to disk and renamed; an earlier student there is replaced at the end.
     Weights are saved in fp32. `layout="current"` keeps the installed sentence-transformers' own files. The folder loads
-    with `SentenceTransformer(folder)` alone.
+    with `SentenceTransformer(folder)` alone. `beside` may write further files into the folder before it takes its place.
     Errors: DistilvecError if `folder` holds something else than a model, cannot be written, or the model has a module
     that the portable layout cannot hold; what was there before is then untouched.
     """
@@ -63,6 +71,7 @@ def save_student(model: SentenceTransformer, folder: Path, distillation: dict[st
         _write(in_float32(model), new, layout)
         (new / "README.md").write_text(card, encoding="utf-8")
         _write_json(new / "distillation.json", distillation)
+        beside(new)
         mode = (new / "README.md").stat().st_mode
         for weights in new.rglob("*.safetensors"):  # safetensors gives its files to the owner alone
             weights.chmod(mode)

@@ -89,7 +89,7 @@ class Distillation(TypedDict, total=False):
     `training` holds plain settings and facts (steps, hours, device, ...) printed as they are. `metrics` holds the distance
     to the teacher on held-out texts by name. `scores` maps a column (teacher, untrained, student, asymmetric: student
     queries against teacher documents) to its scores. `teacher_compatible` (vectors lie where the teacher's do) follows from
-    equal widths if it is left out. `license` is printed only if given.
+    equal widths if it is left out. `supervised` holds the figures on a labelled task's test split. `license` is printed only if given.
     """
 
     format: int
@@ -103,6 +103,7 @@ class Distillation(TypedDict, total=False):
     scores: dict[str, list[ScoreRecord]]
     versions: dict[str, str]
     teacher_compatible: bool
+    supervised: dict[str, Any]
     license: str | None
 
 
@@ -151,6 +152,8 @@ def model_card(distillation: Distillation | Mapping[str, Any], scores: Mapping[s
         training=record.get("training") or {},
         method=record.get("method") or {},
         versions=record.get("versions") or {},
+        supervised=supervised_table(record.get("supervised") or {}),
+        labelled=record.get("supervised") or {},
     )
 
 
@@ -184,6 +187,18 @@ def score_table(scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, 
         "average": [_mean([values[column].get(key) for key in shared]) for column in columns],
         "retention": [_retention(values, column) for column in columns],
     }
+
+
+def supervised_table(supervised: Mapping[str, Any]) -> list[list[str]]:
+    """The figures on a task's test split as rows, models across: the header first; [] without a task."""
+    scores: Mapping[str, Mapping[str, float | None]] = supervised.get("scores") or {}
+    names = list(dict.fromkeys(name for figures in scores.values() for name in figures))
+    rows = [[name.replace("_", " "), *(_figure(_times_100(figures.get(name))) for figures in scores.values())] for name in names]
+    return [["metric", *scores], *rows] if rows else []
+
+
+def _times_100(value: float | None) -> float | None:
+    return None if value is None else 100 * value
 
 
 def _retention(values: Mapping[str, Mapping[tuple[str, str], float]], column: str) -> float | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from distilvec.train.metrics import WATCHED
+
 Part = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
@@ -91,7 +93,7 @@ def length_series(speed: Part) -> tuple[int, list[Part]] | None:
 
 
 def history_series(history: Rows) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """series[panel][line] = [(step, value), ...] of metrics.jsonl: the loss and its terms, learning rate, held-out distance."""
+    """series[panel][line] = [(step, value), ...] of metrics.jsonl: the loss and its terms, learning rate, held-out distance or score."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for entry in history:
         for name, value in entry.items():
@@ -102,9 +104,8 @@ def history_series(history: Rows) -> dict[str, dict[str, list[tuple[int, float]]
         terms = {}
     loss = {"loss": lines["train/loss"]} if "train/loss" in lines else {}
     rate = lines.get("train/learning_rate")
-    name, held_out = "held-out distance", lines.get("eval/distance")
-    if held_out is None:
-        name, held_out = "held-out similarity gap", lines.get("eval/similarity_gap")
+    watched = next((name for name in WATCHED if f"eval/{name}" in lines), "distance")
+    name, held_out = f"held-out {watched.replace('_', ' ')}", lines.get(f"eval/{watched}")
     return {
         "loss": loss | terms,
         "learning rate": {"learning rate": rate} if rate else {},

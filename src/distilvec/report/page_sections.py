@@ -54,6 +54,7 @@ def report_sections(report: Part, figures: Figures) -> list[Section]:
         Section("failures", "What failed", _failures(report.get("failures") or ())),
         Section("warnings", "Noticed in training", _warnings(report.get("warnings") or ())),
         Section("use", "Use the student", _use(record)),
+        Section("task", "The task", tables_of(page_tables.task_table(report.get("supervised") or {}))),
         Section("scores", "Scores", _scores(report, shown["scores"])),
         Section("domains", "In and out of domain", tables_of(page_tables.domain_table(report.get("averages") or {}))),
         Section("rankings", "Search results side by side", _rankings(report.get("agreement") or {})),

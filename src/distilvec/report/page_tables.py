@@ -10,7 +10,7 @@ from distilvec.evaluation.summary import ABSENT
 from distilvec.report import tables
 from distilvec.report.figure_data import PRECISION_NAMES, averaged_tasks, compression_curves
 from distilvec.report.page_cells import Cell, Table, chance_cell, change_cell, figure, words
-from distilvec.train.metrics import watched
+from distilvec.train.metrics import SCORES, watched
 
 AVERAGE = "average"
 COLUMNS = ("teacher", "student", "asymmetric", "untrained")
@@ -204,15 +204,32 @@ def timings_table(speed: Part) -> Table:
     return Table("timing-table", "Every timing", header, rows, words=3)
 
 
+def task_table(supervised: Part) -> Table | None:
+    """The figures on a labelled task's test split, one row a metric, one column a model."""
+    scores: Mapping[str, Part] = supervised.get("scores") or {}
+    names = list(dict.fromkeys(name for figures in scores.values() for name in figures))
+    if not names:
+        return None
+    rows = []
+    for name in names:
+        values = [found.get(name) for found in scores.values()]
+        rows.append([*words(_spelled(name)), *(figure(None if value is None else 100 * value) for value in values)])
+    title = f"{supervised['task']}: {supervised['rows']:,} test examples, times 100"
+    return Table("task-table", title, ["Metric", *scores], rows)
+
+
 def history_table(history: Iterable[Part]) -> Table:
-    """The evaluations on held-out texts."""
+    """The evaluations on held-out texts or examples."""
     lines = [line for line in history if watched(line)]
-    names = [name for name in ("distance", "cosine", "similarity_gap") if any(f"eval/{name}" in line for line in lines)]
+    names = [
+        name for name in ("distance", "cosine", "similarity_gap", *SCORES, "task_loss") if any(f"eval/{name}" in line for line in lines)
+    ]
     rows = [
         [figure(line["step"], 0), figure(line.get("epoch")), *(figure(line.get(f"eval/{name}"), 4) for name in names)] for line in lines
     ]
     header = ["Step", "epoch", *(name.replace("_", " ") for name in names)]
-    return Table("history-table", "Distance to the teacher on held-out texts", header, rows, words=0)
+    title = "The task on held-out examples" if {*SCORES} & {*names} else "Distance to the teacher on held-out texts"
+    return Table("history-table", title, header, rows, words=0)
 
 
 def stages_table(stages: Iterable[Part]) -> Table:

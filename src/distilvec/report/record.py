@@ -20,7 +20,7 @@ from distilvec.report.card import FORMAT, DataRecord, Distillation, TeacherRecor
 from distilvec.teachers.local import LocalTeacher
 from distilvec.teachers.vectors import VectorsTeacher
 from distilvec.train.checkpoint import Progress
-from distilvec.train.metrics import read_metrics, watched
+from distilvec.train.metrics import SCORES, read_metrics, watched
 from distilvec.train.stages import Stage
 
 
@@ -114,19 +114,19 @@ def data_record(corpus: Corpus) -> DataRecord:
     return {
         "fingerprint": corpus.fingerprint,
         "sources": [{"name": name, "rows": rows, "role": role, "language": language} for name, rows, role, language in columns],
-        "train_rows": len(corpus.train_rows),
-        "holdout_rows": len(corpus.holdout_rows),
+        "train_rows": corpus.report["train"],  # of a task: examples
+        "holdout_rows": corpus.report["holdout"],
     }
 
 
 def best_distance(metrics: Sequence[Path]) -> dict[str, float]:
-    """The held-out figures of the last stage where the watched one is smallest, and that one before the first; a metrics file a stage.
+    """The held-out figures of the last stage where the watched one is best, and that one before the first; a metrics file a stage.
 
-    The watched one is `distance`, or `similarity_gap` for a student in a space of its own.
+    The watched one is `distance`, or `similarity_gap` for a student in a space of its own; on a task the greatest score is best.
     """
     first, last = ([line for line in read_metrics(path) if watched(line)] for path in (metrics[0], metrics[-1]))
     name = watched(last[0])
-    best = min(last[1:] or last, key=lambda line: float(line[f"eval/{name}"]))
+    best = (max if name in SCORES else min)(last[1:] or last, key=lambda line: float(line[f"eval/{name}"]))
     found = {key.removeprefix("eval/"): value for key, value in best.items() if key.startswith("eval/")}
     return found | {f"untrained_{key}": first[0][f"eval/{key}"] for key in [name] if f"eval/{key}" in first[0]}
 

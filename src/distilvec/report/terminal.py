@@ -13,10 +13,20 @@ from rich.table import Table
 from distilvec.evaluation.evaluate import Score
 from distilvec.evaluation.summary import scores_table
 from distilvec.evaluation.tasks import Problem
+from distilvec.report.card import supervised_table
 from distilvec.report.tables import leaderboard
+from distilvec.train.metrics import WATCHED
 
 if TYPE_CHECKING:
     from distilvec.run import RunResult
+
+
+HELD_OUT = {
+    "distance": ("distance", "to the teacher on held-out texts"),
+    "similarity_gap": ("cosine gap", "to the teacher on held-out texts"),
+    "accuracy": ("accuracy", "on held-out examples"),
+    "spearman": ("Spearman", "on held-out examples"),
+}
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -39,18 +49,25 @@ def show_result(result: RunResult) -> None:
     """What a newcomer wants to know at the end of a run: figures, where everything is, how to load the student."""
     if result.scores:
         show_scores(result.scores)
+    if header_and_rows := supervised_table(result.record.get("supervised") or {}):
+        header, *rows = header_and_rows
+        show_table([f"{result.record['supervised']['task']}, test", *header[1:]], rows)
     student, teacher = result.record["student"], result.record["teacher"]
     size = f"{student['parameters'] / 1e6:.1f} M parameters"
     if "parameters" in teacher:
         size += f" (teacher: {teacher['parameters'] / 1e6:.1f} M)"
-    name, measure = ("distance", "distance ") if "distance" in result.distance else ("similarity_gap", "cosine gap")
+    name = next(name for name in WATCHED if name in result.distance)
+    measure, where = HELD_OUT[name]
     found, before = result.distance[name], result.distance.get(f"untrained_{name}")
     print(f"\nstudent   {size}")
     began = "" if before is None else f" ({before:.4f} before training)"
-    print(f"{measure} {found:.4f} to the teacher on held-out texts{began}")
+    print(f"{measure:9} {found:.4f} {where}{began}")
     print(f"run       {result.folder}")
     if result.page is not None:
         print(f"report    {result.page}")
+    if "supervised" in result.record:
+        print("\nfrom distilvec.students.head import predict")
+        print(f'predict("{result.folder / "student"}", texts)  # labels or scores; pairs of texts are tuples')
     print("\nfrom sentence_transformers import SentenceTransformer")
     print(f'student = SentenceTransformer("{result.folder / "student"}")')
     print('vectors = student.encode_query(["a text to search for"])')

@@ -44,6 +44,11 @@ class TeacherFacts:
     model: str | None = None
     name: str = "teacher"
     revision: str | None = None
+    hidden_width: int | None = None  # this and the rest: None where the teacher is not a transformer at hand
+    layers: int | None = None
+    heads: int | None = None
+    tokenizer: str | None = None  # its hash
+    special: tuple[int, int] | None = None  # special tokens that begin and that end every text
 
 
 def build_student(section: StudentSection, teacher: TeacherFacts, seed: int, compatible: bool = True) -> SentenceTransformer:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
 from distilvec.objective import Objective
+from distilvec.students.lora import base_weights
 from distilvec.train.optimizer import load_optimizer_tensors, optimizer_tensors
 
 
@@ -40,8 +41,12 @@ def checkpoint_file(folder: Path) -> Path:
 
 
 def save_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: Progress, fingerprint: str) -> None:
-    """Write module, optimiser and progress; DistilvecError when the disk is full (the previous checkpoint stays)."""
-    tensors = {f"model/{name}": value for name, value in module.state_dict().items()}
+    """Write module, optimiser and progress; DistilvecError when the disk is full (the previous checkpoint stays).
+
+    The weights that adapters stand beside never change and are left out.
+    """
+    fixed = base_weights(module)
+    tensors = {f"model/{name}": value for name, value in module.state_dict().items() if name not in fixed}
     tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors(optimizer, module).items()}
     contents = {name: value.detach().contiguous().cpu() for name, value in tensors.items()}
     temporary = path.with_suffix(".tmp")
@@ -69,11 +74,17 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
     if found is None:
         return None
     tensors, state = found
-    module.load_state_dict({name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")})
+    restore(module, {name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")})
     load_optimizer_tensors(
         optimizer, module, {name.removeprefix("optimizer/"): t for name, t in tensors.items() if name.startswith("optimizer/")}
     )
     return state
+
+
+def restore(module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Put a checkpoint's weights into the module; those that no checkpoint holds stay."""
+    fixed = base_weights(module)
+    module.load_state_dict({**{name: value for name, value in module.state_dict().items() if name in fixed}, **tensors})
 
 
 def read_checkpoint(

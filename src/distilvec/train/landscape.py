@@ -26,14 +26,14 @@ from distilvec.data.batches import epoch_batches
 from distilvec.device import keep_memory, pick_device
 from distilvec.errors import DistilvecError
 from distilvec.objective import total
-from distilvec.run import UNLIMITED, Run, build_token_store
+from distilvec.run import Run, build_token_store
 from distilvec.run_folder import kept_folders
+from distilvec.run_teacher import UNLIMITED, answering, watched
 from distilvec.students.build import TeacherFacts
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.manifest import Manifest
 from distilvec.train.checkpoint import load_objective, objective_file
-from distilvec.train.data import CachedTeacher, TrainingData
 from distilvec.train.loop import Distillation
 from distilvec.train.optimizer import freeze_others
 from distilvec.train.passes import seed_step
@@ -82,7 +82,9 @@ class Landscapes:
         self.train = self.run.stages[-1].recipe.train
         self.steps: int = record["training"]["steps"]
         self.run.cache = open_cache(self.run, record["teacher"]["name"], record["teacher"]["fingerprint"])
-        self.run.facts = known_facts(self.run.cache.manifest, record["teacher"]["name"])
+        manifest = self.run.cache.manifest
+        if manifest.tokens is None:  # else the method must know more of the teacher than its vectors
+            self.run.facts = known_facts(manifest, record["teacher"]["name"])
 
     @cached_property
     def students(self) -> dict[int, Path]:
@@ -108,11 +110,12 @@ class Landscapes:
     def _batches(self, module: Distillation, model: SentenceTransformer, device: torch.device) -> list[Batch]:
         """As many training batches as hold `texts` rows (at least one), cut as in an epoch of training with `seed`."""
         corpus, train = self.run.corpus, self.train
-        teacher = CachedTeacher(self.run.cache, corpus.keys, module.objective.teacher_wants)
+        self.run.wants = module.objective.teacher_wants | watched(self.run)
+        teacher = answering(self.run, module.objective)
         tokens = build_token_store(self.run.root, corpus, model)
-        data = TrainingData(corpus, tokens, teacher, corpus.train_rows, corpus.holdout_rows)
+        data = self.run.training_data(tokens, teacher)
         cut = epoch_batches(
-            data.train_rows, tokens.lengths, batch_size=train.batch_size, max_tokens=train.max_tokens, window=train.window,
+            data.train_rows, data.lengths, batch_size=train.batch_size, max_tokens=train.max_tokens, window=train.window,
             seed=self.seed, epoch=0, drop_last=module.objective.in_batch,
         )  # fmt: skip
         found: list[Batch] = []

@@ -27,7 +27,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import Progress, checkpoint_file, load_checkpoint, save_checkpoint
 from distilvec.train.collapse import CollapseWatch, Sight, take_sight
 from distilvec.train.data import TrainingData
-from distilvec.train.held_out import held_out_distance
+from distilvec.train.held_out import held_out
 from distilvec.train.metrics import MetricsLog
 from distilvec.train.optimizer import build_optimizer, freeze_others, set_learning_rate
 from distilvec.train.passes import Passes
@@ -67,9 +67,9 @@ class Distillation(nn.Module):
 class Loop:
     """One training run, resumable at every checkpoint.
 
-    `save_best` is called when the held-out distance to the teacher, taken after every epoch and where a student is kept,
-    is the smallest so far; `save_kept` with the step of each student to keep. `fingerprint` ties the checkpoint to recipe
-    and data.
+    `save_best` is called when the held-out distance to the teacher (on a labelled task: one minus the score), taken after every
+    epoch and where a student is kept, is the smallest so far; `save_kept` with the step of each student to keep.
+    `fingerprint` ties the checkpoint to recipe and data.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Loop:
         terms = self.update.step(passes, state.step)
         rows, processes = np.concatenate(groups), self.accelerator.num_processes
         state.texts += len(rows) * processes
-        state.tokens += int(self.data.tokens.lengths[rows].sum()) * processes
+        state.tokens += int(self.data.lengths[rows].sum()) * processes
         self.window.add(terms, rate)
 
     def _mine(self, index: int, count: int) -> list[int]:
@@ -187,7 +187,7 @@ class Loop:
     def _batches(self, epoch: int) -> Batches:
         return epoch_batches(
             self.data.train_rows,
-            self.data.tokens.lengths,
+            self.data.lengths,
             batch_size=self.train.batch_size,
             max_tokens=self.train.max_tokens,
             window=self.train.window,
@@ -224,10 +224,9 @@ class Loop:
         self.window.restart(state, note=f"loss {means['loss']:.4f}, {speed['train__texts_per_second']:,.0f} texts/s")
 
     def _validate(self) -> None:
-        """Distance to the teacher on the held-out rows: the number to watch."""
-        state, compatible = self.state, self.module.objective.compatible
-        found = held_out_distance(self.module.encoder, self.data, self.accelerator, self.train.batch_size, compatible)
-        watched = found["distance" if compatible else "similarity_gap"]
+        """Distance to the teacher on the held-out rows, or the score on a task's held-out examples: the number to watch."""
+        state = self.state
+        found, watched = held_out(self.module.encoder, self.module.objective, self.data, self.accelerator, self.train.batch_size)
         epoch = state.epoch + state.step_in_epoch / self.steps_an_epoch
         self.metrics.write(state.step, epoch, **{f"eval__{name}": value for name, value in found.items()})
         if state.step and watched < state.best_distance:

@@ -47,9 +47,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
+WATCHED = ("distance", "similarity_gap", "accuracy", "spearman")
+SCORES = ("accuracy", "spearman")  # on a labelled task: the greater the better
+
+
 def watched(line: Mapping[str, Any]) -> str | None:
-    """The number to watch in a line of metrics.jsonl: "distance", "similarity_gap" where there is none; None for other lines."""
-    return next((name for name in ("distance", "similarity_gap") if f"eval/{name}" in line), None)
+    """The number to watch in a line of metrics.jsonl: "distance", "similarity_gap" where there is none, on a task the score.
+
+    None for other lines.
+    """
+    return next((name for name in WATCHED if f"eval/{name}" in line), None)
 
 
 def _line(entry: dict[str, Any]) -> str:

@@ -77,7 +77,7 @@ class Passes:
             self.fetched = number, batch, self.data.teacher.signals(batch)
         _, batch, teacher = self.fetched
         seed_step(self.seed, self.step, number, self.accelerator.process_index, draw)
-        return self.module(batch, teacher), batch.sources
+        return self.module(batch, teacher), batch.sources[: len(batch) // batch.members]
 
     def _rewind(self, more_to_come: bool = False) -> None:
         """Give the objective's buffers the values they had before the step's first pass, which notes them if more will follow."""

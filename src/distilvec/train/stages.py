@@ -19,7 +19,7 @@ from distilvec.objective import Objective
 from distilvec.progress import say
 from distilvec.schema import Recipe
 from distilvec.students.encoder import Encoder
-from distilvec.train.checkpoint import Progress, checkpoint_file, read_checkpoint
+from distilvec.train.checkpoint import Progress, checkpoint_file, read_checkpoint, restore
 from distilvec.train.data import TrainingData
 from distilvec.train.loop import Distillation, Loop
 from distilvec.train.optimizer import parameter_groups
@@ -108,7 +108,7 @@ def take_over(encoder: Encoder, objective: Objective, stage: Stage, before: Stag
     if found is None or not found[1].finished:
         raise DistilvecError(f"stage {stage.name} begins where {before.name} ends, but {before.folder} holds no finished training.")
     tensors = {name.removeprefix("model/"): value for name, value in found[0].items()}
-    encoder.load_state_dict({name.removeprefix("encoder."): t for name, t in tensors.items() if name.startswith("encoder.")})
+    restore(encoder, {name.removeprefix("encoder."): t for name, t in tensors.items() if name.startswith("encoder.")})
     if stage.recipe.method.name == before.recipe.method.name:
         own = objective.state_dict()
         given = {name.removeprefix("objective."): t for name, t in tensors.items() if name.startswith("objective.")}

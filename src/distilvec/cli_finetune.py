@@ -1,0 +1,71 @@
+"""The verb `distilvec finetune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from distilvec.cli_arguments import Overrides
+
+POOLINGS = ("mean", "cls", "lasttoken")
+
+
+def finetune(
+    model: Annotated[str, typer.Argument(help="The model to fine-tune: a SentenceTransformer folder or id.")],
+    task: Annotated[Path, typer.Option(help="Labelled rows: a file with a column split, or a folder with one file a split.")],
+    kind: Annotated[str, typer.Option("--type", help="classification (text, label), pair (sentence1, sentence2, label) or sts (score).")],
+    out: Annotated[Path, typer.Option(help="The run folder; the fine-tuned model is its student/.")],
+    overrides: Overrides = None,
+    encode: Annotated[str, typer.Option(help="A pair as one input (joint), or its texts apart (separate).")] = "joint",
+    lora: Annotated[bool, typer.Option(help="Train low-rank adapters, merged into the model that is saved; or all weights.")] = True,
+    r: Annotated[int, typer.Option("--r", help="Rank of the adapters.")] = 256,
+    alpha: Annotated[float, typer.Option(help="Scale of the adapters, over their rank.")] = 32.0,
+    dropout: Annotated[float, typer.Option(help="Dropout before the adapters.")] = 0.1,
+    epochs: Annotated[int, typer.Option(help="Passes over the training rows.")] = 3,
+    learning_rate: Annotated[Optional[float], typer.Option(help="By default 2e-3 with adapters, 2e-5 without.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples in a step.")] = 32,
+    restart: Annotated[bool, typer.Option(help="Throw away the training that is in the run folder.")] = False,
+) -> None:
+    """Fine-tune a teacher on a labelled task, with its head; run again to resume.
+
+    The folder it leaves is a teacher for recipes on the same task: teacher.model=OUT/student. Keys of the recipe can be changed
+    as for `distilvec run`, such as task.limit=2000.
+    """
+    from distilvec import recipe as recipes
+    from distilvec.report.terminal import show_problems, show_result
+    from distilvec.run import Run
+
+    settings = {"r": r, "alpha": alpha, "dropout": dropout} if lora else None
+    tree = finetune_recipe(model, task, kind, encode, settings)
+    rate = learning_rate if learning_rate is not None else 2e-3 if lora else 2e-5
+    tree["name"] = out.name
+    tree["train"] |= {"epochs": epochs, "learning_rate": rate, "batch_size": batch_size}
+    for key, value in recipes.read_overrides(overrides or []).items():
+        recipes.set_key(tree, key, value)
+    recipe = recipes.resolve_paths(recipes.validate(tree, origin="distilvec finetune"), Path.cwd())
+    result = Run(recipe, out, restart).execute()
+    if result is not None:
+        show_result(result)
+        show_problems(result.problems)
+
+
+def finetune_recipe(model: str, task: Path, kind: str, encode: str, lora: dict[str, Any] | None) -> dict[str, Any]:
+    """The recipe of a fine-tuning as plain data: the teacher's own backbone, pooling and length, trained on labels alone."""
+    from distilvec.schema import TeacherSection
+    from distilvec.teachers.local import load_teacher
+
+    teacher = load_teacher(TeacherSection(model=model), "cpu")
+    modes = {str(module.pooling_mode) for module in teacher.model if type(module).__name__ == "Pooling"}
+    pooling = next((mode for mode in POOLINGS if modes == {mode}), "mean")
+    return {
+        "name": "finetune",
+        "description": "Fine-tunes a teacher on a labelled task.",
+        "teacher": {"model": model},
+        "student": {"model": "teacher", "pooling": pooling, "max_length": teacher.max_length, "lora": lora},
+        "task": {"type": kind, "path": str(task), "encode": encode},
+        "method": {"name": "task"},
+        "train": {"schedule": {"name": "linear", "warmup": 0.1}, "max_grad_norm": 1.0, "precision": "fp32"},
+        "evaluation": {},
+    }

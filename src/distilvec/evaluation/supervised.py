@@ -1,0 +1,40 @@
+"""How well a model and its head do a labelled task: figures of classes and of scores on the test split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+
+from distilvec.data.examples import Labelled
+from distilvec.evaluation.metrics import pearson, spearman
+from distilvec.students.head import TaskHead, predict_logits
+
+Array = np.ndarray[Any, Any]
+Models = Mapping[str, tuple[SentenceTransformer, TaskHead]]
+
+
+def supervised_report(name: str, models: Models, test: Labelled) -> dict[str, Any]:
+    """What report.json holds as "supervised": task, kind, test examples and, for each model, its figures."""
+    kind = next(iter(models.values()))[1].task.kind
+    scores = {}
+    for model_name, (model, head) in models.items():
+        answers = predict_logits(model, head, test.inputs).numpy()
+        scores[model_name] = score_figures(answers[:, 0], test.labels) if kind == "sts" else class_figures(answers.argmax(1), test.labels)
+    return {"task": name, "type": kind, "rows": len(test.labels), "scores": scores}
+
+
+def class_figures(predicted: Array, gold: Array) -> dict[str, float]:
+    """Accuracy, and precision, recall and F1 averaged over the classes of `gold` or `predicted`; a class without a prediction counts 0."""
+    precision, recall, f1, _ = precision_recall_fscore_support(gold, predicted, average="macro", zero_division=0)
+    figures = {"accuracy": accuracy_score(gold, predicted), "macro_precision": precision, "macro_recall": recall, "macro_f1": f1}
+    return {name: float(value) for name, value in figures.items()}
+
+
+def score_figures(predicted: Array, gold: Array) -> dict[str, float | None]:
+    """Spearman's and Pearson's correlation, None where all predictions are alike."""
+    found = {"spearman": spearman(predicted, gold), "pearson": pearson(predicted, gold)}
+    return {name: None if np.isnan(value) else value for name, value in found.items()}

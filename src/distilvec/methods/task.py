@@ -1,0 +1,32 @@
+"""The student alone: trained on a task's labels, without a teacher. What every distillation on the task is compared with."""
+
+from __future__ import annotations
+
+from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.errors import DistilvecError
+from distilvec.losses.task import task_loss
+from distilvec.objective import Objective, Sizes, Terms
+
+
+class Task(Objective):
+    """Cross-entropy on a task's classes, squared error on its scores; nothing of a teacher (the plain fine-tuning of EMO's tables)."""
+
+    compatible = False
+    citation = """@inproceedings{devlin2019bert,
+  title = {{BERT}: Pre-training of Deep Bidirectional Transformers for Language Understanding},
+  author = {Devlin, Jacob and Chang, Ming-Wei and Lee, Kenton and Toutanova, Kristina},
+  booktitle = {NAACL-HLT},
+  year = {2019},
+}"""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        if sizes.task is None:
+            raise DistilvecError("[method.name] the method 'task' trains on labels alone. Give the recipe a [task] in place of a corpus.")
+        self.student_wants, self.teacher_wants = Wants(), Wants()
+        self.weights = {"task": 1.0}
+
+    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+        """The task's loss of each example."""
+        assert student.logits is not None and batch.labels is not None
+        return {"task": task_loss(student.logits, batch.labels)}

@@ -1,0 +1,71 @@
+"""Low-rank adapters (LoRA, through peft) beside the backbone's linear layers; merged into them in every student that is saved."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import nn
+
+from distilvec.errors import DistilvecError, nearest
+from distilvec.schema import LoraSection
+
+MARK = "adapters_only"  # set on a backbone whose own weights stay as they are
+_PART = "lora_"  # in the names of all weights of adapters
+
+
+def add_adapters(model: SentenceTransformer, section: LoraSection, seed: int) -> None:
+    """Put adapters into the model's backbone and freeze its own weights; what follows the backbone is trained as before.
+
+    The adapters are drawn from `seed` and change nothing before they are trained. Poolers (which no embedding comes from)
+    get none. Errors: DistilvecError where peft is not installed or `targets` names a layer that is not there.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError:
+        raise DistilvecError("[student.lora] adapters need the package 'peft': pip install distilvec[finetune]") from None
+    backbone: Any = model[0].auto_model
+    linear = [name for name, module in backbone.named_modules() if isinstance(module, nn.Linear) and "pooler" not in name]
+    for target in section.targets or ():
+        if not any(name == target or name.endswith(f".{target}") for name in linear):
+            known = sorted({name.rsplit(".", 1)[-1] for name in linear})
+            raise DistilvecError(f"[student.lora.targets] no linear layer '{target}'{nearest(target, known)}. Known: {', '.join(known)}.")
+    config = LoraConfig(r=section.r, lora_alpha=section.alpha, lora_dropout=section.dropout, target_modules=section.targets or linear)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(config, backbone)
+    for name, parameter in backbone.named_parameters():
+        parameter.requires_grad_(_PART in name)
+    setattr(backbone, MARK, True)
+
+
+def merged(model: SentenceTransformer) -> SentenceTransformer:
+    """The model itself where it has no adapters, else a copy with the adapters merged into plain linear layers."""
+    if not getattr(model[0].auto_model, MARK, False):
+        return model
+    model = copy.deepcopy(model)
+    backbone: Any = model[0].auto_model
+    for name, module in list(backbone.named_modules()):
+        if hasattr(module, "lora_A") and hasattr(module, "merge"):
+            module.merge()
+            parent, _, own = name.rpartition(".")
+            setattr(backbone.get_submodule(parent), own, module.get_base_layer())
+    for name in (MARK, "peft_config"):
+        if hasattr(backbone, name):
+            delattr(backbone, name)
+    for parameter in backbone.parameters():
+        parameter.requires_grad_(True)
+    return model
+
+
+def base_weights(module: nn.Module) -> set[str]:
+    """Names in the module's state of the weights that adapters stand beside: they stay as the student was built."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, part in module.named_modules()
+        if getattr(part, MARK, False)
+        for name in part.state_dict()
+        if _PART not in name
+    }

@@ -1,0 +1,151 @@
+"""Labelled examples: rows, labels, splits, pairs; what is refused; pairs as tokenizers and sentence-transformers see them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from labelled import write_task
+from sentence_transformers import SentenceTransformer
+
+from distilvec.data.corpus import SEPARATOR, text_key
+from distilvec.data.examples import build_examples, read_split
+from distilvec.data.tokens import build_tokens
+from distilvec.errors import DistilvecError
+from distilvec.schema import TaskSection
+from distilvec.teachers.local import load_teacher, wrap_model
+from distilvec.train.data import TrainingData
+
+
+def make(tmp_path, rows, kind="classification", prompts=None, **options):
+    path = tmp_path / "task.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    section = TaskSection(type=kind, path=path, **options)
+    return section, build_examples(section, prompts or {}, tmp_path / "examples")
+
+
+def texts_of(*rows):
+    return [{"text": text, "label": label, "split": split} for text, label, split in rows]
+
+
+def pairs_of(*rows, column="label"):
+    return [{"sentence1": a, "sentence2": b, column: value, "split": split} for a, b, value, split in rows]
+
+
+SMALL = texts_of(("one", "b", "train"), ("two ", "a", "train"), (" one", "a", "train"), ("dev", "a", "dev"), ("test only", "b", "test"))
+
+
+def test_texts_are_stored_once_and_labels_numbered_by_name(tmp_path):
+    section, examples = make(tmp_path, SMALL, validation_split="dev")
+    assert examples.classes == ["a", "b"] and examples.labels.tolist() == [1, 0, 0, 0] and examples.labels.dtype == np.int64
+    assert examples.rows.tolist() == [[0], [1], [0], [2]]
+    assert examples.corpus.texts(range(3)) == ["one", "two", "dev"] and len(examples.corpus) == 3, "test texts are in no corpus"
+    assert examples.train.tolist() == [0, 1, 2] and examples.holdout.tolist() == [3]
+    assert (examples.facts.kind, examples.facts.classes, examples.facts.members) == ("classification", 2, 1)
+    test = read_split(section, "test", "p: ", examples.classes, None)
+    assert test.inputs == [("p: test only",)] and test.labels.tolist() == [1]
+
+
+def test_a_tenth_is_held_out_and_the_limit_drawn_by_seed(tmp_path):
+    rows = texts_of(*[(f"text {n}", "ab"[n % 2], "train") for n in range(60)], ("t", "a", "test"))
+    drawn = []
+    for number, options in enumerate([{}, {}, {"seed": 1}, {"limit": 20}]):
+        (tmp_path / str(number)).mkdir()
+        drawn.append(make(tmp_path / str(number), rows, **options)[1])
+    assert [len(found.train) for found in drawn] == [54, 54, 54, 18] and [len(found.holdout) for found in drawn] == [6, 6, 6, 2]
+    assert drawn[0].holdout.tolist() == drawn[1].holdout.tolist() != drawn[2].holdout.tolist()
+    for found in drawn:
+        assert sorted([*found.train.tolist(), *found.holdout.tolist()]) == list(range(len(found)))
+
+
+def test_scores_reach_from_0_to_1_by_the_training_scale(tmp_path):
+    rows = pairs_of(("a", "b", 1.0, "train"), ("c", "d", 5.0, "train"), ("e", "f", 2.0, "train"), ("g", "h", 6.0, "test"), column="score")
+    section, examples = make(tmp_path, rows, "sts", encode="separate", limit=3)
+    assert examples.scale == (1.0, 5.0) and examples.labels.dtype == np.float32 and examples.labels.tolist() == [0, 1, 0.25]
+    assert examples.facts.classes == 1 and examples.facts.members == 2 and examples.rows.shape == (3, 2)
+    assert read_split(section, "test", "", [], examples.scale).labels.tolist() == [1.0]
+
+
+def test_reopened_as_it_is_and_built_anew_when_the_file_changes(tmp_path):
+    section, examples = make(tmp_path, SMALL)
+    before = (examples.folder / "meta.json").stat().st_mtime_ns
+    build_examples(section, {}, examples.folder)
+    assert (examples.folder / "meta.json").stat().st_mtime_ns == before
+    changed = build_examples(section, {"document": "doc: "}, examples.folder)
+    assert changed.corpus.prompted([0]) == ["doc: one"] and changed.corpus.keys[0].tobytes() == text_key("doc: ", "one")
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "options", "message"),
+    [
+        (texts_of(("one", "a", "train"), ("two", "a", "train"), ("t", "a", "test")), "classification", {}, "one label only, 'a'"),
+        (
+            texts_of(("one", "a", "train"), ("two", "b", "train"), ("t", "c", "test")),
+            "classification",
+            {},
+            "split 'train' lacks: c",
+        ),
+        (texts_of(("one", "a", "train"), ("two", "b", "train")), "classification", {}, "no split 'test'"),
+        ([{"text": "one", "label": "a"}, {"text": "two", "label": "b"}], "classification", {}, "training and test rows are the same"),
+        (pairs_of(("a", "b", 1, "train"), ("c", "d", 1, "train"), ("e", "f", 1, "test"), column="score"), "sts", {}, "all scores of split"),
+        (SMALL, "pair", {}, "no column sentence1"),
+        (SMALL, "classification", {"limit": 1}, "task.limit"),
+    ],
+)
+def test_what_cannot_be_learnt_is_refused(tmp_path, rows, kind, options, message):
+    with pytest.raises(DistilvecError, match=message):
+        make(tmp_path, rows, kind, **options)
+
+
+def test_joint_pairs_are_one_row_and_come_back_as_pairs(tmp_path):
+    rows = pairs_of(("a b", " c", 1, "train"), (f"x{SEPARATOR}y", "", 0, "train"), ("a b", "c", 0, "train"), ("p", "q", 1, "test"))
+    section, examples = make(tmp_path, rows, "pair", {"document": "d: "})
+    assert examples.corpus.paired and examples.rows.tolist() == [[0], [1], [0]]
+    assert examples.corpus.texts([0, 1]) == [("a b", "c"), ("x\N{REPLACEMENT CHARACTER}y", "")]
+    assert examples.corpus.prompted([0]) == [("d: a b", "c")]
+    assert examples.corpus.keys[0].tobytes() == text_key("d: ", f"a b{SEPARATOR}c")
+    assert read_split(section, "test", "d: ", examples.classes, None).inputs == [(("d: p", "q"),)]
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "modernbert"])
+def test_pairs_get_the_tokens_and_vectors_of_sentence_transformers(architecture, tmp_path):
+    import architectures
+
+    backbone = architectures.ARCHITECTURES[architecture](tmp_path / "backbone")
+    folder = architectures.sentence_transformer(tmp_path / "model", backbone)
+    long = "a stone and another stone by the river " * 12
+    pairs = [("a text", "one more"), (long, "short"), ("short", long), (long, long), ("only the first", "")]
+    rows = pairs_of(*[(a, b, n % 2, "train") for n, (a, b) in enumerate(pairs)], ("p", "q", 1, "test"))
+    _, examples = make(tmp_path, rows, "pair")
+    model = SentenceTransformer(str(folder), device="cpu")
+    model.max_seq_length = 40
+    typed = architecture == "bert"
+    store = build_tokens(examples.corpus, model.tokenizer, 40, tmp_path / "tokens", token_types=typed)
+    stored = examples.corpus.texts(range(len(examples.corpus)))
+    expected = model.preprocess(stored)
+    found = store.batch(np.arange(len(stored)))
+    for name in found:
+        assert torch.equal(found[name], expected[name]), name
+    assert ("token_type_ids" in found) == typed and store.report["truncated"] == 3
+    teacher = wrap_model(model, "tiny")
+    np.testing.assert_allclose(teacher.signals(stored)["embedding"], model.encode(stored), atol=1e-5)
+
+
+def test_examples_make_batches_of_first_and_then_second_texts(tmp_path, tiny_model):
+    write_task(tmp_path / "sts.jsonl", "sts", 40, 10)
+    section = TaskSection(type="sts", path=tmp_path / "sts.jsonl", encode="separate")
+    examples = build_examples(section, {}, tmp_path / "examples")
+    from distilvec.schema import TeacherSection
+
+    tokenizer = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").model.tokenizer
+    tokens = build_tokens(examples.corpus, tokenizer, 64, tmp_path / "tokens")
+    data = TrainingData(examples.corpus, tokens, None, examples.train, examples.holdout, examples=examples)
+    numbers = examples.train[:5]
+    batch = data.batch(numbers)
+    assert batch.rows.tolist() == [*examples.rows[numbers, 0].tolist(), *examples.rows[numbers, 1].tolist()]
+    assert batch.members == 2 and batch.labels.tolist() == examples.labels[numbers].tolist() and len(batch.sources) == 10
+    assert data.lengths[numbers].tolist() == tokens.lengths[examples.rows[numbers]].sum(1).tolist()
+    plain = TrainingData(examples.corpus, tokens, None, np.arange(4), np.arange(1))
+    assert plain.lengths is tokens.lengths and plain.batch(np.arange(3)).labels is None and plain.batch(np.arange(3)).members == 1

@@ -1,0 +1,42 @@
+"""Figures of classes and scores, against counts by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+from distilvec.data.examples import Labelled
+from distilvec.evaluation.supervised import class_figures, score_figures, supervised_report
+from distilvec.objective import TaskFacts
+from distilvec.students.head import TaskHead
+
+
+def test_class_figures_by_hand():
+    gold, predicted = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 0, 1])
+    found = class_figures(predicted, gold)
+    precision, recall = [2 / 3, 1 / 3, 0], [2 / 3, 1 / 2, 0]
+    f1 = [2 * p * r / (p + r) if p + r else 0 for p, r in zip(precision, recall, strict=True)]
+    expected = {"accuracy": 3 / 6, "macro_precision": sum(precision) / 3, "macro_recall": sum(recall) / 3, "macro_f1": sum(f1) / 3}
+    assert found == pytest.approx(expected)
+
+
+def test_score_figures_and_constant_predictions():
+    gold = np.array([0.0, 0.2, 0.5, 1.0])
+    assert score_figures(gold**2, gold)["spearman"] == pytest.approx(1.0)
+    assert score_figures(2 - gold, gold)["pearson"] == pytest.approx(-1.0)
+    assert score_figures(np.ones(4), gold) == {"spearman": None, "pearson": None}
+
+
+def test_every_model_is_scored_on_the_same_examples_in_their_order(tiny_model):
+    model, task = SentenceTransformer(str(tiny_model), device="cpu"), TaskFacts("classification", 2)
+    heads = [TaskHead(32, task), TaskHead(32, task)]
+    texts = [f"text {'long ' * (n % 7)}{n}" for n in range(40)]
+    with torch.no_grad():
+        pooled = model[1](model[0](model.preprocess(texts)))["sentence_embedding"]
+        gold = heads[0](pooled).argmax(1).numpy()
+    report = supervised_report("toy", {"teacher": (model, heads[0]), "student": (model, heads[1])}, Labelled([(t,) for t in texts], gold))
+    assert report["rows"] == 40 and report["type"] == "classification" and list(report["scores"]) == ["teacher", "student"]
+    assert report["scores"]["teacher"]["accuracy"] == 1.0
+    assert report["scores"]["student"]["accuracy"] == pytest.approx(float((heads[1](pooled).argmax(1).numpy() == gold).mean()))

@@ -15,11 +15,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 install_import_hook(
     [
         "distilvec.batch",
+        "distilvec.logits_or_hidden",
         "distilvec.losses",
         "distilvec.methods",
         "distilvec.objective",
         "distilvec.students.encoder",
         "distilvec.students.pooling",
+        "distilvec.teachers.token_signals",
     ],
     "beartype.beartype",
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -50,6 +50,8 @@ class Sizes:
     same_tokenizer: bool = False  # student and teacher cut every text into the same tokens
     student_heads: int | None = None  # attention heads
     teacher_heads: int | None = None
+    student_special: tuple[int, int] | None = None  # special tokens that begin and that end every text
+    teacher_special: tuple[int, int] | None = None
 
 
 class Objective(nn.Module):
@@ -67,9 +69,13 @@ class Objective(nn.Module):
     teacher_wants: Wants = Wants(embedding=True)
     compatible: bool = True
     in_batch: bool = False  # compares examples with each other: needs batches of a fixed number of rows
-    head: nn.Module | None = None  # of a labelled task; `student.logits` are its answer. build_objective puts it there
+    head: nn.Module | None  # of a labelled task; `student.logits` are its answer. build_objective puts it there
     weights: dict[str, float]
     citation: str = ""  # BibTeX, printed in the model card
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = None  # not a class attribute: that would hide the module
 
     def settle(self) -> None:
         """Called once, when the recipe's weights have been taken over: wants that only a term of weight 0 has go here."""
@@ -95,7 +101,8 @@ def build_objective(name: str, options: dict[str, Any], weights: dict[str, float
     known = list(inspect.signature(method.__init__).parameters)[2:]
     _refuse_unknown(options, known, f"method.options of {name}", "option")
     _refuse_other_values(options, get_type_hints(method.__init__))
-    objective = method(sizes, **options)
+    make: Callable[..., Objective] = method
+    objective = make(sizes, **options)
     if sizes.task is not None:
         _add_head(objective, name, sizes)
     _refuse_unknown(weights, objective.weights, f"method.weights of {name}", "term")

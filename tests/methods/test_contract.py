@@ -9,17 +9,14 @@ import pytest
 import torch
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
+from signals import ROWS, labelled_batch, teacher_signals
 
-from distilvec.batch import Alignment, Encoded, Projections, TextBatch, Wants
 from distilvec.errors import DistilvecError
 from distilvec.export.portable import save_student
 from distilvec.objective import Sizes, TaskFacts, build_objective, method_class, method_names, total
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.loop import Distillation
-
-ROWS = 6
-PAIRS, SELECTED = 4, 3
 
 
 @pytest.fixture(params=method_names())
@@ -28,69 +25,32 @@ def name(request):
 
 
 @pytest.fixture
-def model(tiny_model):
+def model(tiny_model, name):
     from distilvec.schema import StudentSection
 
     facts = TeacherFacts(width=24, normalized=True, max_length=64, model=str(tiny_model))
-    return build_student(StudentSection(model="teacher", layers=2), facts, seed=0)
+    return build_student(StudentSection(model="teacher", layers=2), facts, seed=0, compatible=method_class(name).compatible)
 
 
 @pytest.fixture
 def batch(model):
-    tokens = model.tokenizer(make_texts(ROWS), padding=True, return_tensors="pt")
-    tokens = {key: tokens[key] for key in ("input_ids", "attention_mask")}
-    positions = torch.arange(PAIRS)[None, :, None].expand(ROWS, PAIRS, 2)  # every text has so many tokens, and special ones
-    labels = torch.arange(ROWS) % 2
-    return TextBatch(
-        torch.arange(ROWS), tokens, torch.zeros(ROWS, dtype=torch.long), labels=labels, alignment=Alignment(positions.contiguous())
-    )
+    return labelled_batch(model)
 
 
 @pytest.fixture(params=["texts", "task"])
 def objective(name, model, request):
     """The method on unlabelled texts, and on a labelled task with a fine-tuned teacher where it knows such."""
     encoder = Encoder(model)
-    sizes = Sizes(encoder.hidden_width, encoder.layers, 24, True, 40, 4, same_tokenizer=True, student_heads=4, teacher_heads=4)
+    width = model.get_embedding_dimension()
+    sizes = Sizes(encoder.hidden_width, encoder.layers, 24, True, 40, 4, width, same_tokenizer=True, student_heads=4, teacher_heads=4)
     if request.param == "task":
-        sizes = replace(sizes, task=TaskFacts("classification", 2), teacher_logits=True)
+        sizes = replace(sizes, task=TaskFacts("classification", 3), teacher_logits=True)
     try:
         return build_objective(name, {}, {}, sizes)
     except DistilvecError as error:
         if "task" not in str(error):
             raise
         pytest.skip(str(error))
-
-
-def teacher_signals(wants: Wants, batch: TextBatch) -> Encoded:
-    """Random signals of the teacher's shapes: exactly the wanted ones, so a method that reads others fails."""
-    generator = torch.Generator().manual_seed(1)
-    rows, tokens = batch.tokens["input_ids"].shape
-
-    def draw(*shape):
-        return torch.randn(*shape, generator=generator)
-
-    wanted, mask = wants.tokens, batch.mask
-    importance = mask / mask.sum(1, keepdim=True)
-    selected = batch.alignment.pairs[:, :SELECTED].clone()
-    grams = {layer: draw(rows, SELECTED, SELECTED) for layer in wanted.gram_layers} if wanted else {}
-    for layer, values in grams.items():
-        centred = values - values.mean(1, keepdim=True)
-        gram = centred @ centred.transpose(1, 2)
-        grams[layer] = gram / gram.flatten(1).norm(dim=1)[:, None, None]
-    hidden = {-1: draw(rows, tokens, 40)} if wanted and wanted.hidden else {}
-    return Encoded(
-        embedding=torch.nn.functional.normalize(draw(rows, 24), dim=-1) if wants.embedding else None,
-        pre_dense=draw(rows, 40) if wants.pre_dense else None,
-        pooled_layers={layer: draw(rows, 40) for layer in wants.pooled_layers},
-        hidden_layers=hidden | {layer: draw(rows, tokens, 40) for layer in wants.hidden_layers},
-        attentions={layer: draw(rows, tokens, tokens).softmax(-1) for layer in wants.attention_layers},
-        mask=mask,
-        projections={layer: Projections(*(draw(rows, 4, tokens, 10) for _ in range(3))) for layer in wants.projection_layers},
-        logits=draw(rows, 2) if wants.logits else None,
-        importance=importance if wanted and wanted.importance else None,
-        selected=selected if wanted and wanted.gram_layers else None,
-        grams=grams,
-    )
 
 
 def test_named_terms_of_one_value_a_row(objective, model, batch):
@@ -156,7 +116,10 @@ def test_options_and_terms_are_checked(name):
     sizes = Sizes(32, 2, 24)
     with pytest.raises(DistilvecError, match=r"no option 'nonsense'"):
         build_objective(name, {"nonsense": 1}, {}, sizes)
-    with pytest.raises(DistilvecError, match=r"no term 'nonsense'"):
+    labelled = replace(sizes, task=TaskFacts("classification", 3), teacher_logits=True)
+    with pytest.raises(DistilvecError, match=r"no term 'nonsense'|does not train on labels"):
+        build_objective(name, {}, {"nonsense": 1.0}, labelled)
+    with pytest.raises(DistilvecError, match=r"no term 'nonsense'|task"):
         build_objective(name, {}, {"nonsense": 1.0}, sizes)
 
 

@@ -30,7 +30,7 @@ def test_check_value_and_no_teacher(student):
 
 def test_the_head_is_a_linear_layer_and_tanh(student):
     objective = build_objective("simcse", {"head": "mlp", "temperature": 0.1}, {}, SIZES).double()
-    weight, bias = objective.head[0].weight, objective.head[0].bias
+    weight, bias = objective.mlp[0].weight, objective.mlp[0].bias
     assert weight.shape == (3, 3)
     views = [
         torch.tanh(3**0.5 * view / view.norm(dim=1, keepdim=True) @ weight.T + bias) for view in (student.embedding, student.second_view)

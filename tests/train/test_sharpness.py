@@ -213,9 +213,15 @@ def test_products_through_the_real_attention_are_differences_of_gradients(views_
     assert_differences_of_gradients(landscapes_of(folder, dropout=dropout).landscape(20))
 
 
+KINKED = {"triplet", "uld", "absolute", "sinkhorn"}  # hinges and absolute values: differences see the kinks, products do not
+
+
 @pytest.mark.parametrize("name", method_names())
 def test_every_method_can_be_differentiated_twice(tiny_recipe, tmp_path, name):
-    run = Run(tiny_recipe(method__name=name, student__layers=3), tmp_path / "run")
+    if name == "task":
+        pytest.skip("has labels alone; test_run_task trains it")
+    layers = 2 if name == "tinybert" else 3  # its student's layers must divide the teacher's four
+    run = Run(tiny_recipe(method__name=name, student__layers=layers), tmp_path / "run")
     encoder = Encoder(run.student())
     objective = run.objective(encoder)
     data = run.data(encoder.model, objective)
@@ -224,8 +230,10 @@ def test_every_method_can_be_differentiated_twice(tiny_recipe, tmp_path, name):
     landscape = Landscape(module, [(batch, data.teacher.signals(batch))], 0)
     ones = torch.ones(sum(parameter.numel() for parameter in landscape.parameters))
     assert torch.isfinite(hessian_product(landscape.parts, landscape.parameters, ones)).all()
-    objective.weights |= {"triplet": 0.0} if "triplet" in objective.weights else {}  # differences see the hinge's kinks, products do not
-    assert_differences_of_gradients(landscape)
+    smooth = {term: 0.0 if term in KINKED else weight for term, weight in objective.weights.items()}
+    objective.weights = smooth
+    if any(smooth.values()):
+        assert_differences_of_gradients(landscape)
 
 
 def assert_differences_of_gradients(landscape):

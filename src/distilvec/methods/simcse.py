@@ -39,7 +39,7 @@ class SimCse(Objective):
         super().__init__()
         self.temperature = temperature
         width = sizes.embedding_width or sizes.teacher_width
-        self.head = nn.Sequential(nn.Linear(width, width), nn.Tanh()) if head == "mlp" else None
+        self.mlp = nn.Sequential(nn.Linear(width, width), nn.Tanh()) if head == "mlp" else None
         self.student_wants, self.teacher_wants = Wants(embedding=True, second_view=True), Wants()
         self.weights = {"simcse": 1.0}
 
@@ -49,7 +49,7 @@ class SimCse(Objective):
         return {"simcse": info_nce(self._train_view(student.embedding), self._train_view(student.second_view), self.temperature)}
 
     def _train_view(self, embedding: Float[Tensor, "batch width"]) -> Float[Tensor, "batch width"]:
-        if self.head is None:
+        if self.mlp is None:
             return embedding
-        view: Tensor = self.head(F.normalize(embedding, dim=-1) * embedding.shape[-1] ** 0.5)
+        view: Tensor = self.mlp(F.normalize(embedding, dim=-1) * embedding.shape[-1] ** 0.5)
         return view

@@ -1,0 +1,49 @@
+"""The methods that look into the teacher, on the signals of a real model: its own attention, and nothing to learn from itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from samples import make_texts
+from sentence_transformers import SentenceTransformer
+
+from distilvec.batch import TextBatch, Wants
+from distilvec.losses.relation_heads import laid_out, relation_scores
+from distilvec.objective import Sizes, build_objective
+from distilvec.students.encoder import Encoder
+
+
+@pytest.fixture
+def real(tiny_model):
+    """A real model's encoder, six texts of different lengths for it, and sizes for a student that is its own teacher."""
+    model = SentenceTransformer(str(tiny_model), device="cpu")
+    encoder = Encoder(model).eval()
+    tokens = dict(model.tokenizer([text * (row % 3 + 1) for row, text in enumerate(make_texts(6))], padding=True, return_tensors="pt"))
+    tokens = {name: tokens[name] for name in ("input_ids", "attention_mask")}
+    assert not tokens["attention_mask"].all()
+    width, layers = encoder.hidden_width, encoder.layers
+    sizes = Sizes(width, layers, 32, True, width, layers, same_tokenizer=True, student_heads=4, teacher_heads=4)
+    return encoder, TextBatch(torch.arange(6), tokens, torch.zeros(6, dtype=torch.long)), sizes
+
+
+def test_relations_of_a_real_model_are_its_attention(real):
+    encoder, batch, _ = real
+    with torch.no_grad():
+        found = encoder(batch, Wants(attention_layers=(-1, 2), projection_layers=(-1, 2)))
+    for layer, attention in found.attentions.items():
+        parts = laid_out(found.projections[layer], batch.mask, batch.mask.shape[1])
+        scores = relation_scores(parts.query, parts.key).masked_fill(~batch.mask[:, None, None], -torch.inf)
+        ours, theirs = (maps[batch.mask] for maps in (scores.softmax(-1).mean(1), attention))
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "options"), [("minilm", {}), ("minilm", {"relation_heads": 8}), ("tinybert", {}), ("distilbert", {})])
+def test_a_real_student_that_is_its_teacher_has_nothing_to_learn(real, name, options):
+    encoder, batch, sizes = real
+    objective = build_objective(name, options, {}, sizes)
+    for parameter in objective.parameters():
+        torch.nn.init.eye_(parameter)
+    with torch.no_grad():
+        terms = objective(batch, encoder(batch, objective.student_wants), encoder(batch, objective.teacher_wants))
+    assert set(terms) == set(objective.weights)
+    assert all(values.max() < 2e-6 for values in terms.values())

@@ -1,0 +1,80 @@
+"""ULD: class logits and token states against loops, its options, where it has no place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from token_signals import CLASSES, SCORES, SIZES, TASK, assert_padding_is_nothing, signals, texts_of
+
+from distilvec.batch import TokenWants, Wants
+from distilvec.errors import DistilvecError
+from distilvec.losses.task import task_loss
+from distilvec.objective import build_objective
+
+
+def gap(student, teacher):
+    """One distribution each: sorted, the shorter filled up with zeros, summed."""
+    ours, theirs = (sorted(values.softmax(-1).tolist(), reverse=True) for values in (student, teacher))
+    most = max(len(ours), len(theirs))
+    ours, theirs = (values + [0.0] * (most - len(values)) for values in (ours, theirs))
+    return sum(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_on_class_logits():
+    objective = build_objective("uld", {"alpha": 0.2}, {}, TASK)
+    assert objective.weights == {"task": 0.2, "uld": 0.8}
+    assert objective.teacher_wants == Wants(logits=True) and objective.student_wants == Wants(pooled_layers=(-1,))
+    batch, student, teacher = signals()
+    terms = objective(batch, student, teacher)
+    expected = [gap(s, t) for s, t in zip(student.logits, teacher.logits, strict=True)]
+    assert terms["uld"].tolist() == pytest.approx(expected, abs=1e-12)
+    torch.testing.assert_close(terms["task"], task_loss(student.logits, batch.labels))
+    mean = build_objective("uld", {"reduction": "mean"}, {}, TASK)(batch, student, teacher)["uld"]
+    torch.testing.assert_close(mean, terms["uld"] / CLASSES)
+
+
+def test_on_token_states():
+    objective = build_objective("uld", {}, {}, SIZES)
+    assert objective.weights == {"uld": 1.0}
+    assert objective.student_wants == Wants(hidden_layers=(-1,)) and objective.teacher_wants == Wants(tokens=TokenWants(hidden=True))
+    batch, student, teacher = signals(1, 2)
+    found = objective(batch, student, teacher)["uld"]
+    for row, (ours, theirs, _) in enumerate(texts_of(batch, student, teacher)):
+        gaps = [gap(s, t) for s, t in zip(ours, theirs, strict=False)]
+        assert found[row].item() == pytest.approx(sum(gaps) / len(gaps), abs=1e-12)
+
+
+def test_temperatures_are_separate():
+    batch, student, teacher = signals()
+    found = build_objective("uld", {"student_temperature": 2.0, "teacher_temperature": 0.5}, {}, TASK)(batch, student, teacher)["uld"]
+    expected = [gap(s / 2, t / 0.5) for s, t in zip(student.logits, teacher.logits, strict=True)]
+    assert found.tolist() == pytest.approx(expected, abs=1e-12)
+    with pytest.raises(DistilvecError, match=r"\[method.options.teacher_temperature\] found 0"):
+        build_objective("uld", {"teacher_temperature": 0.0}, {}, SIZES)
+
+
+@pytest.mark.parametrize(("sizes", "options"), [(SIZES, {}), (TASK, {}), (TASK, {"on": "hidden"}), (SCORES, {"on": "hidden"})])
+def test_padding_is_nothing(sizes, options):
+    objective = build_objective("uld", options, {"task": 0.0} if sizes is SCORES else {}, sizes).double()
+    assert_padding_is_nothing(objective)
+
+
+@pytest.mark.parametrize("name", ["uld", "mined", "multilevel_ot"])
+def test_no_logits_to_match(name):
+    with pytest.raises(DistilvecError, match=r"\[method.options.on\] found a task with one score an example.*on: hidden"):
+        build_objective(name, {}, {}, SCORES)
+    with pytest.raises(DistilvecError, match="found sts, one score"):
+        build_objective(name, {"on": "logits"}, {}, SCORES)
+    with pytest.raises(DistilvecError, match="found texts without a task"):
+        build_objective(name, {"on": "logits"}, {}, SIZES)
+
+
+@pytest.mark.parametrize("name", ["uld", "mined", "multilevel_ot", "cdm", "dskd"])
+def test_the_weight_of_the_task(name):
+    with pytest.raises(DistilvecError, match=r"\[method.options.alpha\] found 1.5; expected a share from 0"):
+        build_objective(name, {"alpha": 1.5}, {}, TASK)
+    terms = {term: weight for term, weight in build_objective(name, {"alpha": 0.2}, {}, TASK).weights.items() if term != "task"}
+    assert build_objective(name, {"alpha": 0.1}, {}, TASK).weights == {
+        "task": 0.1,
+        **{term: pytest.approx(weight * 9 / 8) for term, weight in terms.items()},
+    }

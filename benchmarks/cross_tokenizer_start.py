@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from benchmarks.texts import sample_texts
 from distilvec import recipe as recipes
+from distilvec.device import fast_bf16
 from distilvec.run import Run
 
 SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
@@ -74,7 +75,7 @@ def start_recipe(texts: Path, tokenizer: Path) -> dict[str, Any]:
     """The recipe as plain data."""
     return {
         "name": "cross_tokenizer_start",
-        "teacher": {"model": "all-MiniLM-L6-v2", "max_length": 128},
+        "teacher": {"model": "all-MiniLM-L6-v2", "max_length": 128, "dtype": "bfloat16" if fast_bf16("cpu") else "float32"},
         "student": {
             "config": {
                 "model_type": "bert",
@@ -91,7 +92,7 @@ def start_recipe(texts: Path, tokenizer: Path) -> dict[str, Any]:
         "corpus": {"sources": [{"path": str(texts), "name": "english_text"}], "holdout_batches": HELD_OUT, "exclude_evaluation": False},
         "method": {"name": "redact"},
         "train": {
-            "epochs": 4,
+            "epochs": 2,
             "batch_size": 32,
             "learning_rate": 1e-3,
             "final_learning_rate": 1e-5,

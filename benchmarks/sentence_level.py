@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from typing import Any
 
-from scipy.stats import spearmanr
+from benchmarks.shootout import agreement, spread
 
 # TALAS, tables 1, 2, 7, 8 and 9, Qwen3-Embedding-0.6B to MiniLMv2-H384, "Avg." (the pair that all five tables have).
 # Table 2 prints an untrained student's 56.35 for SimCSE alone; table 1's 68.80 stands here.
@@ -44,12 +43,12 @@ def shootout_tables(report: Mapping[str, Any]) -> str:
     ablations = {name for table in TITLES for name in PAPER[table]} - set(PAPER["methods"])
     methods = {name: rows for name, rows in found.items() if name not in ablations}
     facts = f"{report['epochs']} epoch, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."
-    parts = [facts, average_table(methods), task_table(methods), "The order of the methods. " + agreement("methods", found)]
+    parts = [facts, average_table(methods), task_table(methods), "The order of the methods. " + order("methods", found)]
     for name, title in TITLES.items():
         if chosen := {run: found[run] for run in PAPER[name] if run in found and len(set(PAPER[name]) & set(found)) > 1}:
             first = {run: [row for row in rows if row["seed"] == rows[0]["seed"]] for run, rows in chosen.items()}
             if set(chosen) & ablations:
-                parts += [f"**{title}**, one seed.", average_table(first, PAPER[name]), agreement(name, first)]
+                parts += [f"**{title}**, one seed.", average_table(first, PAPER[name]), order(name, first)]
     return "\n\n".join(parts)
 
 
@@ -68,9 +67,10 @@ def average_table(found: Mapping[str, Rows], paper: Mapping[str, float] | None =
     """Averages in domain, out of domain and over all tasks, with the standard deviation over seeds."""
     lines = ["| | seeds | Avg-In | Avg-Out | Avg | training, s |" + (" the paper's Avg |" if paper else "")]
     lines.append("|---|---:|---:|---:|---:|---:|" + ("---:|" if paper else ""))
-    best = max((mean(rows, "all") for name, rows in found.items() if name != "teacher"), default=0.0)
+    best = max((statistics.mean(averages(rows)) for name, rows in found.items() if name != "teacher"), default=0.0)
     for name, rows in found.items():
-        cells = [spread(rows, domain, bold=domain == "all" and mean(rows, "all") == best) for domain in ("in", "out", "all")]
+        strong = statistics.mean(averages(rows)) == best
+        cells = [spread(averages(rows, domain), bold=domain == "all" and strong) for domain in ("in", "out", "all")]
         trained = "" if name in ("teacher", "untrained") else f"{statistics.mean(row['train_seconds'] for row in rows):.0f}"
         lines.append(f"| {name} | {len(rows)} | " + " | ".join([*cells, trained]) + " |" + (f" {paper[name]:.2f} |" if paper else ""))
     return "\n".join(lines)
@@ -86,42 +86,14 @@ def task_table(found: Mapping[str, Rows]) -> str:
     return "\n".join(lines)
 
 
-def agreement(table: str, found: Mapping[str, Rows]) -> str:
-    """In words: the rank correlation with the paper's order, and the pairs that stand the other way round here."""
-    names = [name for name in PAPER[table] if name in found]
-    if len(names) < 2:
-        return "Too few rows to compare with the paper's order."
-    ours, theirs = {name: mean(found[name], "all") for name in names}, PAPER[table]
-    pairs = list(combinations(sorted(names, key=lambda name: theirs[name], reverse=True), 2))
-    turned = [(upper, lower) for upper, lower in pairs if ours[upper] <= ours[lower]]
-    text = f"Of {len(pairs)} pairs of rows that the paper has too, {len(pairs) - len(turned)} stand the same way round"
-    if len(names) > 2:
-        text += f" (Spearman's correlation of the order {spearmanr([ours[n] for n in names], [theirs[n] for n in names])[0]:.2f})"
-    if not turned:
-        return text + "."
-    listed = []
-    for upper, lower in turned:
-        noise = max(deviation(found[upper], "all"), deviation(found[lower], "all"))
-        gap = ours[lower] - ours[upper]
-        within = ", less than the deviation over seeds" if gap < noise else ""
-        listed.append(f"{lower} above {upper} (by {gap:.2f} here{within}; the paper: {theirs[upper] - theirs[lower]:.2f} below)")
-    return text + ". The other way round: " + "; ".join(listed) + "."
+def order(table: str, found: Mapping[str, Rows]) -> str:
+    """In words: how the order of a table agrees with the paper's."""
+    return agreement(PAPER[table], {name: averages(rows) for name, rows in found.items()})
 
 
-def mean(rows: Rows, domain: str) -> float:
-    """The average of a domain over seeds."""
-    return statistics.mean(row["averages"][domain] for row in rows)
-
-
-def deviation(rows: Rows, domain: str) -> float:
-    """The standard deviation over seeds (of a sample); 0 for one."""
-    return statistics.stdev(row["averages"][domain] for row in rows) if len(rows) > 1 else 0.0
-
-
-def spread(rows: Rows, domain: str, bold: bool = False) -> str:
-    """A cell: mean and deviation."""
-    text = f"**{mean(rows, domain):.2f}**" if bold else f"{mean(rows, domain):.2f}"
-    return f"{text} ± {deviation(rows, domain):.2f}" if len(rows) > 1 else text
+def averages(rows: Rows, domain: str = "all") -> list[float]:
+    """The average of a domain, seed by seed."""
+    return [row["averages"][domain] for row in rows]
 
 
 def cost_table(report: Mapping[str, Any]) -> str:

@@ -18,17 +18,15 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.sentence_level import shootout_tables
+from benchmarks.shootout import machine, run_members
 from distilvec import recipe as recipes
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.protocols import find_protocol, with_protocol
-from distilvec.evaluation.study import write_json
 from distilvec.evaluation.summary import averages
-from distilvec.run import Run, RunResult
+from distilvec.run import RunResult
 from distilvec.schema import Recipe
-from distilvec.sweep import Member, expand, run_sweep
+from distilvec.sweep import Member, expand
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "sweeps" / "sentence_level.yaml"
@@ -63,22 +61,7 @@ def main() -> None:
 def shootout(recipe: Path, out: Path, path: Path, quick: bool = False, overrides: list[str] | None = None) -> dict[str, Any]:
     """Run every member that is not done; gives what `path` then holds."""
     members = plan(recipe, quick, overrides or [])
-    report = describe(members, quick)
-    if path.exists():
-        wanted = {mark_of(member.recipe) for member in members}
-        report["rows"] = [row for row in json.loads(path.read_text(encoding="utf-8"))["rows"] if row["mark"] in wanted]
-    path.parent.mkdir(parents=True, exist_ok=True)
-
-    def run(chosen: Recipe, folder: Path) -> None:
-        mark = mark_of(chosen)
-        if any(row["mark"] == mark for row in report["rows"]):
-            return
-        result = Run(chosen, folder).execute()
-        assert result is not None, "the shootout runs in one process"
-        report["rows"] += [{"run": folder.name.split(",")[0], "mark": mark, **row} for row in rows_of(chosen, result)]
-        write_json(path, report)
-
-    run_sweep(members, out, run, lambda name, done, total: print(f"[{done}/{total}] {name}", flush=True))
+    report: dict[str, Any] = run_members(members, out, path, describe(members, quick), rows_of)
     return report
 
 
@@ -98,23 +81,9 @@ def plan(recipe: Path, quick: bool, overrides: list[str]) -> list[Member]:
 
 def describe(members: list[Member], quick: bool) -> dict[str, Any]:
     """What the figures were taken with."""
-    recipe = members[0].recipe
-    settings = {"epochs": recipe.train.epochs, "batch_size": recipe.train.batch_size, "learning_rate": recipe.train.learning_rate}
-    return {
-        "quick": quick,
-        **settings,
-        "machine": f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}",
-        "rows": [],
-    }
-
-
-def mark_of(recipe: Recipe) -> str:
-    """Changes with what is trained and scored, not with where the project lies."""
-    parts = recipe.model_dump(mode="json", include={"teacher", "student", "corpus", "method", "train", "stages"})
-    for source in parts["corpus"]["sources"]:
-        source["path"] = source["path"] and Path(source["path"]).name
-    suite = recipe.evaluation.suite
-    return recipes.fingerprint(parts, suite and suite.name, sorted(recipe.evaluation.columns))
+    train = members[0].recipe.train
+    settings = {"epochs": train.epochs, "batch_size": train.batch_size, "learning_rate": train.learning_rate}
+    return {"quick": quick, **settings, "machine": machine()}
 
 
 def rows_of(recipe: Recipe, result: RunResult) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from samples import make_texts
 
-from benchmarks.sentence_level import agreement, average_table, shootout_tables
+from benchmarks.sentence_level import average_table, order, shootout_tables
 from benchmarks.shootout_sentence_level import RECIPE, plan, shootout
 from distilvec import recipe as recipes
 from distilvec.data.corpus import Corpus
@@ -117,11 +117,11 @@ def test_tables_and_words():
     }
     table = average_table(found)
     assert "| simcse | 2 | 51.00 ± 1.41 |" in table and "**70.00**" in table and table.count("**") == 2
-    text = agreement("methods", found)
+    text = order("methods", found)
     assert "Of 3 pairs of rows that the paper has too, 2 stand the same way round" in text and "order 0.50" in text
     assert "jasper above talas (by 0.50 here; the paper: 2.85 below)" in text
     close = {"jasper": [row("jasper", 0, 70.0), row("jasper", 1, 72.0)], "talas": [row("talas", 0, 70.5)]}
-    assert "less than the deviation over seeds" in agreement("methods", close)
+    assert "less than the deviation over seeds" in order("methods", close)
     assert shootout_tables({"rows": []}) == ""
 
 

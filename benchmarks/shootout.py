@@ -1,0 +1,101 @@
+"""What the shootouts have in common: members run one after another, their rows written as they come, resumed by their marks."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.stats import spearmanr
+
+from distilvec import recipe as recipes
+from distilvec.evaluation.study import write_json
+from distilvec.run import Run, RunResult
+from distilvec.schema import Recipe
+from distilvec.sweep import Member, run_sweep
+
+Rows = list[dict[str, Any]]
+
+
+def run_members(
+    members: Sequence[Member], out: Path, path: Path, facts: dict[str, Any], rows_of: Callable[[Recipe, RunResult], Rows]
+) -> Any:
+    """Run every member that is not done; gives what `path` then holds: `facts` and "rows", each with the mark of its member.
+
+    A member whose mark stands in `path` is not run again, whether or not its folder is still there.
+    """
+    report: dict[str, Any] = {**facts, "rows": []}
+    if path.exists():
+        wanted = {mark_of(member.recipe) for member in members}
+        report["rows"] = [row for row in json.loads(path.read_text(encoding="utf-8"))["rows"] if row["mark"] in wanted]
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def run(chosen: Recipe, folder: Path) -> None:
+        mark = mark_of(chosen)
+        if any(row["mark"] == mark for row in report["rows"]):
+            return
+        result = Run(chosen, folder).execute()
+        assert result is not None, "a shootout runs in one process"
+        report["rows"] += [{"run": folder.name.split(",")[0], "mark": mark, **row} for row in rows_of(chosen, result)]
+        write_json(path, report)
+
+    run_sweep(members, out, run, lambda name, done, total: print(f"[{done}/{total}] {name}", flush=True))
+    return report
+
+
+def machine() -> str:
+    """Where figures were taken, in words."""
+    return f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+
+
+def mark_of(recipe: Recipe) -> str:
+    """Changes with what is trained and scored, not with where the project lies, nor when a key is added that keeps its default."""
+    chosen = {"teacher", "student", "corpus", "task", "method", "train", "stages"}
+    parts = recipe.model_dump(mode="json", include=chosen, exclude_defaults=True)
+    suite = recipe.evaluation.suite
+    return recipes.fingerprint(_without_folders(parts), suite and suite.name, sorted(recipe.evaluation.columns))
+
+
+def _without_folders(value: Any) -> Any:
+    """The same tree, absolute paths cut to their last three names."""
+    if isinstance(value, dict):
+        return {key: _without_folders(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(part) for part in value]
+    return "/".join(Path(value).parts[-3:]) if isinstance(value, str) and value.startswith("/") else value
+
+
+def spread(values: Sequence[float], bold: bool = False) -> str:
+    """A cell: mean and, where there are several values, their deviation (of a sample)."""
+    text = f"**{statistics.mean(values):.2f}**" if bold else f"{statistics.mean(values):.2f}"
+    return f"{text} ± {deviation(values):.2f}" if len(values) > 1 else text
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation of a sample; 0 for one value."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def agreement(theirs: Mapping[str, float], ours: Mapping[str, Sequence[float]]) -> str:
+    """In words: the rank correlation with the paper's order, and the pairs that stand the other way round here."""
+    names = [name for name in theirs if name in ours]
+    if len(names) < 2:
+        return "Too few rows to compare with the paper's order."
+    means = {name: statistics.mean(ours[name]) for name in names}
+    pairs = list(combinations(sorted(names, key=lambda name: theirs[name], reverse=True), 2))
+    turned = [(upper, lower) for upper, lower in pairs if means[upper] <= means[lower]]
+    text = f"Of {len(pairs)} pairs of rows that the paper has too, {len(pairs) - len(turned)} stand the same way round"
+    if len(names) > 2:
+        text += f" (Spearman's correlation of the order {spearmanr([means[n] for n in names], [theirs[n] for n in names])[0]:.2f})"
+    if not turned:
+        return text + "."
+    listed = []
+    for upper, lower in turned:
+        gap = means[lower] - means[upper]
+        within = ", less than the deviation over seeds" if gap < max(deviation(ours[upper]), deviation(ours[lower])) else ""
+        listed.append(f"{lower} above {upper} (by {gap:.2f} here{within}; the paper: {theirs[upper] - theirs[lower]:.2f} below)")
+    return text + ". The other way round: " + "; ".join(listed) + "."

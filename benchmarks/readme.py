@@ -5,15 +5,20 @@
 results/english-*.json, results/quickstart.json   distillation.json of the runs
 results/training.json, caching.json, memory.json, search.json, kills.json   what the benchmarks wrote with --json
 results/shootout_sentence_level.json, step_cost.json, triplet.json, sharpness.json   the same, for docs/sentence_level.md
+results/alignment.json, token_cache.json, step_cost_tokens.json, sinkhorn.json, attention_rows.json,
+results/shootout_cross_tokenizer.json   the same, for docs/token_level.md
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cross_tokenizer import shootout_tables as cross_tables
 from benchmarks.sentence_level import cost_table, sharpness_table, shootout_tables
+from benchmarks.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = ("untrained", "student", "asymmetric")
@@ -36,12 +41,24 @@ def pages() -> dict[str, dict[str, str]]:
     return {
         "README.md": {"quickstart": quickstart(), "results": results(), "speed": speed()},
         "docs/sentence_level.md": {"shootout": shootout_part(), "cost": cost_part(), "sharpness": sharpness_part()},
+        "docs/token_level.md": {
+            "align": titled("Which tokens go together", [("alignment", alignment_tables)]),
+            "cache": titled("The compressed cache", [("token_cache", cache_tables)]),
+            "tokencost": titled("Cost", [("step_cost_tokens", step_table), ("sinkhorn", transport_line), ("attention_rows", rows_line)]),
+            "cross": titled("Side by side", [("shootout_cross_tokenizer", cross_tables)]),
+        },
     }
 
 
 def marks(name: str) -> tuple[str, str]:
     """The lines around a marked part."""
     return f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+
+
+def titled(title: str, parts: list[tuple[str, Callable[[Any], str]]]) -> str:
+    """A heading, and under it what is made of each results file that is there; nothing if none is."""
+    made = [make(found) for name, make in parts if (found := read(name)) is not None]
+    return "\n\n".join([f"## {title}", *made]) if made else ""
 
 
 def shootout_part() -> str:

@@ -14,7 +14,6 @@ has it. JSON: {method: {"ms", "mean_mb", "peak_mb", "std_mb", ...}} in fp32, wit
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import json
 import logging
@@ -23,33 +22,43 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from benchmarks.memory import Peak, own_megabytes
+from benchmarks.memory import Peak
 from benchmarks.sentence_level import MARKS, cost_table
+from benchmarks.stopwatch import Timed, megabytes_of, now, settled_megabytes
 from benchmarks.texts import sample_texts
-from distilvec.data.batches import Batches
-from distilvec.data.tokens import TokenStore
+from distilvec import recipe as recipes
+from distilvec.batch import Wants
 from distilvec.device import fast_bf16, pick_device
-from distilvec.objective import Sizes, Terms, build_objective
-from distilvec.run import Run, build_token_store
-from distilvec.schema import CorpusSection, MethodSection, Recipe, SourceSection, StudentSection, TeacherSection, TrainSection
+from distilvec.errors import DistilvecError
+from distilvec.objective import Objective, TaskFacts
+from distilvec.run import Run
+from distilvec.run_teacher import teacher_tokens
 from distilvec.students.encoder import Encoder
-from distilvec.train.data import CachedTeacher, TrainingData
+from distilvec.students.head import TaskHead, save_head
+from distilvec.teachers.live import LiveTeacher
+from distilvec.teachers.local import LocalTeacher, resolve_model
+from distilvec.train.data import TrainingData
 from distilvec.train.loop import Loop
-from distilvec.train.update import Gradients, SharpnessAware, Update
+from distilvec.train.update import SharpnessAware
 
-TASK = str(Path(__file__).parent / "task_loss.py")
 ASAM = {"name": "asam", "rho": 0.05}
-SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {"talas": ("talas", ASAM), "talas_plain": ("talas", {}), "task": (TASK, {})}
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {  # the method and what is changed in its recipe
+    "talas": ("talas", {"train.update": ASAM}),
+    "talas_plain": ("talas", {}),
+    "ira": ("emo", {"method.weights": {"otis": 0}}),
+    "otis": ("emo", {"method.weights": {"ira": 0}}),
+    "emo_live": ("emo", {"teacher.live": True}),
+}
 WARM = 2  # steps at the beginning of a round that do not count: the optimiser makes its state in the first
-SOURCES = 3
+LABELS = 3
 
 
 def main() -> None:
@@ -84,9 +93,9 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     asked = [name.strip() for name in arguments.methods.split(",")]
     names = list(dict.fromkeys(each for name in asked for each in (["talas_plain", "talas"] if name == "talas" else [name])))
     origin = write_texts(folder, arguments)
+    save_teacher(folder / "teacher")
     bench = Bench(folder, arguments)
-    bench.run.fill()
-    bench.run.student().save_pretrained(str(folder / "student"))
+    bench.run("redact").student().save_pretrained(str(folder / "student"))
     chosen = arguments.precision or ["fp32", *(["bf16"] if fast_bf16(bench.device) else [])]
     machine = f"{bench.device}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
     report: dict[str, Any] = {}
@@ -102,84 +111,122 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_texts(folder: Path, arguments: argparse.Namespace) -> str:
-    """The texts as files of several sources, so that a task has labels; gives a word on where they come from."""
+    """The texts as a file, and as a labelled task (which third of them is a text from?); a word on where they come from."""
     texts, origin = sample_texts(arguments.texts + arguments.batch, arguments.data)
-    for source in range(SOURCES):
-        (folder / f"texts{source}.txt").write_text("\n".join(texts[source::SOURCES]), encoding="utf-8")
+    (folder / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    rows = [{"split": "train", "text": text, "label": n % LABELS} for n, text in enumerate(texts)]
+    rows += [{**row, "split": "test"} for row in rows[:LABELS]]
+    (folder / "task.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return origin
 
 
+def save_teacher(folder: Path) -> None:
+    """all-MiniLM-L6-v2 with a random head for the task, as one that was fine-tuned has."""
+    model = SentenceTransformer(resolve_model("all-MiniLM-L6-v2"), device="cpu")
+    model.save_pretrained(str(folder))
+    facts = TaskFacts("classification", LABELS)
+    save_head(folder, TaskHead(model.get_embedding_dimension() or 0, facts), [str(label) for label in range(LABELS)])
+
+
 class Bench:
-    """The methods' common ground: one corpus, its tokens and vectors, one student."""
+    """The methods' common ground: the same texts, teacher and student; with labels for the methods that train on such."""
 
     def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
         self.folder, self.arguments, self.device = folder, arguments, pick_device(arguments.device)
-        corpus = CorpusSection(sources=[SourceSection(path=folder / f"texts{n}.txt") for n in range(SOURCES)], holdout_batches=1)
-        recipe = Recipe(
-            name="step_cost",
-            teacher=TeacherSection(model="all-MiniLM-L6-v2"),
-            student=StudentSection(model="teacher", layers=arguments.layers, max_length=arguments.length),
-            corpus=corpus,
-            method=MethodSection(name="redact"),
-            train=TrainSection(device=self.device, batch_size=arguments.batch),  # type: ignore[arg-type]
-        )
-        self.run = Run(recipe, folder / "run")
-        self.tokens: TokenStore | None = None
+        self.runs: dict[str, Run] = {}
+        self.prepared: dict[str, TrainingData] = {}
         self.rounds = 0
+
+    def run(self, name: str) -> Run:
+        """What a method trains from: examples of the task where it knows labels, else the texts alone."""
+        if name not in self.runs:
+            method, changes = SETTINGS.get(name, (name, {}))
+            labels = {"task": {"type": "classification", "path": str(self.folder / "task.jsonl")}}
+            texts = {"corpus": {"sources": [{"path": str(self.folder / "texts.txt")}], "holdout_batches": 1}}
+            tree = {
+                "name": "step_cost",
+                "teacher": {"model": str(self.folder / "teacher")},
+                "student": {"model": "teacher", "layers": self.arguments.layers, "max_length": self.arguments.length},
+                "method": {"name": method},
+                "train": {"device": self.device, "batch_size": self.arguments.batch, "schedule": {"name": "constant"}, "epochs": 1},
+            }
+            for key, value in changes.items():
+                recipes.set_key(tree, key, value)
+            run = Run(recipes.validate({**tree, **labels}), self.folder / name)
+            try:
+                run.objective(Encoder(run.student()))
+            except DistilvecError as error:
+                if "does not train on labels" not in str(error):
+                    raise
+                run = Run(recipes.validate({**tree, **texts}), self.folder / name)
+            self.runs[name] = run
+        return self.runs[name]
+
+    def data(self, name: str, model: SentenceTransformer, number: int) -> tuple[Objective, TrainingData]:
+        """A method's objective, and the texts of a round with all that it needs of the teacher, which is out of memory then."""
+        run = self.run(name)
+        objective = run.objective(Encoder(model))
+        if name not in self.prepared:
+            self.prepared[name] = run.data(model, objective)
+            if not run.live:
+                run.__dict__.pop("teacher", None)
+        data = self.prepared[name]
+        rows = np.arange(len(data.corpus)) if data.examples is None else data.examples.rows[:, 0]
+        places = {text: place for place, text in enumerate(data.corpus.texts(rows))}
+        return objective, replace(data, train_rows=np.sort([places[text] for text in self.texts(number)]))
+
+    def texts(self, number: int) -> list[str]:
+        """The texts of a round."""
+        known = sorted({text.strip() for text in (self.folder / "texts.txt").read_text(encoding="utf-8").split("\n")})
+        wanted = (self.arguments.steps + WARM) * self.arguments.batch
+        if wanted > len(known):
+            raise SystemExit(
+                f"--steps {self.arguments.steps} of --batch {self.arguments.batch} need {wanted} texts; found {len(known)}. Raise --texts."
+            )
+        return [known[place] for place in np.random.default_rng(number).choice(len(known), wanted, replace=False)]
 
     def times(self, names: list[str], precision: str) -> dict[str, dict[str, Any]]:
         """Milliseconds a step by method, and by round."""
         student = SentenceTransformer(str(self.folder / "student"), device="cpu")
         rounds: dict[str, list[float]] = {name: [] for name in names}
         shares: dict[str, list[float]] = {name: [] for name in names}
+        forwards: dict[str, list[float]] = {name: [] for name in names}
         for number in range(self.arguments.rounds):
-            rows = self.rows(number)
             for name in np.random.default_rng(number).permutation(names).tolist():
-                loop = self.loop(name, student, precision, rows)
+                loop = self.loop(name, student, precision, number)
                 loop.run()
                 rounds[name].append(1000 * statistics.mean(loop.seconds[WARM:]))
                 if isinstance(loop.watch.update, SharpnessAware):
                     shares[name].append(sum(loop.watch.seconds[WARM:]) / sum(loop.seconds[WARM:]))
+                if self.run(name).live:
+                    forwards[name].append(1000 * self.forward_seconds(name, loop))
                 loop.optimizer.zero_grad(set_to_none=True)
                 del loop
                 gc.collect()
         found: dict[str, dict[str, Any]] = {name: {"ms": statistics.median(values), "rounds": values} for name, values in rounds.items()}
-        for name, values in shares.items():
-            if values:
-                found[name]["weight_passes"] = statistics.median(values)
+        for what, lists in (("weight_passes", shares), ("teacher_ms", forwards)):
+            for name, values in lists.items():
+                if values:
+                    found[name][what] = statistics.median(values)
         return found
 
-    def rows(self, number: int) -> np.ndarray:
-        """The texts of a round."""
-        train = self.run.corpus.train_rows
-        wanted = (self.arguments.steps + WARM) * self.arguments.batch
-        if wanted > len(train):
-            raise SystemExit(
-                f"--steps {self.arguments.steps} of --batch {self.arguments.batch} need {wanted} texts; found {len(train)}. Raise --texts."
-            )
-        return np.sort(np.random.default_rng(number).choice(train, wanted, replace=False))
+    def forward_seconds(self, name: str, loop: Loop) -> float:
+        """What one forward pass of the live teacher for its vectors alone takes a step."""
+        run = self.run(name)
+        teacher = LiveTeacher(cast(LocalTeacher, run.teacher), teacher_tokens(run), Wants(embedding=True))
+        groups = loop._batches(0)
+        batches = [loop.data.batch(groups[place]).to(loop.device) for place in range(len(groups))]
+        began = now(self.device)
+        for batch in batches:
+            teacher.signals(batch)
+        return (now(self.device) - began) / len(batches)
 
-    def loop(self, name: str, student: SentenceTransformer, precision: str, rows: np.ndarray) -> Timed:
-        """The training loop of a method over these texts, once."""
+    def loop(self, name: str, student: SentenceTransformer, precision: str, number: int) -> Timed:
+        """The training loop of a method over the texts of a round, once."""
         self.rounds += 1
-        method, update = SETTINGS.get(name, (name, {}))
-        encoder, facts, corpus = Encoder(student), self.run.facts, self.run.corpus
-        width = student.get_embedding_dimension()
-        objective = build_objective(method, {}, {}, Sizes(encoder.hidden_width, encoder.layers, facts.width, embedding_width=width))
-        teacher = CachedTeacher(self.run.cache, corpus.keys, objective.teacher_wants)
-        self.tokens = self.tokens or build_token_store(self.run.root, corpus, student)
-        data = TrainingData(corpus, self.tokens, teacher, rows, corpus.holdout_rows)
-        section = TrainSection.model_validate(
-            {
-                "epochs": 1,
-                "batch_size": self.arguments.batch,
-                "schedule": {"name": "constant"},
-                "precision": precision,
-                "device": self.device,
-                "update": update,
-            }
-        )
-        return Timed(encoder, objective, data, section, self.folder / f"{os.getpid()}-{self.rounds}", "benchmark")
+        objective, data = self.data(name, student, number)
+        section = self.run(name).recipe.train.model_copy(update={"precision": precision})
+        return Timed(Encoder(student), objective, data, section, self.folder / f"{os.getpid()}-{self.rounds}", "benchmark")
 
     def memory_apart(self, name: str, precision: str) -> dict[str, float]:
         """A method's memory, measured in a process of its own."""
@@ -195,64 +242,16 @@ class Bench:
 
     def memory(self, name: str, precision: str) -> dict[str, float]:
         """Mean, peak and deviation in MB while this process trains with the method, less what it held without a student."""
-        rows = self.rows(0)
-        self.run.facts, self.run.cache  # noqa: B018 (they load the teacher, which goes before anything is measured)
-        self.run.__dict__.pop("teacher")
+        objective, data = self.data(name, SentenceTransformer(str(self.folder / "student"), device="cpu"), 0)
+        del objective, data
         before = settled_megabytes(self.device)
-        loop = self.loop(name, SentenceTransformer(str(self.folder / "student"), device="cpu"), precision, rows)
+        loop = self.loop(name, SentenceTransformer(str(self.folder / "student"), device="cpu"), precision, 0)
         settled_megabytes(self.device)
         with Peak(0.005, megabytes_of(self.device)) as watched:
             loop.run()
         peak = torch.cuda.max_memory_allocated() / 2**20 if self.device == "cuda" else watched.megabytes
         mean, deviation = statistics.mean(watched.samples), statistics.pstdev(watched.samples)
         return {"mean_mb": round(mean - before, 1), "peak_mb": round(peak - before, 1), "std_mb": round(deviation, 1)}
-
-
-class Stopwatch:
-    """An update rule that notes what it spends, step by step, beside the passes and the optimiser: on moving weights there and back."""
-
-    def __init__(self, update: Update, device: str) -> None:
-        self.update, self.device, self.seconds, self.elsewhere = update, device, list[float](), 0.0
-        if isinstance(update, SharpnessAware):
-            update.plain.descend = self.apart(update.plain.descend)  # type: ignore[method-assign]
-
-    def step(self, gradients: Gradients, number: int) -> Terms:
-        """The rule's own step."""
-        self.elsewhere, began = 0.0, now(self.device)
-        terms = self.update.step(self.apart(gradients), number)
-        self.seconds.append(now(self.device) - began - self.elsewhere)
-        return terms
-
-    def apart(self, work: Any) -> Any:
-        """The same function, its time counted as spent elsewhere."""
-
-        def timed(*values: Any, **named: Any) -> Any:
-            began = now(self.device)
-            result = work(*values, **named)
-            self.elsewhere += now(self.device) - began
-            return result
-
-        return timed
-
-
-class Timed(Loop):
-    """The loop with a clock around every step; nothing is validated or saved."""
-
-    def __init__(self, *values: Any) -> None:
-        super().__init__(*values)
-        self.seconds: list[float] = []
-        self.update = self.watch = Stopwatch(self.update, self.device.type)
-
-    def _step(self, batches: Batches, index: int) -> None:
-        began = now(self.device.type)
-        super()._step(batches, index)
-        self.seconds.append(now(self.device.type) - began)
-
-    def _validate(self) -> None:
-        """Nothing."""
-
-    def _checkpoint(self) -> None:
-        """Nothing."""
 
 
 def add_ratios(found: dict[str, dict[str, Any]]) -> None:
@@ -263,29 +262,6 @@ def add_ratios(found: dict[str, dict[str, Any]]) -> None:
                 pairs = zip(found[name]["rounds"], found[other]["rounds"], strict=True)
                 ratio = statistics.median(a / b for a, b in pairs) if what == "time" else found[name]["peak_mb"] / found[other]["peak_mb"]
                 found[name].setdefault(f"{what}_ratio", {})[other] = round(ratio, 3)
-
-
-def now(device: str) -> float:
-    """The time, when the device has done what it was told."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def megabytes_of(device: str) -> Any:
-    """What tells the memory in use: torch's own on CUDA, else the process's."""
-    return (lambda: torch.cuda.memory_allocated() / 2**20) if device == "cuda" else own_megabytes
-
-
-def settled_megabytes(device: str) -> float:
-    """Memory in use when everything that can be freed is handed back."""
-    gc.collect()
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        ctypes.CDLL(None).malloc_trim(0)
-    used: float = megabytes_of(device)()
-    return used
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ from benchmarks.texts import sample_texts
 from distilvec.data.corpus import Corpus
 from distilvec.device import fast_bf16
 from distilvec.objective import Sizes, build_objective
-from distilvec.run import Run, build_token_store
+from distilvec.run import Run
+from distilvec.run_data import build_token_store
 from distilvec.schema import (
     CorpusSection,
     MethodSection,

@@ -16,6 +16,7 @@ from distilvec.errors import DistilvecError
 from distilvec.plan import make_plan
 from distilvec.report.page_tables import stages_table
 from distilvec.run import Run
+from distilvec.run_report import kept_students
 from distilvec.students.encoder import Encoder
 from distilvec.sweep import expand
 from distilvec.train.loop import Loop
@@ -148,7 +149,7 @@ def test_finished_stages_are_not_trained_again_and_restart_clears_them(staged, t
 
 def test_the_fingerprint_covers_what_changes_the_weights_and_nothing_else(staged, tmp_path):
     def mark(**changes):
-        return Run(staged(**changes), tmp_path / "run")._train_fingerprint()
+        return Run(staged(**changes), tmp_path / "run").train_fingerprint()
 
     logged, longer, single = (copy.deepcopy(STAGES) for _ in range(3))
     logged[0]["set"]["train.logging_steps"] = 1
@@ -192,7 +193,7 @@ def test_the_objectives_parameters_go_on_where_the_method_is_the_same(staged, tm
 def test_students_are_kept_in_the_last_stage_only(staged, tmp_path):
     run = Run(staged(train__keep_students=2), tmp_path / "run")
     run.execute()
-    assert [kept.step for kept in run.kept_students()] == [11, 22]
+    assert [kept.step for kept in kept_students(run)] == [11, 22]
     assert len([line for line in read_metrics(tmp_path / "run" / "stages" / "head" / "metrics.jsonl") if "eval/distance" in line]) == 2
 
 

@@ -128,7 +128,7 @@ def evaluate(
         scores = score_columns(tasks, columns, Memo(), problems)[0] if tasks else {}
     else:
         from distilvec.evaluation.mteb_tasks import mteb_scores
-        from distilvec.run import cache_root
+        from distilvec.run_data import cache_root
 
         names = [name.strip() for name in mteb.split(",")] if mteb else None
         scores = mteb_scores(columns, names, benchmark, data, cache_root() / "mteb", problems)

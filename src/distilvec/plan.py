@@ -13,7 +13,8 @@ import torch
 
 from distilvec.batch import Encoded, TextBatch, Wants
 from distilvec.data.tokens import TokenStore
-from distilvec.run import Run, build_token_store
+from distilvec.run import Run
+from distilvec.run_data import build_token_store
 from distilvec.run_teacher import answering, token_source
 from distilvec.teachers.local import LocalTeacher
 from distilvec.teachers.precompute import count_missing

@@ -2,8 +2,10 @@
 
 root (cache.root)              shared by all runs
   corpora/<fingerprint>/       texts, keys, hold-out
-  tokens/<fingerprint>/        the student's tokens of a corpus
-  teachers/<name-fingerprint>/ teacher vectors
+  tasks/<fingerprint>/         the examples of a labelled task
+  tokens/<fingerprint>/        a student's, or a live teacher's, tokens of a corpus
+  alignments/<fingerprint>/    which of them go together
+  teachers/<name-fingerprint>/ teacher vectors and, where a method wants them, signals of tokens
 run folder
   recipe.yaml  metrics.jsonl  checkpoint/  student/ (best)  last/  students/step-N/ (kept)
   stages/<name>/               metrics.jsonl and checkpoint/ of the stages of training but the last
@@ -13,12 +15,8 @@ run folder
 from __future__ import annotations
 
 import gc
-import inspect
-import json
-import os
 import re
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -29,26 +27,24 @@ from accelerate import PartialState
 from sentence_transformers import SentenceTransformer
 
 from distilvec import recipe as recipes
-from distilvec import run_teacher
+from distilvec import run_data, run_teacher
 from distilvec.batch import Wants
 from distilvec.data.aligned import AlignmentStore
-from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
-from distilvec.data.docstrings import write_retrieval_task
-from distilvec.data.examples import Examples, build_examples, examples_fingerprint
-from distilvec.data.tokens import TokenStore, build_tokens, tokenizer_hash
+from distilvec.data.corpus import Corpus
+from distilvec.data.examples import Examples
+from distilvec.data.tokens import TokenStore
 from distilvec.device import processes
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.evaluate import Score, read_score
-from distilvec.evaluation.study import FORMAT, Kept, Study, write_json
-from distilvec.evaluation.suite import load_suite, suite_fingerprint, suite_texts
+from distilvec.evaluation.study import write_json
 from distilvec.evaluation.tasks import Problem, Task
 from distilvec.export.portable import save_student
 from distilvec.objective import Objective, build_objective, method_class
-from distilvec.progress import say
 from distilvec.report.card import Distillation, model_card
-from distilvec.report.record import best_distance, distillation_record
+from distilvec.report.record import best_distance
 from distilvec.report.write import write_report
-from distilvec.run_folder import claim_folder, kept_folders, train_fingerprint
+from distilvec.run_folder import claim_folder, training_fingerprint
+from distilvec.run_report import describe, study
 from distilvec.run_task import copy_head, head_writer, teacher_head, with_supervised
 from distilvec.schema import Recipe
 from distilvec.students.build import TeacherFacts, build_student
@@ -56,13 +52,12 @@ from distilvec.students.encoder import Encoder
 from distilvec.students.head import TaskHead
 from distilvec.students.lora import add_adapters, merged
 from distilvec.teachers.cache import TeacherCache
-from distilvec.teachers.local import LocalTeacher, load_teacher, wrap_model
+from distilvec.teachers.local import LocalTeacher, load_teacher
 from distilvec.teachers.manifest import Manifest
 from distilvec.teachers.token_fill import MOST_ROWS
 from distilvec.teachers.vectors import VectorsTeacher
 from distilvec.train.checkpoint import Progress, objective_file, save_objective
 from distilvec.train.data import Teacher, TrainingData
-from distilvec.train.metrics import read_metrics
 from distilvec.train.stages import Stage, check_parameters, errors_named, stage_progress, take_over, train_stage, training_stages
 
 
@@ -85,7 +80,7 @@ class Run:
     def __init__(self, recipe: Recipe, folder: Path, restart: bool = False) -> None:
         self.recipe, self.folder, self.restart = recipe, folder, restart
         transformers.utils.logging.disable_progress_bar()
-        self.root = (recipe.cache.root or cache_root()).expanduser()
+        self.root = (recipe.cache.root or run_data.cache_root()).expanduser()
 
     @cached_property
     def processes(self) -> PartialState:
@@ -113,22 +108,12 @@ class Run:
     @cached_property
     def tasks(self) -> list[Task]:
         """The evaluation suite; empty where the recipe names none."""
-        section = self.recipe.evaluation
-        if section.builtin:
-            folder = self.root / "suites" / section.builtin
-            write_retrieval_task(folder, seed=0)
-            return load_suite(folder / "suite.yaml")
-        return load_suite(section.suite) if section.suite else []
+        return run_data.suite(self)
 
     @cached_property
     def examples(self) -> Examples | None:
-        """The labelled examples of the recipe's task."""
-        if self.recipe.task is None:
-            return None
-        section, prompts = self.recipe.task, self.facts.prompts
-        examples = build_examples(section, prompts, self.root / "tasks" / examples_fingerprint(section, prompts))
-        say(examples.line)
-        return examples
+        """The labelled examples of the recipe's task; None where it names none."""
+        return run_data.examples(self)
 
     @cached_property
     def teacher_head(self) -> TaskHead | None:
@@ -138,15 +123,7 @@ class Run:
     @cached_property
     def corpus(self) -> Corpus:
         """The training texts, with no text of the evaluation suite among them."""
-        if self.examples is not None:
-            return self.examples.corpus
-        section, prompts, size = self.recipe.corpus, self.facts.prompts, self.recipe.train.batch_size
-        assert section is not None
-        excluded = list(suite_texts(self.tasks)) if section.exclude_evaluation else []
-        name = corpus_fingerprint(section, prompts, size, excluded_fingerprint(excluded))
-        corpus = build_corpus(section, prompts, size, self.root / "corpora" / name, excluded, _teller())
-        say(_corpus_line(corpus.report))
-        return corpus
+        return run_data.corpus(self)
 
     @cached_property
     def student_tokenizer(self) -> tuple[Any, int]:
@@ -200,7 +177,7 @@ class Run:
                 run_teacher.say_live(self)
             elif self.wants != Wants():
                 self.fill()
-            tokens = build_token_store(self.root, self.corpus, model)
+            tokens = run_data.build_token_store(self.root, self.corpus, model)
             assert self.wants.tokens is None or self.alignment is not None
         return self.training_data(tokens, run_teacher.answering(self, objective))
 
@@ -246,15 +223,15 @@ class Run:
         """
         with self.processes.main_process_first():
             if self.processes.is_main_process:
-                claim_folder(self.folder, self.recipe, self._train_fingerprint(), self.restart)
+                claim_folder(self.folder, self.recipe, self.train_fingerprint(), self.restart)
         state, distance = self.train()
         if not self.processes.is_main_process:
             return None
-        found = self.study().run() if self.tasks else {}
+        found = study(self).run() if self.tasks else {}
         if self.examples is not None:
-            found = with_supervised(self, found, self._train_fingerprint())
+            found = with_supervised(self, found, self.train_fingerprint())
         scores = {name: [read_score(score) for score in column] for name, column in found.get("scores", {}).items()}
-        record = self.describe(state, distance, scores)
+        record = describe(self, state, distance, scores)
         model = SentenceTransformer(str(self.folder / "student"), device="cpu")
         if "supervised" in found:
             record["supervised"] = found["supervised"]
@@ -272,7 +249,7 @@ class Run:
         for stage, objective in zip(self.stages, objectives, strict=True):
             check_parameters(stage, encoder, objective)
         data = self.data(encoder.model, objectives[0])
-        mark, state = self._train_fingerprint(), Progress()
+        mark, state = self.train_fingerprint(), Progress()
         if not self.live:
             self._release_teacher()
         for number, stage in enumerate(self.stages):
@@ -293,74 +270,15 @@ class Run:
         save_student(merged(encoder.model), self.folder / name, facts, card, beside=head)
         save_objective(objective_file(self.folder / name), objective)
 
-    def study(self) -> Study:
-        """The models side by side, with what an earlier, unfinished study of the same models has found out."""
-        section, prompts = self.recipe.evaluation, self.facts.prompts
-        settings = section.model_dump(mode="json", include={"columns", "every_classification", "draws", "speed_seconds"})
-        mark = recipes.fingerprint(self._train_fingerprint(), suite_fingerprint(self.tasks), FORMAT, settings)
-        path = self.folder / "report.json"
-        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if found.get("fingerprint") != mark:
-            created = datetime.now(UTC).isoformat(timespec="seconds")
-            found = {"format": FORMAT, "fingerprint": mark, "name": self.recipe.name, "created": created}
-        student = wrap_model(SentenceTransformer(str(self.folder / "student"), device="cpu"), "student", section.batch_tokens, prompts)
-        untrained = wrap_model(self.student(), "untrained", section.batch_tokens, prompts)
-        teacher = self.teacher if isinstance(self.teacher, LocalTeacher) else None
-        compatible = method_class(self.stages[-1].recipe.method.name).compatible
-        return Study(self.tasks, section, self.folder, student, untrained, teacher, self.kept_students(), found, compatible=compatible)
-
-    def kept_students(self) -> list[Kept]:
-        """The students kept along the way, with the held-out distance each had; none where the method has no such distance."""
-        lines = {line["step"]: line for line in read_metrics(self.folder / "metrics.jsonl") if "eval/distance" in line}
-        return [Kept(step, lines[step]["eval/distance"], folder) for step, folder in kept_folders(self.folder).items() if step in lines]
-
-    def describe(self, state: Progress, distance: dict[str, float], scores: dict[str, list[Score]]) -> Distillation:
-        """distillation.json: teacher, student, data, method, training, figures, versions."""
-        student = SentenceTransformer(str(self.folder / "student"), device="cpu")
-        objective = self.objective(Encoder(student))
-        mark = self._train_fingerprint()
-        stages = [*((stage, stage_progress(stage, mark)) for stage in self.stages[:-1]), (self.stages[-1], state)]
-        return distillation_record(stages, self.teacher, self.manifest.fingerprint, student, self.corpus, objective, distance, scores)
-
     # -- bookkeeping -------------------------------------------------------------------------------------------------
 
-    def _train_fingerprint(self) -> str:
+    def train_fingerprint(self) -> str:
         """Changes when anything that changes the trained weights does."""
         vectors = self.manifest.fingerprint + (" live" if self.live else "")
-        return train_fingerprint(self.recipe, self.stages, vectors, self.corpus.fingerprint)
+        return training_fingerprint(self.recipe, self.stages, vectors, self.corpus.fingerprint)
 
     def _release_teacher(self) -> None:
         """Free the teacher's memory; it is loaded again for evaluation."""
         assert self.facts and self.manifest
         self.__dict__.pop("teacher", None)
         gc.collect()
-
-
-def cache_root() -> Path:
-    """Where everything that runs share is kept: $DISTILVEC_CACHE, else ~/.cache/distilvec."""
-    return Path(os.environ.get("DISTILVEC_CACHE", Path.home() / ".cache" / "distilvec"))
-
-
-def build_token_store(root: Path, corpus: Corpus, model: SentenceTransformer) -> TokenStore:
-    """The student's tokens of the corpus, kept below `root` by content."""
-    tokenizer, length = model.tokenizer, model.max_seq_length
-    name = recipes.fingerprint(corpus.fingerprint, length, tokenizer_hash(tokenizer))
-    typed = "token_type_ids" in inspect.signature(model[0].auto_model.forward).parameters
-    return build_tokens(corpus, tokenizer, length, root / "tokens" / name, _teller(), typed)
-
-
-def _teller() -> Any:
-    """A progress callback for stages whose size is not known beforehand: a line every 200,000 rows."""
-    last: dict[str, int] = {}
-
-    def tell(stage: str, rows: int) -> None:
-        if rows // 200_000 > last.get(stage, 0):
-            last[stage] = rows // 200_000
-            say(f"{stage}: {rows:,} rows")
-
-    return tell
-
-
-def _corpus_line(report: dict[str, Any]) -> str:
-    dropped = ", ".join(f"{report[name]:,} {name.replace('_', ' ')}" for name in ("duplicates", "empty", "excluded") if report.get(name))
-    return f"corpus: {report['kept']:,} texts, {report['holdout']:,} held out" + (f"; dropped {dropped}" if dropped else "")

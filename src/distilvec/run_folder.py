@@ -40,7 +40,7 @@ def claim_folder(folder: Path, recipe: Recipe, wanted: str, restart: bool) -> No
     mark.write_text(wanted + "\n")
 
 
-def train_fingerprint(recipe: Recipe, stages: Sequence[Stage], vectors: str, corpus: str) -> str:
+def training_fingerprint(recipe: Recipe, stages: Sequence[Stage], vectors: str, corpus: str) -> str:
     """Changes when anything that changes the trained weights does; `vectors` and `corpus` are the data's own fingerprints."""
     sections: list[Any] = [recipe.student.model_dump(mode="json")]
     for stage in stages:

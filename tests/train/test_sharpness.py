@@ -17,6 +17,7 @@ from distilvec.errors import DistilvecError
 from distilvec.objective import method_names
 from distilvec.run import Run
 from distilvec.run_folder import kept_folders
+from distilvec.run_report import kept_students
 from distilvec.sharpness import Settings, measure_runs
 from distilvec.students.encoder import Encoder
 from distilvec.train.landscape import Landscape, Landscapes
@@ -190,7 +191,7 @@ def test_kept_students_have_the_objectives_parameters_beside_them(views_run):
     assert all((folder / f"{name}.objective.safetensors").exists() for name in names)
     assert not list((folder / "student").glob("objective*"))
     assert list(kept_folders(folder)) == steps == [7, 13, 20]
-    assert Run(recipe, folder).kept_students() == [], "its method has no distance, and so no robustness margin"
+    assert kept_students(Run(recipe, folder)) == [], "its method has no distance, and so no robustness margin"
 
 
 def test_the_landscape_is_one_fixed_function_of_the_trained_weights(views_run):

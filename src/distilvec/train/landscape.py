@@ -26,7 +26,8 @@ from distilvec.data.batches import epoch_batches
 from distilvec.device import keep_memory, pick_device
 from distilvec.errors import DistilvecError
 from distilvec.objective import total
-from distilvec.run import Run, build_token_store
+from distilvec.run import Run
+from distilvec.run_data import build_token_store
 from distilvec.run_folder import kept_folders
 from distilvec.run_teacher import UNLIMITED, answering, watched
 from distilvec.students.build import TeacherFacts

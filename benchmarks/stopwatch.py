@@ -1,0 +1,86 @@
+"""The training loop with a clock around its steps, and the memory in use."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import time
+from typing import Any
+
+import torch
+
+from benchmarks.memory import own_megabytes
+from distilvec.data.batches import Batches
+from distilvec.objective import Terms
+from distilvec.train.loop import Loop
+from distilvec.train.update import Gradients, SharpnessAware, Update
+
+
+class Stopwatch:
+    """An update rule that notes what it spends, step by step, beside the passes and the optimiser: on moving weights there and back."""
+
+    def __init__(self, update: Update, device: str) -> None:
+        self.update, self.device, self.seconds, self.elsewhere = update, device, list[float](), 0.0
+        if isinstance(update, SharpnessAware):
+            update.plain.descend = self.apart(update.plain.descend)  # type: ignore[method-assign]
+
+    def step(self, gradients: Gradients, number: int) -> Terms:
+        """The rule's own step."""
+        self.elsewhere, began = 0.0, now(self.device)
+        terms = self.update.step(self.apart(gradients), number)
+        self.seconds.append(now(self.device) - began - self.elsewhere)
+        return terms
+
+    def apart(self, work: Any) -> Any:
+        """The same function, its time counted as spent elsewhere."""
+
+        def timed(*values: Any, **named: Any) -> Any:
+            began = now(self.device)
+            result = work(*values, **named)
+            self.elsewhere += now(self.device) - began
+            return result
+
+        return timed
+
+
+class Timed(Loop):
+    """The loop with a clock around every step; nothing is validated or saved."""
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__(*values)
+        self.seconds: list[float] = []
+        self.update = self.watch = Stopwatch(self.update, self.device.type)
+
+    def _step(self, batches: Batches, index: int) -> None:
+        began = now(self.device.type)
+        super()._step(batches, index)
+        self.seconds.append(now(self.device.type) - began)
+
+    def _validate(self) -> None:
+        """Nothing."""
+
+    def _checkpoint(self) -> None:
+        """Nothing."""
+
+
+def now(device: str) -> float:
+    """The time, when the device has done what it was told."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def megabytes_of(device: str) -> Any:
+    """What tells the memory in use: torch's own on CUDA, else the process's."""
+    return (lambda: torch.cuda.memory_allocated() / 2**20) if device == "cuda" else own_megabytes
+
+
+def settled_megabytes(device: str) -> float:
+    """Memory in use when everything that can be freed is handed back."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        ctypes.CDLL(None).malloc_trim(0)
+    used: float = megabytes_of(device)()
+    return used

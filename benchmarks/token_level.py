@@ -1,0 +1,92 @@
+"""The tables of docs/token_level.md on alignment, the compressed cache and the cost of a step, from the JSON of their benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.sentence_level import precisions
+
+SECONDS = {"uld": 0.18, "dskd": 0.31, "mined": 0.67, "multilevel_ot": 0.72, "ira": 0.41, "otis": 0.56, "emo": 0.97}  # EMO, table 10
+SIZES = {
+    "english_text": "english_text, at most 256 tokens, int8",
+    "english_text_float16": "the same, float16",
+    "exactly_256_tokens": "texts of exactly 256 tokens, int8",
+}
+
+
+def alignment_tables(found: Mapping[str, Any]) -> str:
+    """How many tokens are mapped, as EMO's table 6, and how fast."""
+    rates = ["| texts | kind | teacher, % | student, % | without special tokens |", "|---|---|---:|---:|---:|"]
+    for name, part in found["rates"].items():
+        for kind in ("offsets", "mined", "strict"):
+            own = part[kind]
+            ordinary = f"{own['teacher_rate_ordinary']:.1f} / {own['student_rate_ordinary']:.1f}"
+            rates.append(f"| {name} | {kind} | {own['teacher_rate']:.1f} | {own['student_rate']:.1f} | {ordinary} |")
+    speed = ["| kind | texts a second, encodings there | with both tokenisers |", "|---|---:|---:|"]
+    for kind, part in found["kinds"].items():
+        speed.append(f"| {kind} | {part['aligned']:,} | {part['with_tokenising']:,} |")
+    facts = (
+        f"{found['count']:,} texts of {found['characters_a_text']:.0f} characters on average ({found['texts']}), "
+        f"{found['machine']}; aligned, written and ready to train from: {found['corpus']['sentences']:,} a second. Mark: {found['mark']:,}."
+    )
+    return "\n\n".join(["\n".join(rates), facts, "\n".join(speed)])
+
+
+def cache_tables(found: Mapping[str, Any]) -> str:
+    """Bytes a text, and how far losses and gradients are from the live teacher's."""
+    size = [
+        "| texts | tokens a text | bytes a text | of these hidden states | Gram matrices | times below 768 KB |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for key, title in SIZES.items():
+        part = found["sizes"][key]
+        cells = [f"{part['mean_tokens']:.0f}", f"{part['bytes_per_text']:,.0f}", f"{part['by_signal']['hidden']:,.0f}"]
+        size.append(f"| {title} | " + " | ".join([*cells, f"{part['by_signal']['grams']:,.0f}", f"{part['times_smaller']:.1f}"]) + " |")
+    close = ["| hidden states | term | loss | gradient |", "|---|---|---:|---:|"]
+    for kind in ("int8", "float16"):
+        for term in ("ira", "otis", "total"):
+            errors = [f"{found['fidelity'][kind][term][what]['largest']:.1e}" for what in ("loss_error", "gradient_error")]
+            close.append(f"| {kind} | {term} | " + " | ".join(errors) + " |")
+    return "\n\n".join(["\n".join(size), "\n".join(close)])
+
+
+def step_table(report: Mapping[str, Any]) -> str:
+    """Time of a step by method, beside the paper's table 10; both also as multiples of ULD's step."""
+    lines = ["| method | precision | ms a step | of ULD's | the paper, s a batch | of ULD's |", "|---|---|---:|---:|---:|---:|"]
+    for name, entry in report.items():
+        for precision, part in precisions(entry).items():
+            uld = precisions(report["uld"])[precision]["ms"]
+            paper = [f"{SECONDS[name]:.2f}", f"{SECONDS[name] / SECONDS['uld']:.1f}"] if name in SECONDS else ["", ""]
+            lines.append(f"| {name} | {precision} | {part['ms']:.0f} | {part['ms'] / uld:.2f} | {paper[0]} | {paper[1]} |")
+    notes = []
+    for precision, part in precisions(report["emo"]).items():
+        notes.append(f"- `emo` over `task`, {precision}: {part['time_ratio']['task']:.2f} (mark: 1.35)")
+        live, task = precisions(report["emo_live"])[precision], precisions(report["task"])[precision]
+        most = 1.35 * task["ms"] + live["teacher_ms"]
+        notes.append(
+            f"- `emo_live`, {precision}: {live['ms']:.0f} ms; 1.35 steps of `task` and a forward pass of the teacher: {most:.0f} ms"
+        )
+    return "\n".join(lines) + "\n\n" + "\n".join(notes)
+
+
+def transport_line(found: Mapping[str, Any]) -> str:
+    """Batched Sinkhorn beside POT called text by text."""
+    parts = [
+        f"{found[key]['ratio']:.1f} times as fast {words}"
+        for key, words in (("tolerance", "to a marginal error of 1e-6"), ("fixed", "for 100 iterations"))
+    ]
+    most = max(found[key]["largest_difference"] for key in ("tolerance", "fixed"))
+    return (
+        f"Sinkhorn, {found['problems']}: {' and '.join(parts)} as POT called text by text (mark: 8); values differ by at most {most:.0e}."
+    )
+
+
+def rows_line(found: Mapping[str, Any]) -> str:
+    """What attention rows add to a forward pass."""
+    parts = [
+        f"{found[length][kind]['rows']:.3f} at {length} tokens ({kind})" for length in ("25", "128") for kind in ("inference", "training")
+    ]
+    return (
+        f"A forward pass that gives the attention rows of two layers, over one that gives none: {', '.join(parts)} (mark: {found['mark']})."
+    )

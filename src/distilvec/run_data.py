@@ -1,0 +1,85 @@
+"""The data of a run: the texts (a corpus, or a task's examples), the suite it is scored on, the student's tokens."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentence_transformers import SentenceTransformer
+
+from distilvec import recipe as recipes
+from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
+from distilvec.data.docstrings import write_retrieval_task
+from distilvec.data.examples import Examples, build_examples, examples_fingerprint
+from distilvec.data.tokens import TokenStore, build_tokens, tokenizer_hash
+from distilvec.evaluation.suite import load_suite, suite_texts
+from distilvec.evaluation.tasks import Task
+from distilvec.progress import say
+
+if TYPE_CHECKING:
+    from distilvec.run import Run
+
+
+def suite(run: Run) -> list[Task]:
+    """The evaluation suite; empty where the recipe names none."""
+    section = run.recipe.evaluation
+    if section.builtin:
+        folder = run.root / "suites" / section.builtin
+        write_retrieval_task(folder, seed=0)
+        return load_suite(folder / "suite.yaml")
+    return load_suite(section.suite) if section.suite else []
+
+
+def examples(run: Run) -> Examples | None:
+    """The labelled examples of the recipe's task; None where it names none."""
+    if run.recipe.task is None:
+        return None
+    section, prompts = run.recipe.task, run.facts.prompts
+    found = build_examples(section, prompts, run.root / "tasks" / examples_fingerprint(section, prompts))
+    say(found.line)
+    return found
+
+
+def corpus(run: Run) -> Corpus:
+    """The training texts, with no text of the evaluation suite among them."""
+    if run.examples is not None:
+        return run.examples.corpus
+    section, prompts, size = run.recipe.corpus, run.facts.prompts, run.recipe.train.batch_size
+    assert section is not None
+    excluded = list(suite_texts(run.tasks)) if section.exclude_evaluation else []
+    name = corpus_fingerprint(section, prompts, size, excluded_fingerprint(excluded))
+    found = build_corpus(section, prompts, size, run.root / "corpora" / name, excluded, teller())
+    say(_corpus_line(found.report))
+    return found
+
+
+def cache_root() -> Path:
+    """Where everything that runs share is kept: $DISTILVEC_CACHE, else ~/.cache/distilvec."""
+    return Path(os.environ.get("DISTILVEC_CACHE", Path.home() / ".cache" / "distilvec"))
+
+
+def build_token_store(root: Path, corpus: Corpus, model: SentenceTransformer) -> TokenStore:
+    """The student's tokens of the corpus, kept below `root` by content."""
+    tokenizer, length = model.tokenizer, model.max_seq_length
+    name = recipes.fingerprint(corpus.fingerprint, length, tokenizer_hash(tokenizer))
+    typed = "token_type_ids" in inspect.signature(model[0].auto_model.forward).parameters
+    return build_tokens(corpus, tokenizer, length, root / "tokens" / name, teller(), typed)
+
+
+def teller() -> Any:
+    """A progress callback for stages whose size is not known beforehand: a line every 200,000 rows."""
+    last: dict[str, int] = {}
+
+    def tell(stage: str, rows: int) -> None:
+        if rows // 200_000 > last.get(stage, 0):
+            last[stage] = rows // 200_000
+            say(f"{stage}: {rows:,} rows")
+
+    return tell
+
+
+def _corpus_line(report: dict[str, Any]) -> str:
+    dropped = ", ".join(f"{report[name]:,} {name.replace('_', ' ')}" for name in ("duplicates", "empty", "excluded") if report.get(name))
+    return f"corpus: {report['kept']:,} texts, {report['holdout']:,} held out" + (f"; dropped {dropped}" if dropped else "")

@@ -1,0 +1,58 @@
+"""What a run reports when it is trained: its models side by side, the students kept along the way, distillation.json."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from sentence_transformers import SentenceTransformer
+
+from distilvec import recipe as recipes
+from distilvec.evaluation.evaluate import Score
+from distilvec.evaluation.study import FORMAT, Kept, Study
+from distilvec.evaluation.suite import suite_fingerprint
+from distilvec.objective import method_class
+from distilvec.report.card import Distillation
+from distilvec.report.record import distillation_record
+from distilvec.run_folder import kept_folders
+from distilvec.students.encoder import Encoder
+from distilvec.teachers.local import LocalTeacher, wrap_model
+from distilvec.train.checkpoint import Progress
+from distilvec.train.metrics import read_metrics
+from distilvec.train.stages import stage_progress
+
+if TYPE_CHECKING:
+    from distilvec.run import Run
+
+
+def study(run: Run) -> Study:
+    """The models side by side, with what an earlier, unfinished study of the same models has found out."""
+    section, prompts = run.recipe.evaluation, run.facts.prompts
+    settings = section.model_dump(mode="json", include={"columns", "every_classification", "draws", "speed_seconds"})
+    mark = recipes.fingerprint(run.train_fingerprint(), suite_fingerprint(run.tasks), FORMAT, settings)
+    path = run.folder / "report.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if found.get("fingerprint") != mark:
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        found = {"format": FORMAT, "fingerprint": mark, "name": run.recipe.name, "created": created}
+    student = wrap_model(SentenceTransformer(str(run.folder / "student"), device="cpu"), "student", section.batch_tokens, prompts)
+    untrained = wrap_model(run.student(), "untrained", section.batch_tokens, prompts)
+    teacher = run.teacher if isinstance(run.teacher, LocalTeacher) else None
+    compatible = method_class(run.stages[-1].recipe.method.name).compatible
+    return Study(run.tasks, section, run.folder, student, untrained, teacher, kept_students(run), found, compatible=compatible)
+
+
+def kept_students(run: Run) -> list[Kept]:
+    """The students kept along the way, with the held-out distance each had; none where the method has no such distance."""
+    lines = {line["step"]: line for line in read_metrics(run.folder / "metrics.jsonl") if "eval/distance" in line}
+    return [Kept(step, lines[step]["eval/distance"], folder) for step, folder in kept_folders(run.folder).items() if step in lines]
+
+
+def describe(run: Run, state: Progress, distance: dict[str, float], scores: dict[str, list[Score]]) -> Distillation:
+    """distillation.json: teacher, student, data, method, training, figures, versions."""
+    student = SentenceTransformer(str(run.folder / "student"), device="cpu")
+    objective = run.objective(Encoder(student))
+    mark = run.train_fingerprint()
+    stages = [*((stage, stage_progress(stage, mark)) for stage in run.stages[:-1]), (run.stages[-1], state)]
+    return distillation_record(stages, run.teacher, run.manifest.fingerprint, student, run.corpus, objective, distance, scores)

@@ -34,16 +34,8 @@ from distilvec.device import fast_bf16
 from distilvec.objective import Sizes, build_objective
 from distilvec.run import Run
 from distilvec.run_data import build_token_store
-from distilvec.schema import (
-    CorpusSection,
-    MethodSection,
-    Recipe,
-    ScheduleSection,
-    SourceSection,
-    StudentSection,
-    TeacherSection,
-    TrainSection,
-)
+from distilvec.schema import CorpusSection, MethodSection, Recipe, SourceSection, StudentSection, TeacherSection
+from distilvec.schema_train import ScheduleSection, TrainSection
 from distilvec.students.encoder import Encoder
 from distilvec.train.data import CachedTeacher, TrainingData
 from distilvec.train.loop import Loop

@@ -19,7 +19,9 @@ import yaml
 from pydantic import ValidationError
 
 from distilvec.errors import DistilvecError, nearest
-from distilvec.schema import MethodSection, Recipe, Section, StageSection, TrainSection
+from distilvec.schema import MethodSection, Recipe
+from distilvec.schema_train import StageSection, TrainSection
+from distilvec.section import Section
 
 
 def load(path: Path, variant: str | None = None, overrides: list[str] | None = None) -> Recipe:

@@ -14,7 +14,7 @@ from torch import nn
 from distilvec.batch import Wants
 from distilvec.errors import DistilvecError
 from distilvec.objective import Objective
-from distilvec.schema import UpdateSection
+from distilvec.schema_train import UpdateSection
 from distilvec.train.passes import Passes
 from distilvec.train.update import Plain, SharpnessAware, build_update, source_balance
 

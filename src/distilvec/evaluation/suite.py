@@ -22,7 +22,8 @@ from pydantic import Field, ValidationError
 from distilvec.errors import DistilvecError, nearest
 from distilvec.evaluation.load import TableOptions, Titles, load_classification, load_pairs, load_retrieval, load_sts
 from distilvec.evaluation.tasks import Problem, RetrievalTask, Task, task_texts
-from distilvec.schema import Role, Section
+from distilvec.schema import Role
+from distilvec.section import Section
 
 RESERVED = "average"
 

@@ -22,7 +22,7 @@ from distilvec.device import fast_bf16, keep_memory, pick_device, processes, war
 from distilvec.errors import DistilvecError
 from distilvec.objective import Objective, Terms
 from distilvec.progress import Advance, progress, say
-from distilvec.schema import TrainSection
+from distilvec.schema_train import TrainSection
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import Progress, checkpoint_file, load_checkpoint, save_checkpoint
 from distilvec.train.collapse import CollapseWatch, Sight, take_sight

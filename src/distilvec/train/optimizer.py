@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError, nearest
-from distilvec.schema import TrainSection
+from distilvec.schema_train import TrainSection
 
 
 def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.AdamW:

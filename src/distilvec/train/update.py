@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from distilvec.objective import Terms
-from distilvec.schema import UpdateSection
+from distilvec.schema_train import UpdateSection
 
 Weigh = Callable[[Float[Tensor, " rows"], Int[Tensor, " rows"]], Float[Tensor, " rows"]]
 

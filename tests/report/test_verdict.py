@@ -117,3 +117,11 @@ def test_speed_in_words(ratio, expected):
 
 def test_a_larger_student_is_not_called_smaller():
     assert make_verdict({}, None, None, {"teacher": {"parameters": 10}, "student": {"parameters": 15}})["text"] == "1.5 times larger"
+
+
+def test_a_labelled_task_comes_first():
+    supervised = {"task": "intents", "type": "classification", "scores": {"student": {"accuracy": 0.71}, "teacher": {"accuracy": 0.9}}}
+    assert make_verdict({}, None, None, {"supervised": supervised})["text"] == "accuracy 71.0 on intents (the teacher 90.0)"
+    alone = {"task": "pairs", "type": "sts", "scores": {"student": {"spearman": 0.5, "pearson": 0.4}}}
+    assert make_verdict({}, None, None, {"supervised": alone})["text"] == "spearman 50.0 on pairs"
+    assert make_verdict({}, None, None, {"supervised": {**alone, "scores": {"student": {"spearman": None}}}})["text"] == "not evaluated"

@@ -22,6 +22,10 @@ queries = student.encode_query(["a text to search for"])
 documents = student.encode_document(["a text", "another one"])
 print(student.similarity(queries, documents))
 """
+PREDICTING = """from distilvec.students.head import predict
+
+print(predict("student", texts))  # labels or scores; pairs of texts are tuples
+"""
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,8 @@ def report_sections(report: Part, figures: Figures) -> list[Section]:
     found = [
         Section("failures", "What failed", _failures(report.get("failures") or ())),
         Section("warnings", "Noticed in training", _warnings(report.get("warnings") or ())),
-        Section("use", "Use the student", _use(record)),
         Section("task", "The task", tables_of(page_tables.task_table(report.get("supervised") or {}))),
+        Section("use", "Use the student", _use(record)),
         Section("scores", "Scores", _scores(report, shown["scores"])),
         Section("domains", "In and out of domain", tables_of(page_tables.domain_table(report.get("averages") or {}))),
         Section("rankings", "Search results side by side", _rankings(report.get("agreement") or {})),
@@ -118,7 +122,8 @@ def _warnings(warnings: Sequence[Part]) -> list[Block]:
 def _use(record: Part) -> list[Block]:
     if not record.get("student"):
         return []
-    blocks = [Block("code", LOADING, "snippet")]
+    labelled = [Block("code", PREDICTING)] if record.get("supervised") else []
+    blocks = [*labelled, Block("code", LOADING, "snippet")]
     teacher = (record.get("teacher") or {}).get("name")
     if record.get("teacher_compatible"):
         text = f"Its vectors lie where those of {teacher or 'the teacher'} lie: "

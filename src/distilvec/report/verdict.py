@@ -44,10 +44,25 @@ def make_verdict(scores: Mapping[str, Column], intervals: Part | None, speed: Pa
     quality = _kept(verdict, student, teacher)
     if len(ours) < max(len(student), len(teacher)) and ours:
         quality += f" on {len(ours)} of {max(len(student), len(teacher))} tasks"
-    parts = [quality, _speed(verdict["speedup"], verdict["document_speedup"]), _size(verdict["smaller"])]
+    parts = [
+        _on_the_task((record or {}).get("supervised") or {}),
+        quality,
+        _speed(verdict["speedup"], verdict["document_speedup"]),
+        _size(verdict["smaller"]),
+    ]
     loss = _loss(worst, verdict["worst_change"], _holds_zero(tested.get(worst))) if len(tasks) > 1 else ""
     text = "; ".join(part for part in (", ".join(part for part in parts if part), loss) if part)
     return {"text": text or "not evaluated", **verdict}
+
+
+def _on_the_task(supervised: Part) -> str:
+    """The clause on a labelled task: the student's main figure on the test split, beside a fine-tuned teacher's."""
+    scores, metric = supervised.get("scores") or {}, "spearman" if supervised.get("type") == "sts" else "accuracy"
+    found = {name: value for name in ("student", "teacher") if (value := (scores.get(name) or {}).get(metric)) is not None}
+    if "student" not in found:
+        return ""
+    beside = f" (the teacher {100 * found['teacher']:.1f})" if "teacher" in found else ""
+    return f"{metric} {100 * found['student']:.1f} on {supervised['task']}{beside}"
 
 
 def _kept(verdict: Part, student: Sequence[Score], teacher: Sequence[Score]) -> str:

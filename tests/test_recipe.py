@@ -74,3 +74,8 @@ def test_dump_reads_back(file):
 
 def test_fingerprint_changes_with_content():
     assert recipe.fingerprint({"a": 1}) == recipe.fingerprint({"a": 1}) != recipe.fingerprint({"a": 2})
+
+
+def test_on_and_off_are_words():
+    values = recipe.read_overrides(["method.options={on: hidden, off: no}", "a=true", "b=False", "teacher.live=yes"])
+    assert values == {"method.options": {"on": "hidden", "off": "no"}, "a": True, "b": False, "teacher.live": "yes"}

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from pydantic import ValidationError
@@ -117,7 +117,12 @@ def fingerprint(*parts: Any) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads 1e-5 as a number (PyYAML follows YAML 1.1, where it is a string) and refuses repeated keys."""
+    """YAML 1.2 where PyYAML follows 1.1: 1e-5 is a number, on, off, yes and no are words. Repeated keys are refused."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -128,6 +133,9 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_Loader.add_implicit_resolver(  # type: ignore[no-untyped-call]
+    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 _Loader.add_implicit_resolver(  # type: ignore[no-untyped-call]
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?([0-9][0-9_]*(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from distilvec.data.examples import Examples, read_split
 from distilvec.errors import DistilvecError
-from distilvec.evaluation.study import FORMAT, write_json
-from distilvec.evaluation.supervised import supervised_report
+from distilvec.evaluation.study import FORMAT, flat_samples, intervals, write_json
+from distilvec.evaluation.summary import averages
+from distilvec.evaluation.supervised import as_scores, supervised_report
+from distilvec.evaluation.tasks import Problem
 from distilvec.objective import Objective
 from distilvec.recipe import fingerprint
 from distilvec.schema import TeacherSection
@@ -66,11 +70,13 @@ def copy_head(student: Path) -> Callable[[Path], None]:
 def with_supervised(run: Run, found: dict[str, Any], mark: str) -> dict[str, Any]:
     """report.json with the part "supervised": figures of the student, and of a teacher with a head, on the task's test split.
 
-    `found` is what the report holds already, {} without a suite; `mark` changes when the student could have.
+    `found` is what the report holds already; where no suite is named it is {}, and the test split stands for one: its main figure
+    is the score that verdict and comparisons go by. `mark` changes when the student could have.
     """
     section, examples, path = run.recipe.task, run.examples, run.folder / "report.json"
     assert section is not None and examples is not None
-    if not found:
+    alone = not found
+    if alone:
         own = fingerprint(mark, FORMAT, "supervised")
         kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -84,7 +90,14 @@ def with_supervised(run: Run, found: dict[str, Any], mark: str) -> dict[str, Any
             models = {"teacher": (run.teacher.model, run.teacher_head), **models}
         prompt = examples.corpus.prompts.get(section.role, "")
         test = read_split(section, section.test_split, prompt, examples.classes, examples.scale)
-        found["supervised"] = supervised_report(examples.name, models, test)
+        found["supervised"], samples = supervised_report(examples.name, models, test)
+        if alone:
+            scores, problems = as_scores(found["supervised"]), list[Problem]()
+            np.savez_compressed(run.folder / "samples.npz", **flat_samples(samples))
+            found["scores"] = {name: [asdict(score) for score in column] for name, column in scores.items()}
+            found["averages"] = {name: averages(column) for name, column in scores.items()}
+            found["intervals"] = intervals(samples, run.recipe.evaluation.draws, problems)
+            found["failures"] = [asdict(problem) for problem in problems]
         write_json(path, found)
     return found
 

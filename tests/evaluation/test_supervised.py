@@ -8,7 +8,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.data.examples import Labelled
-from distilvec.evaluation.supervised import class_figures, score_figures, supervised_report
+from distilvec.evaluation.supervised import as_scores, class_figures, score_figures, supervised_report
 from distilvec.objective import TaskFacts
 from distilvec.students.head import TaskHead
 
@@ -36,7 +36,10 @@ def test_every_model_is_scored_on_the_same_examples_in_their_order(tiny_model):
     with torch.no_grad():
         pooled = model[1](model[0](model.preprocess(texts)))["sentence_embedding"]
         gold = heads[0](pooled).argmax(1).numpy()
-    report = supervised_report("toy", {"teacher": (model, heads[0]), "student": (model, heads[1])}, Labelled([(t,) for t in texts], gold))
+    models = {"teacher": (model, heads[0]), "student": (model, heads[1])}
+    report, samples = supervised_report("toy", models, Labelled([(t,) for t in texts], gold))
+    assert np.array_equal(samples["teacher"]["toy"].predicted, gold) and samples["student"]["toy"].metric == "accuracy"
+    assert as_scores(report)["student"][0].value == 100 * report["scores"]["student"]["accuracy"]
     assert report["rows"] == 40 and report["type"] == "classification" and list(report["scores"]) == ["teacher", "student"]
     assert report["scores"]["teacher"]["accuracy"] == 1.0
     assert report["scores"]["student"]["accuracy"] == pytest.approx(float((heads[1](pooled).argmax(1).numpy() == gold).mean()))

@@ -10,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
 from distilvec.data.examples import Labelled
+from distilvec.evaluation.evaluate import Sample, Score
 from distilvec.evaluation.metrics import pearson, spearman
 from distilvec.students.head import TaskHead, predict_logits
 
@@ -17,14 +18,32 @@ Array = np.ndarray[Any, Any]
 Models = Mapping[str, tuple[SentenceTransformer, TaskHead]]
 
 
-def supervised_report(name: str, models: Models, test: Labelled) -> dict[str, Any]:
-    """What report.json holds as "supervised": task, kind, test examples and, for each model, its figures."""
+def supervised_report(name: str, models: Models, test: Labelled) -> tuple[dict[str, Any], dict[str, dict[str, Sample]]]:
+    """What report.json holds as "supervised" (task, kind, test examples and, for each model, its figures), and the rows behind it."""
     kind = next(iter(models.values()))[1].task.kind
-    scores = {}
+    scores: dict[str, Mapping[str, float | None]] = {}
+    samples = {}
     for model_name, (model, head) in models.items():
         answers = predict_logits(model, head, test.inputs).numpy()
-        scores[model_name] = score_figures(answers[:, 0], test.labels) if kind == "sts" else class_figures(answers.argmax(1), test.labels)
-    return {"task": name, "type": kind, "rows": len(test.labels), "scores": scores}
+        if kind == "sts":
+            scores[model_name] = score_figures(answers[:, 0], test.labels)
+            sample = Sample("sts", "spearman", answers[:, 0].astype(np.float64), np.asarray(test.labels, dtype=np.float64))
+        else:
+            scores[model_name] = class_figures(answers.argmax(1), test.labels)
+            sample = Sample("classification", "accuracy", answers.argmax(1), np.asarray(test.labels, dtype=np.int64))
+        samples[model_name] = {name: sample}
+    return {"task": name, "type": kind, "rows": len(test.labels), "scores": scores}, samples
+
+
+def as_scores(report: Mapping[str, Any]) -> dict[str, list[Score]]:
+    """The figures of `supervised_report` as those of a suite of this one task; a model without a main figure is left out."""
+    kind, metric = ("sts", "spearman") if report["type"] == "sts" else ("classification", "accuracy")
+    found = {}
+    for name, figures in report["scores"].items():
+        if figures[metric] is not None:
+            metrics = {key: 100 * value for key, value in figures.items() if value is not None}
+            found[name] = [Score(report["task"], kind, metric, metrics[metric], metrics, 0.0, report["rows"])]
+    return found
 
 
 def class_figures(predicted: Array, gold: Array) -> dict[str, float]:

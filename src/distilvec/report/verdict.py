@@ -40,6 +40,7 @@ def make_verdict(scores: Mapping[str, Column], intervals: Part | None, speed: Pa
         "worst_change": None if worst is None else tasks[worst] - 100,
         "within_interval": _holds_zero(tested.get("average")),
         "tasks": len(ours) if theirs else len(student),
+        "labelled": bool((record or {}).get("supervised")),
     }
     quality = _kept(verdict, student, teacher)
     if len(ours) < max(len(student), len(teacher)) and ours:
@@ -69,7 +70,7 @@ def _kept(verdict: Part, student: Sequence[Score], teacher: Sequence[Score]) -> 
     """The clause on quality: kept, better, or not to be told apart; a mean where there is no teacher."""
     share, within = verdict["retention"], verdict["within_interval"]
     if share is None:
-        if not student:
+        if not student or verdict["labelled"]:
             return ""
         reason = "the teacher's average is not above 0" if teacher else "there is no teacher to compare with"
         return f"scores {average(student):.1f} on average ({reason})"

@@ -68,7 +68,7 @@ def kill_caching(recipe: Recipe, folder: Path, kills: int, seed: int) -> dict[st
     whole, nothing = (run_to_end(line, calm) for _ in range(2))
     expected = hashes(calm / "teachers")
     hits, rounds, same = 0, 0, True
-    while hits < kills and rounds < 2 * kills:
+    while hits < kills and rounds < 4 * kills:
         shot = folder / f"shot-cache-{rounds}"
         hits += under_fire(line, shot, kills - hits, seed + rounds, nothing, max(0.1, (whole - nothing) / kills))
         rounds, same = rounds + 1, same and hashes(shot / "teachers") == expected
@@ -82,7 +82,7 @@ def kill_training(recipe: Recipe, folder: Path, kills: int, seed: int) -> dict[s
     whole, nothing = (run_to_end(["run", file, "--out", str(folder / "calm")], cache) for _ in range(2))
     expected = hashes(folder / "calm" / "last")["model.safetensors"]
     hits, rounds, same = 0, 0, True
-    while hits < kills and rounds < 2 * kills:
+    while hits < kills and rounds < 4 * kills:
         line = ["run", file, "--out", str(folder / f"shot-{rounds}")]
         hits += under_fire(line, cache, kills - hits, seed + rounds, nothing, max(0.1, (whole - nothing) / kills))
         same = same and hashes(folder / f"shot-{rounds}" / "last")["model.safetensors"] == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import architectures
 import numpy as np
 import pytest
@@ -222,7 +224,6 @@ def test_manifest_names_what_changes_a_vector(tiny_model, tmp_path):
 
 
 def test_the_same_weights_elsewhere_are_the_same_teacher(tiny_model, tmp_path):
-    import shutil
 
     shutil.copytree(tiny_model, tmp_path / "copy")
     one, other = (load_teacher(TeacherSection(model=str(folder)), "cpu").manifest() for folder in (tiny_model, tmp_path / "copy"))
@@ -237,3 +238,11 @@ def test_dense_layers_compute_in_fp32_with_bfloat16(tmp_path):
     dense = next(module for module in teacher.model if isinstance(module, Dense))
     assert dense.linear.weight.dtype == torch.float32
     assert teacher.embed(TEXTS).dtype == np.float32
+
+
+def test_a_run_s_student_is_called_as_the_run(tiny_model, tmp_path):
+
+    for folder in ("teacher-intents/student", "teacher-intents/mine"):
+        shutil.copytree(tiny_model, tmp_path / folder)
+    names = [load_teacher(TeacherSection(model=str(tmp_path / "teacher-intents" / name)), "cpu").name for name in ("student", "mine")]
+    assert names == ["teacher-intents", "mine"]

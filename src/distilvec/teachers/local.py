@@ -172,7 +172,7 @@ def load_teacher(section: TeacherSection, device: str = "auto") -> LocalTeacher:
     model.to(place)
     return LocalTeacher(
         model.eval(),
-        section.name or (Path(section.model).name if Path(section.model).is_dir() else section.model),
+        section.name or (_folder_name(Path(section.model)) if Path(section.model).is_dir() else section.model),
         prompts=section.prompts,
         batch_tokens=section.batch_tokens,
         truncate_dim=section.truncate_dim,
@@ -222,6 +222,12 @@ def _load(section: TeacherSection, source: str) -> SentenceTransformer:
     transformer.modality_config = {"text": transformer.modality_config["text"]}  # texts as they are, no chat template
     modules = [transformer, Pooling(transformer.get_embedding_dimension(), section.pooling), *([Normalize()] if section.normalize else [])]
     return SentenceTransformer(modules=modules, device="cpu")
+
+
+def _folder_name(folder: Path) -> str:
+    """What to call the model in a folder; one that a run left is called as the run."""
+    folder = folder.resolve()
+    return folder.parent.name if folder.name in ("student", "last") else folder.name
 
 
 def _with_owner(source: str) -> str:

@@ -11,7 +11,7 @@ MARKS = ("ocean", "desert", "forest")
 
 
 def write_task(path, kind, examples=240, test=60, seed=0):
-    """A .jsonl file with the splits train and test; a pair's label is the second text's mark, sts grades equal marks."""
+    """A .jsonl file with the splits train and test; a pair's label is the mark of its second text, sts grades equal marks."""
     draw = np.random.default_rng(seed)
     filling = make_texts(examples + test)
     rows = []
@@ -22,7 +22,7 @@ def write_task(path, kind, examples=240, test=60, seed=0):
         if kind == "classification":
             rows.append({"text": first, "label": f"about {MARKS[one]}", "split": split})
         elif kind == "pair":
-            rows.append({"sentence1": first, "sentence2": second, "label": two, "split": split})
+            rows.append({"sentence1": filling[number], "sentence2": second, "label": two, "split": split})
         else:
             rows.append({"sentence1": first, "sentence2": second, "score": 5.0 * (one == two) + float(draw.random() / 10), "split": split})
     path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")

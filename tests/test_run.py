@@ -14,6 +14,7 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec import recipe as recipes
+from distilvec import run_report
 from distilvec.cli import main as cli_main
 from distilvec.errors import DistilvecError
 from distilvec.plan import make_plan
@@ -110,8 +111,8 @@ def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(tiny_recip
     suite.write_text(suite.read_text() + "- {name: two, type: pair, path: two.jsonl}\n")
     parts = ["agreement", "compression", "margin", "projections"]
     recipe = tiny_recipe(evaluation__suite=str(suite), evaluation__parts=parts, train__keep_students=3)
-    found = Run.kept_students
-    monkeypatch.setattr(Run, "kept_students", lambda run: [replace(kept, distance=0.5) for kept in found(run)])
+    found = run_report.kept_students
+    monkeypatch.setattr(run_report, "kept_students", lambda run: [replace(kept, distance=0.5) for kept in found(run)])
     result = Run(recipe, tmp_path / "run").execute()
     named = {(problem.task, problem.column) for problem in result.problems}
     assert named == {("two", column) for column in ("teacher", "untrained", "student", "asymmetric")} | {("margin", None)}

@@ -24,6 +24,7 @@ from distilvec.students.head import load_head, predict, predict_logits
 from distilvec.train.loop import Loop
 from distilvec.train.metrics import read_metrics
 
+FRESH = {"model_type": "bert", "num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": 128}
 CASES = {"classification": "joint", "pair": "joint", "sts": "separate"}
 
 
@@ -41,7 +42,7 @@ def task_recipe(tiny_model, tmp_path):
             "student": {"model": "teacher", "layers": 2},
             "task": {"type": kind, "path": str(path), "encode": CASES[kind]},
             "method": {"name": "task"},
-            "train": {"epochs": 10, "batch_size": 16, "learning_rate": 2e-3, "logging_steps": 5, "precision": "fp32", "device": "cpu"},
+            "train": {"epochs": 20, "batch_size": 16, "learning_rate": 2e-3, "logging_steps": 5, "precision": "fp32", "device": "cpu"},
             "evaluation": {"draws": 50, "speed_seconds": 0.01, "parts": []},
         }
         for key, value in changes.items():
@@ -52,10 +53,11 @@ def task_recipe(tiny_model, tmp_path):
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_learns_tests_and_saves_a_head(kind, task_recipe, tmp_path, capsys, monkeypatch):
+def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, capsys, monkeypatch):
     if kind != "pair":  # one page is enough
         monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
-    run = Run(task_recipe(kind), tmp_path / "run")
+    fresh = {"config": {**FRESH, "hidden_size": 32, "intermediate_size": 64}, "tokenizer": str(tiny_model), "dropout": 0.0}
+    run = Run(task_recipe(kind, student=fresh), tmp_path / "run")
     result = run.execute()
     watched = "spearman" if kind == "sts" else "accuracy"
     found = json.loads((tmp_path / "run" / "report.json").read_text())["supervised"]
@@ -139,7 +141,7 @@ def test_a_finished_run_is_not_tested_again(task_recipe, tmp_path, monkeypatch):
 def test_a_plan_counts_examples(task_recipe, tmp_path):
     lines = dict(make_plan(Run(task_recipe("sts"), tmp_path / "run")))
     assert lines["examples"] == "240 (24 held out)"
-    assert "140 steps of 16" in lines["training"]
+    assert "280 steps of 16" in lines["training"]
 
 
 def test_the_method_needs_a_task(tiny_recipe, tmp_path):

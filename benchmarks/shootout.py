@@ -61,12 +61,12 @@ def mark_of(recipe: Recipe) -> str:
 
 
 def _without_folders(value: Any) -> Any:
-    """The same tree, absolute paths cut to their last three names."""
+    """The same tree, absolute paths cut to their last two names."""
     if isinstance(value, dict):
         return {key: _without_folders(part) for key, part in value.items()}
     if isinstance(value, list):
         return [_without_folders(part) for part in value]
-    return "/".join(Path(value).parts[-3:]) if isinstance(value, str) and value.startswith("/") else value
+    return "/".join(Path(value).parts[-2:]) if isinstance(value, str) and value.startswith("/") else value
 
 
 def spread(values: Sequence[float], bold: bool = False) -> str:

@@ -8,6 +8,7 @@ vectors by far more than rounding does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -150,15 +151,31 @@ def save(folder: Path, tokenizer: PreTrainedTokenizerFast, config: dict[str, Any
 def wordpiece(changes: dict[str, Any] | None = None) -> PreTrainedTokenizerFast:
     """A lower-casing WordPiece tokenizer as BERT's."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False))
+    normalizer, cutter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    words = [word for text in TEXTS for word, _ in cutter.pre_tokenize_str(normalizer.normalize_str(text))]
+    vocabulary = {piece: number for number, piece in enumerate([*special, *pieces(words, 200 - len(special))])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder = normalizer, cutter, decoders.WordPiece()
+    tokenizer.add_special_tokens(special)
     tokenizer.post_processor = template(tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
     inputs = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{**names, **inputs, **(changes or {})})
+
+
+def pieces(words: list[str], count: int) -> list[str]:
+    """Every letter at the beginning of a word and within, then the commonest longer pieces: the same in every process.
+
+    The library's trainer breaks ties by chance, and with them the tiny models would differ from one session to the next.
+    """
+    letters = sorted({mark + letter for word in words for letter in word for mark in ("", "##")})
+    found = Counter(
+        ("##" if start else "") + word[start:end]
+        for word in words
+        for start in range(len(word))
+        for end in range(start + 2, min(len(word), start + 6) + 1)
+    )
+    return [*letters, *sorted(found, key=lambda piece: (-found[piece], -len(piece), piece))][:count]
 
 
 def unigram() -> PreTrainedTokenizerFast:

@@ -40,7 +40,6 @@ from distilvec.device import fast_bf16, pick_device
 from distilvec.errors import DistilvecError
 from distilvec.objective import Objective, TaskFacts
 from distilvec.run import Run
-from distilvec.run_teacher import teacher_tokens
 from distilvec.students.encoder import Encoder
 from distilvec.students.head import TaskHead, save_head
 from distilvec.teachers.live import LiveTeacher
@@ -213,7 +212,7 @@ class Bench:
     def forward_seconds(self, name: str, loop: Loop) -> float:
         """What one forward pass of the live teacher for its vectors alone takes a step."""
         run = self.run(name)
-        teacher = LiveTeacher(cast(LocalTeacher, run.teacher), teacher_tokens(run), Wants(embedding=True))
+        teacher = LiveTeacher(cast(LocalTeacher, run.teacher), run.sides[0].tokens, Wants(embedding=True))
         groups = loop._batches(0)
         batches = [loop.data.batch(groups[place]).to(loop.device) for place in range(len(groups))]
         began = now(self.device)

@@ -222,6 +222,7 @@ def prepare(teacher: LocalTeacher, texts: list[str], tokenizer: PreTrainedTokeni
     corpus = build_corpus(section, {}, 1, folder / "corpus")
     own = build_tokens(corpus, tokenizer, STUDENT_LENGTH, folder / "own")
     theirs = build_tokens(corpus, teacher.model.tokenizer, LENGTH, folder / "theirs")
+    assert wants.alignment is not None
     pairs = build_alignment(corpus, tokenizer, STUDENT_LENGTH, teacher.model.tokenizer, LENGTH, wants.alignment, folder / "pairs")
     return Pieces(corpus, own, theirs, pairs)
 

@@ -106,7 +106,7 @@ def test_the_saved_student_gives_pairs_the_vectors_of_training(task_recipe, tmp_
     np.testing.assert_allclose(ours.embedding.numpy(), model.encode(pairs), atol=1e-5)
     head, _ = load_head(tmp_path / "run" / "student")
     plain = predict_logits(model, head, [(pair,) for pair in pairs])
-    torch.testing.assert_close(head(ours.pooled_layers[-1]).detach(), plain.detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(head(ours.vector).detach(), plain.detach(), atol=1e-4, rtol=1e-4)
 
 
 def test_resumes_the_same(task_recipe, tmp_path, monkeypatch):

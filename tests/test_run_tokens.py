@@ -63,7 +63,7 @@ def test_it_trains_from_the_cache_resumes_and_leaves_a_plain_student(emo, tmp_pa
     def killed(self, batches, index):
         if index == 7:
             raise KeyboardInterrupt
-        assert "teacher" not in second.__dict__ and isinstance(self.data.teacher, CachedTeacher)
+        assert "teacher" not in second.sides[0].__dict__ and isinstance(self.data.teacher, CachedTeacher)
         step(self, batches, index)
 
     second = Run(recipe, tmp_path / "again")
@@ -130,11 +130,11 @@ def test_what_no_cache_keeps_makes_the_teacher_live(tiny_recipe, tmp_path, capsy
     assert isinstance(answering(run, run.objective(Encoder(run.student()))), LiveTeacher)
 
 
-def test_pooled_states_are_cached(tiny_recipe, tmp_path):
-    method = odd(tmp_path, "Wants(pooled_layers=(-1,))", "assert teacher.pooled_layers[-1].shape == (len(batch), 32)")
+def test_what_a_head_reads_is_cached(tiny_recipe, tmp_path):
+    method = odd(tmp_path, "Wants(vector=True)", "assert teacher.vector.shape == (len(batch), 32)")
     run = Run(tiny_recipe(method__name=method), tmp_path / "run")
     run.train()
-    assert list(run.cache.signals) == ["embedding", "pooled"] and not run.live
+    assert list(run.cache.signals) == ["embedding", "vector"] and not run.live
 
 
 def test_nothing_wanted_is_nothing_cached(tiny_recipe, tmp_path, monkeypatch):

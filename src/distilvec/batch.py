@@ -78,14 +78,14 @@ class TextBatch:
 class TokenWants:
     """What a teacher is to tell of its single tokens: what a cache keeps small (teachers/token_signals.py).
 
-    `alignment` is how the student's tokens are matched with its own. `hidden`: the last hidden states. `importance`: the
-    attention a token receives (EMO, eq. 6 and 15). `gram_layers`: for these layers of the teacher (numbered from 1) the
-    Gram matrices of the attention rows of the selected tokens: of n one-to-one pairs the max(2, n // `divisor`) whose
-    teacher tokens are the most important ones.
+    `alignment` is how the student's tokens are matched with its own, None where nothing depends on it. `hidden`: the hidden
+    states of these layers, counted from the last (-1). `importance`: the attention a token receives (EMO, eq. 6 and 15).
+    `gram_layers`: for these layers of the teacher (numbered from 1) the Gram matrices of the attention rows of the selected
+    tokens: of n one-to-one pairs the max(2, n // `divisor`) whose teacher tokens are the most important ones.
     """
 
-    alignment: AlignmentKind = "offsets"
-    hidden: bool = False
+    alignment: AlignmentKind | None = None
+    hidden: tuple[int, ...] = ()
     importance: bool = False
     gram_layers: tuple[int, ...] = ()
     divisor: int = 3
@@ -98,7 +98,8 @@ class Wants:
     Layers are numbered as in transformers' `hidden_states`: 0 is the embedding output, 1 the first layer; negative
     numbers count from the last. Attention and projection layers are numbered from 1 likewise. `layer_pooling` says how `pooled_layers`
     are pooled; "own" is as the model pools its last layer. With a second view, layers and embedding are the first view's.
-    `logits` are those of a task's head; `tokens` is asked of a teacher only.
+    `vector` is the text's in the model's own width, `experts` what its mixture of experts is made of. `logits` are those of a task's
+    head; `tokens` is asked of a teacher only.
     """
 
     embedding: bool = False
@@ -109,6 +110,8 @@ class Wants:
     second_view: bool = False
     layer_pooling: LayerPooling = "own"
     projection_layers: tuple[int, ...] = ()
+    vector: bool = False
+    experts: bool = False
     logits: bool = False
     tokens: TokenWants | None = None
 
@@ -128,6 +131,8 @@ class Wants:
             self.second_view or other.second_view,
             kinds.pop() if kinds else "own",
             tuple(sorted({*self.projection_layers, *other.projection_layers})),
+            self.vector or other.vector,
+            self.experts or other.experts,
             self.logits or other.logits,
             self.tokens or other.tokens,
         )
@@ -155,10 +160,13 @@ class Encoded:
     tokens, or of those whose positions were given with the wants. `projections[l]` are queries, keys and values.
     Layer keys are the numbers that were asked for.
 
-    `logits` come from the head of a task (one an example). What a teacher tells of its tokens: `hidden_layers[-1]` and
-    `mask` in its own tokens, which begin at position 0 on whatever side the model pads; `importance`, masses of sum 1 (0 at
-    padding); `selected`, the pairs of Alignment that count most, in descending order of importance, -1 fills up;
-    `grams[l]`, centred, of unit Frobenius norm, over `selected`, 0 where that is -1.
+    `vector` is pooled and, where the model has experts, their mixture: what the head of a task reads; `gates` have sum 1, `experts` are
+    what each of them makes of the pooled vector (students/experts.py). `logits` come from that head (one an example). `others` are
+    the answers of a recipe's further teachers, in its order.
+
+    What a teacher tells of its tokens: `hidden_layers` and `mask` in its own tokens, which begin at position 0 on whatever side the
+    model pads; `importance`, masses of sum 1 (0 at padding); `selected`, the pairs of Alignment that count most, in descending order
+    of importance, -1 fills up; `grams[l]`, centred, of unit Frobenius norm, over `selected`, 0 where that is -1.
     """
 
     embedding: Float[Tensor, "batch width"] | None = None
@@ -169,7 +177,11 @@ class Encoded:
     second_view: Float[Tensor, "batch width"] | None = None
     mask: Bool[Tensor, "batch tokens"] | None = None
     projections: dict[int, Projections] = field(default_factory=dict)
+    vector: Float[Tensor, "batch inner"] | None = None
+    gates: Float[Tensor, "batch experts"] | None = None
+    experts: Float[Tensor, "batch experts inner"] | None = None
     logits: Float[Tensor, "examples classes"] | None = None
+    others: tuple[Encoded, ...] = ()
     importance: Float[Tensor, "batch tokens"] | None = None
     selected: Int[Tensor, "batch selected 2"] | None = None
     grams: dict[int, Float[Tensor, "batch selected selected"]] = field(default_factory=dict)

@@ -31,7 +31,10 @@ def cache_fill(recipe: RecipeFile, overrides: Overrides = None, variant: Variant
     """Compute the teacher's vectors for a recipe's corpus; run again after a kill to resume."""
     from distilvec.run import Run
 
-    print(Run(load_recipe(recipe, variant, overrides), Path()).fill().folder)
+    run = Run(load_recipe(recipe, variant, overrides), Path())
+    run.fill()
+    for side in run.sides:
+        print(side.cache.folder)
 
 
 @cache_app.command("verify")

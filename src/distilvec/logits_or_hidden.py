@@ -48,11 +48,11 @@ def choose_form(on: On, sizes: Sizes, scores: Form | None = None) -> Form:
     return "logits" if on == "logits" or (on == "auto" and classes) else "hidden"
 
 
-def form_wants(form: Form, alignment: AlignmentKind = "offsets") -> tuple[Wants, Wants]:
+def form_wants(form: Form, alignment: AlignmentKind | None = None) -> tuple[Wants, Wants]:
     """What the form needs of the student (its class logits come from the head in any case) and of the teacher."""
     if form == "logits":
         return Wants(), Wants(logits=True)
-    return Wants(hidden_layers=(-1,)), Wants(tokens=TokenWants(alignment=alignment, hidden=True))
+    return Wants(hidden_layers=(-1,)), Wants(tokens=TokenWants(alignment=alignment, hidden=(-1,)))
 
 
 def compared(form: Form, student: Encoded, teacher: Encoded) -> tuple[Tokens, Tokens]:

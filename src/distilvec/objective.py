@@ -52,6 +52,20 @@ class Sizes:
     teacher_heads: int | None = None
     student_special: tuple[int, int] | None = None  # special tokens that begin and that end every text
     teacher_special: tuple[int, int] | None = None
+    experts: int = 0  # of the student's mixture; 0: it has none
+    teacher_weight: float = 1.0  # beside the others'
+    others: tuple[OtherTeacher, ...] = ()  # further teachers, in the recipe's order
+
+
+@dataclass(frozen=True)
+class OtherTeacher:
+    """What an objective may need to know of a further teacher."""
+
+    width: int
+    normalized: bool = True
+    hidden_width: int | None = None  # None where it is a table of vectors or an API
+    layers: int | None = None
+    weight: float = 1.0
 
 
 class Objective(nn.Module):
@@ -61,6 +75,7 @@ class Objective(nn.Module):
     `forward`. Parameters that only help training live here; what ships lives in the student.
     On a labelled task (`sizes.task`) a method has a term called "task" and gets a head. Terms may be one a text where two
     texts are an example; they are averaged.
+    `teacher_wants` holds for each of a recipe's teachers; `several_teachers` says that `forward` reads the others' answers, too.
     `compatible` is False where the student's vectors have a space of their own: such a student keeps its own width, has no
     distance to the teacher's vectors and is not scored against the teacher's documents.
     """
@@ -68,6 +83,7 @@ class Objective(nn.Module):
     student_wants: Wants = Wants(embedding=True)
     teacher_wants: Wants = Wants(embedding=True)
     compatible: bool = True
+    several_teachers: bool = False
     in_batch: bool = False  # compares examples with each other: needs batches of a fixed number of rows
     head: nn.Module | None  # of a labelled task; `student.logits` are its answer. build_objective puts it there
     weights: dict[str, float]
@@ -79,6 +95,10 @@ class Objective(nn.Module):
 
     def settle(self) -> None:
         """Called once, when the recipe's weights have been taken over: wants that only a term of weight 0 has go here."""
+
+    def figures(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> dict[str, Float[Tensor, ""]]:
+        """Numbers worth looking at, logged now and then beside the terms; without gradient."""
+        return {}
 
     def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
         """Named, unweighted terms, one value per example; a term of weight 0 may be left out."""
@@ -103,6 +123,11 @@ def build_objective(name: str, options: dict[str, Any], weights: dict[str, float
     _refuse_other_values(options, get_type_hints(method.__init__))
     make: Callable[..., Objective] = method
     objective = make(sizes, **options)
+    if sizes.others and not method.several_teachers:
+        raise DistilvecError(
+            f"[more_teachers] {name} learns from one teacher; found {1 + len(sizes.others)}. Remove more_teachers, or take a method "
+            "that can: redact, distillmoe."
+        )
     if sizes.task is not None:
         _add_head(objective, name, sizes)
     _refuse_unknown(weights, objective.weights, f"method.weights of {name}", "term")
@@ -122,7 +147,7 @@ def _add_head(objective: Objective, name: str, sizes: Sizes) -> None:
     if "task" not in objective.weights:
         raise DistilvecError(f"[method.name] {name} does not train on labels. Remove [task] from the recipe, or take another method.")
     objective.head = TaskHead(sizes.student_width, sizes.task)
-    objective.student_wants |= Wants(pooled_layers=(-1,))
+    objective.student_wants |= Wants(vector=True)
 
 
 def method_class(name: str) -> type[Objective]:

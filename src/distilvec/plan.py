@@ -15,7 +15,7 @@ from distilvec.batch import Encoded, TextBatch, Wants
 from distilvec.data.tokens import TokenStore
 from distilvec.run import Run
 from distilvec.run_data import build_token_store
-from distilvec.run_teacher import answering, token_source
+from distilvec.run_teacher import TeacherSide, answering
 from distilvec.teachers.local import LocalTeacher
 from distilvec.teachers.precompute import count_missing
 from distilvec.teachers.signals import Ragged
@@ -32,37 +32,39 @@ class SampleTeacher:
     """Stands in for the cache while a few steps are timed: signals of the right shapes, nothing is learnt from them."""
 
     def __init__(self, run: Run) -> None:
-        self.facts, self.wants, self.alignment = run.facts, run.wants, run.alignment
-        self.pre_dense = run.manifest.pre_dense_width
+        self.sides, self.wants = run.sides, run.wants
         self.classes = 1 if run.examples is None else run.examples.facts.classes
 
     def signals(self, batch: TextBatch) -> Encoded:
         """Zero vectors; of tokens equal masses, the first pairs, and Gram matrices of rows at right angles."""
-        zeros = torch.zeros(len(batch), max(self.facts.width, self.facts.hidden_width or 0, self.pre_dense or 0), device=batch.rows.device)
+        first, *others = (self._answer(batch, side) for side in self.sides)
+        return replace(first, others=tuple(others))
+
+    def _answer(self, batch: TextBatch, side: TeacherSide) -> Encoded:
+        facts, pre_dense = side.facts, side.manifest.pre_dense_width
+        zeros = torch.zeros(len(batch), max(facts.width, facts.hidden_width or 0, pre_dense or 0), device=batch.rows.device)
         found = Encoded(
-            embedding=zeros[:, : self.facts.width],
-            pre_dense=zeros[:, : self.pre_dense] if self.pre_dense else None,
-            pooled_layers={-1: zeros[:, : self.facts.hidden_width]},
+            embedding=zeros[:, : facts.width],
+            pre_dense=zeros[:, :pre_dense] if pre_dense else None,
+            vector=zeros[:, : facts.hidden_width],
             logits=zeros.new_zeros(len(batch) // batch.members, self.classes),
         )
-        return found if self.wants.tokens is None else self._tokens(batch, found)
+        return found if self.wants.tokens is None else self._tokens(batch, found, side)
 
-    def _tokens(self, batch: TextBatch, found: Encoded) -> Encoded:
+    def _tokens(self, batch: TextBatch, found: Encoded, side: TeacherSide) -> Encoded:
         wants = self.wants.tokens
-        assert self.alignment is not None and batch.alignment is not None and wants is not None
-        lengths = torch.from_numpy(self.alignment.teacher_lengths[batch.rows.cpu().numpy()]).to(batch.rows.device)
+        assert wants is not None
+        known = side.tokens.lengths if side.alignment is None else side.alignment.teacher_lengths
+        lengths = torch.from_numpy(known[batch.rows.cpu().numpy()]).to(batch.rows.device)
         mask = torch.arange(int(lengths.max()), device=lengths.device) < lengths[:, None]
+        states = torch.zeros(*mask.shape, side.facts.hidden_width or 0, device=mask.device)
+        found = replace(found, hidden_layers=dict.fromkeys(wants.hidden, states), mask=mask, importance=mask / lengths[:, None])
+        if batch.alignment is None:
+            return found
         selected = batch.alignment.pairs[:, : max(2, batch.alignment.pairs.shape[1] // wants.divisor)]
         there = (selected[..., 0] >= 0).float()
         grams = torch.diag_embed(there / there.sum(1, keepdim=True).clamp_min(1).sqrt())
-        return replace(
-            found,
-            hidden_layers={-1: torch.zeros(*mask.shape, self.facts.hidden_width or 0, device=mask.device)},
-            mask=mask,
-            importance=mask / lengths[:, None],
-            selected=selected,
-            grams=dict.fromkeys(wants.gram_layers, grams),
-        )
+        return replace(found, selected=selected, grams=dict.fromkeys(wants.gram_layers, grams))
 
 
 def make_plan(run: Run) -> list[list[str]]:
@@ -70,7 +72,7 @@ def make_plan(run: Run) -> list[list[str]]:
     corpus = run.corpus
     model = run.student()
     tokens = build_token_store(run.root, corpus, model)
-    vectors = _vector_lines(run)
+    vectors = [line for side in run.sides for line in _teacher_lines(side)]
     stages = [_measure_stage(run, tokens, stage) for stage in run.stages]
     lengths = tokens.lengths
     by_source = np.bincount(corpus.sources, minlength=len(corpus.source_names))
@@ -81,7 +83,6 @@ def make_plan(run: Run) -> list[list[str]]:
         ],
         *[[f"  {name}", f"{kept:,}"] for name, kept in zip(corpus.source_names, by_source, strict=True)],
         ["student tokens a text", f"{lengths.mean():.1f} on average, {int(lengths.max())} at most"],
-        ["teacher", f"{run.teacher.name}, {run.teacher.width} wide"],
         *vectors,
         ["student", f"{sum(weight.numel() for weight in model.parameters()) / 1e6:.1f} M parameters"],
         *_training_lines(stages),
@@ -89,34 +90,37 @@ def make_plan(run: Run) -> list[list[str]]:
     ]
 
 
-def _vector_lines(run: Run) -> list[list[str]]:
-    """What the cache still needs; nothing where the teacher runs in every step, or is not asked at all."""
-    if run.live or run.wants == Wants():
-        return [["teacher vectors to compute", "none: the teacher runs in every step" if run.live else "none: nothing is asked of it"]]
-    missing, disk = count_missing(run.cache, run.corpus), shutil.disk_usage(run.cache.folder)
-    seconds, size = _cost_of_a_text(run)
+def _teacher_lines(side: TeacherSide) -> list[list[str]]:
+    """A teacher, and what its cache still needs; nothing where it runs in every step, or is not asked at all."""
+    run, name = side.run, ["teacher", f"{side.teacher.name}, {side.teacher.width} wide"]
+    if side.live or run.wants == Wants():
+        why = "none: the teacher runs in every step" if side.live else "none: nothing is asked of it"
+        return [name, ["teacher vectors to compute", why]]
+    missing, disk = count_missing(side.cache, run.corpus), shutil.disk_usage(side.cache.folder)
+    seconds, size = _cost_of_a_text(side)
     return [
+        name,
         ["teacher vectors to compute", f"{missing:,} of {len(run.corpus):,}: about {_duration(missing * seconds)}"],
-        ["disk for them", f"{missing * size / 1e6:,.1f} MB in {run.cache.folder} ({disk.free / 1e9:,.1f} GB free)"],
+        ["disk for them", f"{missing * size / 1e6:,.1f} MB in {side.cache.folder} ({disk.free / 1e9:,.1f} GB free)"],
     ]
 
 
-def _cost_of_a_text(run: Run) -> tuple[float, float]:
+def _cost_of_a_text(side: TeacherSide) -> tuple[float, float]:
     """Seconds and bytes of one text's signals; what is told of tokens is measured over a random sample, as the time is."""
-    teacher, corpus, signals = run.teacher, run.corpus, run.manifest.signals
+    teacher, corpus, signals = side.teacher, side.run.corpus, side.manifest.signals
     size = 16.0 + sum(signal.width * np.dtype(signal.dtype).itemsize for signal in signals.values() if not signal.uneven)
     if not isinstance(teacher, LocalTeacher):
         return 0.0, size
     rows = np.sort(np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False))
-    if run.manifest.tokens is None and run.manifest.pooled_width is None:
+    if side.manifest.tokens is None and side.manifest.vector_width is None:
         texts = corpus.prompted(rows)
         teacher.signals(texts[:32])
         began = time.perf_counter()
         teacher.signals(texts)
         return (time.perf_counter() - began) / len(rows), size
-    source = token_source(run, teacher)
+    source = side.token_source()
     began = time.perf_counter()
-    found = compute_tokens(run.manifest, corpus, source, rows, lambda done: None)
+    found = compute_tokens(side.manifest, corpus, source, rows, lambda done: None)
     seconds = (time.perf_counter() - began) / len(rows)
     uneven = [values for values in found.values() if isinstance(values, Ragged)]
     return seconds, size + sum(8 + values.values.nbytes / len(rows) for values in uneven)

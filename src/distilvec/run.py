@@ -5,7 +5,7 @@ root (cache.root)              shared by all runs
   tasks/<fingerprint>/         the examples of a labelled task
   tokens/<fingerprint>/        a student's, or a live teacher's, tokens of a corpus
   alignments/<fingerprint>/    which of them go together
-  teachers/<name-fingerprint>/ teacher vectors and, where a method wants them, signals of tokens
+  teachers/<name-fingerprint>/ each teacher's vectors and, where a method wants them, signals of tokens
 run folder
   recipe.yaml  metrics.jsonl  checkpoint/  student/ (best)  last/  students/step-N/ (kept)
   stages/<name>/               metrics.jsonl and checkpoint/ of the stages of training but the last
@@ -14,8 +14,6 @@ run folder
 
 from __future__ import annotations
 
-import gc
-import re
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -45,16 +43,16 @@ from distilvec.report.record import best_distance
 from distilvec.report.write import write_report
 from distilvec.run_folder import claim_folder, training_fingerprint
 from distilvec.run_report import describe, study
-from distilvec.run_task import copy_head, head_writer, teacher_head, with_supervised
+from distilvec.run_task import copy_head, head_writer, with_supervised
+from distilvec.run_teacher import TeacherSide
 from distilvec.schema import Recipe
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.head import TaskHead
 from distilvec.students.lora import add_adapters, merged
 from distilvec.teachers.cache import TeacherCache
-from distilvec.teachers.local import LocalTeacher, load_teacher
+from distilvec.teachers.local import LocalTeacher
 from distilvec.teachers.manifest import Manifest
-from distilvec.teachers.token_fill import MOST_ROWS
 from distilvec.teachers.vectors import VectorsTeacher
 from distilvec.train.checkpoint import Progress, objective_file, save_objective
 from distilvec.train.data import Teacher, TrainingData
@@ -95,15 +93,19 @@ class Run:
         return training_stages(self.recipe, self.folder)
 
     @cached_property
-    def teacher(self) -> LocalTeacher | VectorsTeacher:
-        """The teacher, loaded; `release_teacher` frees it before training."""
-        section = self.recipe.teacher
-        return VectorsTeacher(section) if section.vectors else load_teacher(section, self.recipe.train.device)
+    def sides(self) -> list[TeacherSide]:
+        """The teachers: the recipe's own, whom the student is compared with, and its further ones."""
+        return [TeacherSide(self, section) for section in (self.recipe.teacher, *self.recipe.more_teachers)]
 
-    @cached_property
+    @property
+    def teacher(self) -> LocalTeacher | VectorsTeacher:
+        """The first teacher."""
+        return self.sides[0].teacher
+
+    @property
     def facts(self) -> TeacherFacts:
-        """What student and method must know of the teacher."""
-        return run_teacher.teacher_facts(self)
+        """What student and method must know of the first teacher."""
+        return self.sides[0].facts
 
     @cached_property
     def tasks(self) -> list[Task]:
@@ -115,10 +117,10 @@ class Run:
         """The labelled examples of the recipe's task; None where it names none."""
         return run_data.examples(self)
 
-    @cached_property
+    @property
     def teacher_head(self) -> TaskHead | None:
-        """The head of a teacher that was fine-tuned for the recipe's task."""
-        return None if self.examples is None else teacher_head(self.recipe.teacher, self.examples)
+        """The first teacher's head, where it was fine-tuned for the recipe's task."""
+        return self.sides[0].head
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -133,52 +135,44 @@ class Run:
 
     @cached_property
     def wants(self) -> Wants:
-        """What all stages want of the teacher."""
+        """What all stages want of every teacher."""
         return run_teacher.wanted(self)
 
-    @cached_property
+    @property
     def live(self) -> bool:
-        """Whether the teacher runs in every step instead of filling a cache."""
-        return run_teacher.is_live(self)
+        """Whether the first teacher runs in every step instead of filling a cache."""
+        return self.sides[0].live
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
-        """What the teacher's signals depend on."""
-        return run_teacher.manifest(self)
+        """What the first teacher's signals depend on."""
+        return self.sides[0].manifest
 
-    @cached_property
+    @property
     def cache(self) -> TeacherCache:
-        """The teacher cache, opened or created (not yet filled)."""
-        rows = self.recipe.cache.shard_rows
-        rows = rows if self.manifest.tokens is None else min(rows, MOST_ROWS)
-        return TeacherCache.create_or_open(self.cache_folder(self.teacher.name, self.manifest.fingerprint), self.manifest, rows)
-
-    def cache_folder(self, teacher: str, fingerprint: str) -> Path:
-        """Where the vectors of the teacher with this name and these settings lie."""
-        slug = re.sub(r"[^A-Za-z0-9.]+", "-", teacher).strip("-")
-        return self.recipe.cache.path or self.root / "teachers" / f"{slug}-{fingerprint}"
+        """The first teacher's cache, opened or created (not yet filled)."""
+        return self.sides[0].cache
 
     def fill(self) -> TeacherCache:
-        """The teacher cache, filled with every row of the corpus."""
-        if self.live:
-            raise DistilvecError(f"[teacher.live] {self.recipe.name} runs its teacher in every step: there is nothing to cache.")
-        run_teacher.fill(self)
+        """Every teacher's cache, filled with every row of the corpus; gives the first one."""
+        for side in self.sides:
+            if side.live:
+                raise DistilvecError(f"[teacher.live] {self.recipe.name} runs {side.facts.name} in every step: there is nothing to cache.")
+            side.fill()
         return self.cache
 
-    @cached_property
+    @property
     def alignment(self) -> AlignmentStore | None:
-        """The pairs of student's and teacher's tokens; None where no stage wants the teacher's tokens."""
-        return run_teacher.alignment(self)
+        """The pairs of the student's and the first teacher's tokens; None where no stage needs them."""
+        return self.sides[0].alignment
 
     def data(self, model: SentenceTransformer, objective: Objective) -> TrainingData:
         """Corpus, tokens and cached teacher vectors, ready for the loop."""
         with self.processes.main_process_first():
-            if self.live:
-                run_teacher.say_live(self)
-            elif self.wants != Wants():
-                self.fill()
+            for side in self.sides:
+                side.prepare()
             tokens = run_data.build_token_store(self.root, self.corpus, model)
-            assert self.wants.tokens is None or self.alignment is not None
+            assert self.wants.tokens is None or self.wants.tokens.alignment is None or self.alignment is not None
         return self.training_data(tokens, run_teacher.answering(self, objective))
 
     def student(self) -> SentenceTransformer:
@@ -250,8 +244,8 @@ class Run:
             check_parameters(stage, encoder, objective)
         data = self.data(encoder.model, objectives[0])
         mark, state = self.train_fingerprint(), Progress()
-        if not self.live:
-            self._release_teacher()
+        for side in self.sides:
+            side.release()
         for number, stage in enumerate(self.stages):
             if not stage.last and stage_progress(stage, mark).finished:
                 continue
@@ -274,11 +268,7 @@ class Run:
 
     def train_fingerprint(self) -> str:
         """Changes when anything that changes the trained weights does."""
-        vectors = self.manifest.fingerprint + (" live" if self.live else "")
-        return training_fingerprint(self.recipe, self.stages, vectors, self.corpus.fingerprint)
-
-    def _release_teacher(self) -> None:
-        """Free the teacher's memory; it is loaded again for evaluation."""
-        assert self.facts and self.manifest
-        self.__dict__.pop("teacher", None)
-        gc.collect()
+        vectors = [side.manifest.fingerprint + (" live" if side.live else "") for side in self.sides]
+        weights = [f" {side.section.weight}" for side in self.sides] if len(self.sides) > 1 else [""]
+        marks = "+".join(vector + weight for vector, weight in zip(vectors, weights, strict=True))
+        return training_fingerprint(self.recipe, self.stages, marks, self.corpus.fingerprint)

@@ -31,6 +31,7 @@ class TeacherSection(Section):
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="the precision the teacher computes in")
     batch_tokens: int = Field(4096, gt=0, description="tokens in one teacher batch")
     attention: Literal["own", "bidirectional"] = Field("own", description="'bidirectional' lifts a decoder's causal mask (LLM2Vec)")
+    weight: float = Field(1.0, gt=0, description="beside the weights of more_teachers")
     live: bool = Field(False, description="run the teacher in every step instead of caching it; for corpora seen once")
     trust_remote_code: bool = False
 
@@ -51,6 +52,15 @@ class LoraSection(Section):
     targets: list[str] | None = Field(None, description="names of the linear layers; all of the backbone's by default")
 
 
+class ExpertsSection(Section):
+    """A mixture of experts on the pooled vector (DistillMoE): feed-forward networks added up by the weights of a gate."""
+
+    count: int = Field(3, gt=0, description="one for each facet that is distilled, times teachers")
+    width: int = Field(1024, gt=0, description="of an expert's hidden layer")
+    gate_width: int | None = Field(None, gt=0, description="of the gate's hidden layer; by default the gate is linear")
+    dropout: float = Field(0.1, ge=0, lt=1)
+
+
 class StudentSection(Section):
     """The network that is trained and shipped: `model`, cut to `layers`, or a fresh one from `config`."""
 
@@ -66,6 +76,7 @@ class StudentSection(Section):
     dense: Literal["auto", "always"] = Field(
         "auto", description="'auto' adds the linear layer to the teacher's width where the widths differ and the method needs it"
     )
+    experts: ExpertsSection | None = None
     lora: LoraSection | None = None
     trust_remote_code: bool = False
 
@@ -230,6 +241,7 @@ class Recipe(Section):
     paper: str | None = None
     output: Path = Path("runs")
     teacher: TeacherSection
+    more_teachers: list[TeacherSection] = Field(default_factory=list, description="further teachers to learn from, each with its own cache")
     student: StudentSection
     corpus: CorpusSection | None = None
     task: TaskSection | None = Field(None, description="instead of a corpus: a labelled task")

@@ -15,7 +15,7 @@ from distilvec.objective import build_objective
 def test_on_states():
     objective = build_objective("cdm", {}, {}, SIZES).double()
     assert objective.weights == {"tokens": 100.0, "sentence": 1.0}
-    assert objective.teacher_wants == Wants(embedding=True, tokens=TokenWants(alignment="strict", hidden=True))
+    assert objective.teacher_wants == Wants(embedding=True, tokens=TokenWants(alignment="strict", hidden=(-1,)))
     batch, student, teacher = signals(1, 2)
     terms = objective(batch, student, teacher)
 

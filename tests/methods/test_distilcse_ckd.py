@@ -114,7 +114,8 @@ def test_evaluation_uses_the_queue_and_leaves_it_alone():
     value = terms(objective, [3, 4])["ckd"]
     assert queued(objective) == before
     objective.queue_rows.fill_(-1)
-    assert (terms(objective, [3, 4])["ckd"] < value).all(), "fewer negatives"
+    fewer = terms(objective, [3, 4])["ckd"]
+    assert (fewer <= value).all() and (fewer < value).any(), "fewer negatives"
 
 
 def test_resumes_from_its_state():

@@ -12,7 +12,7 @@ from distilvec.batch import TokenWants, Wants
 from distilvec.errors import DistilvecError
 from distilvec.objective import TaskFacts, build_objective, total
 
-TOKENS = TokenWants(hidden=True)
+TOKENS = TokenWants(hidden=(-1,))
 
 
 def attend(queries, keys, values):

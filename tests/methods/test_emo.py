@@ -137,11 +137,11 @@ def test_a_term_without_weight_asks_for_nothing(signals):
     batch, student, teacher, *_ = signals
     full, without_ira, without_otis = emo(), emo({"ira": 0}), emo({"otis": 0})
     assert full.student_wants == Wants(hidden_layers=(-1,), attention_layers=(2, 3))
-    assert full.teacher_wants.tokens == TokenWants("offsets", True, True, (4, 6), 3)
+    assert full.teacher_wants.tokens == TokenWants("offsets", (-1,), True, (4, 6), 3)
     assert without_ira.student_wants == Wants(hidden_layers=(-1,))
-    assert without_ira.teacher_wants.tokens == TokenWants("offsets", True, True, (), 3)
+    assert without_ira.teacher_wants.tokens == TokenWants("offsets", (-1,), True, (), 3)
     assert without_otis.student_wants == Wants(attention_layers=(2, 3))
-    assert without_otis.teacher_wants.tokens == TokenWants("offsets", False, False, (4, 6), 3)
+    assert without_otis.teacher_wants.tokens == TokenWants("offsets", (), False, (4, 6), 3)
     expected = full(batch, student, teacher)
     for objective, name in ((without_ira, "otis"), (without_otis, "ira")):
         terms = objective(batch, student, teacher)

@@ -23,7 +23,7 @@ def test_on_class_logits_it_is_kl():
 @pytest.mark.parametrize("distance", ["cosine", "mse"])
 def test_on_token_states_pair_by_pair(distance):
     objective = build_objective("mined", {"distance": distance}, {}, SIZES).double()
-    assert objective.teacher_wants == Wants(tokens=TokenWants(alignment="mined", hidden=True))
+    assert objective.teacher_wants == Wants(tokens=TokenWants(alignment="mined", hidden=(-1,)))
     batch, student, teacher = signals(2, 1)
     found = objective(batch, student, teacher)["mined"]
     for row, (ours, theirs, pairs) in enumerate(texts_of(batch, student, teacher)):

@@ -23,7 +23,7 @@ def gap(student, teacher):
 def test_on_class_logits():
     objective = build_objective("uld", {"alpha": 0.2}, {}, TASK)
     assert objective.weights == {"task": 0.2, "uld": 0.8}
-    assert objective.teacher_wants == Wants(logits=True) and objective.student_wants == Wants(pooled_layers=(-1,))
+    assert objective.teacher_wants == Wants(logits=True) and objective.student_wants == Wants(vector=True)
     batch, student, teacher = signals()
     terms = objective(batch, student, teacher)
     expected = [gap(s, t) for s, t in zip(student.logits, teacher.logits, strict=True)]
@@ -36,7 +36,7 @@ def test_on_class_logits():
 def test_on_token_states():
     objective = build_objective("uld", {}, {}, SIZES)
     assert objective.weights == {"uld": 1.0}
-    assert objective.student_wants == Wants(hidden_layers=(-1,)) and objective.teacher_wants == Wants(tokens=TokenWants(hidden=True))
+    assert objective.student_wants == Wants(hidden_layers=(-1,)) and objective.teacher_wants == Wants(tokens=TokenWants(hidden=(-1,)))
     batch, student, teacher = signals(1, 2)
     found = objective(batch, student, teacher)["uld"]
     for row, (ours, theirs, _) in enumerate(texts_of(batch, student, teacher)):

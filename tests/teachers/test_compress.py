@@ -13,7 +13,7 @@ from distilvec.errors import DistilvecError
 from distilvec.teachers.compress import compress, decompress, token_settings
 from distilvec.teachers.signals import Ragged
 
-WANTS = TokenWants("offsets", hidden=True, importance=True, gram_layers=(2, 4), divisor=3)
+WANTS = TokenWants("offsets", hidden=(-1,), importance=True, gram_layers=(2, 4), divisor=3)
 CPU = torch.device("cpu")
 
 
@@ -105,7 +105,7 @@ def test_a_row_alone_is_as_it_is_in_a_batch():
 
 
 def test_only_what_is_wanted_is_kept():
-    found, settings = there_and_back(encoded(), wants=TokenWants(hidden=True))
+    found, settings = there_and_back(encoded(), wants=TokenWants(hidden=(-1,)))
     assert list(settings.signals) == ["hidden"] and found.importance is None and found.selected is None and not found.grams
     assert settings.student_tokenizer is settings.student_max_length is settings.alignment is settings.divisor is None
     found, _ = there_and_back(encoded(), wants=TokenWants(importance=True))

@@ -23,7 +23,7 @@ from distilvec.teachers.local import load_teacher
 from distilvec.teachers.token_signals import importance, select, selected_gram
 
 NAMES = ["bert", "modernbert", "qwen3", "mistral"]
-TOKENS = TokenWants(hidden=True, importance=True, gram_layers=(1, 4), divisor=2)
+TOKENS = TokenWants(hidden=(-1,), importance=True, gram_layers=(1, 4), divisor=2)
 WANTS = Wants(
     embedding=True,
     pre_dense=True,

@@ -16,7 +16,7 @@ from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.manifest import read_manifest
 from distilvec.teachers.signals import Ragged, TokenSettings, join
 
-TOKENS = TokenSettings("int8", 6, True, (3, 4), 3, "offsets", "cafe", 64)
+TOKENS = TokenSettings("int8", 6, (-1,), True, (3, 4), 3, "offsets", "cafe", 64)
 WITH_TOKENS = replace(MANIFEST, tokens=TOKENS)
 
 
@@ -182,7 +182,7 @@ def test_other_tokens_are_refused_with_the_field_named(cache, field, value):
 
 def test_a_manifest_without_tokens_is_written_as_it_always_was(tmp_path):
     content = json.loads(MANIFEST.to_json())
-    assert "tokens" not in content["manifest"] and "pooled_width" not in content["manifest"]
+    assert "tokens" not in content["manifest"] and "vector_width" not in content["manifest"]
     assert MANIFEST.fingerprint == "945d395ccafecb58"
     (tmp_path / "manifest.json").write_text(WITH_TOKENS.to_json())
     assert read_manifest(tmp_path / "manifest.json") == WITH_TOKENS

@@ -24,8 +24,8 @@ from distilvec.teachers.local import load_teacher
 from distilvec.teachers.token_fill import TokenSource, fill_tokens
 from distilvec.train.data import CachedTeacher
 
-TOKENS = TokenWants("offsets", hidden=True, importance=True, gram_layers=(3, 4), divisor=2)
-WANTS = Wants(embedding=True, pooled_layers=(-1,), tokens=TOKENS)
+TOKENS = TokenWants("offsets", hidden=(-1,), importance=True, gram_layers=(3, 4), divisor=2)
+WANTS = Wants(embedding=True, vector=True, tokens=TOKENS)
 CPU = torch.device("cpu")
 
 
@@ -42,7 +42,7 @@ class Setting:
         student = AutoTokenizer.from_pretrained(architectures.xlm_roberta(folder / "student"))
         self.alignment = build_alignment(self.corpus, student, 64, self.teacher.model.tokenizer, 128, "offsets", folder / "pairs")
         settings = token_settings(TOKENS, "int8", 32, tokenizer_hash(student), 64)
-        self.manifest = replace(self.teacher.manifest(), pooled_width=32, tokens=settings)
+        self.manifest = replace(self.teacher.manifest(), vector_width=32, tokens=settings)
         self.live = LiveTeacher(self.teacher, self.tokens, WANTS)
 
     def fill(self, folder, source=None, progress=None, shard_rows=20):
@@ -77,7 +77,7 @@ def test_it_answers_as_the_live_teacher_does(setting, tmp_path):
         assert ((back - states).abs() <= states.abs().amax(-1, keepdim=True) / 254 + 1e-4)[exact.mask].all()
         torch.testing.assert_close(found.importance, exact.importance, atol=1e-6, rtol=5e-3)
         torch.testing.assert_close(found.embedding, exact.embedding, atol=1e-3, rtol=0)
-        torch.testing.assert_close(found.pooled_layers[-1], exact.pooled_layers[-1], atol=2e-3, rtol=1e-3)
+        torch.testing.assert_close(found.vector, exact.vector, atol=2e-3, rtol=1e-3)
         width = found.selected.shape[1]
         same = (found.selected == exact.selected[:, :width]).flatten(1).all(1)
         assert same.float().mean() >= 0.95, "only ties of importance may be broken otherwise in another batch"

@@ -130,7 +130,7 @@ def test_grams_equal_a_loop_and_have_unit_norm():
 
 def test_what_is_read_is_what_is_needed():
     assert token_reading(None) == Wants()
-    assert token_reading(TokenWants(hidden=True)) == Wants(hidden_layers=(-1,))
+    assert token_reading(TokenWants(hidden=(-1,))) == Wants(hidden_layers=(-1,))
     assert token_reading(TokenWants(importance=True, gram_layers=(2, 4))) == Wants(attention_layers=(-1, 2, 4))
 
 
@@ -145,6 +145,6 @@ def test_the_parts_come_together():
     torch.testing.assert_close(found.grams[2], selected_gram(maps.flip(0), found.selected[..., 1]))
     only = token_signals(read, TokenWants(importance=True), None)
     assert only.selected is None and only.importance is not None
-    assert token_signals(read, TokenWants(hidden=True), None) is read
+    assert token_signals(read, TokenWants(hidden=(-1,)), None) is read
     with pytest.raises(DistilvecError, match="no alignment"):
         token_signals(read, wants, None)

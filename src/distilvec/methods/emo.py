@@ -84,7 +84,8 @@ class Emo(Objective):
         if otis and self.drop_special and None in (self.sizes.student_special, self.sizes.teacher_special):
             raise DistilvecError("[method.options.drop_special] the tokenizers' special tokens are not known here; leave it out.")
         self.student_wants |= Wants(hidden_layers=(-1,) if otis else (), attention_layers=tuple(self.layers))
-        wanted = TokenWants(self.alignment, hidden=otis, importance=otis, gram_layers=tuple(self.layers.values()), divisor=self.divisor)
+        states: tuple[int, ...] = (-1,) if otis else ()
+        wanted = TokenWants(self.alignment, states, importance=otis, gram_layers=tuple(self.layers.values()), divisor=self.divisor)
         self.teacher_wants = Wants(tokens=wanted)
 
     def _layers(self, teacher_layers: int) -> dict[int, int]:

@@ -1,7 +1,8 @@
 """The student before training: a backbone in fp32, a pooling, and what leads into the teacher's space.
 
 Whatever the teacher does, the student is backbone -> pooling -> linear layer without bias to the teacher's width (where
-the widths differ) -> normalisation (where the teacher normalises): stock modules that load everywhere.
+the widths differ) -> normalisation (where the teacher normalises): stock modules that load everywhere. A recipe may put
+a mixture of experts behind the pooling, the one module that is our own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig,
 
 from distilvec.errors import DistilvecError, nearest
 from distilvec.schema import Role, StudentSection
+from distilvec.students.experts import Experts
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
 from distilvec.teachers.local import resolve_model
 
@@ -76,6 +78,8 @@ def build_student(section: StudentSection, teacher: TeacherFacts, seed: int, com
         transformer.max_seq_length = choose_length(section.max_length, transformer, teacher)
         width = backbone.config.get_text_config().hidden_size
         modules = [transformer, Pooling(width, section.pooling)]
+        if section.experts is not None:
+            modules.append(Experts(width, section.experts.count, **section.experts.model_dump(exclude={"count"})))
         if section.dense == "always" or (compatible and width != teacher.width):
             modules.append(Dense(width, teacher.width, bias=False, activation_function=nn.Identity()))
         if teacher.normalized:

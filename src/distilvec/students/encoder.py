@@ -18,6 +18,7 @@ from distilvec.batch import Encoded, LayerPooling, TextBatch, Wants
 from distilvec.errors import DistilvecError
 from distilvec.students.attention import install_attention, recording
 from distilvec.students.dropout import install_fast_dropout
+from distilvec.students.experts import Experts
 from distilvec.students.pooling import KINDS, Pool, full_precision, pool_states, pooling_inputs, pooling_weights
 
 
@@ -33,6 +34,7 @@ class Encoder(nn.Module):
         config = self.backbone.config.get_text_config()
         self.layers: int = config.num_hidden_layers
         self.hidden_width: int = config.hidden_size
+        self.experts: int = next((module.experts for module in modules if isinstance(module, Experts)), 0)
         install_attention(self.backbone)
         install_fast_dropout(self.backbone)
 
@@ -66,19 +68,19 @@ class Encoder(nn.Module):
         states = {layer: last if layer == self.layers else output.hidden_states[layer] for layer in hidden}
         if pool is not None and self.layers in pooling:
             pooled[self.layers] = pool(last)
-        embedding = pre_dense = second = None
-        if wants.embedding or wants.pre_dense or wants.second_view:
-            pre_dense, embedding = self._head(last, mask)
-            second = embedding[rows:] if wants.second_view else None
+        end = self._after(last, mask) if wants.embedding or wants.pre_dense or wants.second_view or wants.vector or wants.experts else {}
         return Encoded(
-            embedding=embedding[:rows] if embedding is not None and wants.embedding else None,
-            pre_dense=pre_dense[:rows] if pre_dense is not None and wants.pre_dense else None,
+            embedding=end["embedding"][:rows] if wants.embedding else None,
+            pre_dense=end["pre_dense"][:rows] if wants.pre_dense else None,
             pooled_layers={number: pooled[self._layer(number)][:rows] for number in wants.pooled_layers},
             hidden_layers={number: states[self._layer(number)][:rows] for number in wants.hidden_layers},
             attentions={number: kept.maps[self._layer(number)][:rows] for number in wants.attention_layers},
-            second_view=second,
+            second_view=end["embedding"][rows:] if wants.second_view else None,
             mask=mask[:rows],
             projections={number: kept.projections[self._layer(number)].first(rows) for number in wants.projection_layers},
+            vector=end["vector"][:rows] if wants.vector else None,
+            gates=end["gates"][:rows] if wants.experts else None,
+            experts=end["experts"][:rows] if wants.experts else None,
         )
 
     def _layer(self, number: int) -> int:
@@ -88,17 +90,21 @@ class Encoder(nn.Module):
             raise DistilvecError(f"layer {number} was asked for; the model has layers 0 (embeddings) to {self.layers}")
         return layer
 
-    def _head(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The modules after the backbone in fp32: (pooled vector before the first Dense, embedding)."""
+    def _after(self, states: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """What the modules after the backbone make of its last states, in fp32, by the names that Encoded has for it."""
+        found: dict[str, Tensor] = {}
         with torch.autocast(states.device.type, enabled=False):
             features: dict[str, Any] = {"token_embeddings": full_precision(states), "attention_mask": mask.to(torch.int64)}
-            pre_dense = None
             for module in list(self.model)[1:]:
-                if pre_dense is None and type(module).__name__ == "Dense":
-                    pre_dense = features["sentence_embedding"]
+                kind = type(module).__name__
+                if kind in ("Dense", "Normalize"):
+                    found.setdefault("vector", features["sentence_embedding"])
+                if kind == "Dense":
+                    found.setdefault("pre_dense", features["sentence_embedding"])
                 features = module(features)
-        embedding = features["sentence_embedding"]
-        return embedding if pre_dense is None else pre_dense, embedding
+        found["embedding"] = features["sentence_embedding"]
+        found |= {name: features[name] for name in ("gates", "experts") if name in features}
+        return {"vector": found["embedding"], "pre_dense": found["embedding"], **found}
 
     def _pooling(self, kind: LayerPooling, mask: Tensor) -> Pool:
         """A function that pools hidden states [batch, tokens, inner]."""

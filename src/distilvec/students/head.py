@@ -1,4 +1,4 @@
-"""The head of a labelled task: pooled vectors in, class logits or a score out. It is saved beside the student, not in its modules."""
+"""The head of a labelled task: a text's vectors in, class logits or a score out. It is saved beside the student, not in its modules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BATCH = 32
 
 
 class TaskHead(nn.Module):
-    """A linear layer on the backbone's pooled vector.
+    """A linear layer on the text's vector in the backbone's width (Encoded.vector).
 
     Classification and pairs give logits. STS gives a score from 0 to 1: the sigmoid of one logit where the pair is one input,
     the cosine of the two vectors where its texts are encoded apart (no parameters then). Classes of texts encoded apart come
@@ -124,6 +124,15 @@ def predict_logits(model: SentenceTransformer, head: TaskHead, inputs: Sequence[
             features = {
                 name: value.to(model.device) if isinstance(value, Tensor) else value for name, value in model.preprocess(texts).items()
             }
-            pooled = model[1](model[0](features))["sentence_embedding"]
-            answers[numbers] = head(pooled.float()).cpu()
+            answers[numbers] = head(read_by_heads(model, features).float()).cpu()
     return answers
+
+
+def read_by_heads(model: SentenceTransformer, features: dict[str, Any]) -> Float[Tensor, "texts width"]:
+    """What the model makes of token ids and mask before any Dense or Normalize: pooled, and mixed by experts where there are such."""
+    for module in model:
+        if type(module).__name__ in ("Dense", "Normalize"):
+            break
+        features = module(features)
+    vector: Tensor = features["sentence_embedding"]
+    return vector

@@ -4,7 +4,7 @@
     shards.jsonl              the journal: one line a shard, with rows and, for every file, bytes and checksum
     00000.keys.npy            [rows] V16, the key of each text behind its prompt (data.corpus.text_key)
     00000.embedding.npy       [rows, width] float16 or float32
-    00000.pre_dense.npy       [rows, pre_dense_width], if the manifest says so; pooled likewise
+    00000.pre_dense.npy       [rows, pre_dense_width], if the manifest says so; vector likewise
     00000.hidden.npy          [items, width], the rows' items end to end: a signal of uneven length, if the manifest has `tokens`
     00000.hidden-offsets.npy  [rows + 1] int64, where each row's items begin
     lock                      held by the one process that writes

@@ -1,7 +1,7 @@
 """A teacher's token signals, small: real tokens only, one row or a few numbers each, and back again in one go a batch.
 
     hidden      int8 [tokens, width + 4]: a row's values in steps of its scale, then the scale's four bytes (float32);
-                or float16 [tokens, width]
+                or float16 [tokens, width]. hidden-2 is the layer before the last, and so on
     importance  float16 [tokens, 1]: masses, at least the smallest number above 0, brought to sum 1 again when they are read
     selected    int16 [m, 2]: (student position, teacher position)
     grams       float16 [m (m + 1) / 2, layers]: the upper triangle, column by column, so that a pair's place does not depend on m
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from distilvec.batch import Encoded, TokenWants
 from distilvec.errors import DistilvecError
-from distilvec.teachers.signals import Ragged, TokenSettings, item_places
+from distilvec.teachers.signals import HIDDEN, Ragged, TokenSettings, item_places
 
 _STEPS = 127
 _SMALLEST = np.float16(6e-8)
@@ -36,6 +36,7 @@ def token_settings(
     return TokenSettings(
         hidden=hidden if wants.hidden else None,
         hidden_width=hidden_width if wants.hidden else None,
+        hidden_layers=tuple(sorted(wants.hidden, reverse=True)),
         importance=wants.importance,
         gram_layers=wants.gram_layers,
         divisor=wants.divisor if grams else None,
@@ -55,8 +56,9 @@ def compress(encoded: Encoded, settings: TokenSettings) -> dict[str, Ragged]:
     lengths = mask.sum(1, dtype=np.int64)
     found: dict[str, Ragged] = {}
     if settings.hidden is not None:
-        rows = encoded.hidden_layers[-1].cpu().numpy()[mask]
-        found["hidden"] = Ragged(_to_int8(rows) if settings.hidden == "int8" else _to_float16(rows), lengths)
+        for layer, name in settings.hidden_names.items():
+            rows = encoded.hidden_layers[layer].cpu().numpy()[mask]
+            found[name] = Ragged(_to_int8(rows) if settings.hidden == "int8" else _to_float16(rows), lengths)
     if settings.importance:
         assert encoded.importance is not None
         masses = encoded.importance.cpu().numpy()[mask][:, None]
@@ -98,12 +100,13 @@ def _selection(selected: npt.NDArray[np.int64], grams: list[npt.NDArray[np.float
 def decompress(found: dict[str, Ragged], settings: TokenSettings, device: torch.device) -> dict[str, Any]:
     """The fields of an Encoded from a batch's rows: float32, padded on the right, on `device`, where int8 is turned back."""
     fields: dict[str, Any] = {}
-    tokens = found.get("hidden", found.get("importance"))
+    tokens = next((kept for name, kept in found.items() if name.startswith(HIDDEN) or name == "importance"), None)
     if tokens is not None:
         columns = np.arange(tokens.lengths.max(initial=0))
         fields["mask"] = torch.from_numpy(columns < tokens.lengths[:, None]).to(device)
-    if "hidden" in found:
-        fields["hidden_layers"] = {-1: _padded(_states(_moved(found["hidden"].values, device)), found["hidden"].lengths)}
+    states = {layer: found[name] for layer, name in settings.hidden_names.items() if name in found}
+    if states:
+        fields["hidden_layers"] = {layer: _padded(_states(_moved(kept.values, device)), kept.lengths) for layer, kept in states.items()}
     if "importance" in found:
         masses = _padded(_moved(found["importance"].values, device).float(), found["importance"].lengths)[..., 0]
         fields["importance"] = masses / masses.sum(1, keepdim=True)

@@ -30,8 +30,7 @@ class LiveTeacher:
         self.teacher, self.tokens, self.wants = teacher, tokens, wants
         self.encoder = Encoder(teacher.model)
         self.head = None if head is None else head.eval().to(teacher.model.device)
-        pooled = Wants(pooled_layers=(-1,)) if wants.logits else Wants()
-        self.reading = replace(wants, tokens=None, logits=False) | token_reading(wants.tokens) | pooled
+        self.reading = replace(wants, tokens=None, logits=False) | token_reading(wants.tokens) | Wants(vector=wants.logits)
 
     def signals(self, batch: TextBatch) -> Encoded:
         """What is wanted of the batch's rows, float32, on the batch's device; tokens are laid out from position 0."""
@@ -45,7 +44,7 @@ class LiveTeacher:
             found = token_signals(read, wants.tokens, own.alignment)
             if wants.logits:
                 assert self.head is not None
-                found = replace(found, logits=self.head(read.pooled_layers[-1]).float())
+                found = replace(found, logits=self.head(read.vector).float())
         hidden = {*wants.hidden_layers, *token_reading(wants.tokens).hidden_layers}
         kept = replace(
             found,
@@ -53,6 +52,7 @@ class LiveTeacher:
             pooled_layers={layer: found.pooled_layers[layer] for layer in wants.pooled_layers},
             hidden_layers={layer: found.hidden_layers[layer] for layer in sorted(hidden)},
             attentions={layer: found.attentions[layer] for layer in wants.attention_layers},
+            vector=found.vector if wants.vector else None,
         )
         return _convert(kept, device)
 

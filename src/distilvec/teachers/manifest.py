@@ -30,7 +30,7 @@ _IGNORED = {
     "training_args.bin",
 }
 _IGNORED_FOLDERS = {"onnx", "openvino"}
-_LATER = ("pooled_width", "tokens", "attention")  # fields that older caches do not have: left out where they are None
+_LATER = ("vector_width", "tokens", "attention")  # fields that older caches do not have: left out where they are None
 _BLOCK = 1 << 22
 
 
@@ -40,7 +40,7 @@ class Manifest:
 
     `weights` hashes the model's parameters, configuration, pooling and tokenizer. The same weights in another place
     give the same vectors, so `model` and `revision` count only where the weights differ. `pre_dense_width` is set where
-    the pooled vector before the first Dense layer is stored as well, `pooled_width` where that before any Dense or Normalize
+    the pooled vector before the first Dense layer is stored as well, `vector_width` where that which a task's head reads
     is, `tokens` where the teacher's tokens are.
     """
 
@@ -58,14 +58,14 @@ class Manifest:
     compute_dtype: str
     backend: str
     store_dtype: str = "float16"
-    pooled_width: int | None = None
+    vector_width: int | None = None
     tokens: TokenSettings | None = None
     attention: str | None = None  # "bidirectional" where a causal mask was lifted
 
     @property
     def signals(self) -> dict[str, Signal]:
         """What a row has, by name."""
-        widths = {"embedding": self.width, "pre_dense": self.pre_dense_width, "pooled": self.pooled_width}
+        widths = {"embedding": self.width, "pre_dense": self.pre_dense_width, "vector": self.vector_width}
         vectors = {name: Signal(width, self.store_dtype) for name, width in widths.items() if width is not None}
         return vectors | (self.tokens.signals if self.tokens else {})
 
@@ -115,7 +115,8 @@ def read_manifest(path: Path) -> Manifest:
 def parse_manifest(fields: dict[str, Any]) -> Manifest:
     """The manifest from its fields. TypeError for fields that it has not."""
     tokens = fields.get("tokens")
-    return Manifest(**{**fields, "tokens": tokens and TokenSettings(**{**tokens, "gram_layers": tuple(tokens["gram_layers"])})})
+    layers = {name: tuple(tokens[name]) for name in ("hidden_layers", "gram_layers")} if tokens else {}
+    return Manifest(**{**fields, "tokens": TokenSettings(**{**tokens, **layers}) if tokens else None})
 
 
 def hash_folder(folder: Path) -> str:

@@ -116,7 +116,7 @@ def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
     widths = {name: signal.width for name, signal in cache.signals.items() if name in _COLUMNS}
     kind, numbers = (pa.float16(), np.float16) if cache.manifest.store_dtype == "float16" else (pa.float32(), np.float32)
     vectors = [pa.field(_COLUMNS[name], pa.list_(kind, width)) for name, width in widths.items()]
-    metadata = {_METADATA: json.dumps(replace(cache.manifest, pooled_width=None, tokens=None).settings())}
+    metadata = {_METADATA: json.dumps(replace(cache.manifest, vector_width=None, tokens=None).settings())}
     schema = pa.schema([pa.field("text", pa.string()), pa.field("role", pa.string()), *vectors], metadata=metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+HIDDEN = "hidden"
+
 
 @dataclass(frozen=True)
 class Signal:
@@ -44,12 +46,13 @@ class Ragged:
 class TokenSettings:
     """What a cache tells of a teacher's tokens, and all that this depends on beside the teacher. None: it does not apply.
 
-    `hidden` is the number format of the hidden states. The student's tokenizer and `student_max_length` change the pairs,
-    and with them the selected ones and their Gram matrices, nothing else.
+    `hidden` is the number format of the hidden states of `hidden_layers` (-1: the last). The student's tokenizer and
+    `student_max_length` change the pairs, and with them the selected ones and their Gram matrices, nothing else.
     """
 
     hidden: str | None = None
     hidden_width: int | None = None
+    hidden_layers: tuple[int, ...] = ()
     importance: bool = False
     gram_layers: tuple[int, ...] = ()
     divisor: int | None = None
@@ -58,12 +61,18 @@ class TokenSettings:
     student_max_length: int | None = None
 
     @property
+    def hidden_names(self) -> dict[int, str]:
+        """What the hidden states of each layer are called in the cache."""
+        return {layer: HIDDEN if layer == -1 else f"{HIDDEN}{layer}" for layer in self.hidden_layers}
+
+    @property
     def signals(self) -> dict[str, Signal]:
         """How they lie in the cache (teachers/compress.py)."""
         found: dict[str, Signal] = {}
         if self.hidden_width is not None:
             packed = self.hidden == "int8"
-            found["hidden"] = Signal(self.hidden_width + 4 * packed, "int8" if packed else "float16", uneven=True)
+            states = Signal(self.hidden_width + 4 * packed, "int8" if packed else "float16", uneven=True)
+            found |= dict.fromkeys(self.hidden_names.values(), states)
         if self.importance:
             found["importance"] = Signal(1, "float16", uneven=True)
         if self.gram_layers:

@@ -77,7 +77,7 @@ def _signals(manifest: Manifest, corpus: Corpus, found: Encoded, rows: Rows) -> 
     states = [("hidden states", values) for values in found.hidden_layers.values()]
     for name, values in [*states, *(("Gram matrices", values) for values in found.grams.values())]:
         refuse_broken(torch.isfinite(values).flatten(1).all(1).cpu().numpy(), name, corpus.stored(rows).__getitem__)
-    vectors = {"embedding": found.embedding, "pre_dense": found.pre_dense, "pooled": found.pooled_layers.get(-1)}
+    vectors = {"embedding": found.embedding, "pre_dense": found.pre_dense, "vector": found.vector}
     kept: Signals = {
         name: values.float().cpu().numpy() for name, values in vectors.items() if name in manifest.signals and values is not None
     }

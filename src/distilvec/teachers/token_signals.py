@@ -77,7 +77,7 @@ def token_reading(wants: TokenWants | None) -> Wants:
     if wants is None:
         return Wants()
     last = {-1} if wants.importance or wants.gram_layers else set[int]()
-    return Wants(hidden_layers=(-1,) if wants.hidden else (), attention_layers=tuple(sorted({*last, *wants.gram_layers})))
+    return Wants(hidden_layers=wants.hidden, attention_layers=tuple(sorted({*last, *wants.gram_layers})))
 
 
 def token_signals(read: Encoded, wants: TokenWants | None, alignment: Alignment | None) -> Encoded:

@@ -6,7 +6,7 @@ in one number) and what all-MiniLM-L6-v2's lower layers show where they are pool
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -37,18 +37,21 @@ class Spread:
 
 @dataclass(frozen=True)
 class Sight:
-    """A micro-batch as the watch sees it: detached, and on the CPU only once it is judged."""
+    """A micro-batch as the watch sees it: detached, and on the CPU only once it is judged. `figures` are the objective's."""
 
     batch: TextBatch
     student: Encoded
     teacher: Encoded
+    figures: dict[str, Tensor] = field(default_factory=dict)
 
 
 def take_sight(batch: TextBatch, student: Encoded, teacher: Encoded) -> Sight:
-    """Keep the embedding and the pooled layers, without what is needed for gradients."""
+    """Keep the embedding, the pooled layers and the gates, without what is needed for gradients."""
     embedding = None if student.embedding is None else student.embedding.detach()
     layers = {number: layer.detach() for number, layer in student.pooled_layers.items()}
-    return Sight(batch, Encoded(embedding=embedding, pooled_layers=layers), replace(teacher, hidden_layers={}, attentions={}))
+    gates = None if student.gates is None else student.gates.detach()
+    seen = Encoded(embedding=embedding, pooled_layers=layers, gates=gates)
+    return Sight(batch, seen, replace(teacher, hidden_layers={}, attentions={}, others=()))
 
 
 def spread(vectors: Float[Tensor, "batch width"]) -> Spread:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -32,7 +33,7 @@ class CachedTeacher:
     """Reads the teacher's signals from its cache; the model is not in memory.
 
     `keys` are those of all corpus rows. `head` is that of the task the teacher was fine-tuned for: logits are its answer to
-    the cached pooled vectors.
+    the cached vectors.
     """
 
     def __init__(self, cache: TeacherCache, keys: np.ndarray, wants: Wants, head: nn.Module | None = None) -> None:
@@ -59,20 +60,31 @@ class CachedTeacher:
         def read(signal: str) -> torch.Tensor:
             return torch.from_numpy(self.cache.read(positions, signal)).to(device, non_blocking=True)
 
-        pooled = read("pooled") if wants.pooled_layers or wants.logits else None
+        vector = read("vector") if wants.vector or wants.logits else None
         tokens = {name: self.cache.read_ragged(positions, name) for name in self._token_signals}
         return Encoded(
             embedding=read("embedding") if wants.embedding else None,
             pre_dense=read("pre_dense") if wants.pre_dense else None,
-            pooled_layers={} if pooled is None else dict.fromkeys(wants.pooled_layers, pooled),
-            logits=self._logits(pooled) if wants.logits else None,
+            vector=vector if wants.vector else None,
+            logits=self._logits(vector) if wants.logits else None,
             **(decompress(tokens, self.cache.manifest.tokens, device) if self.cache.manifest.tokens else {}),
         )
 
-    def _logits(self, pooled: torch.Tensor | None) -> torch.Tensor:
-        assert self.head is not None and pooled is not None
-        logits: torch.Tensor = self.head.to(pooled.device)(pooled)
+    def _logits(self, vector: torch.Tensor | None) -> torch.Tensor:
+        assert self.head is not None and vector is not None
+        logits: torch.Tensor = self.head.to(vector.device)(vector)
         return logits
+
+
+class SeveralTeachers:
+    """A recipe's first teacher, and in `others` of what it answers what the further ones do."""
+
+    def __init__(self, first: Teacher, others: Sequence[Teacher]) -> None:
+        self.first, self.others = first, others
+
+    def signals(self, batch: TextBatch) -> Encoded:
+        """Every teacher's answer."""
+        return replace(self.first.signals(batch), others=tuple(other.signals(batch) for other in self.others))
 
 
 def uncached(wants: Wants) -> list[str]:
@@ -82,7 +94,8 @@ def uncached(wants: Wants) -> list[str]:
         "hidden states of layers": wants.hidden_layers,
         "queries, keys and values": wants.projection_layers,
         "a second view": wants.second_view,
-        "pooled states of layers but the last": wants.pooled_layers and (wants.pooled_layers, wants.layer_pooling) != ((-1,), "own"),
+        "pooled states of layers": wants.pooled_layers,
+        "gates and experts": wants.experts,
     }
     return [name for name, wanted in named.items() if wanted]
 

@@ -41,7 +41,7 @@ def held_out_score(encoder: Encoder, head: nn.Module, data: TrainingData, accele
         batch = data.batch(group).to(accelerator.device)
         assert batch.labels is not None
         with accelerator.autocast():
-            pooled = encoder(batch, Wants(pooled_layers=(-1,))).pooled_layers[-1]
+            pooled = encoder(batch, Wants(vector=True)).vector
         logits.append(head(pooled.float()))
         labels.append(batch.labels)
         losses.append(task_loss(logits[-1], batch.labels))

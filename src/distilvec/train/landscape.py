@@ -29,7 +29,7 @@ from distilvec.objective import total
 from distilvec.run import Run
 from distilvec.run_data import build_token_store
 from distilvec.run_folder import kept_folders
-from distilvec.run_teacher import UNLIMITED, answering, watched
+from distilvec.run_teacher import UNLIMITED, TeacherSide, answering, watched
 from distilvec.students.build import TeacherFacts
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache import TeacherCache
@@ -82,10 +82,11 @@ class Landscapes:
         self.run = Run(recipes.load(folder / "recipe.yaml"), folder)
         self.train = self.run.stages[-1].recipe.train
         self.steps: int = record["training"]["steps"]
-        self.run.cache = open_cache(self.run, record["teacher"]["name"], record["teacher"]["fingerprint"])
-        manifest = self.run.cache.manifest
+        side = self.run.sides[0]
+        side.cache = open_cache(side, record["teacher"]["name"], record["teacher"]["fingerprint"])
+        manifest = side.cache.manifest
         if manifest.tokens is None:  # else the method must know more of the teacher than its vectors
-            self.run.facts = known_facts(manifest, record["teacher"]["name"])
+            side.facts = known_facts(manifest, record["teacher"]["name"])
 
     @cached_property
     def students(self) -> dict[int, Path]:
@@ -133,11 +134,11 @@ def known_facts(manifest: Manifest, name: str) -> TeacherFacts:
     return TeacherFacts(manifest.width, manifest.normalized, manifest.max_length or UNLIMITED, manifest.prompts, name=name)
 
 
-def open_cache(run: Run, teacher: str, fingerprint: str) -> TeacherCache:
+def open_cache(side: TeacherSide, teacher: str, fingerprint: str) -> TeacherCache:
     """The teacher's cache that a run was trained from."""
-    folder = run.cache_folder(teacher, fingerprint)
+    folder = side.cache_folder(teacher, fingerprint)
     if not folder.exists():
         raise DistilvecError(
-            f"the vectors of {teacher} are not in {folder} any more. `distilvec cache {run.folder}/recipe.yaml` computes them again."
+            f"the vectors of {teacher} are not in {folder} any more. `distilvec cache {side.run.folder}/recipe.yaml` computes them again."
         )
     return TeacherCache.open(folder)

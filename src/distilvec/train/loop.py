@@ -55,12 +55,14 @@ class Distillation(nn.Module):
         student = self.encoder(batch, self.objective.student_wants, rows)
         with torch.autocast(batch.rows.device.type, enabled=False):
             if self.objective.head is not None:
-                student = replace(student, logits=self.objective.head(student.pooled_layers[-1]))
+                student = replace(student, logits=self.objective.head(student.vector))
             terms: Terms = self.objective(batch, student, teacher)
         examples = len(batch) // batch.members
         terms = {name: values if len(values) == examples else values.view(batch.members, -1).mean(0) for name, values in terms.items()}
         if self.watched:
-            self.sight, self.watched = take_sight(batch, student, teacher), False
+            with torch.no_grad():
+                figures = self.objective.figures(batch, student, teacher)
+            self.sight, self.watched = replace(take_sight(batch, student, teacher), figures=figures), False
         return terms
 
 
@@ -216,6 +218,7 @@ class Loop:
         }
         epoch = state.epoch + state.step_in_epoch / self.steps_an_epoch
         figures, warning = self.collapse.judge(self.module.sight)
+        figures |= {name: float(value) for name, value in self.module.sight.figures.items()} if self.module.sight else {}
         self.module.sight = None
         self.metrics.write(state.step, epoch, **{f"train__{k}": v for k, v in (means | figures).items()}, **speed)
         if warning:

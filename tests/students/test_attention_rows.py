@@ -1,5 +1,7 @@
 """Some rows of the attention maps, and queries, keys and values: as transformers' eager attention gives them, gradients too."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import architectures
@@ -12,6 +14,7 @@ from distilvec.batch import TextBatch, Wants
 from distilvec.errors import DistilvecError
 from distilvec.students import attention
 from distilvec.students.encoder import Encoder
+from distilvec.students.pooling import own_saving
 
 NAMES = ["bert", "xlm_roberta", "distilbert", "modernbert", "gemma3", "qwen3", "mistral"]
 TEXTS = [*make_texts(3), "A"]
@@ -237,3 +240,38 @@ def test_attention_that_cannot_be_read_is_refused(tmp_path, encoder):
         other(batch_of(other.model), Wants(attention_layers=(-1,)))
     with pytest.raises(DistilvecError, match=r"layers \[0\] cannot be read"):
         encoder(batch_of(encoder.model), Wants(projection_layers=(0,)))
+
+
+def test_a_forward_pass_without_a_backward_pass_leaves_nothing_behind():
+    """A saved result that knew its graph would keep it alive: no reference cycle that Python sees, but memory all the same."""
+    freed = []
+
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.witness = type("Witness", (), {})()
+            weakref.finalize(ctx.witness, freed.append, True)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    x = Kept.apply(torch.randn(2, 5, requires_grad=True))
+    with own_saving():
+        y = x.softmax(-1)
+    gc.collect()
+    assert not freed
+    del x, y
+    gc.collect()
+    assert freed
+
+
+def test_saving_of_its_own_keeps_second_derivatives():
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+
+    def function(values):
+        with own_saving():
+            return (values.softmax(-1).square() * values.exp()).sum(-1)
+
+    assert torch.autograd.gradgradcheck(function, x)

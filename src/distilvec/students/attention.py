@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -24,7 +23,7 @@ from transformers.masking_utils import sdpa_mask
 from distilvec.batch import Projections
 from distilvec.errors import DistilvecError
 from distilvec.students.dropout import dropout as fast_dropout
-from distilvec.students.pooling import as_it_is, full_precision
+from distilvec.students.pooling import full_precision, own_saving
 
 NAME = "distilvec"
 
@@ -112,7 +111,7 @@ def attention_rows(
     heads, tokens, width = query.shape[1:]
     groups = key.shape[1]
     places = rows.clamp_min(0)
-    with saved_tensors_hooks(as_it_is, as_it_is):
+    with own_saving():
         index = places[:, None, :, None].expand(texts, heads, wanted, width)
         chosen = query[:texts].gather(2, index) * (width**-0.5 if scaling is None else scaling)
         # heads that share keys become rows of one product, so that keys are not repeated

@@ -44,7 +44,7 @@ def pool_states(states: Float[Tensor, "batch tokens inner"], weights: Float[Tens
     For the gradient only the weights are kept, neither the states nor a mask of their shape, and twice differentiable. The
     weights are kept out of the sight of gradient checkpointing, which would count them with its layer's own tensors.
     """
-    with torch.autocast(states.device.type, enabled=False), saved_tensors_hooks(as_it_is, as_it_is):
+    with torch.autocast(states.device.type, enabled=False), own_saving():
         states = full_precision(states)
         return torch.bmm(weights.to(states.dtype), states).squeeze(1)
 
@@ -74,6 +74,10 @@ def pooling_inputs(backbone: PreTrainedModel, wanted: set[int], pool: Pool | Non
             handle.remove()
 
 
-def as_it_is(tensor: Tensor) -> Tensor:
-    """The tensor itself: as both of `saved_tensors_hooks` it hides what is saved from hooks further out."""
-    return tensor
+def own_saving() -> saved_tensors_hooks:
+    """Within it, what is saved for the gradient is kept here and hidden from hooks further out.
+
+    It is kept detached (autograd ties it to its graph again): a saved result that knows its own graph would keep that graph, and
+    all its memory, where no backward pass frees it.
+    """
+    return saved_tensors_hooks(Tensor.detach, lambda tensor: tensor)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cross_tokenizer import shootout_tables as cross_tables
+from benchmarks.cross_tokenizer import emo_tables
 from benchmarks.sentence_level import cost_table, sharpness_table, shootout_tables
 from benchmarks.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
@@ -45,7 +45,7 @@ def pages() -> dict[str, dict[str, str]]:
             "align": titled("Which tokens go together", [("alignment", alignment_tables)]),
             "cache": titled("The compressed cache", [("token_cache", cache_tables)]),
             "tokencost": titled("Cost", [("step_cost_tokens", step_table), ("sinkhorn", transport_line), ("attention_rows", rows_line)]),
-            "cross": titled("Side by side", [("shootout_cross_tokenizer", cross_tables)]),
+            "cross": titled("Side by side", [("shootout_cross_tokenizer", emo_tables)]),
         },
     }
 

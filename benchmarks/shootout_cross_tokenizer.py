@@ -1,11 +1,12 @@
-"""EMO, its parts and its baselines across tokenizers: tables 1 to 4 of its paper on local data.
+"""EMO and DistillMoE, their parts and their baselines across tokenizers: their papers' tables on local data.
 
     python -m benchmarks.shootout_cross_tokenizer --json results/shootout_cross_tokenizer.json     within two hours of two cores
     python -m benchmarks.shootout_cross_tokenizer --quick                                          within ten minutes
 
 Makes the student that all begin with (benchmarks/cross_tokenizer_start.py), fine-tunes the teacher on each task, then runs the members
-of recipes/sweeps/cross_tokenizer.yaml on every task. Each member's scores are written to FILE as soon as they are there. A run that
-was killed goes on where it stopped. `python -m benchmarks.readme` writes the tables into docs/token_level.md.
+of recipes/sweeps/cross_tokenizer.yaml and distillmoe.yaml (or the one of --sweeps) on every task. Each member's scores are written to FILE
+as soon as they are there. A run that was killed goes on where it stopped. `python -m benchmarks.readme` writes the tables into
+docs/token_level.md and docs/distillmoe.md.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cross_tokenizer import shootout_tables
+from benchmarks.cross_tokenizer import distillmoe_tables, emo_tables
 from benchmarks.cross_tokenizer_start import TEXTS, make_start
 from benchmarks.shootout import Rows, machine, run_members
 from distilvec import recipe as recipes
@@ -27,7 +28,7 @@ from distilvec.schema import Recipe
 from distilvec.sweep import Member, expand
 
 ROOT = Path(__file__).parents[1]
-RECIPE = ROOT / "recipes" / "sweeps" / "cross_tokenizer.yaml"
+SWEEPS = {name: ROOT / "recipes" / "sweeps" / f"{name}.yaml" for name in ("cross_tokenizer", "distillmoe")}
 DATA = ROOT.parent / "shared" / "data"
 TASKS: dict[str, dict[str, Any]] = {
     "banking77": {"type": "classification", "path": "banking77/banking77.jsonl.gz"},
@@ -49,28 +50,42 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--sweeps", nargs="+", choices=list(SWEEPS), default=list(SWEEPS))
     parser.add_argument("--quick", action="store_true", help="one seed, fewer texts, one pass")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes of every member's recipe")
     arguments = parser.parse_args()
+    chosen = Chosen(arguments.tasks, arguments.sweeps, arguments.quick, arguments.overrides)
     logging.disable(logging.WARNING)
     out = arguments.out or Path("runs") / ("cross_tokenizer-quick" if arguments.quick else "cross_tokenizer")
     path = arguments.json or out / "shootout.json"
     try:
-        print(shootout_tables(shootout(out, path, arguments.data, arguments.tasks, arguments.quick, arguments.overrides)))
+        report = shootout(out, path, arguments.data, chosen)
+        print(emo_tables(report), distillmoe_tables(report), sep="\n\n")
     except DistilvecError as error:
         raise SystemExit(str(error)) from None
 
 
-def shootout(out: Path, path: Path, data: Path, tasks: list[str], quick: bool, overrides: list[str]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Chosen:
+    """Which members are run, and what is changed in their recipes."""
+
+    tasks: list[str]
+    sweeps: list[str]
+    quick: bool
+    overrides: list[str]
+
+
+def shootout(out: Path, path: Path, data: Path, chosen: Chosen) -> dict[str, Any]:
     """Make what the members begin with, then run them; gives what `path` then holds."""
+    quick = chosen.quick
     start = make_start(out / "start", QUICK_TEXTS if quick else TEXTS)
     members, teachers = list[Member](), {}
-    for task in tasks:
+    for task in chosen.tasks:
         section = {**TASKS[task], "path": str(data / TASKS[task]["path"])}
         result = tune({**section, **({"limit": QUICK_ROWS} if quick else {})}, out / f"teacher-{task}", quick)
         teachers[task] = metrics_of(result)
         section["limit"] = QUICK_ROWS if quick else ROWS
-        members += plan(task, section, start, result.folder / "student", quick, overrides)
+        members += plan(task, section, start, result.folder / "student", chosen)
     members.sort(key=lambda member: member.recipe.train.seed)
     train = members[0].recipe.train
     settings = {"epochs": train.epochs, "batch_size": train.batch_size, "learning_rate": train.learning_rate}
@@ -95,17 +110,19 @@ def tune(section: dict[str, Any], folder: Path, quick: bool) -> RunResult:
     return result
 
 
-def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, quick: bool, overrides: list[str]) -> list[Member]:
-    """The members of the sweep on one task."""
+def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, chosen: Chosen) -> list[Member]:
+    """The members of the sweeps on one task."""
     changes: dict[str, Any] = {"teacher.model": str(teacher.resolve()), "student.model": str(start.resolve()), "task": section}
-    if quick:
+    if chosen.quick:
         changes |= {"train.epochs": 1, "sweep.seeds": [0]}
-    texts = [*(f"{key}={json.dumps(value)}" for key, value in changes.items()), *overrides]
+    texts = [*(f"{key}={json.dumps(value)}" for key, value in changes.items()), *chosen.overrides]
     found = []
-    for member in expand(RECIPE, texts):
-        if section["type"] == "sts" and member.recipe.method.name in NO_LOGITS:
-            (member,) = expand(RECIPE, [*texts, f"sweep.seeds=[{member.recipe.train.seed}]", "method.options={on: hidden}"], member.group)
-        found.append(replace(member, name=f"{task}-{member.name}"))
+    for recipe in (SWEEPS[name] for name in chosen.sweeps):
+        for member in expand(recipe, texts):
+            if section["type"] == "sts" and member.recipe.method.name in NO_LOGITS:
+                only = [f"sweep.seeds=[{member.recipe.train.seed}]", "method.options={on: hidden}"]
+                (member,) = expand(recipe, [*texts, *only], member.group)
+            found.append(replace(member, name=f"{task}-{member.name}"))
     return found
 
 
@@ -115,13 +132,19 @@ def rows_of(recipe: Recipe, result: RunResult) -> Rows:
     return [
         {
             "task": recipe.task.label,
-            "method": recipe.name.removeprefix("cross_tokenizer-").split(",")[0],
+            "method": name_of(recipe),
             "seed": recipe.train.seed,
             "steps": result.state.step,
             "train_seconds": round(result.state.seconds, 1),
             "scores": metrics_of(result),
         }
     ]
+
+
+def name_of(recipe: Recipe) -> str:
+    """What a member is called in the tables: its variant's name."""
+    name = recipe.name.split(",")[0]
+    return next((name.removeprefix(f"{sweep}-") for sweep in SWEEPS if name.startswith(f"{sweep}-")), name)
 
 
 def metrics_of(result: RunResult) -> dict[str, float]:

@@ -76,7 +76,27 @@ def test_the_unrolled_gradient_is_that_of_differences(domain):
     cost = torch.rand(2, 3, 3, generator=generator, dtype=torch.float64).requires_grad_()
     nu = torch.tensor([[0.5, 0.3, 0.2], [0.6, 0.4, 0.0]], dtype=torch.float64)
     mu = torch.tensor([[0.1, 0.9, 0.0], [0.2, 0.2, 0.6]], dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda costs: transport_cost(costs, nu, mu, 0.3, 21, 0.0, domain, unroll=True), cost)
+    settings = {"epsilon": 0.3, "iterations": 21, "tolerance": 0.0, "domain": domain}
+    assert torch.autograd.gradcheck(lambda costs: transport_cost(costs, nu, mu, unroll=True, **settings), cost)
+
+
+@pytest.mark.parametrize("epsilon", [0.02, 0.03, 0.05])
+def test_the_unrolled_gradient_is_finite_in_fp32_and_that_of_fp64(epsilon):
+    """Costs near 1, as those of EMO are: the kernel's values are small, and its squares, by which gradients divide, are none."""
+    generator = torch.Generator().manual_seed(8)
+    cost = 0.9 + 0.1 * torch.rand(4, 12, 15, generator=generator, dtype=torch.float64)
+    nu, mu = ((2 * torch.randn(4, size, generator=generator, dtype=torch.float64)).softmax(1) for size in (12, 15))
+
+    def gradient(dtype, domain):
+        leaf = cost.detach().clone().to(dtype).requires_grad_()
+        transport_cost(leaf, nu.to(dtype), mu.to(dtype), unroll=True, epsilon=epsilon, tolerance=0.0, domain=domain).sum().backward()
+        return leaf.grad.double()
+
+    found, exact = gradient(torch.float32, "auto"), gradient(torch.float64, "kernel")
+    assert torch.isfinite(found).all() and exact.abs().max() > 0.1
+    torch.testing.assert_close(found, exact, atol=2e-5, rtol=0)
+    if epsilon == 0.02:
+        assert gradient(torch.float32, "kernel").isnan().any(), "what is guarded against"
 
 
 @pytest.mark.parametrize("domain", DOMAINS)

@@ -23,10 +23,9 @@ def centred_gram(rows: Rows, mask: Bool[Tensor, "batch rows"]) -> Grams:
     Note: EMO's eq. 9-10 multiply from the right, which the shapes forbid; centred over the tokens, as in the authors' code.
     """
     rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
-    here = mask[..., None].to(rows.dtype)
-    mean = (rows * here).sum(1, keepdim=True) / here.sum(1, keepdim=True).clamp_min(1)
-    centred = (rows - mean) * here
-    return centred @ centred.mT
+    here = mask[:, None].to(rows.dtype)
+    centred = rows - torch.bmm(here, rows) / here.sum(2, keepdim=True).clamp_min(1)
+    return centred @ centred.mT * (here.mT * here)
 
 
 def unit_gram(gram: Grams) -> Grams:

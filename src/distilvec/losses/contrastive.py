@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 
@@ -13,8 +13,14 @@ def info_nce(
     positives: Float[Tensor, "batch width"],
     temperature: float | Float[Tensor, ""],
     negatives: Float[Tensor, "more width"] | None = None,
+    counted: Bool[Tensor, " more"] | None = None,
 ) -> Float[Tensor, " batch"]:
-    """-log softmax of cos(anchor_i, .) / temperature at positive i among all positives and `negatives` (SimCSE, eq. 1; TALAS, eq. 6)."""
+    """-log softmax of cos(anchor_i, .) / temperature at positive i among all positives and `negatives` (SimCSE, eq. 1; TALAS, eq. 6).
+
+    Of the negatives only those that are `counted`, by default all.
+    """
     candidates = positives if negatives is None else torch.cat([positives, negatives])
     similarities = F.normalize(anchors, dim=-1) @ F.normalize(candidates, dim=-1).T / temperature
+    if counted is not None:
+        similarities = similarities.where(F.pad(counted, (len(positives), 0), value=True), -torch.inf)
     return F.cross_entropy(similarities, torch.arange(len(anchors), device=anchors.device), reduction="none")

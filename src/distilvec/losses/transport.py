@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,7 +15,9 @@ StudentMasses = Float[Tensor, "batch student"]
 TeacherMasses = Float[Tensor, "batch teacher"]
 Scaling = Callable[[Tensor], Tensor]
 
-SMALLEST_KERNEL_EPSILON = 0.02  # of costs in [0, 1]: exp(-1 / 0.02) = 2e-22 is still a number in fp32
+# of costs in [0, 1], in fp32: exp(-1 / 0.02) = 2e-22 is still a number, but not its square, by which the gradient divides
+SMALLEST_KERNEL_EPSILON = 0.02
+SMALLEST_UNROLLED_EPSILON = 0.05
 NOTHING = -1e9  # the logarithm of no mass: finite, so that it is never subtracted from itself to NaN
 BETWEEN_CHECKS = 10  # iterations
 
@@ -34,19 +36,21 @@ def emo_cost(
     return 1 - torch.baddbmm(bias, student, teacher.mT, alpha=student.shape[-1] ** -0.5).softmax(-1)
 
 
+class Settings(TypedDict, total=False):
+    """Those of `transport_plan`, which has their defaults."""
+
+    epsilon: float
+    iterations: int
+    tolerance: float
+    domain: Domain
+
+
 def transport_cost(
-    cost: Cost,
-    nu: StudentMasses,
-    mu: TeacherMasses,
-    epsilon: float = 0.1,
-    iterations: int = 100,
-    tolerance: float = 1e-6,
-    domain: Domain = "auto",
-    unroll: bool = False,
+    cost: Cost, nu: StudentMasses, mu: TeacherMasses, unroll: bool = False, **settings: Unpack[Settings]
 ) -> Float[Tensor, " batch"]:
     """<T, C> of the plan T (EMO, eq. 20). The gradient is T itself, as if T were fixed; with `unroll` also through the iterations."""
     with torch.set_grad_enabled(unroll and torch.is_grad_enabled()):
-        plan = transport_plan(cost, nu, mu, epsilon, iterations, tolerance, domain)
+        plan = transport_plan(cost, nu, mu, **settings)
     return (plan * cost).sum((1, 2))
 
 
@@ -65,9 +69,11 @@ def transport_plan(
     `mu` by no more than `tolerance` in all, seen every 10 iterations, or after `iterations`; it keeps the plan that it has then, so no
     problem's plan depends on its company. The loop ends early when all are finished, on a processor only: another device
     would have to be waited for, and runs on for nothing instead. "auto" takes logarithms where the kernel exp(-C / epsilon) of
-    costs in [0, 1] could vanish in fp32; give "log" for larger costs.
+    costs in [0, 1] could vanish in fp32, or, where gradients go through the iterations, its square could; give "log" for larger costs.
     """
-    logarithms = domain == "log" or (domain == "auto" and epsilon < SMALLEST_KERNEL_EPSILON)
+    unrolled = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (cost, nu, mu))
+    smallest = SMALLEST_UNROLLED_EPSILON if unrolled else SMALLEST_KERNEL_EPSILON
+    logarithms = domain == "log" or (domain == "auto" and epsilon < smallest)
     solve = _log_plan if logarithms else _kernel_plan
     there = nu.any(1, keepdim=True) & mu.any(1, keepdim=True)  # where one side has no mass: equal ones for the time being
     nu, mu = (masses.where(there, 1 / max(1, masses.shape[1])) for masses in (nu, mu))

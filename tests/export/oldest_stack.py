@@ -1,6 +1,7 @@
 """Run by test_portable_compat.py under PYTHONPATH=.compat: encodes texts with the oldest supported stack.
 
-Usage: python oldest_stack.py JOB.json ANSWER.json; the job has `texts` and `folders`, the answer versions and vectors.
+Usage: python oldest_stack.py JOB.json ANSWER.json; the job has `texts`, `folders` and of these the `trusted`, whose code may run; the
+answer versions and vectors.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def main(job_file: str, answer_file: str) -> None:
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     models: dict[str, Any] = {}
     for folder in job["folders"]:
-        model = sentence_transformers.SentenceTransformer(folder, device="cpu")
+        model = sentence_transformers.SentenceTransformer(folder, device="cpu", trust_remote_code=folder in job["trusted"])
         models[folder] = {
             "document": model.encode(job["texts"]).tolist(),
             "query": model.encode_query(job["texts"]).tolist(),

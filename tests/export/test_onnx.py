@@ -16,6 +16,7 @@ from distilvec.export import onnx as export
 from distilvec.export.onnx import OnnxEmbedder, export_onnx, parity, plain_copy, token_limit
 from distilvec.students.attention import NAME
 from distilvec.students.encoder import Encoder
+from distilvec.students.experts import Experts
 from distilvec.teachers.packing import pack_linears
 
 pytest.importorskip("onnxruntime")
@@ -47,6 +48,16 @@ def test_same_vectors_as_encode(name: str, tmp_path: Path) -> None:
         found = session.encode_tokens(tokens)
         assert found.dtype == np.float32 and found.shape == (len(texts), model.get_embedding_dimension())
         assert np.abs(found - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("gate_width", [None, 7])
+def test_a_mixture_of_experts_is_part_of_the_file(gate_width: int | None, tmp_path: Path) -> None:
+    model = loaded(tmp_path)
+    model.insert(2, Experts(WIDTH, 3, 24, gate_width).eval())
+    session = OnnxEmbedder(export_onnx(model, tmp_path / "model.onnx"))
+    assert session.inputs == ("input_ids", "attention_mask") and parity(model, session, TEXTS) < 1e-5
+    model[2] = Experts(WIDTH, 3, 24, gate_width).eval()
+    assert parity(model, session, TEXTS) > 1e-2, "other experts give other vectors"
 
 
 def test_a_model_in_use_by_an_encoder_exports_and_stays_as_it_is(tmp_path: Path) -> None:

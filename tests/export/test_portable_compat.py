@@ -20,7 +20,7 @@ import pytest
 from architectures import ARCHITECTURES, TEXTS
 
 from distilvec.export.portable import save_student
-from distilvec.schema import StudentSection
+from distilvec.schema import ExpertsSection, StudentSection
 from distilvec.students.build import TeacherFacts, build_student
 
 pytestmark = pytest.mark.slow
@@ -36,6 +36,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert-normalize": ("bert", {**PLAIN, "normalized": True}),
     "bert-dense": ("bert", {**PLAIN, "width": 48}),
     "bert-dense-normalize-cls": ("bert", {**WHOLE, "pooling": "cls"}),
+    "bert-experts": ("bert", {**WHOLE, "experts": ExpertsSection(width=24, gate_width=5)}),
     "xlm_roberta-plain": ("xlm_roberta", PLAIN),
     "xlm_roberta-dense-normalize": ("xlm_roberta", WHOLE),
     "qwen3-lasttoken": ("qwen3", {**WHOLE, "pooling": "lasttoken"}),
@@ -58,7 +59,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[st
     for case, (name, options) in {**CASES, "minilm": minilm()}.items():
         if name is None:
             continue
-        section = StudentSection(model=str(backbones.get(name, name)), layers=options["layers"], pooling=options.get("pooling", "mean"))
+        more = {"pooling": options.get("pooling", "mean"), "experts": options.get("experts")}
+        section = StudentSection(model=str(backbones.get(name, name)), layers=options["layers"], **more)
         facts = TeacherFacts(options["width"], options["normalized"], max_length=60, prompts={"query": "search for: "})
         student = build_student(section, facts, seed=0)
         folders[case] = root / "students" / case
@@ -83,8 +85,15 @@ def minilm() -> tuple[str | None, dict[str, Any]]:
 
 def run_oldest(root: Path, folders: dict[str, Path]) -> dict[str, Any]:
     job, answer = root / "job.json", root / "answer.json"
-    job.write_text(json.dumps({"texts": [*TEXTS, LONG], "folders": [str(folder) for folder in folders.values()]}))
-    environment = {**os.environ, "PYTHONPATH": str(COMPAT), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    trusted = [str(folder) for case, folder in folders.items() if case.endswith("experts")]
+    job.write_text(json.dumps({"texts": [*TEXTS, LONG], "folders": [str(folder) for folder in folders.values()], "trusted": trusted}))
+    environment = {
+        **os.environ,
+        "HF_MODULES_CACHE": str(root / "modules"),
+        "PYTHONPATH": str(COMPAT),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     command = [sys.executable, str(Path(__file__).with_name("oldest_stack.py")), str(job), str(answer)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, cwd=root)
     assert done.returncode == 0, done.stderr[-3000:]

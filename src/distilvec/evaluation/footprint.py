@@ -24,6 +24,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from distilvec.errors import DistilvecError
+from distilvec.loading import load
 
 _SAMPLE_SECONDS = 0.002
 _SECONDS = 600  # the most a measurement of memory may take
@@ -113,7 +114,7 @@ def report_memory(folder: str, batch: int, tokens: int, threads: int) -> dict[st
     torch.set_num_threads(threads)
     resident, method = _reader()
     before = resident()
-    model = SentenceTransformer(folder, device="cpu", trust_remote_code=True).eval()  # code that the caller runs already
+    model = load(folder, device="cpu", trust_remote_code=True).eval()  # code that the caller runs already
     inputs = random_tokens(model, batch, tokens)
     loaded = resident()
     with torch.inference_mode(), _peak(resident) as peak:

@@ -4,7 +4,10 @@ sentence-transformers 5.4 and transformers 5 each changed what they write: modul
 tokenizer's class, RoPE settings. Older readers then fail, or go on with another model (a missing linear layer, a RoPE base
 of 10000). The portable layout is the one all of them read: sentence-transformers 5.1 and 6, transformers 4.57 and 5.
 
-Limits, all of the old readers: the portable layout holds Transformer, Pooling, Dense and Normalize modules only, and
+A mixture of experts is the one module that is not sentence-transformers' own: the file that defines it comes along, and plain
+sentence-transformers runs it where `trust_remote_code=True` says so. distilvec.load and ONNX need no such thing.
+
+Limits, all of the old readers: the portable layout holds Transformer, Pooling, Experts, Dense and Normalize modules only, and
 transformers 4 can express a ModernBERT only if global attention falls on every n-th layer, beginning with the first; any
 other cut of one loads in transformers 5 alone, and saving it says so.
 """
@@ -30,6 +33,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.errors import DistilvecError
+from distilvec.loading import EXPERTS_FILE, EXPERTS_TYPE, OURS
+from distilvec.students.experts import Experts
 
 Layout = Literal["portable", "current"]
 
@@ -56,7 +61,8 @@ def save_student(
 
     The folder is written beside its place, synced to disk and renamed; an earlier student there is replaced at the end.
     Weights are saved in fp32. `layout="current"` keeps the installed sentence-transformers' own files. The folder loads
-    with `SentenceTransformer(folder)` alone. `beside` may write further files into the folder before it takes its place.
+    with `SentenceTransformer(folder)` alone, or, where the student has experts, with `trust_remote_code=True`. `beside` may
+    write further files into the folder before it takes its place.
     Errors: DistilvecError if `folder` holds something else than a model, cannot be written, or the model has a module
     that the portable layout cannot hold; what was there before is then untouched.
     """
@@ -103,25 +109,36 @@ def in_float32(model: SentenceTransformer) -> SentenceTransformer:
 def _write(model: SentenceTransformer, folder: Path, layout: Layout) -> None:
     if layout == "current":
         model.save_pretrained(str(folder), create_model_card=False)
+        if any(isinstance(module, Experts) for module in model):
+            entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+            _write_json(folder / "modules.json", [{**entry, "type": EXPERTS_TYPE} if entry["type"] in OURS else entry for entry in entries])
+            _write_experts_file(folder)
         return
     modules = list(model)
     entries = []
     for number, module in enumerate(modules):
         kind = type(module).__name__
-        if (kind == "Transformer") != (number == 0) or kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
+        ours = isinstance(module, Experts)
+        if (kind == "Transformer") != (number == 0) or not (ours or kind in ("Transformer", "Pooling", "Dense", "Normalize")):
             raise DistilvecError(
-                f"the portable layout holds a Transformer, then Pooling, Dense and Normalize; module {number} is a {kind}. "
-                "Save with layout 'current', which newer sentence-transformers read."
+                f"the portable layout holds a Transformer, then Pooling, Experts, Dense and Normalize; module {number} is a {kind} "
+                f"of {type(module).__module__}. Save with layout 'current', which newer sentence-transformers read; "
+                "a student with experts must have been loaded by distilvec.load."
             )
         path = "" if number == 0 else f"{number}_{kind}"
         (folder / path).mkdir(exist_ok=True)
-        entries.append({"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"})
+        entries.append(
+            {"idx": number, "name": str(number), "path": path, "type": EXPERTS_TYPE if ours else f"sentence_transformers.models.{kind}"}
+        )
         if kind == "Transformer":
             _write_transformer(module, folder)
         elif kind == "Pooling":
             _write_json(folder / path / "config.json", pooling_config(module))
         elif kind == "Dense":
             _write_dense(module, folder / path)
+        elif ours:
+            module.save(str(folder / path))
+            _write_experts_file(folder)
     _write_json(folder / "modules.json", entries)
     versions = {
         "sentence_transformers": sentence_transformers.__version__,
@@ -166,6 +183,10 @@ def _write_dense(dense: Any, folder: Path) -> None:
     _write_json(folder / "config.json", kept)
     weights = {name: value.detach().cpu().contiguous() for name, value in dense.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _write_experts_file(folder: Path) -> None:
+    shutil.copyfile(inspect.getfile(Experts), folder / EXPERTS_FILE)
 
 
 def tokenizer_config(tokenizer: PreTrainedTokenizerBase, max_length: int, token_types: bool) -> dict[str, Any]:

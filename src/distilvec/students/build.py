@@ -22,6 +22,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from distilvec.errors import DistilvecError, nearest
+from distilvec.loading import load
 from distilvec.schema import Role, StudentSection
 from distilvec.students.experts import Experts
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
@@ -101,7 +102,7 @@ def load_transformer(section: StudentSection, teacher: TeacherFacts) -> Transfor
             )
     assert name is not None
     try:
-        model = SentenceTransformer(
+        model = load(
             resolve_model(name),
             revision=revision,
             trust_remote_code=section.trust_remote_code,

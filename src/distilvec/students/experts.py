@@ -62,8 +62,9 @@ class Experts(nn.Module):
     def load(input_path: str) -> Experts:
         """The module that `save` wrote into a folder."""
         folder = Path(input_path)
-        experts = Experts(**json.loads((folder / CONFIG).read_text(encoding="utf-8")))
-        experts.load_state_dict(load_file(folder / WEIGHTS))
+        with torch.device("meta"):  # no weights are drawn: torch's generator stays as it is
+            experts = Experts(**json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+        experts.load_state_dict(load_file(folder / WEIGHTS), assign=True)
         return experts.eval()
 
     def get_sentence_embedding_dimension(self) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from distilvec.batch import Text
 from distilvec.errors import DistilvecError
+from distilvec.loading import load
 from distilvec.objective import TaskFacts
 from distilvec.teachers.forward import evaluating
 
@@ -99,7 +100,7 @@ def predict(folder: Path | str, texts: Sequence[Text]) -> list[str] | list[float
             f"expected {'pairs of texts, such as (a, b)' if pairs else 'single texts'} for a task of kind {head.task.kind}."
         )
     inputs = [tuple(text) if head.task.members == 2 else (text,) for text in texts]
-    model = SentenceTransformer(str(folder), device="cpu")
+    model = load(folder, device="cpu")
     logits = predict_logits(model, head, [tuple(with_prompt(facts["prompt"], part) for part in parts) for parts in inputs])
     if head.task.kind != "sts":
         return [classes[number] for number in logits.argmax(1).tolist()]

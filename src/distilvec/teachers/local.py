@@ -21,6 +21,7 @@ from transformers.utils import cached_file
 from distilvec.batch import Text
 from distilvec.device import pick_device, warn_slow_bf16
 from distilvec.errors import DistilvecError
+from distilvec.loading import load
 from distilvec.schema import Role, TeacherSection
 from distilvec.teachers.bidirectional import lift_causal_mask
 from distilvec.teachers.checks import cut_dimensions
@@ -208,9 +209,7 @@ def _load(section: TeacherSection, source: str) -> SentenceTransformer:
         for key, value in (("pooling", section.pooling), ("normalize", section.normalize)):
             if value is not None:
                 raise DistilvecError(f"[teacher.{key}] found {value!r}; {section.model} states its own (modules.json). Remove the key.")
-        return SentenceTransformer(
-            source, revision=section.revision, trust_remote_code=section.trust_remote_code, model_kwargs=weights, device="cpu"
-        )
+        return load(source, "cpu", revision=section.revision, trust_remote_code=section.trust_remote_code, model_kwargs=weights)
     common: dict[str, Any] = {"revision": section.revision, "trust_remote_code": section.trust_remote_code}
     AutoConfig.from_pretrained(source, **common)  # fails where there is no model at all
     if section.pooling is None:

@@ -23,6 +23,7 @@ _SETTINGS = (".json", ".txt", ".model", ".py")
 _IGNORED = {
     "config_sentence_transformers.json",
     "data_config.json",
+    "distilvec_experts.py",
     "distillation.json",
     "model.safetensors.index.json",
     "pytorch_model.bin.index.json",

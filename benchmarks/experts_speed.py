@@ -1,0 +1,119 @@
+"""What a mixture of experts adds to a student's inference (DistillMoE, tables 17 and 18).
+
+    python -m benchmarks.experts_speed --json results/experts_speed.json
+
+Two encoders with random weights, each with three experts of width 1024 behind its pooling and without: BERT-base (12 layers, 768 wide, the
+paper's student) and 3 layers, 384 wide. They are measured as `distilvec speed` does, with its code: fp32 on this machine's
+processor, from random token ids (16 of a query, 256 of a document) to vectors, both taking turns in every repeat. That is done
+`rounds` times, in the other order every other time; a ratio (with experts to without) is the median of the rounds'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+
+from distilvec.evaluation.footprint import machine_facts
+from distilvec.evaluation.speed import BACKENDS, ROLE_TOKENS, TIMED, Encode, Setting, measure, plan_settings
+from distilvec.evaluation.timing import Timing
+from distilvec.export.onnx import plain_copy
+from distilvec.schema import ExpertsSection, StudentSection
+from distilvec.students.build import TeacherFacts, build_student
+from distilvec.students.experts import Experts
+from distilvec.teachers.local import BUILTIN
+
+MODELS = {"bert-base": (12, 768), "small": (3, 384)}  # layers, width
+MARKS = {1: 1.12, 32: 1.05}  # the most that bert-base may take with experts, by batch size; the paper has 1.117 and 1.038 on an H200
+WITHOUT, WITH = "without", "with"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--backends", nargs="+", choices=list(BACKENDS), default=list(BACKENDS))
+    parser.add_argument("--roles", nargs="+", choices=list(ROLE_TOKENS), default=list(ROLE_TOKENS))
+    parser.add_argument("--batch-sizes", nargs="+", type=int, default=list(MARKS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=50, help="of one round")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one model in one round; at least 5 repeats are made")
+    arguments = parser.parse_args()
+    timing = Timing(3, arguments.repeats, arguments.seconds)
+    report: dict[str, Any] = {"machine": machine_facts(), "timed": TIMED, "rounds": arguments.rounds, "marks": MARKS, "models": {}}
+    for name in arguments.models:
+        models = make_models(*MODELS[name])
+        counts = {kind: sum(weight.numel() for weight in model.parameters()) for kind, model in models.items()}
+        report["models"][name] = {"parameters": counts, "experts": counts[WITH] - counts[WITHOUT]}
+        settings = [one for one in plan_settings(models, arguments.batch_sizes, (), {}, []) if one.role in arguments.roles]
+        for backend in arguments.backends:
+            found = report["models"][name][backend] = measure_all(backend, models, settings, timing, arguments.rounds)
+            for setting, figures in found.items():
+                print(f"{name:<10} {backend:<8} {setting:<14} {figures}", flush=True)
+            arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def make_models(layers: int, width: int) -> dict[str, SentenceTransformer]:
+    """The same encoder, with the same weights in memory, without and with experts."""
+    config = {
+        "model_type": "bert",
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "num_attention_heads": 12,
+        "intermediate_size": 4 * width,
+        "max_position_embeddings": 512,
+    }
+    section = StudentSection(config=config, tokenizer=BUILTIN, experts=ExpertsSection())
+    whole = plain_copy(build_student(section, TeacherFacts(width, normalized=True, max_length=512), seed=0))
+    rest = SentenceTransformer(modules=[module for module in whole if not isinstance(module, Experts)], device="cpu")
+    return {WITHOUT: rest.eval(), WITH: whole}
+
+
+def measure_all(
+    backend: str, models: Mapping[str, SentenceTransformer], settings: Sequence[Setting], timing: Timing, rounds: int
+) -> dict[str, dict[str, float]]:
+    """Milliseconds without and with experts, the ratio, its lowest and highest round, by role and batch size."""
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="experts-speed-") as folder:
+        notes: list[str] = []
+        encoders: dict[str, Encode] = BACKENDS[backend](models, Path(folder), notes)
+        if notes:
+            raise SystemExit("; ".join(notes))
+        for setting in settings:
+            medians = [one_round(backend, setting, encoders, models, timing, bool(number % 2)) for number in range(rounds)]
+            ratios = [times[WITH] / times[WITHOUT] for times in medians]
+            found[f"{setting.role} x {setting.batch_size}"] = {
+                **{f"{kind}_ms": round(statistics.median(times[kind] for times in medians), 3) for kind in models},
+                "ratio": round(statistics.median(ratios), 4),
+                "lowest": round(min(ratios), 4),
+                "highest": round(max(ratios), 4),
+            }
+    return found
+
+
+def one_round(
+    backend: str,
+    setting: Setting,
+    encoders: Mapping[str, Encode],
+    models: Mapping[str, SentenceTransformer],
+    timing: Timing,
+    turned: bool,
+) -> dict[str, float]:
+    """Median milliseconds of both models, which take turns; `turned`: the other one begins."""
+    order = list(setting.tokens)[:: -1 if turned else 1]
+    rows = measure(
+        backend, Setting(setting.role, setting.batch_size, {kind: setting.tokens[kind] for kind in order}), encoders, models, timing
+    )
+    return {row["model"]: row["median_ms"] for row in rows}
+
+
+if __name__ == "__main__":
+    torch.set_grad_enabled(False)
+    main()

@@ -1,0 +1,172 @@
+"""Experts in a report: gates against the model's own, groups of texts, bins of length, the plane, runs with and without a suite."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from labelled import write_task
+from sentence_transformers import SentenceTransformer
+
+from distilvec import recipe as recipes
+from distilvec.batch import TextBatch, Wants
+from distilvec.data.examples import Labelled
+from distilvec.evaluation.experts import Group, experts_report, labelled_groups, run_mixture, sample, task_groups
+from distilvec.evaluation.tasks import ClassificationTask, StsTask, make_retrieval
+from distilvec.report.projection import project_experts
+from distilvec.report.write import draw_report
+from distilvec.run import Run
+from distilvec.schema import ExpertsSection, StudentSection
+from distilvec.students.build import TeacherFacts, build_student
+from distilvec.students.encoder import Encoder
+from distilvec.teachers.local import wrap_model
+from tests.architectures import TEXTS
+from tests.samples import make_texts
+
+
+@pytest.fixture(scope="module")
+def student(tiny_model):
+    section = StudentSection(model=str(tiny_model), layers=2, experts=ExpertsSection(count=3, width=16))
+    model = build_student(section, TeacherFacts(32, True, 128), seed=0)
+    with torch.no_grad():
+        next(module for module in model if type(module).__name__ == "Experts").gate.weight.mul_(5)  # gates that differ
+    return wrap_model(model, "student", prompts={"query": "query: ", "document": ""})
+
+
+# -- what is measured -------------------------------------------------------------------------------------------------
+
+
+def test_gates_outputs_and_lengths_are_the_models_own(student):
+    texts = [*TEXTS, ("a pair", "of texts")]
+    found = run_mixture(student.model, texts)
+    for number, text in enumerate(texts):
+        tokens = student.model.tokenizer(*(text if isinstance(text, tuple) else (text,)), return_tensors="pt")
+        with torch.no_grad():
+            own = Encoder(student.model).eval()(
+                TextBatch(torch.arange(1), dict(tokens), torch.zeros(1, dtype=torch.long)), Wants(experts=True, vector=True)
+            )
+        torch.testing.assert_close(found.gates[number], own.gates[0], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(found.outputs[number], own.experts[0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(found.mixed[number], own.vector[0], atol=1e-4, rtol=1e-4)
+        assert found.lengths[number] == tokens["input_ids"].shape[1]
+
+
+def test_a_group_is_read_behind_its_prompt(student):
+    one, other = (experts_report(student, [Group("texts", TEXTS, role)])["gates"] for role in ("query", "document"))
+    behind = experts_report(student, [Group("texts", [f"query: {text}" for text in TEXTS])])["gates"]
+    assert one == behind != other
+
+
+def test_groups_and_lengths_hold_every_text_once(student):
+    groups = [Group("short", make_texts(30)), Group("long", [" ".join(make_texts(12, seed)) for seed in range(20)]), Group("empty", [" "])]
+    found = experts_report(student, groups)
+    assert [(row["name"], row["rows"]) for row in found["groups"]] == [("short", 30), ("long", 20)] and found["rows"] == 50
+    assert sum(row["rows"] for row in found["lengths"]) == 50
+    lengths = run_mixture(student.model, [text for group in groups[:2] for text in sample(group, 100)]).lengths
+    for row in found["lengths"]:
+        assert row["rows"] == sum(row["from"] <= length <= row["to"] for length in lengths)
+    weighed = sum(row["rows"] * np.array(row["gates"]) for row in found["groups"]) / 50
+    np.testing.assert_allclose(weighed, found["gates"], atol=1e-4)
+    np.testing.assert_allclose(sum(found["gates"]), 1, atol=1e-4)
+    assert found["plane"] is None and np.shape(found["cosines"]) == (3, 3) and np.allclose(np.diag(found["cosines"]), 1)
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_without_experts_or_texts_there_is_nothing(student, tiny_model):
+    assert experts_report(wrap_model(SentenceTransformer(str(tiny_model), device="cpu"), "plain"), [Group("texts", TEXTS)]) == {}
+    assert experts_report(student, []) == {} == experts_report(student, [Group("blank", [" "])])
+    alone = build_student(
+        StudentSection(model=str(tiny_model), layers=2, experts=ExpertsSection(count=1, width=16)), TeacherFacts(32, True, 128), seed=0
+    )
+    assert experts_report(wrap_model(alone, "one expert"), [Group("texts", TEXTS)]) == {}
+
+
+def test_samples_are_drawn_by_seed_without_repeats():
+    group = Group("texts", [*make_texts(50), *make_texts(50), "", ("a", "b")])
+    assert sample(group, 9) == sample(group, 9) and len(set(sample(group, 99))) == 51 and len(sample(group, 9)) == 9
+
+
+def test_groups_of_tasks_and_of_classes():
+    sts = StsTask("sts", ["a", "b"], ["c", "d"], np.array([1.0, 2.0]), role="query")
+    classes = ClassificationTask("classes", ["x"], ["1"], ["y", "z"], ["1", "2"])
+    search = make_retrieval("search", {"1": "document"}, {"2": "query"}, {("2", "1"): 1.0})
+    found = [(group.name, list(group.texts), group.role) for group in task_groups([sts, classes, search])]
+    assert found == [
+        ("sts", ["a", "b", "c", "d"], "query"), ("classes", ["y", "z"], "document"), ("search, queries", ["query"], "query"),
+        ("search, documents", ["document"], "document"),
+    ]  # fmt: skip
+
+    class Examples:
+        name, classes = "intents", ["no", "yes"]
+
+    test = Labelled([("a", "b"), ("c", "d"), ("e", "f")], np.array([1, 0, 1]))
+    groups = labelled_groups(Examples, test)
+    assert [(group.name, group.texts) for group in groups] == [("intents: no", ["c", "d"]), ("intents: yes", ["a", "b", "e", "f"])]
+    Examples.classes = [str(number) for number in range(13)]
+    (whole,) = labelled_groups(Examples, test)
+    assert (whole.name, whole.texts) == ("intents, test split", ["a", "b", "c", "d", "e", "f"])
+
+
+# -- the plane --------------------------------------------------------------------------------------------------------
+
+
+def test_a_turned_expert_is_like_the_teacher_and_noise_is_not():
+    generator = np.random.default_rng(0)
+    teacher = generator.normal(size=(120, 24)) * np.linspace(3, 0.3, 24) + 1
+    teacher /= np.linalg.norm(teacher, axis=1, keepdims=True)
+    rotation = np.linalg.qr(generator.normal(size=(40, 40)))[0][:24]
+    turned, noise = 7 * teacher @ rotation, generator.normal(size=(120, 16))  # another width, another length
+    found = project_experts(teacher, [turned, noise], teacher)
+    assert found["likeness"][0] > 0.98 and found["likeness"][2] > 0.98 and abs(found["likeness"][1]) < 0.2
+    np.testing.assert_allclose(found["experts"][0], found["teacher"], atol=0.3)
+    assert found["axes"] == 16 and 0.5 < found["variance"] < 1 and len(found["mixture"]) == 120
+
+
+# -- whole runs -------------------------------------------------------------------------------------------------------
+
+EXPERTS = {"student__experts": {"count": 3, "width": 16}, "evaluation__parts": ["experts", "tokens"]}
+
+
+def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path):
+    rows = [
+        {"sentence1": one, "sentence2": two, "score": number % 5}
+        for number, (one, two) in enumerate(zip(make_texts(40), make_texts(40, 1), strict=True))
+    ]
+    (tmp_path / "sts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (tmp_path / "suite.yaml").write_text("- {name: graded, type: sts, path: sts.jsonl}\n", encoding="utf-8")
+    recipe = tiny_recipe(**EXPERTS, evaluation__suite=str(tmp_path / "suite.yaml"), evaluation__columns=["teacher", "student", "untrained"])
+    result = Run(recipe, tmp_path / "run").execute()
+    found = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    assert [row["name"] for row in found["experts"]["groups"]] == ["graded"] and len(found["experts"]["plane"]["likeness"]) == 4
+    assert len(found["tokens"]) == 4 and set(found["tokens"][0]) == {"text", "teacher", "student", "untrained", "likeness"}
+    names = {path.stem for path in (tmp_path / "run" / "figures").glob("*.svg")}
+    assert {"experts", "experts_gates", "experts_training", "token_planes"} <= names
+    page = result.page.read_text(encoding="utf-8")
+    assert '<section id="experts"' in page and "Gates, group by group" in page
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}
+    draw_report(tmp_path / "run", found)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}, "it can be redrawn"
+
+
+@pytest.mark.parametrize("encode", ["joint", "separate"])
+def test_a_labelled_run_without_a_suite_shows_its_experts_by_class(tiny_recipe, tmp_path, encode, monkeypatch):
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
+    tree = tiny_recipe(**EXPERTS, train__max_steps=3, method__name="task").model_dump(mode="json")
+    path = write_task(tmp_path / "pair.jsonl", "pair")
+    task = {"type": "pair", "path": str(path), "encode": encode}
+    recipe = recipes.validate(tree | {"corpus": None, "task": task})
+    found = json.loads((Run(recipe, tmp_path / "run").execute().folder / "report.json").read_text(encoding="utf-8"))
+    assert [row["name"] for row in found["experts"]["groups"]] == ["pair: 0", "pair: 1"] and found["failures"] == []
+    assert found["experts"]["plane"]["teacher"] and len(found["tokens"]) == 4
+    assert "projections" not in found and "speed" not in found
+
+
+def test_a_run_without_experts_has_an_empty_part(tiny_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
+    path = write_task(tmp_path / "pair.jsonl", "classification")
+    tree = tiny_recipe(train__max_steps=2, method__name="task", evaluation__parts=["experts"]).model_dump(mode="json")
+    recipe = recipes.validate(tree | {"corpus": None, "task": {"type": "classification", "path": str(path)}})
+    found = json.loads((Run(recipe, tmp_path / "run").execute().folder / "report.json").read_text(encoding="utf-8"))
+    assert found["experts"] == {} and "tokens" not in found

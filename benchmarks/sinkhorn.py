@@ -100,7 +100,7 @@ def measure(problems: Problems, iterations: int, tolerance: float, rounds: int) 
 
 def batched(problems: Problems, iterations: int, tolerance: float) -> Tensor:
     """All values at once."""
-    return transport_cost(problems.cost, problems.nu, problems.mu, EPSILON, iterations, tolerance)
+    return transport_cost(problems.cost, problems.nu, problems.mu, epsilon=EPSILON, iterations=iterations, tolerance=tolerance)
 
 
 def unpadded(problems: Problems) -> list[tuple[Tensor, Tensor, Tensor]]:

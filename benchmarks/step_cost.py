@@ -3,9 +3,11 @@
     python -m benchmarks.step_cost --methods simcse,distillcse,jasper,talas --json FILE
 
 Steps are those of the training loop, on the same texts and batches, all-MiniLM-L6-v2 cut to three layers (--layers 6: whole).
-`talas` is measured with ASAM and, as `talas_plain`, without; `task` is a student step with a task loss and no teacher; a path
-to a method's file is a method, too. Times: the methods take turns, in another order every round; the figure is the median
-round, ratios are medians of the rounds' ratios. Memory: each method in a process of its own, sampled while it trains, less
+`talas` is measured with ASAM and, as `talas_plain`, without; `distillmoe` has three experts and DynamicCKA of three layers
+(`distillmoe_two_layers`: two; `distillmoe_embedding`: none; `distillmoe_headless`: no experts); `task` is a student step with a
+task loss and no teacher; a path to a method's file is a method, too.
+Times: the methods take turns, in another order every round; the figure is the median round, ratios are medians of the rounds'
+ratios. Memory: each method in a process of its own, sampled while it trains, less
 what the process held before it had a student (RssAnon; on CUDA what torch has allocated). fp32, and bf16 where the hardware
 has it. JSON: {method: {"ms", "mean_mb", "peak_mb", "std_mb", ...}} in fp32, with "bf16" holding the same again; "time_ratio" and
 "memory_ratio" (of peaks) to other methods; "weight_passes" the share of a step that goes into moving weights there and back.
@@ -49,12 +51,17 @@ from distilvec.train.loop import Loop
 from distilvec.train.update import SharpnessAware
 
 ASAM = {"name": "asam", "rho": 0.05}
+EXPERTS = {"student.experts": {"count": 3}}
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {  # the method and what is changed in its recipe
     "talas": ("talas", {"train.update": ASAM}),
     "talas_plain": ("talas", {}),
     "ira": ("emo", {"method.weights": {"otis": 0}}),
     "otis": ("emo", {"method.weights": {"ira": 0}}),
     "emo_live": ("emo", {"teacher.live": True}),
+    "distillmoe": ("distillmoe", EXPERTS),
+    "distillmoe_two_layers": ("distillmoe", {**EXPERTS, "method.options": {"layers": 2}}),
+    "distillmoe_embedding": ("distillmoe", {**EXPERTS, "method.weights": {"dynamic_cka": 0}}),
+    "distillmoe_headless": ("distillmoe", {"method.weights": {"moe": 0, "diversity": 0}}),
 }
 WARM = 2  # steps at the beginning of a round that do not count: the optimiser makes its state in the first
 LABELS = 3
@@ -161,6 +168,11 @@ class Bench:
             self.runs[name] = run
         return self.runs[name]
 
+    def student(self, name: str) -> SentenceTransformer:
+        """A method's student: the common one, or, with experts behind it, its own."""
+        own = self.run(name).recipe.student.experts is not None
+        return self.run(name).student() if own else SentenceTransformer(str(self.folder / "student"), device="cpu")
+
     def data(self, name: str, model: SentenceTransformer, number: int) -> tuple[Objective, TrainingData]:
         """A method's objective, and the texts of a round with all that it needs of the teacher, which is out of memory then."""
         run = self.run(name)
@@ -186,13 +198,13 @@ class Bench:
 
     def times(self, names: list[str], precision: str) -> dict[str, dict[str, Any]]:
         """Milliseconds a step by method, and by round."""
-        student = SentenceTransformer(str(self.folder / "student"), device="cpu")
+        students = {name: self.student(name) for name in names}
         rounds: dict[str, list[float]] = {name: [] for name in names}
         shares: dict[str, list[float]] = {name: [] for name in names}
         forwards: dict[str, list[float]] = {name: [] for name in names}
         for number in range(self.arguments.rounds):
             for name in np.random.default_rng(number).permutation(names).tolist():
-                loop = self.loop(name, student, precision, number)
+                loop = self.loop(name, students[name], precision, number)
                 loop.run()
                 rounds[name].append(1000 * statistics.mean(loop.seconds[WARM:]))
                 if isinstance(loop.watch.update, SharpnessAware):
@@ -241,10 +253,10 @@ class Bench:
 
     def memory(self, name: str, precision: str) -> dict[str, float]:
         """Mean, peak and deviation in MB while this process trains with the method, less what it held without a student."""
-        objective, data = self.data(name, SentenceTransformer(str(self.folder / "student"), device="cpu"), 0)
+        objective, data = self.data(name, self.student(name), 0)
         del objective, data
         before = settled_megabytes(self.device)
-        loop = self.loop(name, SentenceTransformer(str(self.folder / "student"), device="cpu"), precision, 0)
+        loop = self.loop(name, self.student(name), precision, 0)
         settled_megabytes(self.device)
         with Peak(0.005, megabytes_of(self.device)) as watched:
             loop.run()

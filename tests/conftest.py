@@ -19,6 +19,7 @@ install_import_hook(
         "distilvec.losses",
         "distilvec.methods",
         "distilvec.objective",
+        "distilvec.pointwise",
         "distilvec.students.encoder",
         "distilvec.students.pooling",
         "distilvec.teachers.token_signals",

@@ -17,8 +17,9 @@ from distilvec.batch import Wants
 from distilvec.errors import DistilvecError
 from distilvec.plan import make_plan
 from distilvec.run import Run
-from distilvec.run_teacher import NoTeacher, answering
+from distilvec.run_teacher import answering
 from distilvec.students.encoder import Encoder
+from distilvec.teacher_side import NoTeacher
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.live import LiveTeacher
 from distilvec.train.data import CachedTeacher

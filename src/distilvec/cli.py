@@ -12,6 +12,8 @@ import typer
 from distilvec.cli_align import align
 from distilvec.cli_arguments import Out, Overrides, RecipeFile, Variant, load_recipe
 from distilvec.cli_cache import cache_app
+from distilvec.cli_causal import causal
+from distilvec.cli_export import export
 from distilvec.cli_finetune import finetune
 from distilvec.cli_sharpness import sharpness
 from distilvec.errors import DistilvecError
@@ -29,6 +31,8 @@ app.add_typer(cache_app, name="cache")
 app.command()(finetune)
 app.command()(sharpness)
 app.command()(align)
+app.command()(causal)
+app.command()(export)
 
 
 def main() -> None:
@@ -177,14 +181,13 @@ def speed(
     json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Latency and throughput by batch size and length, PyTorch and ONNX Runtime, size and memory."""
-    from sentence_transformers import SentenceTransformer
-
     from distilvec.evaluation.speed import measure_speed, speed_tables
+    from distilvec.loading import load
     from distilvec.progress import progress
     from distilvec.report.terminal import show_table
     from distilvec.teachers.local import resolve_model
 
-    loaded = {name: SentenceTransformer(resolve_model(name), device="cpu") for name in models}
+    loaded = {name: load(resolve_model(name), device="cpu") for name in models}
     with progress("speed", 100, "%") as advance:
         report = measure_speed(
             loaded, budget_seconds=seconds, full=full, progress=lambda what, done, total: advance(100 * done // max(1, total), what)

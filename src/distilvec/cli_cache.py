@@ -33,7 +33,7 @@ def cache_fill(recipe: RecipeFile, overrides: Overrides = None, variant: Variant
 
     run = Run(load_recipe(recipe, variant, overrides), Path())
     run.fill()
-    for side in run.sides:
+    for side in run.cached:
         print(side.cache.folder)
 
 
@@ -65,12 +65,13 @@ def cache_inspect(folder: Path) -> None:
 def cache_export(
     recipe: RecipeFile, out: Annotated[Path, typer.Option(help="The Parquet file.")], overrides: Overrides = None, variant: Variant = None
 ) -> None:
-    """Write a recipe's texts and their teacher vectors as Parquet."""
+    """Write a recipe's texts and their teacher vectors as Parquet; of several teachers, the first one's."""
     from distilvec.run import Run
     from distilvec.teachers.parquet import export_parquet
 
     loaded = Run(load_recipe(recipe, variant, overrides), Path())
-    export_parquet(loaded.fill(), loaded.corpus, out)
+    side = loaded.cached[0]
+    export_parquet(side.fill(), side.corpus, out)
     print(out)
 
 
@@ -81,12 +82,13 @@ def cache_import(
     overrides: Overrides = None,
     variant: Variant = None,
 ) -> None:
-    """Take vectors that were computed elsewhere by the recipe's teacher into its cache."""
+    """Take vectors that were computed elsewhere by the recipe's teacher (of several, the first) into its cache."""
     from distilvec.run import Run
     from distilvec.teachers.parquet import import_parquet
 
     loaded = Run(load_recipe(recipe, variant, overrides), Path())
-    print(f"{import_parquet(table, loaded.cache):,} vectors imported into {loaded.cache.folder}")
+    cache = loaded.cached[0].cache
+    print(f"{import_parquet(table, cache):,} vectors imported into {cache.folder}")
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> list[list[str]]:

@@ -105,7 +105,8 @@ def _load_run(folder: Path, sweep: Path, group: str | None) -> RunSummary:
         return RunSummary(folder, group, f"{sweep.resolve()}:{group}", seed, recipe, record, report)
     kept = {key: value for key, value in recipe.items() if key not in _SAME_BUT_FOR}
     kept["train"] = {key: value for key, value in (recipe.get("train") or {}).items() if key != "seed"}
-    origin = [(record.get(part) or {}).get("fingerprint") for part in ("teacher", "data")]
+    parts = [record.get("teacher"), record.get("data"), *record.get("more_teachers", [])]
+    origin = [(part or {}).get("fingerprint") for part in parts]
     key = recipes.fingerprint(kept, origin) if recipe else str(folder.resolve())
     return RunSummary(folder, str(record.get("name") or folder.resolve().name), key, seed, recipe, record, report)
 

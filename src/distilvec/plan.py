@@ -15,7 +15,8 @@ from distilvec.batch import Encoded, TextBatch, Wants
 from distilvec.data.tokens import TokenStore
 from distilvec.run import Run
 from distilvec.run_data import build_token_store
-from distilvec.run_teacher import TeacherSide, answering
+from distilvec.run_teacher import together, watched
+from distilvec.teacher_side import TeacherSide
 from distilvec.teachers.local import LocalTeacher
 from distilvec.teachers.precompute import count_missing
 from distilvec.teachers.signals import Ragged
@@ -29,19 +30,16 @@ SAMPLE_STEPS = 8
 
 
 class SampleTeacher:
-    """Stands in for the cache while a few steps are timed: signals of the right shapes, nothing is learnt from them."""
+    """Stands in for a cache while a few steps are timed: signals of the right shapes, nothing is learnt from them."""
 
-    def __init__(self, run: Run) -> None:
-        self.sides, self.wants = run.sides, run.wants
+    def __init__(self, side: TeacherSide) -> None:
+        run = side.run
+        self.side, self.wants = side, run.wants
         self.classes = 1 if run.examples is None else run.examples.facts.classes
 
     def signals(self, batch: TextBatch) -> Encoded:
         """Zero vectors; of tokens equal masses, the first pairs, and Gram matrices of rows at right angles."""
-        first, *others = (self._answer(batch, side) for side in self.sides)
-        return replace(first, others=tuple(others))
-
-    def _answer(self, batch: TextBatch, side: TeacherSide) -> Encoded:
-        facts, pre_dense = side.facts, side.manifest.pre_dense_width
+        facts, pre_dense = self.side.facts, self.side.manifest.pre_dense_width
         zeros = torch.zeros(len(batch), max(facts.width, facts.hidden_width or 0, pre_dense or 0), device=batch.rows.device)
         found = Encoded(
             embedding=zeros[:, : facts.width],
@@ -49,10 +47,10 @@ class SampleTeacher:
             vector=zeros[:, : facts.hidden_width],
             logits=zeros.new_zeros(len(batch) // batch.members, self.classes),
         )
-        return found if self.wants.tokens is None else self._tokens(batch, found, side)
+        return found if self.wants.tokens is None else self._tokens(batch, found)
 
-    def _tokens(self, batch: TextBatch, found: Encoded, side: TeacherSide) -> Encoded:
-        wants = self.wants.tokens
+    def _tokens(self, batch: TextBatch, found: Encoded) -> Encoded:
+        side, wants = self.side, self.wants.tokens
         assert wants is not None
         known = side.tokens.lengths if side.alignment is None else side.alignment.teacher_lengths
         lengths = torch.from_numpy(known[batch.rows.cpu().numpy()]).to(batch.rows.device)
@@ -92,11 +90,13 @@ def make_plan(run: Run) -> list[list[str]]:
 
 def _teacher_lines(side: TeacherSide) -> list[list[str]]:
     """A teacher, and what its cache still needs; nothing where it runs in every step, or is not asked at all."""
-    run, name = side.run, ["teacher", f"{side.teacher.name}, {side.teacher.width} wide"]
+    run, facts = side.run, side.facts
+    several = f", weight {side.section.weight:g}" if len(run.sides) > 1 else ""
+    name = ["teacher" if side is run.sides[0] else "further teacher", f"{facts.name}, {facts.width} wide{several}"]
     if side.live or run.wants == Wants():
         why = "none: the teacher runs in every step" if side.live else "none: nothing is asked of it"
         return [name, ["teacher vectors to compute", why]]
-    missing, disk = count_missing(side.cache, run.corpus), shutil.disk_usage(side.cache.folder)
+    missing, disk = count_missing(side.cache, side.corpus), shutil.disk_usage(side.cache.folder)
     seconds, size = _cost_of_a_text(side)
     return [
         name,
@@ -107,7 +107,7 @@ def _teacher_lines(side: TeacherSide) -> list[list[str]]:
 
 def _cost_of_a_text(side: TeacherSide) -> tuple[float, float]:
     """Seconds and bytes of one text's signals; what is told of tokens is measured over a random sample, as the time is."""
-    teacher, corpus, signals = side.teacher, side.run.corpus, side.manifest.signals
+    teacher, corpus, signals = side.teacher, side.corpus, side.manifest.signals
     size = 16.0 + sum(signal.width * np.dtype(signal.dtype).itemsize for signal in signals.values() if not signal.uneven)
     if not isinstance(teacher, LocalTeacher):
         return 0.0, size
@@ -151,7 +151,8 @@ def _measure_stage(run: Run, tokens: TokenStore, stage: Stage) -> StageCost:
     encoder = run.encoder()
     objective = run.objective(encoder, stage)
     train = stage.recipe.train
-    data = run.training_data(tokens, answering(run, objective) if run.live else SampleTeacher(run))
+    wants = objective.teacher_wants | watched(run)
+    data = run.training_data(tokens, together([side.answering(wants) if side.live else SampleTeacher(side) for side in run.sides]))
     data = replace(data, holdout_rows=data.holdout_rows[:64])
     with tempfile.TemporaryDirectory() as folder, errors_named(stage):
         whole = Loop(encoder, objective, data, train, Path(folder), "plan").total_steps

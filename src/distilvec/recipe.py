@@ -19,7 +19,7 @@ import yaml
 from pydantic import ValidationError
 
 from distilvec.errors import DistilvecError, nearest
-from distilvec.schema import MethodSection, Recipe
+from distilvec.schema import MethodSection, Recipe, TeacherSection
 from distilvec.schema_train import StageSection, TrainSection
 from distilvec.section import Section
 
@@ -30,6 +30,12 @@ def load(path: Path, variant: str | None = None, overrides: list[str] | None = N
     Relative paths in the recipe are relative to the recipe's folder, except `output`, which is relative to where the
     command runs. Errors: DistilvecError that names the key and, for unknown ones, the nearest right key.
     """
+    recipe = validate(resolved_tree(path, variant, overrides), origin=str(path))
+    return resolve_paths(recipe, path.parent.resolve())
+
+
+def resolved_tree(path: Path, variant: str | None = None, overrides: list[str] | None = None) -> dict[str, Any]:
+    """A recipe file as plain data, with a variant and `key=value` overrides applied; not validated."""
     tree = read_tree(path)
     tree, variants = dict(tree), tree.get("variants") or {}
     tree.pop("variants", None)
@@ -43,8 +49,7 @@ def load(path: Path, variant: str | None = None, overrides: list[str] | None = N
         tree["name"] = f"{tree.get('name', path.stem)}-{variant}"
     for key, value in read_overrides(overrides or []).items():
         set_key(tree, key, value)
-    recipe = validate(tree, origin=str(path))
-    return resolve_paths(recipe, path.parent.resolve())
+    return tree
 
 
 def variants(path: Path) -> list[str]:
@@ -105,7 +110,7 @@ def stage_recipes(recipe: Recipe) -> dict[str, Recipe]:
     return found
 
 
-def dump(recipe: Recipe) -> str:
+def dump(recipe: Section) -> str:
     """The resolved recipe as YAML that `load` reads back."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
@@ -232,12 +237,16 @@ def resolve_paths(recipe: Recipe, folder: Path) -> Recipe:
     def fix_model(model: str | None) -> str | None:
         return str((folder / model).resolve()) if model and model.startswith(".") else model
 
+    def fix_teacher(teacher: TeacherSection) -> TeacherSection:
+        return teacher.model_copy(update={"vectors": fix(teacher.vectors), "model": fix_model(teacher.model)})
+
     corpus, task = recipe.corpus, recipe.task
     if corpus is not None:
         corpus = corpus.model_copy(update={"sources": [s.model_copy(update={"path": fix(s.path)}) for s in corpus.sources]})
     return recipe.model_copy(
         update={
-            "teacher": recipe.teacher.model_copy(update={"vectors": fix(recipe.teacher.vectors), "model": fix_model(recipe.teacher.model)}),
+            "teacher": fix_teacher(recipe.teacher),
+            "more_teachers": [fix_teacher(teacher) for teacher in recipe.more_teachers],
             "student": recipe.student.model_copy(
                 update={"model": fix_model(recipe.student.model), "tokenizer": fix_model(recipe.student.tokenizer)}
             ),

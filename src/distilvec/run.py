@@ -5,6 +5,7 @@ root (cache.root)              shared by all runs
   tasks/<fingerprint>/         the examples of a labelled task
   tokens/<fingerprint>/        a student's, or a live teacher's, tokens of a corpus
   alignments/<fingerprint>/    which of them go together
+  keys/<fingerprint>/          of a corpus's texts behind another teacher's prompts
   teachers/<name-fingerprint>/ each teacher's vectors and, where a method wants them, signals of tokens
 run folder
   recipe.yaml  metrics.jsonl  checkpoint/  student/ (best)  last/  students/step-N/ (kept)
@@ -37,6 +38,7 @@ from distilvec.evaluation.evaluate import Score, read_score
 from distilvec.evaluation.study import write_json
 from distilvec.evaluation.tasks import Problem, Task
 from distilvec.export.portable import save_student
+from distilvec.loading import load
 from distilvec.objective import Objective, build_objective, method_class
 from distilvec.report.card import Distillation, model_card
 from distilvec.report.record import best_distance
@@ -44,12 +46,12 @@ from distilvec.report.write import write_report
 from distilvec.run_folder import claim_folder, training_fingerprint
 from distilvec.run_report import describe, study
 from distilvec.run_task import copy_head, head_writer, with_supervised
-from distilvec.run_teacher import TeacherSide
 from distilvec.schema import Recipe
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.head import TaskHead
 from distilvec.students.lora import add_adapters, merged
+from distilvec.teacher_side import TeacherSide
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.local import LocalTeacher
 from distilvec.teachers.manifest import Manifest
@@ -95,7 +97,8 @@ class Run:
     @cached_property
     def sides(self) -> list[TeacherSide]:
         """The teachers: the recipe's own, whom the student is compared with, and its further ones."""
-        return [TeacherSide(self, section) for section in (self.recipe.teacher, *self.recipe.more_teachers)]
+        others = enumerate(self.recipe.more_teachers)
+        return [TeacherSide(self, self.recipe.teacher), *(TeacherSide(self, section, f"more_teachers.{n}") for n, section in others)]
 
     @property
     def teacher(self) -> LocalTeacher | VectorsTeacher:
@@ -154,12 +157,21 @@ class Run:
         return self.sides[0].cache
 
     def fill(self) -> TeacherCache:
-        """Every teacher's cache, filled with every row of the corpus; gives the first one."""
+        """The cache of every teacher that has one, filled with every row of the corpus; gives the first of them."""
         for side in self.sides:
             if side.live:
-                raise DistilvecError(f"[teacher.live] {self.recipe.name} runs {side.facts.name} in every step: there is nothing to cache.")
-            side.fill()
-        return self.cache
+                side.say_live()
+        first, *_ = [side.fill() for side in self.cached]
+        return first
+
+    @property
+    def cached(self) -> list[TeacherSide]:
+        """The teachers that a cache answers for; DistilvecError where there are none."""
+        found = [side for side in self.sides if not side.live]
+        if not found:
+            names = ", ".join(side.facts.name for side in self.sides)
+            raise DistilvecError(f"[teacher.live] {self.recipe.name} runs {names} in every step: there is nothing to cache.")
+        return found
 
     @property
     def alignment(self) -> AlignmentStore | None:
@@ -226,7 +238,7 @@ class Run:
             found = with_supervised(self, found, self.train_fingerprint())
         scores = {name: [read_score(score) for score in column] for name, column in found.get("scores", {}).items()}
         record = describe(self, state, distance, scores)
-        model = SentenceTransformer(str(self.folder / "student"), device="cpu")
+        model = load(self.folder / "student", device="cpu")
         if "supervised" in found:
             record["supervised"] = found["supervised"]
         head = copy_head(self.folder / "student")

@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec import recipe as recipes
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
 from distilvec.data.docstrings import write_retrieval_task
-from distilvec.data.examples import Examples, build_examples, examples_fingerprint
+from distilvec.data.examples import Examples, Labelled, build_examples, examples_fingerprint, read_split
 from distilvec.data.tokens import TokenStore, build_tokens, tokenizer_hash
 from distilvec.evaluation.suite import load_suite, suite_texts
 from distilvec.evaluation.tasks import Task
@@ -40,6 +40,13 @@ def examples(run: Run) -> Examples | None:
     found = build_examples(section, prompts, run.root / "tasks" / examples_fingerprint(section, prompts))
     say(found.line)
     return found
+
+
+def test_split(run: Run) -> Labelled:
+    """The test rows of the recipe's task."""
+    section, parts = run.recipe.task, run.examples
+    assert section is not None and parts is not None
+    return read_split(section, section.test_split, parts.corpus.prompts.get(section.role, ""), parts.classes, parts.scale)
 
 
 def corpus(run: Run) -> Corpus:

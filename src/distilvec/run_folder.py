@@ -11,11 +11,12 @@ from distilvec import recipe as recipes
 from distilvec.errors import DistilvecError
 from distilvec.export.portable import recover_student
 from distilvec.schema import Recipe
+from distilvec.section import Section
 from distilvec.train.checkpoint import checkpoint_file
 from distilvec.train.stages import Stage
 
 
-def claim_folder(folder: Path, recipe: Recipe, wanted: str, restart: bool) -> None:
+def claim_folder(folder: Path, recipe: Section, wanted: str, restart: bool) -> None:
     """Write recipe.yaml and the training's fingerprint; what was left of a training that begins anew is removed.
 
     Errors: DistilvecError for a folder that holds the training of another recipe, unless `restart`.
@@ -42,7 +43,10 @@ def claim_folder(folder: Path, recipe: Recipe, wanted: str, restart: bool) -> No
 
 def training_fingerprint(recipe: Recipe, stages: Sequence[Stage], vectors: str, corpus: str) -> str:
     """Changes when anything that changes the trained weights does; `vectors` and `corpus` are the data's own fingerprints."""
-    sections: list[Any] = [recipe.student.model_dump(mode="json")]
+    student = recipe.student.model_dump(mode="json")
+    if student["experts"] is None:  # so that trainings from before there were experts are still the same
+        del student["experts"]
+    sections: list[Any] = [student]
     for stage in stages:
         train = stage.recipe.train.model_dump(mode="json")
         for name in ("logging_steps", "checkpoint_minutes", "checkpoint_steps", "trackers"):
@@ -59,7 +63,7 @@ def kept_folders(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def _changed_keys(path: Path, recipe: Recipe) -> list[str]:
+def _changed_keys(path: Path, recipe: Section) -> list[str]:
     """Dotted keys whose value differs from the recipe that is kept in the folder."""
     if not path.exists():
         return []

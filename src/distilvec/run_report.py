@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-from sentence_transformers import SentenceTransformer
+from typing import TYPE_CHECKING, Any
 
 from distilvec import recipe as recipes
+from distilvec import run_data
 from distilvec.evaluation.evaluate import Score
+from distilvec.evaluation.experts import labelled_groups
 from distilvec.evaluation.study import FORMAT, Kept, Study
 from distilvec.evaluation.suite import suite_fingerprint
+from distilvec.evaluation.tasks import Task
+from distilvec.loading import load
 from distilvec.objective import method_class
 from distilvec.report.card import Distillation
 from distilvec.report.record import distillation_record
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 def study(run: Run) -> Study:
     """The models side by side, with what an earlier, unfinished study of the same models has found out."""
-    section, prompts = run.recipe.evaluation, run.facts.prompts
+    section = run.recipe.evaluation
     settings = section.model_dump(mode="json", include={"columns", "every_classification", "draws", "speed_seconds"})
     mark = recipes.fingerprint(run.train_fingerprint(), suite_fingerprint(run.tasks), FORMAT, settings)
     path = run.folder / "report.json"
@@ -36,11 +38,20 @@ def study(run: Run) -> Study:
     if found.get("fingerprint") != mark:
         created = datetime.now(UTC).isoformat(timespec="seconds")
         found = {"format": FORMAT, "fingerprint": mark, "name": run.recipe.name, "created": created}
-    student = wrap_model(SentenceTransformer(str(run.folder / "student"), device="cpu"), "student", section.batch_tokens, prompts)
+    return side_by_side(run, run.tasks, found)
+
+
+def side_by_side(run: Run, tasks: list[Task], found: dict[str, Any]) -> Study:
+    """The run's models on these tasks; `found` is what its report.json holds already."""
+    section, prompts = run.recipe.evaluation, run.facts.prompts
+    student = wrap_model(load(run.folder / "student", device="cpu"), "student", section.batch_tokens, prompts)
     untrained = wrap_model(run.student(), "untrained", section.batch_tokens, prompts)
     teacher = run.teacher if isinstance(run.teacher, LocalTeacher) else None
     compatible = method_class(run.stages[-1].recipe.method.name).compatible
-    return Study(run.tasks, section, run.folder, student, untrained, teacher, kept_students(run), found, compatible=compatible)
+    labelled = labelled_groups(run.examples, run_data.test_split(run)) if run.examples is not None else []
+    return Study(
+        tasks, section, run.folder, student, untrained, teacher, kept_students(run), found, compatible=compatible, labelled=labelled
+    )
 
 
 def kept_students(run: Run) -> list[Kept]:
@@ -50,9 +61,9 @@ def kept_students(run: Run) -> list[Kept]:
 
 
 def describe(run: Run, state: Progress, distance: dict[str, float], scores: dict[str, list[Score]]) -> Distillation:
-    """distillation.json: teacher, student, data, method, training, figures, versions."""
-    student = SentenceTransformer(str(run.folder / "student"), device="cpu")
+    """distillation.json: teachers, student, data, method, training, figures, versions."""
+    student = load(run.folder / "student", device="cpu")
     objective = run.objective(Encoder(student))
     mark = run.train_fingerprint()
     stages = [*((stage, stage_progress(stage, mark)) for stage in run.stages[:-1]), (run.stages[-1], state)]
-    return distillation_record(stages, run.teacher, run.manifest.fingerprint, student, run.corpus, objective, distance, scores)
+    return distillation_record(stages, [side.record for side in run.sides], student, run.corpus, objective, distance, scores)

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sentence_transformers import SentenceTransformer
 
-from distilvec.data.examples import Examples, read_split
+from distilvec import run_data
+from distilvec.data.examples import Examples
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.study import FORMAT, flat_samples, intervals, write_json
 from distilvec.evaluation.summary import averages
 from distilvec.evaluation.supervised import as_scores, supervised_report
 from distilvec.evaluation.tasks import Problem
+from distilvec.loading import load
 from distilvec.objective import Objective
 from distilvec.recipe import fingerprint
+from distilvec.run_report import side_by_side
 from distilvec.schema import TeacherSection
 from distilvec.students.head import TaskHead, load_head, save_head
 from distilvec.teachers.local import LocalTeacher
@@ -73,8 +75,8 @@ def with_supervised(run: Run, found: dict[str, Any], mark: str) -> dict[str, Any
     `found` is what the report holds already; where no suite is named it is {}, and the test split stands for one: its main figure
     is the score that verdict and comparisons go by. `mark` changes when the student could have.
     """
-    section, examples, path = run.recipe.task, run.examples, run.folder / "report.json"
-    assert section is not None and examples is not None
+    examples, path = run.examples, run.folder / "report.json"
+    assert examples is not None
     alone = not found
     if alone:
         own = fingerprint(mark, FORMAT, "supervised")
@@ -85,12 +87,10 @@ def with_supervised(run: Run, found: dict[str, Any], mark: str) -> dict[str, Any
     if "supervised" not in found:
         student = load_head(run.folder / "student")
         assert student is not None
-        models = {"student": (SentenceTransformer(str(run.folder / "student"), device="cpu"), student[0])}
+        models = {"student": (load(run.folder / "student", device="cpu"), student[0])}
         if run.teacher_head is not None and isinstance(run.teacher, LocalTeacher):
             models = {"teacher": (run.teacher.model, run.teacher_head), **models}
-        prompt = examples.corpus.prompts.get(section.role, "")
-        test = read_split(section, section.test_split, prompt, examples.classes, examples.scale)
-        found["supervised"], samples = supervised_report(examples.name, models, test)
+        found["supervised"], samples = supervised_report(examples.name, models, run_data.test_split(run))
         if alone:
             scores, problems = as_scores(found["supervised"]), list[Problem]()
             np.savez_compressed(run.folder / "samples.npz", **flat_samples(samples))
@@ -99,7 +99,7 @@ def with_supervised(run: Run, found: dict[str, Any], mark: str) -> dict[str, Any
             found["intervals"] = intervals(samples, run.recipe.evaluation.draws, problems)
             found["failures"] = [asdict(problem) for problem in problems]
         write_json(path, found)
-    return found
+    return side_by_side(run, [], found).run(only=("experts", "tokens")) if alone else found
 
 
 def _in_words(head: TaskHead, classes: list[str]) -> str:

@@ -182,8 +182,8 @@ class MethodSection(Section):
     weights: dict[str, float] = Field(default_factory=dict, description="replaces the method's own weights, term by term")
 
 
-Part = Literal["agreement", "compression", "margin", "speed", "projections"]
-PARTS: tuple[Part, ...] = ("agreement", "compression", "margin", "speed", "projections")
+Part = Literal["agreement", "compression", "margin", "speed", "projections", "experts", "tokens"]
+PARTS: tuple[Part, ...] = ("agreement", "compression", "margin", "speed", "projections", "experts", "tokens")
 Column = Literal["teacher", "untrained", "student", "asymmetric"]
 COLUMNS: tuple[Column, ...] = ("teacher", "untrained", "student", "asymmetric")
 

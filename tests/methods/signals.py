@@ -10,6 +10,8 @@ from distilvec.batch import Alignment, Encoded, Projections, TextBatch, Wants
 
 ROWS = 6
 PAIRS, SELECTED = 4, 3
+STUDENTS = {"distillmoe": {"experts": {"count": 3, "width": 16}}}  # what a method needs of the student, and of its options there
+OPTIONS = {"distillmoe": {"layers": 2}}
 
 
 def labelled_batch(model: SentenceTransformer) -> TextBatch:
@@ -39,7 +41,7 @@ def teacher_signals(wants: Wants, batch: TextBatch) -> Encoded:
         centred = values - values.mean(1, keepdim=True)
         gram = centred @ centred.transpose(1, 2)
         grams[layer] = gram / gram.flatten(1).norm(dim=1)[:, None, None]
-    hidden = {-1: draw(rows, tokens, 40)} if wanted and wanted.hidden else {}
+    hidden = {layer: draw(rows, tokens, 40) for layer in (wanted.hidden if wanted else ())}
     return Encoded(
         embedding=torch.nn.functional.normalize(draw(rows, 24), dim=-1) if wants.embedding else None,
         pre_dense=draw(rows, 40) if wants.pre_dense else None,

@@ -41,6 +41,12 @@ def queued(objective):
     return rows
 
 
+def negatives(objective, rows):
+    """The vectors in the queue that a batch of these rows is compared with."""
+    vectors, counted = objective.negatives(torch.as_tensor(rows))
+    return vectors[counted]
+
+
 def test_check_value():
     generator = torch.Generator().manual_seed(18)
     student, teacher, queue = (torch.randn(rows, 4, generator=generator, dtype=torch.float64) for rows in (3, 3, 5))
@@ -49,9 +55,10 @@ def test_check_value():
     torch.nn.init.zeros_(objective.projection.bias)
     objective.queue_vectors = queue.half()
     objective.queue_rows.copy_(torch.arange(10, 15))
+    objective.queue_count.fill_(5)
     assert terms(objective, [0, 1, 2], student, teacher)["ckd"].mean().item() == pytest.approx(14.7768497760, abs=2e-2)  # a float16 queue
     objective.queue_rows.fill_(-1)
-    objective.negatives = lambda rows: queue
+    objective.negatives = lambda rows: (queue, torch.ones(5, dtype=torch.bool))
     assert terms(objective, [0, 1, 2], student, teacher)["ckd"].mean().item() == pytest.approx(14.7768497760, abs=1e-6)
 
 
@@ -59,7 +66,7 @@ def test_the_queue_serves_a_batch_first_and_then_takes_it_up():
     objective = DistilCseCkd(SIZES, queue=8)
     seen = []
     for rows in ([0, 1, 2], [3, 4, 5]):
-        seen.append(objective.negatives(torch.tensor(rows)))
+        seen.append(negatives(objective, rows))
         terms(objective, rows)
     assert len(seen[0]) == 0 and torch.equal(seen[1], vectors_of([0, 1, 2]))
     assert queued(objective) == [0, 1, 2, 3, 4, 5, -1, -1] and objective.queue_count.item() == 6
@@ -89,7 +96,21 @@ def test_no_text_is_its_own_negative_and_a_second_pass_sees_the_same():
     second = terms(objective, [3, 4, 1])
     assert torch.equal(first["ckd"], second["ckd"]), "as ASAM's second pass, over the rows of the first"
     assert all(torch.equal(value, state[name]) for name, value in objective.state_dict().items())
-    assert torch.equal(objective.negatives(torch.tensor([3, 4, 1])), vectors_of([0, 2]))
+    assert torch.equal(negatives(objective, [3, 4, 1]), vectors_of([0, 2]))
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 7, 16])
+def test_the_queue_is_that_of_a_loop_over_texts(size):
+    objective = DistilCseCkd(SIZES, queue=size)
+    expected, taken = [-1] * size, 0
+    for step in range(12):
+        rows = torch.randperm(20, generator=torch.Generator().manual_seed(step))[: 1 + step % 5].tolist()
+        new = [row for row in rows if row not in expected][:size]
+        terms(objective, rows)
+        for row in new:
+            expected[taken % size] = row
+            taken += 1
+        assert queued(objective) == expected and objective.queue_count.item() == taken
 
 
 def test_loss_agrees_with_a_loop():

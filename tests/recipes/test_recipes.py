@@ -8,11 +8,11 @@ import shutil
 import pytest
 from labelled import write_task
 from samples import make_texts
-from sentence_transformers import SentenceTransformer
 
 from distilvec import recipe as recipes
 from distilvec.builtin import recipe_files
 from distilvec.data.examples import build_examples
+from distilvec.loading import load
 from distilvec.objective import method_class
 from distilvec.run import Run
 from distilvec.schema import TaskSection
@@ -53,6 +53,7 @@ def test_trains_on_tiny_models(path, variant, tiny_model, tmp_path, monkeypatch)
         variant,
         [
             f"teacher={{model: {teacher}, max_length: 32, live: {recipe.teacher.live}}}",
+            *([f"more_teachers=[{{model: {tiny_model}, max_length: 32}}]"] if recipe.more_teachers else []),
             f"student.model={tiny_model}",
             f"student.layers={min(layers, 2) if isinstance(layers, int) else list(range(min(len(layers), 4))) if layers else 'null'}",
             "student.max_length=32",
@@ -64,5 +65,5 @@ def test_trains_on_tiny_models(path, variant, tiny_model, tmp_path, monkeypatch)
     )
     result = Run(tiny, tmp_path / "run").execute()
     assert result.state.step == 2 and result.state.finished
-    assert SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu").encode(["a text"]).shape == (1, 32)
+    assert load(tmp_path / "run" / "student", device="cpu").encode(["a text"]).shape == (1, 32)
     assert json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())["name"] == tiny.name

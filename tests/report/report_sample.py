@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.report.expert_sample import routing_figures, sample_experts, sample_planes
+
 TASKS: dict[str, tuple[Any, ...]] = {  # type, main metric, domain, rows, teacher, untrained, student, asymmetric
     "stsb": ("sts", "spearman", "in", 1379, 82.03, 41.87, 80.92, 81.35),
     "sts13": ("sts", "spearman", "out", 1500, 80.61, 39.02, 79.88, 80.05),
@@ -70,6 +72,8 @@ def _report() -> dict[str, Any]:
         "speed": _speed(),
         "history": _history(),
         "projections": _projections(),
+        "experts": sample_experts(),
+        "tokens": sample_planes(),
         "record": _record(scores),
         "recipe": "name: english\nteacher: {model: all-MiniLM-L6-v2}\nstudent: {model: teacher, layers: 3}\nmethod: {name: redact}\n"
         "train: {epochs: 3, batch_size: 32, learning_rate: 1.0e-4}  # <- 'the paper' & ours\n",
@@ -235,7 +239,7 @@ def _history() -> list[dict[str, Any]]:
         line = {"step": step, "epoch": round(step / 800, 4), "train/loss": distance + 0.5 * relations, "train/loss_distance": distance,
                 "train/loss_relations": relations, "train/learning_rate": 1e-4 * min(step / 240, 1) * (1 - 0.9 * step / STEPS),
                 "train/texts_per_second": 96.0 + float(generator.normal())}  # fmt: skip
-        lines.append({key: round(value, 7) for key, value in line.items()})
+        lines.append({key: round(value, 7) for key, value in line.items()} | routing_figures(step))
         if step % 240 == 0:
             found = 0.3 + 0.55 * math.exp(-step / 500)
             evaluated = {"eval/distance": round(found, 4), "eval/cosine": round(1 - found**2 / 2, 4)}

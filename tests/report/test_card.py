@@ -12,8 +12,9 @@ import yaml
 from architectures import bert
 from sentence_transformers import SentenceTransformer
 
-from distilvec.report.card import Distillation, describe_student, front_matter, model_card, score_table
-from distilvec.schema import StudentSection
+from distilvec.loading import EXPERTS_FILE
+from distilvec.report.card import Distillation, describe_student, front_matter, loading_call, model_card, score_table
+from distilvec.schema import ExpertsSection, StudentSection
 from distilvec.students.build import TeacherFacts, build_student
 
 
@@ -150,3 +151,19 @@ def test_nothing_known_still_makes_a_card() -> None:
     for heading in ("## Evaluation", "## Training", "## Method", "## Citation", "## Versions", "## The model"):
         assert heading not in text
     assert "\n\n\n" not in text
+
+
+def test_a_student_with_experts_says_how_it_loads(tmp_path: Path) -> None:
+    """One line more, another call; without experts the text has neither."""
+    section = StudentSection(model=str(bert(tmp_path / "bert")), layers=2, experts=ExpertsSection(width=24, gate_width=5))
+    facts = describe_student(build_student(section, TeacherFacts(width=32, normalized=True, max_length=64), seed=0), "mixed")
+    assert facts["experts"] == {"dim": 32, "experts": 3, "width": 24, "gate_width": 5, "dropout": 0.1}
+    assert json.loads(json.dumps(facts)) == facts
+    text = model_card({"name": "mixed", "student": facts})
+    line = next(line for line in text.splitlines() if line.startswith("It loads with"))
+    assert all(words in line for words in ("`distilvec.load`", "`trust_remote_code=True`", f"`{EXPERTS_FILE}`", "ONNX"))
+    assert 'import distilvec\nmodel = distilvec.load("mixed")' in text and "SentenceTransformer(" not in text
+    assert "| head | mean pooling, mixture of 3 experts of width 24, normalised to length 1 |" in text
+    plain = model_card({"name": "mixed", "student": {name: value for name, value in facts.items() if name != "experts"}})
+    assert "loads with sentence-transformers alone" in plain and "experts" not in plain and "distilvec.load" not in plain
+    assert loading_call({}) == ("from sentence_transformers import SentenceTransformer", "SentenceTransformer")

@@ -23,7 +23,10 @@ from tests.report.report_sample import TASKS, sample_report
 
 pytest.importorskip("matplotlib")
 
-NAMES = ["scores", "compression", "margin", "speed", "training", "sentences", "tokens"]
+NAMES = [
+    "scores", "compression", "margin", "speed", "training", "experts_training", "experts_gates", "experts", "sentences", "tokens",
+    "token_planes",
+]  # fmt: skip
 RUNS = [
     {"name": "three layers", "retention": 99.04, "low": 98.6, "high": 99.4, "parameters": 17.4e6, "texts_per_second": 410},
     {"name": "two layers", "retention": 97.12, "parameters": 15.6e6, "texts_per_second": 530},
@@ -89,10 +92,10 @@ def test_the_same_report_gives_the_same_bytes(written, tmp_path):
     "report",
     [
         {},
-        dict.fromkeys(("scores", "intervals", "compression", "margin", "speed", "history", "projections")),
+        dict.fromkeys(("scores", "intervals", "compression", "margin", "speed", "history", "projections", "experts", "tokens")),
         {
             "scores": {}, "compression": {"rows": []}, "margin": {"points": [], "fits": {}}, "speed": {"rows": []}, "history": [],
-            "projections": {"sentences": None, "tokens": []},
+            "projections": {"sentences": None, "tokens": []}, "experts": {}, "tokens": [],
         },
         {"history": [{"step": 1, "train/texts_per_second": 3.0}], "projections": {"sentences": {"teacher": [[0, 0], [1, 1], [2, 0]]}}},
     ],
@@ -110,10 +113,12 @@ def test_small_parts_are_drawn(tmp_path):
         "margin": {"points": report["margin"]["points"][:2]},
         "speed": {"rows": [row for row in report["speed"]["rows"] if row["model"] == "student" and row["role"] == "query"]},
         "history": [line for line in report["history"] if "train/loss" in line][:2],
+        "experts": report["experts"]
+        | {"plane": None, "groups": report["experts"]["groups"][:1], "lengths": report["experts"]["lengths"][:1]},
         "projections": {"tokens": [report["projections"]["tokens"][0] | {"student_tokens": ["x", "y"], "student": [[0, 0], [1, 1]]}]},
     }
     found = {figure["name"]: figure for figure in figures.all_figures(few, tmp_path)}
-    assert list(found) == ["scores", "compression", "margin", "speed", "training", "tokens"]
+    assert list(found) == ["scores", "compression", "margin", "speed", "training", "experts_training", "experts_gates", "tokens"]
     assert "2 of the student" in found["tokens"]["description"]
 
 
@@ -253,9 +258,9 @@ def test_sentences_join_equal_texts():
 
 
 def test_tokens_are_labelled(written):
-    labels = texts(written[-1]["svg"])
+    labels = texts(written[-2]["svg"])
     assert {"flutters", "guitar", "teacher", "student"} <= set(labels)
-    assert "“a man plays a guitar”: 5 tokens" in written[-1]["description"]
+    assert "“a man plays a guitar”: 5 tokens" in written[-2]["description"]
 
 
 def test_leaderboard_leaves_out_what_has_no_figure():

@@ -214,8 +214,8 @@ def test_products_through_the_real_attention_are_differences_of_gradients(views_
     assert_differences_of_gradients(landscapes_of(folder, dropout=dropout).landscape(20))
 
 
-KINKED = {"triplet", "uld", "absolute", "sinkhorn", "cross_entropy"}
-# hinges, absolute values, classes in an order that may change: differences see the kinks, products do not
+KINKED = {"triplet", "uld", "absolute", "sinkhorn", "cross_entropy", "moe", "diversity", "dynamic_cka"}
+# hinges, absolute values, classes in an order that may change, ReLU, tokens that are chosen: differences see the kinks, products do not
 
 
 @pytest.mark.parametrize("name", method_names())
@@ -223,7 +223,8 @@ def test_every_method_can_be_differentiated_twice(tiny_recipe, tmp_path, name):
     if name == "task":
         pytest.skip("has labels alone; test_run_task trains it")
     layers = 2 if name == "tinybert" else 3  # its student's layers must divide the teacher's four
-    run = Run(tiny_recipe(method__name=name, student__layers=layers), tmp_path / "run")
+    experts = {"student__experts": {"count": 3, "width": 16}} if name == "distillmoe" else {}
+    run = Run(tiny_recipe(method__name=name, student__layers=layers, **experts), tmp_path / "run")
     encoder = Encoder(run.student())
     objective = run.objective(encoder)
     data = run.data(encoder.model, objective)
@@ -260,7 +261,7 @@ def test_the_verb_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
     folder, _ = views_run
     (folder / "report.json").write_text(json.dumps({"name": "tiny", "scores": {}, "record": {}}))
     monkeypatch.setattr("distilvec.teachers.local.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
-    monkeypatch.setattr("distilvec.run_teacher.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
+    monkeypatch.setattr("distilvec.teacher_side.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
 
     def call(*arguments):
         monkeypatch.setattr("sys.argv", ["distilvec", "sharpness", *map(str, arguments)])

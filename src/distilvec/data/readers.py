@@ -96,6 +96,11 @@ def text_columns(names: Iterable[str], source: SourceSection, position: int, pla
     return [source.role] if group == ["query"] and source.role in names else group
 
 
+def json_rows(path: Path, key: str) -> Iterator[tuple[int, Row]]:
+    """The objects of a JSONL file (also .gz), each with its line's number; errors name `key`, as in `read_source`."""
+    return _json_rows(_lines(path, key), path, key)
+
+
 def _texts(rows: Iterator[tuple[int, Row]], source: SourceSection, position: int, place: str, unit: str) -> Iterator[str]:
     columns: list[str] = []
     for number, row in rows:

@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sentence_transformers import SentenceTransformer
 
+from distilvec.batch import Text
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
 from distilvec.evaluation.evaluate import Embedder, Memo, Sample, Score, evaluate, read_score
+from distilvec.evaluation.experts import Group, experts_report, task_groups
 from distilvec.evaluation.margin import margin_report
 from distilvec.evaluation.significance import average_interval, paired_interval
 from distilvec.evaluation.summary import average, averages
 from distilvec.evaluation.tasks import ClassificationTask, Problem, RetrievalTask, Task, task_texts
+from distilvec.loading import load
 from distilvec.progress import progress
 from distilvec.report.projection import project_sentences, project_tokens, token_states
-from distilvec.schema import EvaluationSection
+from distilvec.report.token_planes import draw_sentences, project_token_planes
+from distilvec.schema import PARTS, EvaluationSection
 from distilvec.teachers.local import LocalTeacher, wrap_model
 
 FORMAT = 2
-SENTENCES, TOKEN_SENTENCES = 150, 3  # texts in the pictures
+SENTENCES, TOKEN_SENTENCES, PLANES = 150, 3, 4  # texts in the pictures
 Scores = dict[str, list[Score]]
 
 
@@ -45,7 +48,7 @@ class Kept:
 
 @dataclass
 class Study:
-    """The models of one run and what is found out about them; `found` is report.json."""
+    """The models of one run and what is found out about them; `found` is report.json. `labelled` are test texts of the run's own task."""
 
     tasks: list[Task]
     section: EvaluationSection
@@ -57,6 +60,7 @@ class Study:
     found: dict[str, Any] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo)
     compatible: bool = True  # the student's vectors lie in the teacher's space
+    labelled: list[Group] = field(default_factory=list)
 
     @property
     def columns(self) -> dict[str, tuple[Embedder, Embedder]]:
@@ -64,7 +68,7 @@ class Study:
         columns = make_columns(self.student, self.untrained, self.teacher, self.compatible)
         return {name: pair for name, pair in columns.items() if name in self.section.columns}
 
-    def run(self) -> dict[str, Any]:
+    def run(self, only: Collection[str] = PARTS) -> dict[str, Any]:
         """Find out every part that is asked for and not there yet; one that cannot be found out is named in "failures"."""
         wanted: dict[str, Callable[[], Any]] = {
             "agreement": self.agreement,
@@ -72,12 +76,14 @@ class Study:
             "margin": self.margin,
             "speed": self.speed,
             "projections": self.projections,
+            "experts": self.experts,
+            "tokens": self.tokens,
         }
         if "scores" not in self.found:
             self.found |= self.scores()
             self.write()
         for name in self.section.parts:
-            if name not in self.found:
+            if name in only and name not in self.found:
                 try:
                     self.found[name] = wanted[name]()
                 except DistilvecError as error:  # one part less; scores, record and model card are still written
@@ -133,7 +139,7 @@ class Study:
         tasks, points = self._quick_tasks(), list[dict[str, Any]]()
         with progress("kept students", len(self.kept), "students") as advance:
             for number, kept in enumerate(self.kept):
-                model = SentenceTransformer(str(kept.folder), device="cpu")
+                model = load(kept.folder, device="cpu")
                 embedder = wrap_model(model, f"step {kept.step}", self.section.batch_tokens, self.student.prompts)
                 scores = evaluate(tasks, embedder)
                 figures = {score.task: score.value for score in scores} | {"average": average(scores)}
@@ -172,6 +178,28 @@ class Study:
         chosen = spread(short, TOKEN_SENTENCES)
         states = [token_states(model.model, chosen) for model in (self.teacher, self.student)]
         return {"sentences": sentences, "tokens": project_tokens(chosen, *states)}
+
+    def experts(self) -> dict[str, Any]:
+        """What the gate of a student with experts does with the texts, and where its experts place them."""
+        return experts_report(self.student, self.groups, None if self.teacher is None else self._teacher_vectors)
+
+    def tokens(self) -> list[dict[str, Any]]:
+        """The tokens of a few sentences, each model's in a plane of its own."""
+        texts = [part for group in self.groups for text in group.texts for part in ([text] if isinstance(text, str) else text)]
+        models = {"teacher": self.teacher, "student": self.student, "untrained": self.untrained}
+        there = {name: model.model for name, model in models.items() if model is not None}
+        return project_token_planes(draw_sentences(texts, PLANES), there) if "teacher" in there and texts else []
+
+    def _teacher_vectors(self, group: Group, texts: Sequence[Text]) -> Any:
+        assert self.teacher is not None
+        if group.role is not None:
+            return self.memo.vectors(self.teacher, [text for text in texts if isinstance(text, str)], group.role)
+        return self.teacher.signals(texts)["embedding"]
+
+    @property
+    def groups(self) -> list[Group]:
+        """The texts of the pictures: the tasks', and those of the task the student was trained on."""
+        return [*task_groups(self.scored_tasks), *self.labelled]
 
     @property
     def scored_tasks(self) -> list[Task]:

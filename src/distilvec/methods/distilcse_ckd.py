@@ -10,7 +10,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from distilvec.batch import Encoded, TextBatch, Wants
@@ -66,21 +66,34 @@ class DistilCseCkd(Objective):
         """Both terms."""
         assert student.embedding is not None and teacher.embedding is not None
         projected = self.projection(F.normalize(student.embedding, dim=-1) * student.embedding.shape[-1] ** 0.5)
-        contrast = info_nce(projected, teacher.embedding, torch.exp(-self.log_scale), self.negatives(batch.rows))
+        vectors, counted = self.negatives(batch.rows)
+        contrast = info_nce(projected, teacher.embedding, torch.exp(-self.log_scale), vectors, counted)
         if self.training:
             self.take_up(batch.rows, teacher.embedding)
         return {"ckd": contrast, "mse": mean_squared_error(projected, teacher.embedding)}
 
-    def negatives(self, rows: Int[Tensor, " batch"]) -> Float[Tensor, "kept width"]:
-        """The vectors in the queue, without those of these corpus rows."""
-        return self.queue_vectors[(self.queue_rows >= 0) & ~torch.isin(self.queue_rows, rows)].float()
+    def negatives(self, rows: Int[Tensor, " batch"]) -> tuple[Float[Tensor, "queue width"], Bool[Tensor, " queue"]]:
+        """The queue's vectors, and which of them are there and are not of these corpus rows.
+
+        On a processor, where nothing has to be waited for, places that were never filled are left out.
+        """
+        places = len(self.queue_rows)
+        if rows.device.type == "cpu":
+            places = min(places, int(self.queue_count))
+        kept = self.queue_rows[:places]
+        return self.queue_vectors[:places].float(), (kept >= 0) & (kept[:, None] != rows).all(1)
 
     @torch.no_grad()
     def take_up(self, rows: Int[Tensor, " batch"], vectors: Float[Tensor, "batch width"]) -> None:
-        """Put the vectors of rows that are not in the queue in the place of the oldest ones."""
+        """Put the vectors of rows that are not in the queue in the place of the oldest ones.
+
+        As many places as could be needed are written, in shapes that do not depend on how many are: the others get what they have.
+        """
         size = len(self.queue_rows)
-        new = (~torch.isin(rows, self.queue_rows)).nonzero()[:, 0][:size]
-        places = (self.queue_count + torch.arange(len(new), device=rows.device)) % max(1, size)
-        self.queue_vectors[places] = vectors[new].to(self.queue_vectors.dtype)
-        self.queue_rows[places] = rows[new]
-        self.queue_count += len(new)
+        new = (rows[:, None] != self.queue_rows).all(1)
+        chosen = (~new).int().argsort(stable=True)[:size]  # new rows first, in their order
+        order = torch.arange(len(chosen), device=rows.device)
+        places, there = (self.queue_count + order) % max(1, size), order < new.sum()
+        self.queue_vectors[places] = vectors[chosen].to(self.queue_vectors.dtype).where(there[:, None], self.queue_vectors[places])
+        self.queue_rows[places] = rows[chosen].where(there, self.queue_rows[places])
+        self.queue_count += there.sum()

@@ -127,7 +127,7 @@ class Emo(Objective):
             mu = (mu / mu.sum(1, keepdim=True)).nan_to_num(0.0)  # a text of special tokens alone has no masses
         nu = student_masses(mu, batch.alignment.pairs, ours).nan_to_num(0.0)
         cost = emo_cost(student.hidden_layers[-1], self.projection(teacher.hidden_layers[-1].float()), theirs)
-        return transport_cost(cost, nu, mu, self.epsilon, self.iterations, unroll=self.unroll)
+        return transport_cost(cost, nu, mu, self.unroll, epsilon=self.epsilon, iterations=self.iterations)
 
 
 def _inside(mask: Bool[Tensor, "batch tokens"], special: tuple[int, int] | None) -> Bool[Tensor, "batch tokens"]:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distilvec.batch import Encoded, TextBatch, Wants
 from distilvec.losses.distance import cosine_distance, l2_distance, mean_squared_error
-from distilvec.objective import Objective, Sizes, Terms
+from distilvec.objective import Sizes
+from distilvec.pointwise import Pointwise
 
 DISTANCES = {"l2": l2_distance, "mse": mean_squared_error, "cosine": cosine_distance}
 
 
-class Redact(Objective):
-    """The distance of the student's embedding to the cached teacher embedding (eq. 3).
+class Redact(Pointwise):
+    """The distance of the student's embedding to the cached teacher embedding (eq. 3), a term that is called by its name.
 
     Options: `distance` is "l2" (the paper's un-squared norm), "mse" or "cosine".
+    Note: the paper has one teacher. With several, the student lives in the first one's space; see Pointwise for the others.
     """
 
     citation = """@misc{leaf2025,
@@ -27,12 +28,4 @@ class Redact(Objective):
 }"""
 
     def __init__(self, sizes: Sizes, distance: Literal["l2", "mse", "cosine"] = "l2") -> None:
-        super().__init__()
-        self.distance = distance
-        self.student_wants = self.teacher_wants = Wants(embedding=True)
-        self.weights = {distance: 1.0}
-
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
-        """One term, named by the distance."""
-        assert student.embedding is not None and teacher.embedding is not None
-        return {self.distance: DISTANCES[self.distance](student.embedding, teacher.embedding)}
+        super().__init__(sizes, distance, DISTANCES[distance])

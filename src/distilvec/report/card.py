@@ -16,7 +16,10 @@ TAGS = ["sentence-transformers", "feature-extraction", "sentence-similarity", "d
 
 
 class TeacherRecord(TypedDict, total=False):
-    """The teacher: `name` is an id or folder, `fingerprint` that of its cache manifest, `parameters` with embeddings."""
+    """A teacher: `name` is an id or folder, `fingerprint` that of its cache manifest, `parameters` with embeddings.
+
+    `live` where it ran in every step; `weight` where there are several, as the recipe gives it.
+    """
 
     name: str
     fingerprint: str
@@ -24,10 +27,15 @@ class TeacherRecord(TypedDict, total=False):
     parameters: int
     prompts: dict[str, str]
     normalized: bool
+    live: bool
+    weight: float
 
 
 class StudentRecord(TypedDict, total=False):
-    """The student as built (`describe_student`); `base_model` is a hub id, `layers` those kept of it."""
+    """The student as built (`describe_student`); `base_model` is a hub id, `layers` those kept of it.
+
+    `experts` are the settings of its mixture of experts, left out where it has none.
+    """
 
     name: str
     base_model: str | None
@@ -42,6 +50,7 @@ class StudentRecord(TypedDict, total=False):
     max_length: int
     parameters: int
     embedding_parameters: int
+    experts: dict[str, Any]
     prompts: dict[str, str]
     similarity: str
 
@@ -87,14 +96,16 @@ class Distillation(TypedDict, total=False):
     """`distillation.json`: everything known about how a student was made. Every part may be missing; all is JSON.
 
     `training` holds plain settings and facts (steps, hours, device, ...) printed as they are. `metrics` holds the distance
-    to the teacher on held-out texts by name. `scores` maps a column (teacher, untrained, student, asymmetric: student
-    queries against teacher documents) to its scores. `teacher_compatible` (vectors lie where the teacher's do) follows from
-    equal widths if it is left out. `supervised` holds the figures on a labelled task's test split. `license` is printed only if given.
+    to the teacher on held-out texts by name. `scores` maps a column (teacher, untrained, student, asymmetric: student queries
+    against teacher documents) to its scores. Of several teachers `teacher` is the first, which all figures are compared with,
+    `more_teachers` the others. `teacher_compatible` (vectors lie where the teacher's do) follows from equal widths if it is left out.
+    `supervised` holds the figures on a labelled task's test split. `license` is printed only if given.
     """
 
     format: int
     name: str
     teacher: TeacherRecord
+    more_teachers: list[TeacherRecord]
     student: StudentRecord
     data: DataRecord
     method: MethodRecord
@@ -108,10 +119,11 @@ class Distillation(TypedDict, total=False):
 
 
 def describe_student(model: Any, name: str, base_model: str | None = None, kept_layers: list[int] | None = None) -> StudentRecord:
-    """The facts of a student (a SentenceTransformer of transformer, pooling, and perhaps Dense and Normalize)."""
+    """The facts of a student (a SentenceTransformer of transformer, pooling, and perhaps Experts, Dense and Normalize)."""
     backbone, kinds = model[0].auto_model, [type(module).__name__ for module in model]
     config = backbone.config.get_text_config()
-    return {
+    experts: list[dict[str, Any]] = [module.settings() for module in model if type(module).__name__ == "Experts"]
+    facts: StudentRecord = {
         "name": name,
         "base_model": base_model,
         "architecture": type(backbone).__name__,
@@ -128,6 +140,14 @@ def describe_student(model: Any, name: str, base_model: str | None = None, kept_
         "prompts": dict(model.prompts),
         "similarity": str(model.similarity_fn_name),
     }
+    return {**facts, "experts": experts[0]} if experts else facts
+
+
+def loading_call(student: Mapping[str, Any]) -> tuple[str, str]:
+    """The import and the function that load a student (its record): sentence-transformers' own, unless it has experts."""
+    if student.get("experts"):
+        return "import distilvec", "distilvec.load"
+    return "from sentence_transformers import SentenceTransformer", "SentenceTransformer"
 
 
 def model_card(distillation: Distillation | Mapping[str, Any], scores: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -> str:
@@ -142,7 +162,9 @@ def model_card(distillation: Distillation | Mapping[str, Any], scores: Mapping[s
         front=yaml.safe_dump(front_matter(record), sort_keys=False, allow_unicode=True, width=1000).strip(),
         name=record.get("name") or student.get("name") or "student",
         teacher=teacher,
+        teachers=teachers_table([teacher, *(record.get("more_teachers") or [])]),
         student=student,
+        loading=loading_call(student),
         compatible=record.get("teacher_compatible", bool(teacher) and teacher.get("width") == student.get("width")),
         prompts={role: text for role, text in (student.get("prompts") or {}).items() if text},
         table=score_table(columns),
@@ -187,6 +209,18 @@ def score_table(scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, 
         "average": [_mean([values[column].get(key) for key in shared]) for column in columns],
         "retention": [_retention(values, column) for column in columns],
     }
+
+
+def teachers_table(teachers: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Several teachers as rows of name, width, parameters and weight, the last as a share of 1; [] for a single one."""
+    if len(teachers) < 2:
+        return []
+    whole = sum(teacher.get("weight", 1.0) for teacher in teachers)
+    rows = [["teacher", "width", "parameters", "share"]]
+    for teacher in teachers:
+        parameters = f"{teacher['parameters']:,}" if "parameters" in teacher else ""
+        rows.append([str(teacher.get("name")), str(teacher.get("width", "")), parameters, f"{teacher.get('weight', 1.0) / whole:.3g}"])
+    return rows
 
 
 def supervised_table(supervised: Mapping[str, Any]) -> list[list[str]]:

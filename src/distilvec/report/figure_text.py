@@ -157,6 +157,10 @@ def drawable(name: str, part: Any) -> bool:
         "sharpness": lambda sharpness: sharpness.get("points"),
         "sentences": lambda sentences: sentences.get("teacher") and (sentences.get("student") or sentences.get("untrained")),
         "tokens": lambda tokens: all(row.get("teacher") and row.get("student") for row in tokens),
+        "experts_training": lambda history: any("train/gate_1" in line for line in history),
+        "experts_gates": lambda experts: experts.get("groups"),
+        "experts": lambda plane: plane.get("teacher"),
+        "token_planes": lambda rows: all(row.get("teacher") and row.get("student") for row in rows),
     }
     return bool(checks[name](part))
 

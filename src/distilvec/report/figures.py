@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.report import figure_text
+from distilvec.report import expert_figures, figure_text
 from distilvec.report.figure_data import (
     PRECISION_NAMES,
     batch_series,
@@ -40,7 +40,7 @@ from distilvec.report.figure_style import (
     spread_ticks,
     write_figure,
 )
-from distilvec.report.plane_figures import sentences_figure, tokens_figure
+from distilvec.report.plane_figures import describe_token_planes, sentences_figure, token_planes_figure, tokens_figure
 from distilvec.report.sharpness_report import describe_sharpness, sharpness_figure
 
 if TYPE_CHECKING:
@@ -244,14 +244,14 @@ def leaderboard_figure(runs: Rows, against: str = "parameters") -> Figure:
 
 def all_figures(report: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
     """Draw and write every figure the report has data for (as `write_figure` gives them), the most telling first."""
-    found = []
+    found, names = [], expert_figures.expert_names(report)
     for name, title, path, draw, describe in _FIGURES:
         part: Any = report
         for key in path:
             part = (part or {}).get(key)
         if not part or not figure_text.drawable(name, part):
             continue
-        extra = [report.get("intervals")] if name == "scores" else []
+        extra = [report.get("intervals")] if name == "scores" else [names] if name.startswith("experts") else []
         found.append(write_figure(draw(part, *extra), folder, name, describe(part, *extra), title))
     return found
 
@@ -263,8 +263,12 @@ _FIGURES: tuple[tuple[str, str, tuple[str, ...], Any, Any], ...] = (
     ("speed", "Latency", ("speed",), speed_figure, figure_text.describe_speed),
     ("training", "Training", ("history",), training_figure, figure_text.describe_training),
     ("sharpness", "Sharpness", ("sharpness",), sharpness_figure, describe_sharpness),
+    ("experts_training", "Gates over training", ("history",), expert_figures.routing_figure, expert_figures.describe_routing),
+    ("experts_gates", "Which expert is asked", ("experts",), expert_figures.gates_figure, expert_figures.describe_gates),
+    ("experts", "Where the experts place the texts", ("experts", "plane"), expert_figures.experts_figure, expert_figures.describe_experts),
     ("sentences", "Where the texts lie", ("projections", "sentences"), sentences_figure, figure_text.describe_sentences),
     ("tokens", "Where the tokens lie", ("projections", "tokens"), tokens_figure, figure_text.describe_tokens),
+    ("token_planes", "Tokens, model by model", ("tokens",), token_planes_figure, describe_token_planes),
 )
 
 

@@ -26,8 +26,10 @@ def render_page(report: Part, figures: Sequence[Part]) -> str:
     record = report.get("record") or {}
     name = report.get("name") or record.get("name") or "student"
     verdict = report.get("verdict") or {}
-    teacher, method = ((record.get(part) or {}).get("name") for part in ("teacher", "method"))
-    origin = [f"distilled from {teacher}" if teacher else "", f"with {method}" if method else "", str(report.get("created") or "")[:10]]
+    method = (record.get("method") or {}).get("name")
+    names = [(part or {}).get("name") for part in (record.get("teacher"), *record.get("more_teachers", ()))]
+    teachers = " and ".join(name for name in names if name)
+    origin = [f"distilled from {teachers}" if teachers else "", f"with {method}" if method else "", str(report.get("created") or "")[:10]]
     return _render(
         name, ", ".join(part for part in origin if part), verdict.get("text"), tiles(verdict), report_sections(report, figures), figures
     )

@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distilvec.report import page_tables
+from distilvec.report import expert_figures, page_tables
+from distilvec.report.card import loading_call
 from distilvec.report.page_cells import Table, number
 from distilvec.report.sharpness_report import note, sharpness_table
 
 Part = Mapping[str, Any]
 Figures = Sequence[Part]
 
-LOADING = """from sentence_transformers import SentenceTransformer
+LOADING = """{imported}
 
-student = SentenceTransformer("student")  # the folder beside this page
+student = {call}("student")  # the folder beside this page
 queries = student.encode_query(["a text to search for"])
 documents = student.encode_document(["a text", "another one"])
 print(student.similarity(queries, documents))
@@ -65,6 +66,7 @@ def report_sections(report: Part, figures: Figures) -> list[Section]:
         Section("compression", "Fewer dimensions, fewer bits", _compression(report.get("compression") or {}, shown["compression"])),
         Section("margin", "Robustness margin", _margin(report.get("margin") or {}, shown["margin"])),
         Section("speed", "Speed and size", _speed(report.get("speed") or {}, shown["speed"])),
+        Section("experts", "Experts", _experts(report, shown["experts"])),
         Section("pictures", "Pictures of what was learnt", pictures(shown["pictures"])),
         Section("training", "Training", _training(report.get("history") or (), record, shown["training"])),
         Section("sharpness", "Sharpness", _sharpness(report.get("sharpness") or {}, shown["sharpness"])),
@@ -103,7 +105,7 @@ def folded(summary: str, *tables: Table | None) -> list[Block]:
     return [Block("details", blocks, summary)] if (blocks := tables_of(*tables)) else []
 
 
-_HOMES = {"compression": "compression", "margin": "margin", "speed": "speed", "training": "training", "sharpness": "sharpness"}
+_HOMES = {name: name for name in ("compression", "margin", "speed", "training", "sharpness", "experts")}
 
 
 def _home(name: str) -> str:
@@ -123,7 +125,8 @@ def _use(record: Part) -> list[Block]:
     if not record.get("student"):
         return []
     labelled = [Block("code", PREDICTING)] if record.get("supervised") else []
-    blocks = [*labelled, Block("code", LOADING, "snippet")]
+    imported, call = loading_call(record["student"])
+    blocks = [*labelled, Block("code", LOADING.format(imported=imported, call=call), "snippet")]
     teacher = (record.get("teacher") or {}).get("name")
     if record.get("teacher_compatible"):
         text = f"Its vectors lie where those of {teacher or 'the teacher'} lie: "
@@ -218,11 +221,18 @@ def _speed(speed: Part, figures: Figures) -> list[Block]:
     return [*blocks, *pictures(figures), *folded(f"Every timing ({len(timings.rows)})", timings), *machine]
 
 
+def _experts(report: Part, figures: Figures) -> list[Block]:
+    experts, names = report.get("experts") or {}, expert_figures.expert_names(report)
+    tables = [expert_figures.gates_table(experts, names)] if experts.get("groups") else []
+    return [*pictures(figures), *folded("Gates, group by group", *tables)]
+
+
 def _training(history: Sequence[Part], record: Part, figures: Figures) -> list[Block]:
     training = dict(record.get("training") or {})
     stages = tables_of(page_tables.stages_table(training.pop("stages", ())))
     settings = facts({**training, **(record.get("metrics") or {})})
-    return [*pictures(figures), *stages, *settings, *folded("Every evaluation", page_tables.history_table(history))]
+    kept = [Block("text", text)] if (text := expert_figures.describe_kept_tokens(history)) else []
+    return [*pictures(figures), *kept, *stages, *settings, *folded("Every evaluation", page_tables.history_table(history))]
 
 
 def _sharpness(sharpness: Part, figures: Figures) -> list[Block]:
@@ -234,7 +244,8 @@ def _sharpness(sharpness: Part, figures: Figures) -> list[Block]:
 def _provenance(report: Part, record: Part) -> list[Block]:
     teacher, student, method, data = (record.get(part) or {} for part in ("teacher", "student", "method", "data"))
     skipped = ("citation", "sources")
-    groups = {"Teacher": teacher, "Student": student, "Method": method, "Data": data, "Versions": record.get("versions") or {}}
+    further = {f"Teacher {number}": part for number, part in enumerate(record.get("more_teachers") or (), 2)}
+    groups = {"Teacher": teacher, **further, "Student": student, "Method": method, "Data": data, "Versions": record.get("versions") or {}}
     blocks = []
     for title, part in groups.items():
         if found := facts({key: value for key, value in part.items() if key not in skipped}):

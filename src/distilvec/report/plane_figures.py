@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.report.figure_style import BLUE, INK, MARKERS, SERIES, figure_style, new_figure, place_labels, shortened
+from distilvec.report.figure_style import (
+    BLUE,
+    COLUMN_COLOURS,
+    COLUMN_MARKERS,
+    INK,
+    MARKERS,
+    SERIES,
+    figure_style,
+    new_figure,
+    place_labels,
+    shortened,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,3 +85,40 @@ def tokens_figure(tokens: Rows) -> Figure:
         middles = [] if "student_tokens" in row else [tuple(np.add(*pair) / 2) for pair in zip(row["teacher"], row["student"], strict=True)]
         place_labels(axes, row["teacher"], [shortened(token, 14) for token in row["tokens"]], ends + middles)
     return figure
+
+
+@figure_style()
+def token_planes_figure(rows: Rows) -> Figure:
+    """One row a sentence, one panel a model: its tokens in the model's own plane, turned so that words lie as the teacher's do."""
+    columns = [name for name in ("teacher", "student", "untrained") if name in rows[0]]
+    figure = new_figure(0.15 + 2.25 * len(rows))
+    grid = figure.subplots(len(rows), len(columns), squeeze=False)
+    for panels, row in zip(grid, rows, strict=True):
+        for axes, column in zip(panels, columns, strict=True):
+            places = np.asarray(row[column]["places"])
+            axes.plot(*places.T, COLUMN_MARKERS[column], color=COLUMN_COLOURS[column], markersize=4)
+            likeness = row["likeness"].get(column)
+            axes.set_xlabel(column if likeness is None else f"{column} ({likeness:.2f})", fontsize=8.5)
+            axes.set(xticks=[], yticks=[])
+            axes.margins(0.2, 0.14)
+            axes.spines[:].set(visible=True, alpha=0.3)
+        panels[0].set_title(shortened(row["text"], 64), fontsize=8.5, loc="left", in_layout=False)
+    figure.supxlabel("in brackets: likeness to the teacher's geometry", fontsize=8.5)
+    for panels, row in zip(grid, rows, strict=True):
+        for axes, column in zip(panels, columns, strict=True):
+            place_labels(axes, [tuple(place) for place in row[column]["places"]], [shortened(token, 12) for token in row[column]["tokens"]])
+    return figure
+
+
+def describe_token_planes(rows: Rows) -> str:
+    """The sentences, and how like the teacher's the geometry of their words is."""
+    sentences = []
+    for row in rows:
+        counts = [f"{len(row[name]['tokens'])} of the {name}" for name in ("teacher", "student", "untrained") if name in row]
+        values = [f"{name} {value:.2f}" for name, value in row["likeness"].items() if value is not None]
+        sentences.append(f"“{row['text']}”: tokens {', '.join(counts)}" + (f"; likeness {', '.join(values)}." if values else "."))
+    text = (
+        "Last states of the tokens of sentences drawn by seed, each model's in the plane of its own two widest axes, turned so that words "
+    )
+    text += "lie as the teacher's do; a dot before a piece says that it goes on with a word. Likeness: the correlation with the teacher of "
+    return f"{text}the cosines between all pairs of words (1: the same geometry, 0: nothing in common). {' '.join(sentences)}"

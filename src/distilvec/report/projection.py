@@ -11,6 +11,10 @@ of the teacher's width is projected with that same mean and those same component
 
 A column of another width has a space of its own: its own two principal components are shifted, turned and scaled onto the
 teacher's picture (four numbers, so nothing can be overfitted); equal places then mean a similar shape only.
+
+The experts of a mixture are trained through projections of their own, so that their axes are not the teacher's, and a joint
+PCA would lay axes over each other that have nothing to do with each other. What can be shared is the geometry: each set's
+unit vectors are centred, brought to one size, cut to their widest axes and turned onto the teacher's, fold by fold.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ TokenStates = tuple[list[str], Array]  # the tokens of a text, their states floa
 
 FOLDS = 5
 DIGITS = 5  # of the coordinates in report.json
+AXES = 16  # principal components of an expert's outputs that are turned onto the teacher's
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,27 @@ def project_tokens(texts: Sequence[str], teacher: Sequence[TokenStates], student
     ]
 
 
+def project_experts(teacher: Array, experts: Sequence[Array], mixture: Array) -> dict[str, Any]:
+    """report.json's coordinates of a teacher's vectors [n, width], of each expert's outputs and of what the gate makes of them [n, other].
+
+    All in the plane of the teacher's two widest axes. `likeness` (of each expert, then of the mixture) is the correlation with
+    the teacher over the axes that were turned, each text placed by what the other folds say: 1 is the teacher's geometry, 0
+    nothing in common. `axes` says how many these are, `variance` how much of the teacher's variance they hold.
+    Errors: DistilvecError as `project_sentences`.
+    """
+    sets = {"teacher": teacher, **{f"expert {number}": found for number, found in enumerate(experts, 1)}, "mixture": mixture}
+    checked = {name: _checked(found, name) for name, found in sets.items()}
+    axes = max(2, min(AXES, len(teacher) // FOLDS, *(found.shape[1] for found in checked.values())))
+    target, variance = _widest(checked.pop("teacher"), "teacher", axes)
+    turned = [turn(_widest(found, name, axes)[0], target) for name, found in checked.items()]
+    likeness = [float((found * target).sum() / np.sqrt((found**2).sum() * (target**2).sum())) for found in turned]
+    *places, mixed = [_listed(found[:, :2]) for found in turned]
+    return {
+        "teacher": _listed(target[:, :2]), "experts": places, "mixture": mixed, "likeness": [round(value, 4) for value in likeness],
+        "axes": axes, "variance": round(variance, 4),
+    }  # fmt: skip
+
+
 def token_states(model: Any, texts: Sequence[str]) -> list[TokenStates]:
     """The last hidden states of each text's tokens, special tokens and padding left out, without a prompt.
 
@@ -181,6 +207,15 @@ def turn(vectors: Array, target: Array) -> Array:
         rotation, _ = orthogonal_procrustes(vectors[fit] - centre, target[fit] - aim)
         turned[kept] = (vectors[kept] - centre) @ rotation + aim
     return turned
+
+
+def _widest(vectors: Array, name: str, axes: int) -> tuple[Array, float]:
+    """Unit vectors centred, in the coordinates of their widest axes, of mean square 1; and the share of the variance these hold."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    picture = draw_plane(unit, name)
+    components = PCA(n_components=min(axes, len(unit)), svd_solver="full").fit(picture.vectors)
+    places = components.transform(picture.vectors)
+    return places / np.sqrt((places**2).sum(1).mean()), float(components.explained_variance_ratio_.sum())
 
 
 def _own_plane(vectors: Array, name: str, picture: Picture) -> tuple[Array, float]:

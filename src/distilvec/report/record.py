@@ -26,15 +26,14 @@ from distilvec.train.stages import Stage
 
 def distillation_record(
     stages: Sequence[tuple[Stage, Progress]],
-    teacher: LocalTeacher | VectorsTeacher,
-    fingerprint: str,
+    teachers: Sequence[TeacherRecord],
     student: Any,
     corpus: Corpus,
     objective: Objective,
     distance: Mapping[str, float],
     scores: Mapping[str, Sequence[Score]],
 ) -> Distillation:
-    """Everything known about how a student was made; JSON throughout.
+    """Everything known about how a student was made; JSON throughout. Its vectors are compared with the first teacher's.
 
     Method and settings of the training are those of its last stage; steps, texts and minutes are of all stages.
     """
@@ -44,7 +43,8 @@ def distillation_record(
     return {
         "format": FORMAT,
         "name": recipe.name,
-        "teacher": teacher_record(teacher, fingerprint),
+        "teacher": teachers[0],
+        **({"more_teachers": list(teachers[1:])} if len(teachers) > 1 else {}),
         "student": describe_student(student, recipe.name, recipe.student.model, kept),
         "data": data_record(corpus),
         "method": {
@@ -76,7 +76,7 @@ def distillation_record(
             for name, column in scores.items()
         },
         "versions": versions(),
-        "teacher_compatible": objective.compatible and student.get_embedding_dimension() == teacher.width,
+        "teacher_compatible": objective.compatible and student.get_embedding_dimension() == teachers[0]["width"],
     }
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from distilvec.evaluation.evaluate import Score
 from distilvec.evaluation.summary import scores_table
 from distilvec.evaluation.tasks import Problem
-from distilvec.report.card import supervised_table
+from distilvec.report.card import loading_call, supervised_table
 from distilvec.report.tables import leaderboard
 from distilvec.train.metrics import WATCHED
 
@@ -68,8 +68,9 @@ def show_result(result: RunResult) -> None:
     if "supervised" in result.record:
         print("\nfrom distilvec.students.head import predict")
         print(f'predict("{result.folder / "student"}", texts)  # labels or scores; pairs of texts are tuples')
-    print("\nfrom sentence_transformers import SentenceTransformer")
-    print(f'student = SentenceTransformer("{result.folder / "student"}")')
+    imported, call = loading_call(student)
+    print(f"\n{imported}")
+    print(f'student = {call}("{result.folder / "student"}")')
     print('vectors = student.encode_query(["a text to search for"])')
 
 

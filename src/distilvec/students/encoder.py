@@ -43,6 +43,11 @@ class Encoder(nn.Module):
         """The transformers model inside; a property, so that its weights are registered once."""
         return self.model[0].auto_model
 
+    @property
+    def pooling(self) -> str:
+        """How the model pools its last layer."""
+        return str(list(self.model)[1].pooling_mode)
+
     def forward(self, batch: TextBatch, wants: Wants, attention_rows: Int[Tensor, "batch rows"] | None = None) -> Encoded:
         """Run the backbone once (twice the rows where a second view is wanted) and keep what is wanted.
 

@@ -67,10 +67,11 @@ def count_missing(cache: TeacherCache, corpus: Corpus) -> int:
 
 
 def _shards(cache: TeacherCache, corpus: Corpus) -> Iterator[Rows]:
-    """Rows that are missing, in order, as many as go in a shard; looked up as the cache grows."""
+    """Rows that are missing, in order, as many as go in a shard, of equal keys the first; looked up as the cache grows."""
     waiting = np.empty(0, dtype=np.int64)
     for start, keys in _chunks(corpus):
         waiting = np.concatenate([waiting, start + np.flatnonzero(cache.positions(keys) < 0)])
+        waiting = waiting[np.sort(np.unique(np.asarray(corpus.keys[waiting]), return_index=True)[1])]
         while len(waiting) >= cache.shard_rows:
             yield waiting[: cache.shard_rows]
             waiting = waiting[cache.shard_rows :]

@@ -140,9 +140,10 @@ def _refuse_missing(cache: TeacherCache, corpus: Corpus, teacher: VectorsTeacher
         rows = start + np.flatnonzero((cache.positions(keys) < 0) & (table.positions(keys) < 0))
         lacking, example = lacking + len(rows), example if example >= 0 or not len(rows) else int(rows[0])
     if lacking:
+        pairs = " Pairs that are one input are looked for as one text; with task.encode=separate they are two." if corpus.paired else ""
         raise DistilvecError(
             f"[teacher.vectors] {lacking:,} of the corpus's {len(corpus):,} texts have no vector in {teacher.table.path}, such as "
-            f"{shortened(corpus.stored([example])[0])}. Take these texts out of the corpus, or add their vectors."
+            f"{shortened(corpus.stored([example])[0])}. Take these texts out of the corpus, or add their vectors.{pairs}"
         )
 
 

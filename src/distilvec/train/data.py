@@ -29,6 +29,34 @@ class Teacher(Protocol):
         ...
 
 
+class TrainingRows(Protocol):
+    """What the loop draws batches from; `TrainingData` is one."""
+
+    @property
+    def teacher(self) -> Teacher:
+        """Answers for the same rows."""
+        ...
+
+    @property
+    def train_rows(self) -> np.ndarray:
+        """Numbers of the examples to train on, int64."""
+        ...
+
+    @property
+    def holdout_rows(self) -> np.ndarray:
+        """Numbers of the examples that are held out, int64."""
+        ...
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every example, int32."""
+        ...
+
+    def batch(self, numbers: np.ndarray) -> TextBatch:
+        """The student's view of these examples, on the CPU."""
+        ...
+
+
 class CachedTeacher:
     """Reads the teacher's signals from its cache; the model is not in memory.
 

@@ -1,9 +1,10 @@
 """The full training objective of a finished run as a function of the weights, at any student that was kept.
 
-Student, objective, rows and teacher vectors come from the run's folder and the caches; no teacher is loaded. The function
-is the mean over fixed training batches, cut as training cuts them (methods that compare texts depend on the batch), in
-fp32. Dropout masks and whatever else an objective draws come from seeds that depend on the batch only; buffers of the
-objective, such as a queue, are for every batch those that were saved.
+Student, objective, rows and teacher vectors come from the run's folder and the caches; a teacher is loaded only where it ran
+in every step, or where the method learns from its tokens. The function is the mean over fixed training batches, cut as
+training cuts them (methods that compare texts depend on the batch), in fp32. Dropout masks and whatever else an objective
+draws come from seeds that depend on the batch only; buffers of the objective, such as a queue, are for every batch those
+that were saved.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from distilvec.batch import Encoded, TextBatch
 from distilvec.data.batches import epoch_batches
 from distilvec.device import keep_memory, pick_device
 from distilvec.errors import DistilvecError
+from distilvec.loading import load
 from distilvec.objective import total
 from distilvec.run import Run
 from distilvec.run_data import build_token_store
 from distilvec.run_folder import kept_folders
-from distilvec.run_teacher import UNLIMITED, TeacherSide, answering, watched
+from distilvec.run_teacher import answering, watched
 from distilvec.students.build import TeacherFacts
 from distilvec.students.encoder import Encoder
+from distilvec.teacher_side import UNLIMITED, TeacherSide
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.manifest import Manifest
 from distilvec.train.checkpoint import load_objective, objective_file
@@ -82,11 +85,12 @@ class Landscapes:
         self.run = Run(recipes.load(folder / "recipe.yaml"), folder)
         self.train = self.run.stages[-1].recipe.train
         self.steps: int = record["training"]["steps"]
-        side = self.run.sides[0]
-        side.cache = open_cache(side, record["teacher"]["name"], record["teacher"]["fingerprint"])
-        manifest = side.cache.manifest
-        if manifest.tokens is None:  # else the method must know more of the teacher than its vectors
-            side.facts = known_facts(manifest, record["teacher"]["name"])
+        for side, known in zip(self.run.sides, [record["teacher"], *record.get("more_teachers", [])], strict=True):
+            if known.get("live") or side.section.live:
+                continue
+            side.cache = open_cache(side, known["name"], known["fingerprint"])
+            if side.cache.manifest.tokens is None:  # else the method must know more of the teacher than its vectors
+                side.facts = known_facts(side.cache.manifest, known["name"])
 
     @cached_property
     def students(self) -> dict[int, Path]:
@@ -100,7 +104,7 @@ class Landscapes:
             raise DistilvecError(f"{folder} is missing; run the recipe again (--restart) to have students kept.")
         keep_memory()
         device = torch.device(pick_device(self.train.device))
-        model = SentenceTransformer(str(folder), device="cpu").float()
+        model = load(folder, device="cpu").float()
         encoder = Encoder(model)
         objective = self.run.objective(encoder)
         load_objective(objective_file(folder), objective)
@@ -131,7 +135,8 @@ class Landscapes:
 
 def known_facts(manifest: Manifest, name: str) -> TeacherFacts:
     """What a cache tells about its teacher."""
-    return TeacherFacts(manifest.width, manifest.normalized, manifest.max_length or UNLIMITED, manifest.prompts, name=name)
+    length = manifest.max_length or UNLIMITED
+    return TeacherFacts(manifest.width, manifest.normalized, length, manifest.prompts, name=name, hidden_width=manifest.vector_width)
 
 
 def open_cache(side: TeacherSide, teacher: str, fingerprint: str) -> TeacherCache:

@@ -26,14 +26,17 @@ from distilvec.schema_train import TrainSection
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import Progress, checkpoint_file, load_checkpoint, save_checkpoint
 from distilvec.train.collapse import CollapseWatch, Sight, take_sight
-from distilvec.train.data import TrainingData
+from distilvec.train.data import TrainingRows
 from distilvec.train.held_out import held_out
 from distilvec.train.metrics import MetricsLog
 from distilvec.train.optimizer import build_optimizer, freeze_others, set_learning_rate
 from distilvec.train.passes import Passes
+from distilvec.train.routing import RoutingWatch, with_gates
 from distilvec.train.schedule import build_schedule
 from distilvec.train.update import build_update
 from distilvec.train.window import Window
+
+Measure = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, float], float]]  # as held_out: encoder, ..., batch size
 
 
 class Distillation(nn.Module):
@@ -52,7 +55,8 @@ class Distillation(nn.Module):
     def forward(self, batch: TextBatch, teacher: Encoded) -> Terms:
         """The objective's terms; the student runs under autocast, the objective always in fp32."""
         rows = None if teacher.selected is None else teacher.selected[..., 0]
-        student = self.encoder(batch, self.objective.student_wants, rows)
+        wants = self.objective.student_wants
+        student = self.encoder(batch, with_gates(wants, self.encoder.experts) if self.watched else wants, rows)
         with torch.autocast(batch.rows.device.type, enabled=False):
             if self.objective.head is not None:
                 student = replace(student, logits=self.objective.head(student.vector))
@@ -71,22 +75,23 @@ class Loop:
 
     `save_best` is called when the held-out distance to the teacher (on a labelled task: one minus the score), taken after every
     epoch and where a student is kept, is the smallest so far; `save_kept` with the step of each student to keep.
-    `fingerprint` ties the checkpoint to recipe and data.
+    `measure` gives the held-out figures and that distance. `fingerprint` ties the checkpoint to recipe and data.
     """
 
     def __init__(
         self,
         encoder: Encoder,
         objective: Objective,
-        data: TrainingData,
+        data: TrainingRows,
         train: TrainSection,
         folder: Path,
         fingerprint: str,
         save_best: Callable[[], None] = lambda: None,
         save_kept: Callable[[int], None] = lambda step: None,
+        measure: Measure = held_out,
     ) -> None:
         self.data, self.train, self.folder, self.fingerprint = data, train, folder, fingerprint
-        self.save_best, self.save_kept = save_best, save_kept
+        self.save_best, self.save_kept, self.measure = save_best, save_kept, measure
         self.accelerator = make_accelerator(train, folder)
         self.device = self.accelerator.device
         keep_memory()
@@ -128,7 +133,8 @@ class Loop:
         self.metrics = MetricsLog(self.folder / "metrics.jsonl", state.step, self.accelerator)
         self.window = Window()
         encoder, wants = self.module.encoder, self.module.objective.student_wants
-        self.collapse = CollapseWatch(str(encoder.model[1].pooling_mode), wants.layer_pooling, self.metrics.warned)
+        self.collapse = CollapseWatch(encoder.pooling, wants.layer_pooling, "collapse" in self.metrics.warned)
+        self.routing = RoutingWatch(self.total_steps, "routing" in self.metrics.warned)
         with self._interruptible(), progress("training", self.total_steps, "steps", done=state.step) as advance:
             if state.step == 0:
                 self._validate()
@@ -217,19 +223,21 @@ class Loop:
             "train__tokens_per_second": (state.tokens - self.window.tokens) / max(seconds, 1e-9),
         }
         epoch = state.epoch + state.step_in_epoch / self.steps_an_epoch
-        figures, warning = self.collapse.judge(self.module.sight)
-        figures |= {name: float(value) for name, value in self.module.sight.figures.items()} if self.module.sight else {}
+        figures, collapsed = self.collapse.judge(self.module.sight)
+        routed, misrouted = self.routing.judge(self.module.sight, state.step)
+        figures |= routed | {name: float(value) for name, value in self.module.sight.figures.items()} if self.module.sight else {}
         self.module.sight = None
         self.metrics.write(state.step, epoch, **{f"train__{k}": v for k, v in (means | figures).items()}, **speed)
-        if warning:
-            say(f"step {state.step:,}: {warning}")
-            self.metrics.warn(state.step, epoch, warning)
+        for kind, warning in (("collapse", collapsed), ("routing", misrouted)):
+            if warning:
+                say(f"step {state.step:,}: {warning}")
+                self.metrics.warn(state.step, epoch, kind, warning)
         self.window.restart(state, note=f"loss {means['loss']:.4f}, {speed['train__texts_per_second']:,.0f} texts/s")
 
     def _validate(self) -> None:
         """Distance to the teacher on the held-out rows, or the score on a task's held-out examples: the number to watch."""
         state = self.state
-        found, watched = held_out(self.module.encoder, self.module.objective, self.data, self.accelerator, self.train.batch_size)
+        found, watched = self.measure(self.module.encoder, self.module.objective, self.data, self.accelerator, self.train.batch_size)
         epoch = state.epoch + state.step_in_epoch / self.steps_an_epoch
         self.metrics.write(state.step, epoch, **{f"eval__{name}": value for name, value in found.items()})
         if state.step and watched < state.best_distance:

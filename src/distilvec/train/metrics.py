@@ -17,7 +17,7 @@ class MetricsLog:
     def __init__(self, path: Path, resume_step: int, accelerator: Accelerator) -> None:
         self.path, self.accelerator = path, accelerator
         kept = [line for line in read_metrics(path) if line["step"] <= resume_step] if resume_step else []
-        self.warned = any("warning" in line for line in kept)
+        self.warned = {line.get("kind", "collapse") for line in kept if "warning" in line}  # lines had no kind while there was one
         if not accelerator.is_main_process:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,9 +29,9 @@ class MetricsLog:
         self._append(entry)
         self.accelerator.log({k: v for k, v in entry.items() if k != "step"}, step=step)
 
-    def warn(self, step: int, epoch: float, text: str) -> None:
-        """A line with a warning, which the report shows; trackers take numbers only."""
-        self._append({"step": step, "epoch": round(epoch, 4), "warning": text})
+    def warn(self, step: int, epoch: float, kind: str, text: str) -> None:
+        """A line with a warning, which the report shows; trackers take numbers only. `kind` is what a resumed run's `warned` holds."""
+        self._append({"step": step, "epoch": round(epoch, 4), "kind": kind, "warning": text})
 
     def _append(self, entry: dict[str, Any]) -> None:
         if self.accelerator.is_main_process:

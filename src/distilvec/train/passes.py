@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from distilvec.batch import Encoded, TextBatch
 from distilvec.data.batches import Rows
 from distilvec.objective import Objective, Terms, total, total_each
-from distilvec.train.data import TrainingData
+from distilvec.train.data import TrainingRows
 from distilvec.train.update import Weigh
 
 
@@ -27,7 +27,7 @@ class Passes:
         self,
         module: nn.Module,
         objective: Objective,
-        data: TrainingData,
+        data: TrainingRows,
         accelerator: Accelerator,
         groups: list[Rows],
         seed: int,

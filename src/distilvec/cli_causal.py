@@ -1,0 +1,36 @@
+"""The verb `distilvec causal`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from distilvec.cli_arguments import Out, Overrides, RecipeFile, Variant
+
+
+def causal(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    variant: Variant = None,
+    out: Out = None,
+    restart: Annotated[bool, typer.Option(help="Throw away the training that is in the run folder.")] = False,
+) -> None:
+    """Distil a causal language model across tokenizers (DistillMoE on instructions), and score its answers by ROUGE-L.
+
+    Without a teacher (teacher=null) the student learns from the responses alone. Run again to resume.
+    """
+    from distilvec.builtin import recipe_file
+    from distilvec.causal.run import CausalRun
+    from distilvec.causal.schema import load_causal
+    from distilvec.report.terminal import show_table
+
+    loaded = load_causal(recipe_file(recipe), variant, overrides)
+    folder = out or loaded.output / loaded.name
+    report = CausalRun(loaded, folder, restart).execute()
+    if report is None:
+        return
+    rows = [[f"ROUGE-L, {name}", f"{test['rouge_l']:.2f}"] for name, test in report["tests"].items()]
+    rows.append(["student", str(folder / "student")])
+    held_out = f"{report['held_out']['cross_entropy']:.4f}"
+    show_table(["", loaded.name], [["held-out cross-entropy", held_out], *rows])

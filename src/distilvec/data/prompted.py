@@ -1,0 +1,49 @@
+"""A corpus behind the prompts of another teacher: the same texts and rows, with cache keys of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from distilvec.data.columns import META, Column, new_folder, open_column, read_meta
+from distilvec.data.corpus import KEY_BYTES, Corpus, text_key
+from distilvec.recipe import fingerprint
+from distilvec.schema import Role
+
+FORMAT = 1
+_ROWS = 8192  # read together
+
+
+def behind(corpus: Corpus, prompts: Mapping[Role, str], root: Path) -> Corpus:
+    """The corpus with its texts behind these prompts; itself, where they are its own. Keys are kept in `root`, by content.
+
+    Two rows of one text in different roles may have one key here: where the first teacher's prompts told them apart, these do not.
+    Errors: DistilvecError if no disk space is left.
+    """
+    wanted = {role: prompts.get(role, "") for role in sorted(set(corpus.roles))}
+    if all(corpus.prompts.get(role, "") == prompt for role, prompt in wanted.items()):
+        return corpus
+    mark = fingerprint(FORMAT, corpus.fingerprint, wanted)
+    folder, found = root / mark, copy.copy(corpus)
+    found.prompts, found.fingerprint = dict(prompts), mark
+    if read_meta(folder, mark) is not None:
+        with contextlib.suppress(OSError, ValueError):  # damaged: built anew
+            found.keys = open_column(folder / "keys.npy")
+            if len(found.keys) == len(corpus):
+                return found
+    by_source = [wanted[role] for role in corpus.roles]
+    with new_folder(folder, KEY_BYTES * len(corpus), "keys") as place:
+        with Column(place / "keys.npy", f"V{KEY_BYTES}") as column:
+            for start in range(0, len(corpus), _ROWS):
+                rows = range(start, min(len(corpus), start + _ROWS))
+                sources = corpus.sources[rows.start : rows.stop].tolist()
+                texts = zip(sources, corpus.stored(rows), strict=True)
+                column.append(np.frombuffer(b"".join(text_key(by_source[source], text) for source, text in texts), f"V{KEY_BYTES}"))
+        (place / META).write_text(json.dumps({"fingerprint": mark, "prompts": wanted}), encoding="utf-8")
+    found.keys = open_column(folder / "keys.npy")
+    return found

@@ -1,0 +1,54 @@
+"""Methods that compare a text's vector with its teacher's, and nothing else: for any number of teachers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.objective import Objective, Sizes, Terms
+
+Rows = Float[Tensor, "batch width"]
+Distance = Callable[[Tensor, Tensor], Tensor]
+
+
+class Pointwise(Objective):
+    """A term for every teacher: `distance` of the student's embedding to the first one's, and of projections of it to the others'.
+
+    The student's own embedding lives in the first teacher's space, so that it can stand beside this teacher's vectors. For each
+    further teacher a linear layer without bias, which lives here and is not shipped, takes it to that teacher's width; the
+    result is normalised where that teacher's vectors are. Terms are called `term`, `term`_2, `term`_3 and so on. Their weights
+    are those of the teachers divided by their sum, so that the loss keeps its size, and with one teacher is that teacher's.
+    Note: vectors that are not normalised may be long, and so their distances: weigh such a teacher down, or compare directions alone.
+    """
+
+    several_teachers = True
+
+    def __init__(self, sizes: Sizes, term: str, distance: Distance) -> None:
+        super().__init__()
+        self.distance = distance
+        width = sizes.embedding_width or sizes.teacher_width
+        self.projections = nn.ModuleList(nn.Linear(width, other.width, bias=False) for other in sizes.others)
+        self.unit = [other.normalized for other in sizes.others]
+        self.student_wants = self.teacher_wants = Wants(embedding=True)
+        given = [sizes.teacher_weight, *(other.weight for other in sizes.others)]
+        self.weights = {term if n == 1 else f"{term}_{n}": weight / sum(given) for n, weight in enumerate(given, 1)}
+
+    def views(self, embedding: Rows) -> list[Tensor]:
+        """The student's embedding [batch, width] in each teacher's space, in their order."""
+        projected = [projection(embedding) for projection in self.projections]
+        return [embedding, *(F.normalize(view, dim=-1) if unit else view for view, unit in zip(projected, self.unit, strict=True))]
+
+    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+        """The terms that have a weight."""
+        assert student.embedding is not None
+        pairs = zip(self.weights, self.views(student.embedding), (teacher, *teacher.others), strict=True)
+        terms = Terms()
+        for name, view, answer in pairs:
+            if self.weights[name]:
+                assert answer.embedding is not None
+                terms[name] = self.distance(view, answer.embedding)
+        return terms

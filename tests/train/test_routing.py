@@ -1,0 +1,148 @@
+"""The watch for routing collapse: its figures against loops, each kind of collapse, healthy gates, small batches, one warning a run."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from loops import make_loop, stop_after
+from safetensors.torch import load_file
+
+from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.objective import Objective
+from distilvec.report.write import warnings
+from distilvec.train.collapse import take_sight
+from distilvec.train.metrics import read_metrics
+from distilvec.train.routing import APART, ONE, UNIFORM, UNIFORM_AFTER, RoutingWatch, routing, with_gates
+
+EXPERTS = {"student__experts": {"count": 3, "width": 16}}
+
+
+def sight(gates: torch.Tensor | None, ids: torch.Tensor | None = None):
+    rows = 32 if gates is None else len(gates)
+    ids = torch.arange(rows)[:, None] if ids is None else ids
+    batch = TextBatch(torch.arange(rows), {"input_ids": ids}, torch.zeros(rows, dtype=torch.long))
+    return take_sight(batch, Encoded(gates=gates), Encoded())
+
+
+def drawn(rows: int = 64, experts: int = 3, logits: tuple[float, ...] = (), spread: float = 1.0) -> torch.Tensor:
+    torch.manual_seed(0)
+    middle = torch.tensor(logits) if logits else torch.zeros(experts)
+    return torch.softmax(middle + spread * torch.randn(rows, len(middle)), dim=-1)
+
+
+def test_figures_against_plain_loops():
+    gates = drawn(7, spread=2.5)
+    rows = gates.double().tolist()
+    means = [sum(row[k] for row in rows) / 7 for k in range(3)]
+    entropy = sum(-p * math.log(p) for row in rows for p in row) / 7 / math.log(3)
+    spread = sum(math.sqrt(sum((row[k] - means[k]) ** 2 for row in rows) / 7) for k in range(3)) / 3
+    found = routing(gates)
+    assert found.means == pytest.approx(means) and found.entropy == pytest.approx(entropy) and found.spread == pytest.approx(spread)
+    assert found.decided == sum(max(row) > 0.9 for row in rows) / 7 > 0
+    one_hot = routing(torch.eye(3).repeat(4, 1))
+    assert (one_hot.entropy, one_hot.decided) == (0, 1) and routing(torch.full((9, 3), 1 / 3)).entropy == pytest.approx(1)
+
+
+def test_collapse_to_one_expert_is_named_at_once_and_once():
+    watch = RoutingWatch(steps=1000)
+    figures, warning = watch.judge(sight(drawn(logits=(0.0, 6.0, 0.0))), step=10)
+    assert figures["gate_2"] > ONE and figures["gate_decided"] > 0.9
+    assert "to one expert: nearly all texts go to expert 2 of 3" in warning and f"{figures['gate_2']:.3f}" in warning
+    for option in ("beta", "floor", "facets"):
+        assert f"[method.options.{option}]" in warning
+    figures, warning = watch.judge(sight(drawn(logits=(0.0, 6.0, 0.0))), step=20)
+    assert figures["gate_2"] > ONE and warning is None
+    assert RoutingWatch(1000, warned=True).judge(sight(drawn(logits=(0.0, 6.0, 0.0))), 20)[1] is None
+
+
+def test_experts_that_are_never_used_are_named():
+    warning = RoutingWatch(100).judge(sight(drawn(logits=(3.0, -3.0, 3.0, -4.0))), 50)[1]
+    assert "to some experts: experts 2 and 4 are nearly never used" in warning
+    assert RoutingWatch(100).judge(sight(drawn(logits=(3.0, 3.0, 3.0, -4.0))), 50)[1] is None, "one of four is no collapse"
+
+
+def test_uniform_is_judged_only_after_a_share_of_the_training():
+    equal = drawn(spread=0.01)
+    watch, early = RoutingWatch(100), int(100 * UNIFORM_AFTER) - 1
+    figures, warning = watch.judge(sight(equal), early)
+    assert figures["gate_entropy"] > UNIFORM and figures["gate_spread"] < APART and warning is None
+    warning = watch.judge(sight(equal), early + 1)[1]
+    assert "collapsed to uniform" in warning and "[method.options.beta" in warning
+
+
+@pytest.mark.parametrize(
+    "gates",
+    [
+        drawn(),
+        drawn(spread=0.1),  # about as far apart as a gate is drawn at random
+        drawn(spread=30.0),  # one expert a text, but each text its own
+        drawn(logits=(1.0, 0.0, -1.5)),
+        torch.full((64, 1), 1.0),
+    ],
+)
+def test_healthy_gates(gates):
+    assert RoutingWatch(100).judge(sight(gates), 100)[1] is None
+
+
+def test_small_batches_are_judged_together():
+    watch, one = RoutingWatch(100), drawn(logits=(0.0, 6.0, 0.0))
+    found = [watch.judge(sight(one[4 * number : 4 * number + 4]), 10 + number) for number in range(2)]
+    assert [bool(warning) for _, warning in found] == [False, True] and all("gate_1" in figures for figures, _ in found)
+    mixed = RoutingWatch(100)  # single batches would warn: each is another expert's
+    assert not any(mixed.judge(sight(torch.eye(3)[number].repeat(4, 1)), 50)[1] for number in range(3))
+    assert mixed.judge(sight(drawn(60)), 60)[1] is None and sum(len(look) for look, _ in mixed.looks) >= 60
+
+
+def test_what_is_not_judged():
+    watch, one = RoutingWatch(100), drawn(logits=(0.0, 6.0, 0.0))
+    assert watch.judge(None, 50) == ({}, None)
+    assert watch.judge(sight(None), 50) == ({}, None), "a student without experts"
+    assert watch.judge(sight(torch.ones(32, 1)), 50) == ({}, None), "one expert"
+    same = torch.zeros(64, 3, dtype=torch.long)
+    same[:6, 0] = torch.arange(6)  # six texts, one of them many times
+    figures, warning = watch.judge(sight(one, ids=same), 50)
+    assert figures["gate_2"] > ONE and warning is None and not watch.warned
+
+
+def test_gates_are_asked_for_only_where_the_experts_run():
+    assert with_gates(Wants(embedding=True), experts=3).experts and with_gates(Wants(vector=True), experts=3).experts
+    assert not with_gates(Wants(embedding=True), experts=0).experts
+    assert not with_gates(Wants(hidden_layers=(-1,)), experts=3).experts
+
+
+class Pressed(Objective):
+    """Sends everything to the last expert."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student_wants, self.weights = Wants(embedding=True, experts=True), {"pressed": 1.0}
+
+    def forward(self, batch, student, teacher):
+        return {"pressed": 1 - student.gates[:, -1] + 1e-3 * student.embedding.square().sum(-1)}
+
+
+def test_a_run_warns_once_even_if_it_is_resumed(tiny_recipe, tmp_path, capsys):
+    recipe = tiny_recipe(**EXPERTS, student__dropout=0.0, train__learning_rate=1e-2, train__epochs=4, train__logging_steps=3)
+    folder = tmp_path / "run"
+    stop_after(make_loop(recipe, folder, Pressed()), 27).run()
+    lines = read_metrics(folder / "metrics.jsonl")
+    assert max(line.get("train/gate_3", 0) for line in lines) > ONE and len([line for line in lines if "train/gate_1" in line]) == 9
+    assert [line["kind"] for line in lines if "warning" in line].count("routing") == 1
+    assert make_loop(recipe, folder, Pressed()).run().finished
+    found = [line for line in warnings(folder) if line["kind"] == "routing"]
+    assert len(found) == 1 and "expert 3 of 3" in found[0]["warning"]
+    assert capsys.readouterr().err.count("Routing collapsed") == 1
+
+
+def test_watching_changes_no_weight(tiny_recipe, tmp_path):
+    """The recipe's own method does not ask for gates; they are read in watched passes alone."""
+    for often in (1, 50):
+        recipe = tiny_recipe(**EXPERTS, train__max_steps=4, train__logging_steps=often)
+        loop = make_loop(recipe, tmp_path / str(often))
+        loop.run()
+        lines = [line for line in read_metrics(loop.folder / "metrics.jsonl") if "train/loss" in line]
+        assert len(lines) == (4 if often == 1 else 1) and all("train/gate_3" in line for line in lines)
+    one, other = (load_file(next((tmp_path / name / "checkpoint").glob("*.safetensors"))) for name in ("1", "50"))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

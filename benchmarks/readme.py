@@ -7,6 +7,7 @@ results/training.json, caching.json, memory.json, search.json, kills.json   what
 results/shootout_sentence_level.json, step_cost.json, triplet.json, sharpness.json   the same, for docs/sentence_level.md
 results/alignment.json, token_cache.json, step_cost_tokens.json, sinkhorn.json, attention_rows.json,
 results/shootout_cross_tokenizer.json   the same, for docs/token_level.md
+results/step_cost_distillmoe.json, aggregation.json, experts_speed.json, causal_local.json   the same, for docs/distillmoe.md
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cross_tokenizer import emo_tables
+from benchmarks.distillmoe_tables import aggregation_line, causal_table, experts_speed_table, moe_step_table
 from benchmarks.sentence_level import cost_table, sharpness_table, shootout_tables
 from benchmarks.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
@@ -47,6 +49,14 @@ def pages() -> dict[str, dict[str, str]]:
             "tokencost": titled("Cost", [("step_cost_tokens", step_table), ("sinkhorn", transport_line), ("attention_rows", rows_line)]),
             "cross": titled("Side by side", [("shootout_cross_tokenizer", emo_tables)]),
         },
+        "docs/distillmoe.md": {
+            "moecost": titled(
+                "Cost",
+                [("step_cost_distillmoe", moe_step_table), ("aggregation", aggregation_line), ("experts_speed", experts_speed_table)],
+            ),
+            "moe": titled("Side by side", [("shootout_cross_tokenizer", distillmoe_tables)]),
+            "causal": causal_part(),
+        },
     }
 
 
@@ -57,8 +67,14 @@ def marks(name: str) -> tuple[str, str]:
 
 def titled(title: str, parts: list[tuple[str, Callable[[Any], str]]]) -> str:
     """A heading, and under it what is made of each results file that is there; nothing if none is."""
-    made = [make(found) for name, make in parts if (found := read(name)) is not None]
+    made = [text for name, make in parts if (found := read(name)) is not None and (text := make(found))]
     return "\n\n".join([f"## {title}", *made]) if made else ""
+
+
+def causal_part() -> str:
+    """Causal models with and without a teacher."""
+    found = read("causal_local")
+    return causal_table(found) if found else ""
 
 
 def shootout_part() -> str:

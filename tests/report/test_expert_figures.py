@@ -18,6 +18,8 @@ NAMES = [f"{number} {name}" for number, name in enumerate(FACETS, 1)]
 def test_experts_are_called_by_what_they_learn():
     report = sample_report()
     assert expert_names(report) == NAMES
+    two = [{f"train/facet_{name}_{teacher}": 1.0 for teacher in (1, 2) for name in FACETS[:2]} | {"step": 1}]
+    assert expert_names({"history": two, "experts": {"count": 4}})[2] == "3 pointwise (teacher 2)"
     for line in report["history"]:  # a method that says nothing of facets, or of other ones
         line.pop("train/facet_pairwise", None)
     assert expert_names(report) == ["expert 1", "expert 2", "expert 3"]

@@ -31,7 +31,7 @@ def test_sentences_are_drawn_by_seed_from_those_of_a_sensible_length():
     texts = make_texts(200)
     drawn = draw_sentences(texts, 4)
     assert drawn == draw_sentences(texts[::-1], 4) != draw_sentences(texts, 4, seed=1) and len(set(drawn)) == 4
-    assert all(5 <= len(text.split()) <= 9 for text in drawn)
+    assert all(6 <= len(text.split()) <= 9 for text in drawn)
     assert draw_sentences(["a b c d", "a", " ", "  a  b c d "], 4) == ["a b c d", "a"], "the nearest ones where there are too few"
 
 

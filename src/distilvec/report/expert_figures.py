@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ def expert_names(report: Part) -> list[str]:
         name.removeprefix(_GATE).isdigit() for name in logged if name.startswith(_GATE)
     )
     line: Part = next((line for line in report.get("history") or () if any(name.startswith(_FACET) for name in line)), {})
-    facets = [name.removeprefix(_FACET).replace("_", " ") for name in line if name.startswith(_FACET)]
+    facets = [re.sub(r"_(\d+)$", r" (teacher \1)", name.removeprefix(_FACET)) for name in line if name.startswith(_FACET)]
     plain = [f"expert {number}" for number in range(1, count + 1)]
     return [f"{number} {facet}" for number, facet in enumerate(facets, 1)] if len(facets) == count else plain
 
@@ -66,7 +67,7 @@ def routing_figure(history: Rows, names: Sequence[str]) -> Figure:
     """Gates, their entropy and the facets' losses over the steps."""
     panels = routing_lines(history, names)
     heights = [1.0 if "entropy" in title else 1.5 for title in panels]
-    picture = new_figure(0.85 + 1.15 * sum(heights) + 0.2 * (len(names) // 4))
+    picture = new_figure(0.7 + 1.15 * sum(heights) + 0.2 * _legend_rows(names))
     grid = picture.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights).ravel()
     for axes, (title, lines) in zip(grid, panels.items(), strict=True):
         for name, points in lines.items():
@@ -78,7 +79,7 @@ def routing_figure(history: Rows, names: Sequence[str]) -> Figure:
         if title != "loss of each expert's facet":
             axes.set_ylim(top=1.03)
     grid[-1].set_xlabel("step")
-    picture.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    picture.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=_across(names))
     return picture
 
 
@@ -100,14 +101,14 @@ def gates_figure(experts: Part, names: Sequence[str]) -> Figure:
     """What share of the mixture each expert has: one bar a task (or class), one bar a range of lengths."""
     panels = [("by task", [(row["name"], row) for row in experts["groups"]]), ("by length, in tokens", _lengths(experts))]
     sizes = [len(bars) for _, bars in panels]
-    picture = new_figure(1.15 + 0.235 * sum(sizes) + 0.2 * (len(names) // 4))
+    picture = new_figure(0.95 + 0.235 * sum(sizes) + 0.2 * _legend_rows(names))
     grid = picture.subplots(2, 1, sharex=True, height_ratios=[size + 0.6 for size in sizes])
     for axes, (title, bars) in zip(grid, panels, strict=True):
         _bars(axes, [row["gates"] for _, row in bars], names)
         axes.set_yticks(range(len(bars)), [f"{shortened(name, 30)} ({row['rows']:,})" for name, row in bars])
         axes.set_title(title, loc="left")
     grid[-1].set_xlabel("mean gate")
-    picture.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    picture.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=_across(names))
     return picture
 
 
@@ -134,7 +135,8 @@ def experts_figure(plane: Part, names: Sequence[str]) -> Figure:
     teacher, kinds = np.asarray(plane["teacher"]), list(dict.fromkeys(plane["groups"]))
     across = 2 if len(sets) <= 6 else 3
     down = -(-len(sets) // across)
-    picture = new_figure(0.4 + (2.65 if across == 2 else 1.95) * down + 0.17 * -(-len(kinds) // 2))
+    picture = new_figure(0.4 + (2.65 if across == 2 else 2.1) * down + 0.17 * -(-len(kinds) // 2))
+    picture.set_layout_engine("constrained", h_pad=0.07)
     panels = picture.subplots(down, across, squeeze=False).ravel()
     places = np.concatenate([teacher, *(np.asarray(found) for _, found in sets)])
     centre, half = (places.min(axis=0) + places.max(axis=0)) / 2, 0.53 * np.ptp(places, axis=0).max()
@@ -146,7 +148,7 @@ def experts_figure(plane: Part, names: Sequence[str]) -> Figure:
             style = {"color": SERIES[number % 6], "marker": MARKERS[number % 8], "linestyle": "none", "markersize": 4}
             axes.plot(*teacher[rows].T, fillstyle="none", markeredgewidth=0.7, alpha=0.7, **style)
             axes.plot(*own[rows].T, label=kind, alpha=0.9, markeredgewidth=0, **style)
-        axes.set_title(name)
+        axes.set_title(name if across == 2 else name.replace(" (", "\n("))
         axes.set(xticks=[], yticks=[], aspect="equal", xlim=(centre[0] - half, centre[0] + half), ylim=(centre[1] - half, centre[1] + half))
         axes.set_xlabel(f"likeness {likeness:.2f}", fontsize=8.5)
         axes.spines[:].set(visible=True, alpha=0.3)
@@ -190,6 +192,15 @@ def gates_table(experts: Part, names: Sequence[str]) -> Table:
     ]  # fmt: skip
     header = ["Texts", "count", *names, "entropy, of 1", "above 0.9, %", "± over texts"]
     return Table("gate-table", "Mean gates", header, rows[:-1], rows[-1:])
+
+
+def _across(names: Sequence[str]) -> int:
+    """Columns of a legend of experts."""
+    return 3 if max(map(len, names)) <= 16 else 2
+
+
+def _legend_rows(names: Sequence[str]) -> int:
+    return -(-len(names) // _across(names))
 
 
 def _lengths(experts: Part) -> list[tuple[str, Part]]:

@@ -198,7 +198,7 @@ def training_figure(history: Rows) -> Figure:
             marker = "o" if label.startswith("held-out") else None
             axes.plot(*zip(*points, strict=True), label=name, color=SERIES[number % 6], linestyle=DASHES[number % 6], marker=marker)
         axes.set_title(label, loc="left")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, axes.get_ylim()[1] * (1 + 0.2 * (-(-len(lines) // 3) - 1)))  # room for the legend
         if len(lines) > 1:
             axes.legend(loc="upper right", ncols=min(len(lines), 3))
         if label == "learning rate":

@@ -21,12 +21,12 @@ from distilvec.spans import ORDINARY, SpanReader, join
 
 Array = np.ndarray[Any, Any]
 FEWEST_WORDS = 4  # below which words tell nothing of a geometry
-LENGTHS = (5, 9)  # words of the sentences that are drawn
+LENGTHS = (6, 9)  # words of the sentences that are drawn
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def draw_sentences(texts: Sequence[str], count: int, seed: int = 0) -> list[str]:
-    """So many of the texts, drawn by seed from those of 5 to 9 words, or else from those that are nearest to that."""
+    """So many of the texts, drawn by seed from those of 6 to 9 words, or else from those that are nearest to that."""
 
     def away(text: str) -> int:
         words = len(text.split())

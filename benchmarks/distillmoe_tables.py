@@ -1,0 +1,70 @@
+"""The tables of docs/distillmoe.md on the cost of a step, of the head and of DynamicCKA, and on causal models, from their JSON."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.sentence_level import precisions
+
+PAPER_MS = {1: (2.9516, 3.2969), 32: (4.7701, 4.9498)}  # DistillMoE, tables 17 and 18, an H200: without and with experts
+MARK = 1.35  # of a step with a task loss alone
+
+
+def moe_step_table(report: Mapping[str, Any]) -> str:
+    """Time of a step by method, as a multiple of the step with the labels alone; the paper has 4.9 times ULD's."""
+    lines = ["| method | precision | ms a step | of `task` | peak memory, MB |", "|---|---|---:|---:|---:|"]
+    for name, entry in report.items():
+        for precision, part in precisions(entry).items():
+            ratio = 1.0 if name == "task" else part["time_ratio"]["task"]
+            lines.append(f"| {name} | {precision} | {part['ms']:.0f} | {ratio:.2f} | {part['peak_mb']:.0f} |")
+    found = [f"{part['time_ratio']['task']:.2f} in {precision}" for precision, part in precisions(report["distillmoe"]).items()]
+    return (
+        "\n".join(lines)
+        + f"\n\n`distillmoe` over `task`: {' and '.join(found)} (mark: {MARK}). In the paper it takes 4.9 times a step of ULD (table 3)."
+    )
+
+
+def aggregation_line(found: Mapping[str, Any]) -> str:
+    """DynamicCKA's aggregation, and what the rules keep."""
+    first = next(part for part in found.values() if isinstance(part, dict) and "paper" in part)
+    times = ", ".join(f"{part['distilvec_ms']['aggregation']:.1f} ms (`{rule}`)" for rule, part in first.items() if rule != "similarity_ms")
+    faster = ", ".join(f"{part['times_faster']['aggregation']:.0f}" for rule, part in first.items() if rule != "similarity_ms")
+    return (
+        f"Aggregation for {found['texts']}, 384 wide: {times}; {faster} times as fast as the paper's loop "
+        f"({found['machine']}; mark: {found['mark_ms']:g} ms)."
+    )
+
+
+def experts_speed_table(found: Mapping[str, Any]) -> str:
+    """What experts add to inference, beside tables 17 and 18."""
+    lines = ["| encoder | backend | tokens x texts | without, ms | with experts, ms | ratio |", "|---|---|---|---:|---:|---:|"]
+    for name, model in found["models"].items():
+        for backend, settings in model.items():
+            if backend in ("parameters", "experts"):
+                continue
+            for setting, part in settings.items():
+                ratio = f"{part['ratio']:.3f} ({part['lowest']:.3f} to {part['highest']:.3f})"
+                lines.append(f"| {name} | {backend} | {setting} | {part['without_ms']:.2f} | {part['with_ms']:.2f} | {ratio} |")
+    paper = ", ".join(f"{with_ms / without:.3f} at batch {batch}" for batch, (without, with_ms) in PAPER_MS.items())
+    marks = ", ".join(f"{mark} at batch {batch}" for batch, mark in found["marks"].items())
+    return "\n".join(lines) + f"\n\nMarks for bert-base: {marks}; the paper, on an H200: {paper}. A query has 16 tokens, a document 256."
+
+
+def causal_table(found: Mapping[str, Any]) -> str:
+    """Causal models on the local task."""
+    lines = ["|  | parameters | held-out cross-entropy | ROUGE-L |", "|---|---:|---:|---:|"]
+    for name in ("teacher", "alone", "distilled"):
+        part = found[name]
+        cells = [
+            " / ".join(f"{value:.{digits}f}" for value in part[key]["seeds"]) for key, digits in (("cross_entropy", 3), ("rouge_l", 1))
+        ]
+        lines.append(f"| {name} | {part['parameters'] / 1e6:.2f} M | " + " | ".join(cells) + " |")
+    alone, distilled = (statistics.mean(found[name]["cross_entropy"]["seeds"]) for name in ("alone", "distilled"))
+    verdict = "does not help" if distilled >= alone else "helps"
+    words = (
+        f"By held-out cross-entropy (a token of the student's own, seed by seed) distillation {verdict} here: "
+        f"{distilled:.3f} against {alone:.3f}."
+    )
+    return "\n".join(lines) + "\n\n" + words

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cross_tokenizer import emo_tables
+from benchmarks.cross_tokenizer import distillmoe_tables, emo_tables
 from benchmarks.distillmoe_tables import aggregation_line, causal_table, experts_speed_table, moe_step_table
 from benchmarks.sentence_level import cost_table, sharpness_table, shootout_tables
 from benchmarks.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line

@@ -25,7 +25,7 @@ from distilvec.teachers.local import LocalTeacher
 from distilvec.train.routing import routing
 
 Array = np.ndarray[Any, Any]
-MOST_TEXTS, MOST_OF_A_GROUP, LEAST_OF_A_GROUP = 600, 100, 10  # texts whose gates are looked at
+MOST_TEXTS, MOST_OF_A_GROUP, LEAST_OF_A_GROUP = 400, 100, 10  # texts whose gates are looked at
 IN_THE_PLANE = 150  # texts in the picture of experts and teacher
 MOST_CLASSES = 12  # a task of more classes is one group
 LENGTHS = (0, 8, 16, 32, 64, 128, 256, 512, 2**31)  # tokens: bounds of the bins, upper ones within

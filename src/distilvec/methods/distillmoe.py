@@ -67,7 +67,7 @@ class DistillMoE(Objective):
   note = {Under double-blind review}
 }"""
 
-    fixed: Tensor
+    fixed: Tensor | None
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class DistillMoE(Objective):
         self.names = [f"{facet}_{number}" if several else facet for number in range(1, 1 + len(self.teachers)) for facet in self.facets]
         self._check_options(mix, beta, manual)
         self.manual = manual is not None
-        self.register_buffer("fixed", torch.tensor(manual or (), dtype=torch.float32), persistent=False)
+        self.register_buffer("fixed", None if manual is None else torch.tensor(manual, dtype=torch.float32), persistent=False)
         mixture = {"moe": mix} if self.manual else {"moe": mix, "diversity": mix, "uniform": mix * beta}
         self.weights = task_weights(alpha, {**mixture, "dynamic_cka": 1 - mix}, sizes)
         if simcse:

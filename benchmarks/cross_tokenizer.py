@@ -47,7 +47,7 @@ MOE_PARTS = {
 OF_EMO = ("task", "uld", "mined", "dskd", "multilevel_ot", "cdm", "emo", "emo-ira", "emo-otis", "emo-half", "emo-all")
 OF_MOE = (
     *OF_EMO[:7], "distillmoe", "no-dynamic-cka", "no-head", "no-pointwise", "no-contrastive", "no-pairwise", "z1", "z2", "narrow", "wide",
-    "manual-equal", "manual-pointwise", "authors", "sharp", "two-teachers",
+    "manual-equal", "manual-pointwise", "gate-held", "authors", "sharp", "two-teachers",
 )  # fmt: skip
 MAIN = {"banking77": "accuracy", "mrpc": "accuracy", "stsb": "spearman"}
 OTHERS = {"banking77": ["macro_f1"], "mrpc": ["macro_f1"], "stsb": ["pearson"]}
@@ -68,7 +68,18 @@ def distillmoe_tables(report: Mapping[str, Any]) -> str:
     rows = [row for row in report["rows"] if row["method"] in OF_MOE]
     words = [f"- {task}, methods: {order(rows, MOE_PAPER[task], task)}" for task in tasks_of(rows)]
     words += [f"- {task}, parts and settings: {order(rows, MOE_PARTS[task], task)}" for task in tasks_of(rows)]
-    return "\n\n".join([table(report, rows), "\n".join(words)])
+    return "\n\n".join([table(report, rows), gates(rows), "\n".join(words)])
+
+
+def gates(rows: Rows) -> str:
+    """Where the gates end, as means over tasks and seeds, greatest and least expert first and last."""
+    lines = ["| mean gates at the end | greatest | least |", "|---|---:|---:|"]
+    for method in OF_MOE:
+        found = [row["gates"] for row in rows if row["method"] == method and row.get("gates")]
+        if found:
+            most, least = (statistics.mean(choose(means) for means in found) for choose in (max, min))
+            lines.append(f"| {method} | {most:.2f} | {least:.2f} |")
+    return "\n".join(lines)
 
 
 def tasks_of(rows: Rows) -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from distilvec.errors import DistilvecError
 from distilvec.run import Run, RunResult
 from distilvec.schema import Recipe
 from distilvec.sweep import Member, expand
+from distilvec.train.metrics import read_metrics
 
 ROOT = Path(__file__).parents[1]
 SWEEPS = {name: ROOT / "recipes" / "sweeps" / f"{name}.yaml" for name in ("cross_tokenizer", "distillmoe")}
@@ -137,8 +139,15 @@ def rows_of(recipe: Recipe, result: RunResult) -> Rows:
             "steps": result.state.step,
             "train_seconds": round(result.state.seconds, 1),
             "scores": metrics_of(result),
+            **({"gates": gates} if (gates := last_gates(result)) else {}),
         }
     ]
+
+
+def last_gates(result: RunResult) -> list[float]:
+    """The mean gate of each expert at the end of training; [] for a student without experts."""
+    lines = [line for line in read_metrics(result.folder / "metrics.jsonl") if "train/gate_1" in line]
+    return [round(value, 3) for name, value in lines[-1].items() if re.fullmatch(r"train/gate_\d+", name)] if lines else []
 
 
 def name_of(recipe: Recipe) -> str:

@@ -33,7 +33,8 @@ def aggregation_line(found: Mapping[str, Any]) -> str:
     for rule in (rule for rule in first if rule != "similarity_ms"):
         ms, faster = first[rule]["distilvec_ms"], first[rule]["times_faster"]["aggregation"]
         said.append(
-            f"`{rule}`: {ms['aggregation']:.1f} ms, {faster:.0f} times as fast as the paper's loop, {ms['alone']:.1f} ms without the cosines"
+            f"`{rule}`: {ms['aggregation']:.1f} ms, {faster:.0f} times as fast as the paper's loop, "
+            f"{ms['alone']:.1f} ms without the cosines"
         )
     return f"Aggregation for {found['texts']}, 384 wide. {'; '.join(said)} ({found['machine']}; mark: {found['mark_ms']:g} ms)."
 

@@ -350,3 +350,14 @@ def test_the_gate_learns_to_prefer_the_smaller_loss():
 def test_what_cannot_be_is_refused(sizes, options, weights, match):
     with pytest.raises(DistilvecError, match=match):
         moe(sizes, weights, **options)
+
+
+def test_one_match_alone_teaches_its_projection_nothing():
+    """Why rule "authors" needs share_projection: a single match has weight 1 whatever its cosine."""
+    batch, student, teacher = signals()
+    slopes = {}
+    for most in (1, 2):
+        objective = moe(TASK, most=most)
+        loss = objective(batch, student, teacher)["dynamic_cka"].sum()
+        slopes[most] = torch.autograd.grad(loss, objective.projection("tokens", 0))[0].abs().max().item()
+    assert slopes[1] < 1e-9 < 1e-4 < slopes[2]

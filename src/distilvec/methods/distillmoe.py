@@ -49,6 +49,11 @@ class DistillMoE(Objective):
 
     Note: with temperature 1, as printed, eq. 11 keeps nine tenths of the teacher's tokens whatever they are (cosines are at most 2
     apart), and every token gets nearly the mean. The authors' code keeps 3 at most; a `match_temperature` of 0.1 keeps few, too.
+    Note: a token with one match has weight 1 for it, whatever its cosine, and tells Q nothing. With a random Q no cosine reaches the
+    0.3 of "authors", so that there Q stays as it was drawn, unless share_projection teaches it by the facets, as in the authors' code.
+    Note: without `beta` the gate goes to the facet whose loss is least (theorem 3.2). Losses differ in size, contrastive being the
+    largest and pairwise the smallest, so that within some tens of steps every text is pairwise's, and the other experts learn no
+    more; the floor, 0.01 at most for an expert, does not hold them. `beta` 1 does.
     Note: W1, W2 and Q are three layers, as in the paper; the authors' code has one. Its teacher's vector is the mean over states
     with padding; here it is the teacher's own vector.
     Note: CKA compares, text by text, the student's own states without padding (eq. 12). The authors' code takes projected ones, of

@@ -1,0 +1,1 @@
+"""Tokenizer surgery: another vocabulary for a model whose backbone stays as it is."""

@@ -1,0 +1,148 @@
+"""A fast tokenizer with a part of its vocabulary, or with other ids: everything else of it stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from distilvec.errors import DistilvecError
+from distilvec.surgery.surfaces import Pieces
+
+Ids = npt.NDArray[np.int64]
+_KEPT = ("padding_side", "truncation_side", "model_max_length", "model_input_names", "clean_up_tokenization_spaces", "chat_template")
+
+
+def restrict(pieces: Pieces, keep: Iterable[int]) -> tuple[PreTrainedTokenizerFast, Ids]:
+    """The tokenizer with these tokens and all that they need; and, for each new id, the old one. Ids are dense, in the old order.
+
+    Kept in any case: special and added tokens, byte tokens, the alphabet (single characters, and those that go on a word), and for
+    BPE what a token is merged from. Text whose tokens are all kept is cut as before.
+    """
+    kept = needed(pieces, keep)
+    order = np.array(sorted(kept), dtype=np.int64)
+    new = {int(old): number for number, old in enumerate(order)}
+    state = _renumbered(pieces.state, new)
+    return fast_tokenizer(state, pieces.tokenizer), order
+
+
+def needed(pieces: Pieces, keep: Iterable[int]) -> set[int]:
+    """These tokens and those without which the tokenizer cannot do, or cannot make them."""
+    known = {number for number, token in enumerate(pieces.tokens) if token is not None}
+    kept = {int(number) for number in keep}
+    if unknown := kept - known:
+        raise DistilvecError(f"{pieces.name} has no token {min(unknown)}: its ids end at {max(known)}.")
+    kept |= (pieces.special | pieces.added | alphabet(pieces)) & known
+    return merged_from(pieces.state["model"], kept) if pieces.state["model"]["type"] == "BPE" else kept
+
+
+def alphabet(pieces: Pieces) -> set[int]:
+    """The tokens of a single character, whether they begin a word or go on one, byte tokens, and the mark of a space alone."""
+    prefix, suffix = pieces.marks[1], pieces.marks[2]
+    found = set()
+    for number, token in enumerate(pieces.tokens):
+        if token is None:
+            continue
+        bare = token.removeprefix(prefix) if prefix else token
+        bare = bare.removesuffix(suffix) if suffix else bare
+        if len(bare) <= 1 or (len(token) == 6 and token.startswith("<0x") and token.endswith(">")):
+            found.add(number)
+    return found
+
+
+def merged_from(model: Mapping[str, Any], kept: set[int]) -> set[int]:
+    """`kept` with every token that stands in between when BPE makes one of them out of characters."""
+    vocabulary: dict[str, int] = model["vocab"]
+    ranks = {pair: rank for rank, pair in enumerate(pairs_of(model))}
+    tokens = {number: token for token, number in vocabulary.items()}
+    found = set(kept)
+    for number in kept:
+        for part in derivation(tokens.get(number, ""), ranks, model):
+            if part in vocabulary:
+                found.add(vocabulary[part])
+    return found
+
+
+def pairs_of(model: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A BPE model's merges in order (older files write a pair as one string)."""
+    return [(pair.split(" ", 1)[0], pair.split(" ", 1)[1]) if isinstance(pair, str) else (pair[0], pair[1]) for pair in model["merges"]]
+
+
+def derivation(token: str, ranks: Mapping[tuple[str, str], int], model: Mapping[str, Any]) -> list[str]:
+    """All that BPE goes through from a token's characters to the token."""
+    prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
+    bare = token.removesuffix(suffix) if suffix else token
+    symbols = [*bare] if not prefix else [*bare[:1], *(prefix + letter for letter in bare[1:].replace(prefix, ""))]
+    if suffix and token.endswith(suffix) and symbols:
+        symbols[-1] += suffix
+    found = list(symbols)
+    while len(symbols) > 1:
+        best = min(range(len(symbols) - 1), key=lambda place: ranks.get((symbols[place], symbols[place + 1]), len(ranks)))
+        if (symbols[best], symbols[best + 1]) not in ranks:
+            break
+        symbols[best : best + 2] = [symbols[best] + symbols[best + 1].removeprefix(prefix)]
+        found.append(symbols[best])
+    return found
+
+
+def swap_ids(tokenizer: PreTrainedTokenizerBase, first: int, second: int) -> PreTrainedTokenizerFast:
+    """The tokenizer with two ids exchanged."""
+    pieces = Pieces(tokenizer)
+    new = {number: number for number, token in enumerate(pieces.tokens) if token is not None}
+    new[first], new[second] = second, first
+    return fast_tokenizer(_renumbered(pieces.state, new), tokenizer)
+
+
+def fast_tokenizer(state: Mapping[str, Any], like: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
+    """A tokenizer from tokenizer.json's content, with the special tokens' roles and the settings of another one."""
+    backend = Tokenizer.from_str(json.dumps(state))
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    roles = {name: str(token) for name, token in like.special_tokens_map.items() if isinstance(token, str) and str(token) in vocabulary}
+    settings = {name: value for name in _KEPT if (value := getattr(like, name, None)) is not None}
+    made = PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **settings)
+    if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+        raise DistilvecError("the new tokenizer's ids have holes; give tokens of one tokenizer, each once.")
+    return made
+
+
+def _renumbered(state: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, Any]:
+    """tokenizer.json with the tokens of `new` alone, under their new ids."""
+    changed: dict[str, Any] = json.loads(json.dumps(state))
+    model = changed["model"]
+    changed["added_tokens"] = [{**entry, "id": new[entry["id"]]} for entry in changed["added_tokens"] if entry["id"] in new]
+    changed["added_tokens"].sort(key=lambda entry: entry["id"])
+    if model["type"] == "Unigram":
+        order = sorted((number, old) for old, number in new.items() if old < len(model["vocab"]))
+        if model.get("unk_id") is not None:
+            model["unk_id"] = new[model["unk_id"]]
+        model["vocab"] = [model["vocab"][old] for _, old in order]
+    else:
+        model["vocab"] = {token: new[old] for token, old in sorted(model["vocab"].items(), key=lambda item: item[1]) if old in new}
+    if model["type"] == "BPE":
+        prefix = model.get("continuing_subword_prefix") or ""
+        kept: Sequence[tuple[str, str]] = pairs_of(model)
+        there = model["vocab"]
+        model["merges"] = [[a, b] for a, b in kept if a in there and b in there and a + b.removeprefix(prefix) in there]
+    changed["post_processor"] = _processor(changed["post_processor"], lambda number: new[number])
+    return changed
+
+
+def _processor(processor: Any, renumber: Callable[[int], int]) -> Any:
+    """A post-processor under new ids."""
+    if processor is None:
+        return None
+    processor = dict(processor)
+    if "processors" in processor:
+        processor["processors"] = [_processor(part, renumber) for part in processor["processors"]]
+    if processor["type"] == "TemplateProcessing":
+        tokens = processor["special_tokens"].items()
+        processor["special_tokens"] = {name: {**entry, "ids": [renumber(number) for number in entry["ids"]]} for name, entry in tokens}
+    for side in ("sep", "cls"):
+        if side in processor:
+            processor[side] = [processor[side][0], renumber(processor[side][1])]
+    return processor

@@ -1,0 +1,203 @@
+"""Another tokenizer for a model: every weight of the backbone stays, each new row of the embedding table is composed of old ones.
+
+Paper: "Adapting Multilingual Embedding Models to Turkish via Cross-Lingual Tokenizer Surgery and Offline Distillation", 3.2.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from distilvec.errors import DistilvecError
+from distilvec.students.build import position_limit
+from distilvec.surgery.surfaces import Pieces, Surface
+from distilvec.surgery.tokenizer import swap_ids
+
+Compose = Literal["mean", "weighted", "first", "last"]
+Origin = Literal["copied", "composed", "special", "missing"]
+_STANDS_FOR = {"cls": ("cls", "bos"), "bos": ("bos", "cls"), "sep": ("sep", "eos"), "eos": ("eos", "sep")}
+_ROWS = 1 << 14  # of the new table made at once
+
+
+@dataclass(frozen=True)
+class Composition:
+    """How each row of the new table is made: of the old rows `ids`, row by row from `offsets` [rows + 1] on, with `weights` of sum 1.
+
+    A token without any row of its own (origin "missing") gets the mean of all old rows.
+    """
+
+    ids: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float32]
+    offsets: npt.NDArray[np.int64]
+    origins: list[Origin]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows have which origin."""
+        return dict(Counter(self.origins))
+
+
+def composition(new: Pieces, old: Pieces, compose: Compose = "mean") -> Composition:
+    """Which of the old tokenizer's tokens each of the new one's is made of.
+
+    Special tokens go by their role, then by their name; tokens that are written alike are copied; all others have the old
+    tokenizer's pieces of the same text, in the form it has where the token stands in a text: "mean" of them, "weighted" by k, ..., 1,
+    the "first" or the "last" one.
+    """
+    rows: list[list[int]] = [[] for _ in new.tokens]
+    origins: list[Origin] = ["missing" for _ in new.tokens]
+    surfaces: dict[int, Surface] = {}
+    alike = new.marks == old.marks
+    for number, token in enumerate(new.tokens):
+        if token is None:
+            continue
+        if number in new.special:
+            found = _special(number, token, new, old)
+            rows[number], origins[number] = ([found], "special") if found is not None else ([], "missing")
+            continue
+        same = old.vocabulary.get(token) if alike else None
+        if same is not None and same not in old.special:
+            rows[number], origins[number] = [same], "copied"
+        elif (surface := new.surface(number)) is not None:
+            surfaces[number] = surface
+    for number, pieces in zip(surfaces, old.encode(list(surfaces.values())), strict=True):
+        if pieces:
+            rows[number], origins[number] = _chosen(pieces, compose), "composed"
+    weights = [_weights(len(row), compose) for row in rows]
+    return Composition(
+        np.array([number for row in rows for number in row], dtype=np.int64),
+        np.concatenate([np.zeros(0, dtype=np.float32), *weights]),
+        np.r_[0, np.cumsum([len(row) for row in rows], dtype=np.int64)],
+        origins,
+    )
+
+
+def compose_rows(table: Float[Tensor, "old width"], made: Composition, keep_norm: bool = False) -> Float[Tensor, "new width"]:
+    """The new table, a block of rows at a time; a row of a single old one is that one, bit for bit.
+
+    `keep_norm` brings each composed row to the mean norm of its pieces, which the mean of several vectors falls short of.
+    """
+    rows = len(made.origins)
+    found = table.new_empty(rows, table.shape[1])
+    ids, weights = torch.from_numpy(made.ids), torch.from_numpy(made.weights).to(table.dtype)
+    mean = table.float().mean(0).to(table.dtype)
+    norms = table.float().norm(dim=1, keepdim=True) if keep_norm else None
+    for first in range(0, rows, _ROWS):
+        last = min(rows, first + _ROWS)
+        begin, end = int(made.offsets[first]), int(made.offsets[last])
+        offsets = torch.from_numpy(made.offsets[first:last] - begin)
+        part = _bag(table, ids[begin:end], offsets, weights[begin:end])
+        if norms is not None:
+            wanted = _bag(norms, ids[begin:end], offsets, weights[begin:end].float())
+            several = torch.from_numpy(np.diff(made.offsets[first : last + 1]) > 1)[:, None]
+            scaled = part.float() * (wanted / part.float().norm(dim=1, keepdim=True).clamp_min(1e-12))
+            part = torch.where(several, scaled.to(part.dtype), part)
+        empty = torch.from_numpy(np.diff(made.offsets[first : last + 1]) == 0)
+        part[empty] = mean
+        found[first:last] = part
+    return found
+
+
+def transplant(
+    model: SentenceTransformer,
+    tokenizer: PreTrainedTokenizerFast,
+    compose: Compose = "mean",
+    keep_norm: bool = False,
+    max_length: int | None = None,
+) -> tuple[SentenceTransformer, Composition]:
+    """A copy of the model with this tokenizer, and how its embedding table was made. The model itself is not changed.
+
+    Everything but the input embeddings (and output ones tied to them) is as it was. `max_length` in tokens; the old limit by default.
+    Errors: DistilvecError for a slow tokenizer, ids with holes, or more tokens than the model has positions.
+    """
+    old, new = Pieces(model.tokenizer, "the model's tokenizer"), Pieces(tokenizer, "the new tokenizer")
+    if None in new.tokens:
+        raise DistilvecError(f"the new tokenizer's ids have holes: {new.tokens.index(None)} has no token. Save it with dense ids.")
+    backbone = model[0].auto_model
+    if _positions_follow_padding(backbone):  # positions are counted from the padding token's id: it has to stay where it was
+        pad, wanted = tokenizer.pad_token_id, backbone.get_input_embeddings().padding_idx
+        if pad is not None and wanted is not None and pad != wanted:
+            tokenizer = swap_ids(tokenizer, pad, wanted)
+            new = Pieces(tokenizer, "the new tokenizer")
+    table = backbone.get_input_embeddings().weight
+    made = composition(new, old, compose)
+    changed = copy.deepcopy(model, {id(table): table})
+    with torch.no_grad():
+        rows = compose_rows(table.detach(), made, keep_norm)
+    _put(changed[0].auto_model, table, rows, tokenizer)
+    changed[0].processor = tokenizer
+    limit = position_limit(backbone)
+    if max_length is not None and limit is not None and max_length > limit:
+        raise DistilvecError(
+            f"max_length {max_length} is more than the model's {limit} learned positions; rotary positions alone go on beyond what they "
+            "were trained on. Give at most that."
+        )
+    changed.max_seq_length = max_length or model.max_seq_length
+    return changed, made
+
+
+def _put(backbone: Any, old: Tensor, rows: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
+    """The new table in the place of the old one, wherever that is tied in."""
+    fresh = nn.Parameter(rows, requires_grad=old.requires_grad)
+    for module in backbone.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter is old:
+                setattr(module, name, fresh)
+                if isinstance(module, nn.Embedding):
+                    module.num_embeddings = len(rows)
+                elif isinstance(module, nn.Linear):
+                    module.out_features = len(rows)
+    configs = {id(config): config for config in (backbone.config, backbone.config.get_text_config())}
+    for config in configs.values():
+        config.vocab_size = len(rows)
+        for role in ("pad", "bos", "eos", "cls", "sep"):
+            if getattr(config, f"{role}_token_id", None) is not None:
+                setattr(config, f"{role}_token_id", getattr(tokenizer, f"{role}_token_id"))
+    embeddings = backbone.get_input_embeddings()
+    if embeddings.padding_idx is not None:
+        embeddings.padding_idx = tokenizer.pad_token_id
+
+
+def _positions_follow_padding(backbone: Any) -> bool:
+    """Whether positions begin behind the padding token's id, as RoBERTa's and its kin's do."""
+    return any(
+        isinstance(module, nn.Embedding) and module.padding_idx is not None
+        for name, module in backbone.named_modules()
+        if name.rsplit(".", 1)[-1] == "position_embeddings"
+    )
+
+
+def _bag(table: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
+    if len(ids) == 0:
+        return table.new_zeros(len(offsets), table.shape[1])
+    found: Tensor = nn.functional.embedding_bag(ids, table, offsets, mode="sum", per_sample_weights=weights)
+    return found
+
+
+def _special(number: int, token: str, new: Pieces, old: Pieces) -> int | None:
+    """The old token with the same role, or else the same name."""
+    for role, own in new.roles.items():
+        if own == number:
+            for same in _STANDS_FOR.get(role, (role,)):
+                if same in old.roles:
+                    return old.roles[same]
+    return old.vocabulary.get(token)
+
+
+def _chosen(pieces: list[int], compose: Compose) -> list[int]:
+    return pieces[:1] if compose == "first" else pieces[-1:] if compose == "last" else pieces
+
+
+def _weights(count: int, compose: Compose) -> npt.NDArray[np.float32]:
+    falling = np.arange(count, 0, -1, dtype=np.float64) if compose == "weighted" else np.ones(count)
+    return (falling / max(falling.sum(), 1)).astype(np.float32)

@@ -114,8 +114,8 @@ def test_the_queue_is_that_of_a_loop_over_texts(size):
 
 
 def test_loss_agrees_with_a_loop():
-    objective = DistilCseCkd(SIZES, queue=8, scale=5.0).eval()
-    objective.train()
+    objective = DistilCseCkd(SIZES, queue=8, scale=5.0)
+    objective.weights["mse"] = 1.0
     terms(objective, [0, 1, 2])
     student, teacher = vectors_of([20, 21]), vectors_of([3, 4])
     found = terms(objective.eval(), [3, 4], student, teacher)
@@ -128,7 +128,7 @@ def test_loss_agrees_with_a_loop():
 
 
 def test_evaluation_uses_the_queue_and_leaves_it_alone():
-    objective = DistilCseCkd(SIZES, queue=8)
+    objective = DistilCseCkd(SIZES, queue=8, scale=5.0)  # at 20 a far negative adds less than float32 can hold
     terms(objective, [0, 1, 2])
     before = queued(objective)
     objective.eval()
@@ -136,7 +136,7 @@ def test_evaluation_uses_the_queue_and_leaves_it_alone():
     assert queued(objective) == before
     objective.queue_rows.fill_(-1)
     fewer = terms(objective, [3, 4])["ckd"]
-    assert (fewer <= value).all() and (fewer < value).any(), "fewer negatives"
+    assert (fewer < value).all(), "fewer negatives"
 
 
 def test_resumes_from_its_state():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from distilvec.errors import DistilvecError
+from distilvec.hashing import checksum
 from distilvec.teachers import shards
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.keys import KeyIndex
@@ -283,7 +284,7 @@ def test_files_of_further_signals_do_not_disturb(cache):
     np.save(cache.folder / "00000.tokens.npy", np.arange(9))
     np.save(cache.folder / "00000.tokens-offsets.npy", np.arange(5))
     files = {
-        name: [path.stat().st_size, shards.checksum(path)]
+        name: [path.stat().st_size, checksum(path)]
         for name in ("tokens", "tokens-offsets")
         for path in [cache.folder / f"00000.{name}.npy"]
     }

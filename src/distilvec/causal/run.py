@@ -36,6 +36,7 @@ from distilvec.causal.schema import CausalRecipe
 from distilvec.device import pick_device, processes
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.study import write_json
+from distilvec.hashing import hash_files
 from distilvec.objective import Objective, Sizes
 from distilvec.progress import say
 from distilvec.run_folder import claim_folder
@@ -193,11 +194,10 @@ class CausalRun:
         names = [name for name in (recipe.student.model, recipe.student.tokenizer, recipe.teacher and recipe.teacher.model) if name]
         models = sorted(file for name in names for file in Path(name).glob("*") if file.is_file())
         files = [*models, recipe.data.train, *([recipe.data.holdout] if recipe.data.holdout else [])]
-        marks = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
         tree = recipe.model_dump(mode="json", include={"teacher", "student", "data", "method", "train"})
         tree["data"].pop("tests")
         tree["train"] = {key: value for key, value in tree["train"].items() if key not in UNTRAINED}
-        return recipes.fingerprint("causal", marks, tree)
+        return recipes.fingerprint("causal", hash_files(files), tree)
 
 
 @torch.no_grad()

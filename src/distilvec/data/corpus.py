@@ -24,6 +24,7 @@ from distilvec.data.columns import META, Column, new_folder, open_column, read_m
 from distilvec.data.readers import read_source, source_files
 from distilvec.data.selection import CHUNK, Mask, first_occurrences, thin
 from distilvec.errors import DistilvecError
+from distilvec.hashing import hash_files
 from distilvec.recipe import fingerprint
 from distilvec.schema import CorpusSection, Role, SourceSection
 
@@ -106,8 +107,8 @@ def excluded_fingerprint(excluded: Iterable[str]) -> str:
 
 
 def corpus_fingerprint(section: CorpusSection, prompts: dict[Role, str], batch_size: int, excluded_fingerprint: str) -> str:
-    """Changes when a file (path, size, time), an option, a prompt or an excluded text does; for docstrings, the Python too."""
-    files = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in _files(section)]
+    """Changes when a file (name, content), an option, a prompt or an excluded text does; for docstrings, the Python too."""
+    files = hash_files(_files(section))
     python = sys.version if any(source.builtin for source in section.sources) else None
     return fingerprint(FORMAT, section.model_dump(mode="json"), files, python, prompts, batch_size, excluded_fingerprint)
 

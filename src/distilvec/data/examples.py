@@ -22,6 +22,7 @@ from distilvec.data.columns import META, Column, new_folder, open_column, read_m
 from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, Rows, text_key
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.load import load_labelled
+from distilvec.hashing import hash_files
 from distilvec.objective import TaskFacts
 from distilvec.recipe import fingerprint
 from distilvec.schema import Role, TaskSection
@@ -83,11 +84,10 @@ def read_split(section: TaskSection, split: str, prompt: str, classes: list[str]
 
 
 def examples_fingerprint(section: TaskSection, prompts: Mapping[Role, str]) -> str:
-    """Changes when a file of the task (path, size, time), an option or a prompt does."""
+    """Changes when a file of the task (name, content), an option or a prompt does."""
     place = section.path
     files = [place] if place.is_file() else sorted(path for path in place.glob("*") if path.is_file())
-    facts = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
-    return fingerprint(FORMAT, section.model_dump(mode="json"), facts, prompts)
+    return fingerprint(FORMAT, section.model_dump(mode="json"), hash_files(files), prompts)
 
 
 def build_examples(section: TaskSection, prompts: Mapping[Role, str], folder: Path) -> Examples:

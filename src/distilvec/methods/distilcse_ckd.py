@@ -63,14 +63,17 @@ class DistilCseCkd(Objective):
         self.weights = {"ckd": 1.0, "mse": 0.0}
 
     def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
-        """Both terms."""
+        """The terms that have a weight."""
         assert student.embedding is not None and teacher.embedding is not None
         projected = self.projection(F.normalize(student.embedding, dim=-1) * student.embedding.shape[-1] ** 0.5)
         vectors, counted = self.negatives(batch.rows)
         contrast = info_nce(projected, teacher.embedding, torch.exp(-self.log_scale), vectors, counted)
         if self.training:
             self.take_up(batch.rows, teacher.embedding)
-        return {"ckd": contrast, "mse": mean_squared_error(projected, teacher.embedding)}
+        terms = {"ckd": contrast}
+        if self.weights["mse"]:
+            terms["mse"] = mean_squared_error(projected, teacher.embedding)
+        return terms
 
     def negatives(self, rows: Int[Tensor, " batch"]) -> tuple[Float[Tensor, "queue width"], Bool[Tensor, " queue"]]:
         """The queue's vectors, and which of them are there and are not of these corpus rows.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from distilvec.errors import DistilvecError
+from distilvec.hashing import combine, hash_files
 from distilvec.recipe import fingerprint
 from distilvec.schema import Role
 from distilvec.teachers.signals import Signal, TokenSettings
@@ -32,7 +32,6 @@ _IGNORED = {
 }
 _IGNORED_FOLDERS = {"onnx", "openvino"}
 _LATER = ("vector_width", "tokens", "attention")  # fields that older caches do not have: left out where they are None
-_BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -125,18 +124,13 @@ def hash_folder(folder: Path) -> str:
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and _counts(path.relative_to(folder))]
     if any(path.suffix == ".safetensors" for path in paths):
         paths = [path for path in paths if path.suffix != ".bin"]
-    return _combine((str(path.relative_to(folder)), _hash_file(path)) for path in paths)
+    return hash_files(paths, folder)
 
 
 def hash_modules(model: torch.nn.Module, *settings: Any) -> str:
     """A hash of a model in memory: every tensor of its state, and settings such as its tokenizer's file as text."""
     parts = [(name, f"{tensor.dtype}{tuple(tensor.shape)}" + _hash_tensor(tensor)) for name, tensor in sorted(model.state_dict().items())]
-    return _combine([*parts, ("settings", repr(settings))])
-
-
-def hash_files(paths: Iterable[Path]) -> str:
-    """A hash of files' names and contents, streamed."""
-    return _combine((path.name, _hash_file(path)) for path in paths)
+    return combine([*parts, ("settings", repr(settings))])
 
 
 def _flat(manifest: Manifest) -> dict[str, Any]:
@@ -149,18 +143,6 @@ def _counts(path: Path) -> bool:
     if path.name in _IGNORED or any(part in _IGNORED_FOLDERS or part.startswith(".") for part in path.parts):
         return False
     return path.suffix in _WEIGHTS or path.suffix in _SETTINGS
-
-
-def _combine(parts: Iterable[tuple[str, str]]) -> str:
-    return hashlib.blake2b(json.dumps(list(parts)).encode(), digest_size=16).hexdigest()
-
-
-def _hash_file(path: Path) -> str:
-    digest, block = hashlib.blake2b(digest_size=16), bytearray(_BLOCK)
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(block):
-            digest.update(memoryview(block)[:count])
-    return digest.hexdigest()
 
 
 def _hash_tensor(tensor: torch.Tensor) -> str:

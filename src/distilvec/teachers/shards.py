@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -17,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DistilvecError
+from distilvec.hashing import checksum
 
 JOURNAL = "shards.jsonl"
 LOCK = "lock"
 TEMPORARY = ".tmp"
-_BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -156,15 +155,6 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def checksum(path: Path) -> str:
-    """BLAKE2b of a file's content, streamed."""
-    digest, block = hashlib.blake2b(digest_size=16), bytearray(_BLOCK)
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(block):
-            digest.update(memoryview(block)[:count])
-    return digest.hexdigest()
 
 
 def remove_leftovers(folder: Path, shards: list[Shard]) -> None:

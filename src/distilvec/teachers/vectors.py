@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from distilvec.data.corpus import Corpus
 from distilvec.errors import DistilvecError
+from distilvec.hashing import hash_files
 from distilvec.schema import Role, TeacherSection
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.checks import cut_dimensions, shortened
 from distilvec.teachers.keys import KeyIndex
-from distilvec.teachers.manifest import Manifest, hash_files
+from distilvec.teachers.manifest import Manifest
 from distilvec.teachers.parquet import Piece, VectorTable, in_shards
 
 _CHUNK = 65_536

@@ -1,0 +1,68 @@
+"""Where DistillMoE's gate goes, by the weight of the pull towards equal gates (beta, eq. 8): what train/routing.py's bounds lie between.
+
+    python -m benchmarks.routing --json results/routing.json [--folder runs/routing]
+
+Runs recipes/distillmoe.yaml, variant local (banking77, three layers of all-MiniLM-L6-v2, three experts), for 100 steps of 32 texts
+with each beta, and `redact` with the same experts. JSON: a row a run, with the mean gates at the end, the lowest and the
+highest entropy (1: equal gates) and spread (standard deviation over texts) of its second half, and the first step at which the
+greatest mean gate of a batch was above train/routing.py's bound (null: never).
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from benchmarks.shootout import machine
+from distilvec import recipe as recipes
+from distilvec.builtin import recipe_folder
+from distilvec.evaluation.study import write_json
+from distilvec.run import Run
+from distilvec.train.metrics import read_metrics
+from distilvec.train.routing import ONE
+
+BETAS = (0.0, 0.3, 1.0, 5.0, 20.0, 100.0)
+STEPS, EVERY, ROWS = 100, 5, 2000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, default=Path("runs/routing"))
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes of every recipe")
+    arguments = parser.parse_args()
+    rows = list[dict[str, Any]]()
+    report = {"machine": machine(), "steps": arguments.steps, "rows": rows}
+    for beta in (*BETAS, None):
+        rows.append(measure(beta, arguments.folder, arguments.steps, arguments.overrides))
+        write_json(arguments.json, report)
+        print(rows[-1], flush=True)
+
+
+def measure(beta: float | None, folder: Path, steps: int, overrides: list[str]) -> dict[str, Any]:
+    """The gates of one run; `beta` None for `redact`."""
+    name = "redact" if beta is None else f"beta-{beta:g}"
+    texts = [f"train.max_steps={steps}", f"train.logging_steps={EVERY}", f"task.limit={ROWS}", "evaluation.parts=[]", *overrides]
+    recipe = recipes.load(recipe_folder() / "distillmoe.yaml", "local", texts)
+    tree = recipe.model_dump(mode="json")
+    if beta is None:
+        tree["method"] = {"name": "redact"}
+    else:
+        tree["method"]["options"]["beta"] = beta
+    Run(recipes.validate(tree), folder / name).train()
+    lines = [line for line in read_metrics(folder / name / "metrics.jsonl") if "train/gate_1" in line]
+    gates = [[value for key, value in line.items() if key.removeprefix("train/gate_").isdigit()] for line in lines]
+    late = lines[len(lines) // 2 :]
+    return {
+        "method": "redact" if beta is None else "distillmoe",
+        "beta": beta,
+        "means": [round(sum(values) / len(late), 3) for values in zip(*gates[len(lines) // 2 :], strict=True)],
+        **{key: [round(pick(line[f"train/gate_{key}"] for line in late), 4) for pick in (min, max)] for key in ("entropy", "spread")},
+        "one_expert_at": next((line["step"] for line, values in zip(lines, gates, strict=True) if max(values) > ONE), None),
+    }
+
+
+if __name__ == "__main__":
+    main()

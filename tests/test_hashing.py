@@ -1,0 +1,33 @@
+"""Fingerprints of input files: their content counts, not when or by whom they were copied."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from distilvec.errors import DistilvecError
+from distilvec.hashing import hash_files
+
+
+def test_a_copied_file_is_the_same_file_and_a_changed_one_is_not(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text("one\n")
+    first = hash_files([path])
+    os.utime(path, ns=(1, 1))
+    assert hash_files([path]) == first
+    path.write_text("two\n")  # as long as before
+    os.utime(path, ns=(2, 2))
+    assert hash_files([path]) != first
+
+
+def test_names_and_order_count(tmp_path):
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "b").write_text("x")
+    assert hash_files([tmp_path / "a"]) != hash_files([tmp_path / "b"])
+    assert hash_files([tmp_path / "a", tmp_path / "b"]) != hash_files([tmp_path / "b", tmp_path / "a"])
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(DistilvecError, match="cannot read .*missing.txt"):
+        hash_files([tmp_path / "missing.txt"])

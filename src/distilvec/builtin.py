@@ -27,5 +27,7 @@ def recipe_file(name: str) -> Path:
         return builtin if not path.exists() and path.parts[0] == "recipes" and builtin.exists() else path
     known = {path.stem: path for path in recipe_files()}
     if name not in known:
-        raise DistilvecError(f"no recipe '{name}'{nearest(name, known)}. Built-in: {', '.join(known)}; or give a path ending in .yaml.")
+        raise DistilvecError(
+            f"no recipe '{name}'{nearest(name, known) or '.'} Built-in: {', '.join(known)}; or give a path ending in .yaml."
+        )
     return known[name]

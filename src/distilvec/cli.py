@@ -16,6 +16,7 @@ from distilvec.cli_causal import causal
 from distilvec.cli_export import export
 from distilvec.cli_finetune import finetune
 from distilvec.cli_sharpness import sharpness
+from distilvec.cli_transplant import transplant
 from distilvec.errors import DistilvecError
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ app.command()(sharpness)
 app.command()(align)
 app.command()(causal)
 app.command()(export)
+app.command()(transplant)
 
 
 def main() -> None:
@@ -63,18 +65,21 @@ def run(
 ) -> None:
     """Plan, cache, train, evaluate and save what a recipe (or its sweep) describes; run again to resume."""
     from distilvec.builtin import recipe_file
-    from distilvec.compare import compare_runs
-    from distilvec.report.terminal import show_comparison, show_problems, show_result
-    from distilvec.run import Run
     from distilvec.sweep import expand, has_sweep, run_sweep
 
-    if has_sweep(recipe_file(recipe), overrides or []):
-        members = expand(recipe_file(recipe), overrides or [], variant)
-        folder = out or members[0].recipe.output / Path(recipe).stem
+    swept = has_sweep(recipe_file(recipe), overrides or [])
+    members = expand(recipe_file(recipe), overrides or [], variant) if swept else []
+    loaded = members[0].recipe if swept else load_recipe(recipe, variant, overrides)
+
+    from distilvec.compare import compare_runs  # which take seconds: a mistake in a recipe is told at once
+    from distilvec.report.terminal import show_comparison, show_problems, show_result
+    from distilvec.run import Run
+
+    if swept:
+        folder = out or loaded.output / Path(recipe).stem
         run_sweep(members, folder, lambda member, place: Run(member, place, restart).execute(), _say_member)
         show_comparison(compare_runs([folder]))
         return
-    loaded = load_recipe(recipe, variant, overrides)
     result = Run(loaded, out or loaded.output / loaded.name, restart).execute()
     if result is not None:
         show_result(result)
@@ -84,11 +89,12 @@ def run(
 @app.command()
 def plan(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None, out: Out = None) -> None:
     """What a recipe will do and cost (rows, tokens, disk, time) before any work."""
+    loaded = load_recipe(recipe, variant, overrides)
+
     from distilvec.plan import make_plan
     from distilvec.report.terminal import show_table
     from distilvec.run import Run
 
-    loaded = load_recipe(recipe, variant, overrides)
     show_table(["", loaded.name], make_plan(Run(loaded, out or loaded.output / loaded.name)))
 
 

@@ -87,7 +87,7 @@ def cache_import(
     from distilvec.teachers.parquet import import_parquet
 
     loaded = Run(load_recipe(recipe, variant, overrides), Path())
-    cache = loaded.cached[0].cache
+    cache = loaded.cached[0].own_cache()
     print(f"{import_parquet(table, cache):,} vectors imported into {cache.folder}")
 
 

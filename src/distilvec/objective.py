@@ -55,6 +55,7 @@ class Sizes:
     experts: int = 0  # of the student's mixture; 0: it has none
     teacher_weight: float = 1.0  # beside the others'
     others: tuple[OtherTeacher, ...] = ()  # further teachers, in the recipe's order
+    pre_dense_width: int | None = None  # of the teacher's vector before its first Dense layer; None: it has none, or it is not known
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class OtherTeacher:
     hidden_width: int | None = None  # None where it is a table of vectors or an API
     layers: int | None = None
     weight: float = 1.0
+    pre_dense_width: int | None = None  # of its vector before its first Dense layer
 
 
 class Objective(nn.Module):
@@ -126,7 +128,7 @@ def build_objective(name: str, options: dict[str, Any], weights: dict[str, float
     if sizes.others and not method.several_teachers:
         raise DistilvecError(
             f"[more_teachers] {name} learns from one teacher; found {1 + len(sizes.others)}. Remove more_teachers, or take a method "
-            "that can: redact, distillmoe."
+            "that can: redact, offline_cosine, distillmoe."
         )
     if sizes.task is not None:
         _add_head(objective, name, sizes)

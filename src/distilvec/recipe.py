@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -22,6 +22,8 @@ from distilvec.errors import DistilvecError, nearest
 from distilvec.schema import MethodSection, Recipe, TeacherSection
 from distilvec.schema_train import StageSection, TrainSection
 from distilvec.section import Section
+
+SectionType = TypeVar("SectionType", bound=Section)
 
 
 def load(path: Path, variant: str | None = None, overrides: list[str] | None = None) -> Recipe:
@@ -204,13 +206,21 @@ def _refuse_in_stage(key: str, last: bool) -> str | None:
     return None
 
 
+def section_of(section: type[SectionType], where: str, keys: dict[str, Any]) -> SectionType:
+    """A section from its keys, those that are None left out; every problem in one DistilvecError, with `where` before the key."""
+    try:
+        return section.model_validate({name: value for name, value in keys.items() if value is not None})
+    except ValidationError as error:
+        raise DistilvecError("\n".join(explain(error, f"{where}.", section))) from None
+
+
 def explain(error: ValidationError, before: str = "", section: type[Section] = Recipe) -> list[str]:
     """Every problem that pydantic found in a recipe, or in a `section` of it; `before` stands before every key."""
     return [_explain(problem, before, section) for problem in error.errors()]
 
 
 def _explain(problem: Any, before: str, section: type[Section]) -> str:
-    where = before + ".".join(str(part) for part in problem["loc"])
+    where = (before + ".".join(str(part) for part in problem["loc"])).rstrip(".")
     if problem["type"] != "extra_forbidden":
         found = "" if problem["type"] in ("missing", "value_error") else f"; found {problem['input']!r}"
         return f"[{where}] {problem['msg'].removeprefix('Value error, ')}{found}"

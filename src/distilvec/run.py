@@ -3,6 +3,7 @@
 root (cache.root)              shared by all runs
   corpora/<fingerprint>/       texts, keys, hold-out
   tasks/<fingerprint>/         the examples of a labelled task
+  vocabularies/<fingerprint>/  a tokenizer chosen for a student on a corpus
   tokens/<fingerprint>/        a student's, or a live teacher's, tokens of a corpus
   alignments/<fingerprint>/    which of them go together
   keys/<fingerprint>/          of a corpus's texts behind another teacher's prompts
@@ -131,6 +132,11 @@ class Run:
         return run_data.corpus(self)
 
     @cached_property
+    def vocabulary(self) -> Any:
+        """The tokenizer that the recipe's `student.vocabulary` asks for, made of the corpus's texts; None where it asks for none."""
+        return run_data.vocabulary(self)
+
+    @cached_property
     def student_tokenizer(self) -> tuple[Any, int]:
         """The student's tokenizer, and how many tokens of a text it reads."""
         model = self.student()
@@ -190,7 +196,7 @@ class Run:
     def student(self) -> SentenceTransformer:
         """The untrained student; the same every time."""
         compatible = any(method_class(stage.recipe.method.name).compatible for stage in self.stages)
-        return build_student(self.recipe.student, self.facts, self.recipe.train.seed, compatible)
+        return build_student(self.recipe.student, self.facts, self.recipe.train.seed, compatible, self.vocabulary)
 
     def encoder(self) -> Encoder:
         """The untrained student as it is trained: with adapters where the recipe wants such."""

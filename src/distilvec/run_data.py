@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from sentence_transformers import SentenceTransformer
+from transformers import PreTrainedTokenizerFast
 
 from distilvec import recipe as recipes
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
 from distilvec.data.docstrings import write_retrieval_task
 from distilvec.data.examples import Examples, Labelled, build_examples, examples_fingerprint, read_split
 from distilvec.data.tokens import TokenStore, build_tokens, tokenizer_hash
+from distilvec.errors import DistilvecError
 from distilvec.evaluation.suite import load_suite, suite_texts
 from distilvec.evaluation.tasks import Task
+from distilvec.mapping import load_tokenizer
 from distilvec.progress import say
+from distilvec.surgery.choose import Texts, choose, kept_vocabulary
+from distilvec.surgery.surfaces import Pieces
+
+_ROWS = 4096  # of a corpus read at once
 
 if TYPE_CHECKING:
     from distilvec.run import Run
@@ -60,6 +69,47 @@ def corpus(run: Run) -> Corpus:
     found = build_corpus(section, prompts, size, run.root / "corpora" / name, excluded, teller())
     say(_corpus_line(found.report))
     return found
+
+
+def vocabulary(run: Run) -> PreTrainedTokenizerFast | None:
+    """The tokenizer that the student gets in the place of its backbone's; None where it keeps that."""
+    section, model = run.recipe.student.vocabulary, run.recipe.student.model
+    if section is None:
+        return None
+    if model == "teacher":
+        model = run.facts.model
+    if model is None:
+        raise DistilvecError("[student.vocabulary] needs student.model: a fresh backbone has the tokenizer of student.tokenizer, or none.")
+    pieces = Pieces(load_tokenizer(model, "student.model"), "the backbone's tokenizer")
+    corpus = run.corpus
+    place = (
+        run.root
+        / "vocabularies"
+        / recipes.fingerprint(section.model_dump(exclude={"compose", "keep_norm"}), corpus.fingerprint, tokenizer_hash(pieces.tokenizer))
+    )
+    with run.processes.main_process_first():
+        made, figures = kept_vocabulary(place, lambda: choose(section, pieces, texts_by_language(corpus)))
+    say(f"vocabulary: {figures['before']:,} -> {figures['tokens']:,} tokens")
+    return made
+
+
+def texts_by_language(corpus: Corpus) -> dict[str, Texts]:
+    """The training texts of each language; of sources without one, by their name."""
+    names = [language or name for language, name in zip(corpus.languages, corpus.source_names, strict=True)]
+    number = np.array([list(dict.fromkeys(names)).index(name) for name in names])
+
+    def reader(wanted: int) -> Texts:
+        rows = corpus.train_rows[number[corpus.sources[corpus.train_rows]] == wanted]
+
+        def read() -> Iterator[str]:
+            yield from {prompt for prompt in corpus.prompts.values() if prompt}  # which stand before every text
+            for first in range(0, len(rows), _ROWS):
+                for text in corpus.texts(rows[first : first + _ROWS]):
+                    yield from (text,) if isinstance(text, str) else text
+
+        return read
+
+    return {name: reader(place) for place, name in enumerate(dict.fromkeys(names))}
 
 
 def cache_root() -> Path:

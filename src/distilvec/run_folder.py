@@ -43,10 +43,7 @@ def claim_folder(folder: Path, recipe: Section, wanted: str, restart: bool) -> N
 
 def training_fingerprint(recipe: Recipe, stages: Sequence[Stage], vectors: str, corpus: str) -> str:
     """Changes when anything that changes the trained weights does; `vectors` and `corpus` are the data's own fingerprints."""
-    student = recipe.student.model_dump(mode="json")
-    if student["experts"] is None:  # so that trainings from before there were experts are still the same
-        del student["experts"]
-    sections: list[Any] = [student]
+    sections: list[Any] = [recipe.student.model_dump(mode="json", exclude_none=True)]
     for stage in stages:
         train = stage.recipe.train.model_dump(mode="json")
         for name in ("logging_steps", "checkpoint_minutes", "checkpoint_steps", "trackers"):

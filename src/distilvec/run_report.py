@@ -49,8 +49,9 @@ def side_by_side(run: Run, tasks: list[Task], found: dict[str, Any]) -> Study:
     teacher = run.teacher if isinstance(run.teacher, LocalTeacher) else None
     compatible = method_class(run.stages[-1].recipe.method.name).compatible
     labelled = labelled_groups(run.examples, run_data.test_split(run)) if run.examples is not None else []
+    kept, texts = kept_students(run), run.corpus
     return Study(
-        tasks, section, run.folder, student, untrained, teacher, kept_students(run), found, compatible=compatible, labelled=labelled
+        tasks, section, run.folder, student, untrained, teacher, kept, found, compatible=compatible, labelled=labelled, corpus=texts
     )
 
 

@@ -99,7 +99,7 @@ def with_supervised(run: Run, found: dict[str, Any], mark: str) -> dict[str, Any
             found["intervals"] = intervals(samples, run.recipe.evaluation.draws, problems)
             found["failures"] = [asdict(problem) for problem in problems]
         write_json(path, found)
-    return side_by_side(run, [], found).run(only=("experts", "tokens")) if alone else found
+    return side_by_side(run, [], found).run(only=("experts", "tokens", "vocabulary")) if alone else found
 
 
 def _in_words(head: TaskHead, classes: list[str]) -> str:

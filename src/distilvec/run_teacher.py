@@ -39,12 +39,13 @@ def sizes(run: Run, encoder: Encoder) -> Sizes:
         experts=encoder.experts,
         teacher_weight=run.recipe.teacher.weight,
         others=tuple(_other(side) for side in run.sides[1:]),
+        pre_dense_width=facts.pre_dense_width,
     )
 
 
 def _other(side: TeacherSide) -> OtherTeacher:
     facts = side.facts
-    return OtherTeacher(facts.width, facts.normalized, facts.hidden_width, facts.layers, side.section.weight)
+    return OtherTeacher(facts.width, facts.normalized, facts.hidden_width, facts.layers, side.section.weight, facts.pre_dense_width)
 
 
 def wanted(run: Run) -> Wants:

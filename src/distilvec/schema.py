@@ -61,6 +61,34 @@ class ExpertsSection(Section):
     dropout: float = Field(0.1, ge=0, lt=1)
 
 
+class VocabularySection(Section):
+    """Another vocabulary than the backbone's own (tokenizer surgery): `tokenizer`, or one chosen on the corpus's texts.
+
+    `trim` keeps what the texts use, or `size` of it; `hybrid` has `share` tokens of the `target` language's own and fills up with what
+    other languages use most; `bpe`, `unigram` and `wordpiece` are trained on the texts.
+    """
+
+    kind: Literal["trim", "hybrid", "bpe", "unigram", "wordpiece"] = "trim"
+    tokenizer: str | None = Field(None, description="a tokenizer that exists, instead: folder, id, tokenizer.json or SentencePiece .model")
+    size: int | None = Field(None, gt=0, description="tokens in all; left out with 'trim', everything that the texts use is kept")
+    letters: Literal["all", "seen"] = Field("all", description="of the old alphabet, keep all letters or those that the texts have")
+    target: str | None = Field(None, description="with 'hybrid': the source's language that gets tokens of its own")
+    share: int | None = Field(None, gt=0, description="with 'hybrid': how many")
+    compose: Literal["mean", "weighted", "first", "last"] = Field("mean", description="of the old pieces of a new token's text")
+    keep_norm: bool = Field(False, description="bring a composed row to the mean norm of its pieces")
+
+    @model_validator(mode="after")
+    def holds_together(self) -> VocabularySection:
+        """Refuse keys that do not belong to the kind, and a kind without what it needs."""
+        if self.tokenizer is not None and (self.size or self.target or self.share or self.kind != "trim"):
+            raise ValueError("'tokenizer' is one that exists; leave out kind, size, target and share")
+        if self.kind != "trim" and self.size is None:
+            raise ValueError(f"kind '{self.kind}' needs a 'size'")
+        if (self.kind == "hybrid") != (self.target is not None and self.share is not None):
+            raise ValueError("'target' and 'share' belong to kind 'hybrid', which needs both")
+        return self
+
+
 class StudentSection(Section):
     """The network that is trained and shipped: `model`, cut to `layers`, or a fresh one from `config`."""
 
@@ -73,10 +101,13 @@ class StudentSection(Section):
     pooling: Literal["mean", "cls", "lasttoken"] = "mean"
     max_length: int | None = Field(None, gt=0, description="tokens; the smaller of student's and teacher's limit by default")
     dropout: float | None = Field(None, ge=0, lt=1, description="replaces every dropout rate of the backbone")
-    dense: Literal["auto", "always"] = Field(
-        "auto", description="'auto' adds the linear layer to the teacher's width where the widths differ and the method needs it"
+    dense: Literal["auto", "always", "keep"] = Field(
+        "auto",
+        description="'auto' adds the linear layer to the teacher's width where the widths differ and the method needs it; "
+        "'keep' keeps the pooling and the linear layers that the model has",
     )
     experts: ExpertsSection | None = None
+    vocabulary: VocabularySection | None = None
     lora: LoraSection | None = None
     trust_remote_code: bool = False
 
@@ -87,6 +118,8 @@ class StudentSection(Section):
             raise ValueError("give exactly one of 'model' and 'config'")
         if self.config is not None and self.tokenizer is None:
             raise ValueError("a fresh student ('config') needs a 'tokenizer'")
+        if self.config is not None and self.dense == "keep":
+            raise ValueError("a fresh student ('config') has no linear layers to keep ('dense: keep'); name a 'model' that has them")
         return self
 
 
@@ -182,8 +215,8 @@ class MethodSection(Section):
     weights: dict[str, float] = Field(default_factory=dict, description="replaces the method's own weights, term by term")
 
 
-Part = Literal["agreement", "compression", "margin", "speed", "projections", "experts", "tokens"]
-PARTS: tuple[Part, ...] = ("agreement", "compression", "margin", "speed", "projections", "experts", "tokens")
+Part = Literal["agreement", "compression", "margin", "speed", "projections", "experts", "tokens", "vocabulary"]
+PARTS: tuple[Part, ...] = ("agreement", "compression", "margin", "speed", "projections", "experts", "tokens", "vocabulary")
 Column = Literal["teacher", "untrained", "student", "asymmetric"]
 COLUMNS: tuple[Column, ...] = ("teacher", "untrained", "student", "asymmetric")
 

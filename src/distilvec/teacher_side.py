@@ -38,6 +38,7 @@ from distilvec.teachers.manifest import Manifest
 from distilvec.teachers.precompute import count_missing, fill_cache
 from distilvec.teachers.token_fill import MOST_ROWS, TokenSource, fill_tokens
 from distilvec.teachers.vectors import VectorsTeacher, fill_from_table
+from distilvec.teachers.wider import complete_cache
 from distilvec.train.data import CachedTeacher, Teacher, uncached
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class TeacherSide:
             resolve_model(section.model) if section.model else None,
             teacher.name,
             section.revision,
+            pre_dense_width=teacher.pre_dense_width,
         )
         if not isinstance(teacher, LocalTeacher) or not hasattr(teacher.model[0], "auto_model"):
             return facts
@@ -188,7 +190,13 @@ class TeacherSide:
 
     @cached_property
     def cache(self) -> TeacherCache:
-        """Its cache, opened or created (not yet filled)."""
+        """Its own cache, opened or created (not yet filled); or one that holds more than is wanted, and that of every row."""
+        folder = self.cache_folder(self.facts.name, self.manifest.fingerprint)
+        wider = None if folder == self.run.recipe.cache.path else complete_cache(folder, self.manifest.fingerprint, self.corpus)
+        return self.own_cache() if wider is None else wider
+
+    def own_cache(self) -> TeacherCache:
+        """The cache of what is wanted of it and nothing else, opened or created (of a folder that the recipe names, what is there)."""
         rows = self.run.recipe.cache.shard_rows
         rows = rows if self.manifest.tokens is None else min(rows, MOST_ROWS)
         return TeacherCache.create_or_open(self.cache_folder(self.facts.name, self.manifest.fingerprint), self.manifest, rows)
@@ -214,6 +222,7 @@ class TeacherSide:
         missing = count_missing(cache, corpus)
         if not missing:
             return cache
+        self._refuse_wider(cache, missing)
         teacher, several = self.teacher, f" {self.facts.name}" if len(self.run.sides) > 1 else ""
         with progress(f"teacher table{several}" if table else f"teacher{several}", len(corpus), "texts", len(corpus) - missing) as advance:
 
@@ -228,6 +237,16 @@ class TeacherSide:
             else:
                 fill_tokens(cache, corpus, self.token_source(), tell)
         return cache
+
+    def _refuse_wider(self, cache: TeacherCache, missing: int) -> None:
+        """DistilvecError for a cache that lacks rows, and of which more would have to be computed than is wanted here."""
+        found, wanted = cache.manifest, self.manifest
+        inside = found.tokens is not None or found.vector_width is not None  # computed with the wants of the recipe that fills it
+        if inside and found.signals != wanted.signals:
+            raise DistilvecError(
+                f"[cache.path] {cache.folder} lacks {missing:,} of the corpus's rows and keeps of each {', '.join(found.signals)}; this "
+                f"recipe computes {', '.join(wanted.signals)} alone. Fill it with the recipe it was made by, or choose another cache.path."
+            )
 
     def token_source(self) -> TokenSource:
         """What a cache of its tokens is computed from: the model, its tokens of every row, the alignment."""

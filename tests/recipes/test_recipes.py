@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
+import architectures
 import pytest
 import yaml
 from labelled import write_task
@@ -25,17 +26,21 @@ CASES = [(path, variant) for path in recipe_files() for variant in [None, *recip
 # settings that two steps on tiny models cannot tell apart
 PACE = {
     *("epochs", "batch_size", "learning_rate", "final_learning_rate", "schedule", "weight_decay", "betas", "seed"),
-    *("logging_steps", "checkpoint_minutes", "checkpoint_steps"),
+    *("logging_steps", "checkpoint_minutes", "checkpoint_steps", "compile"),
 }
 
 
 def tiny_form(recipe):
-    """What of a recipe is left in its tiny form: variants that differ in data, teacher, backbone or pace alone have the same."""
+    """What of a recipe is left in its tiny form: variants that differ in data, teacher, backbone, pace or a rate alone have the same."""
     student = recipe.student.model_dump(mode="json", exclude={"model", "config", "tokenizer", "revision", "max_length"})
+    if student["experts"]:
+        del student["experts"]["width"]
     task = recipe.task and (recipe.task.type, recipe.task.encode)
-    rest = recipe.model_dump(mode="json", include={"method", "stages", "cache"})
+    rest = recipe.model_dump(mode="json", include={"stages", "cache"})
+    options = {name: bool(value) if isinstance(value, float) else value for name, value in recipe.method.options.items()}
+    method = recipe.method.name, options, {name: bool(value) for name, value in recipe.method.weights.items()}
     train = recipe.train.model_dump(mode="json", exclude=PACE)
-    return recipes.fingerprint(rest, train, student, task, len(recipe.more_teachers), recipe.teacher.live)
+    return recipes.fingerprint(method, rest, train, student, task, len(recipe.more_teachers), recipe.teacher.live)
 
 
 def distinct_forms():
@@ -78,10 +83,18 @@ def test_says_what_it_is_and_survives_its_own_dump(path, variant):
 FORMS = distinct_forms()
 
 
+@pytest.fixture(scope="module")
+def dense_model(tmp_path_factory):
+    """The tiny model with two linear layers behind its pooling, for students that keep such."""
+    folder = tmp_path_factory.mktemp("dense")
+    return architectures.sentence_transformer(folder / "model", architectures.bert(folder / "backbone"), "mean dense:48 dense:32 normalize")
+
+
 @pytest.mark.parametrize(("path", "variant"), FORMS, ids=names(FORMS))
-def test_trains_on_tiny_models(path, variant, tiny_model, tmp_path, monkeypatch):
+def test_trains_on_tiny_models(path, variant, tiny_model, dense_model, tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)  # pages have tests of their own
     recipe = recipes.load(path, variant)
+    tiny_model = dense_model if recipe.student.dense == "keep" else tiny_model
     data, teacher = (tiny_corpus(recipe, tmp_path), tiny_model) if recipe.task is None else tiny_task(recipe, tiny_model, tmp_path)
     layers = recipe.student.layers
     tiny = recipes.load(
@@ -96,6 +109,7 @@ def test_trains_on_tiny_models(path, variant, tiny_model, tmp_path, monkeypatch)
             *data,
             "train.max_steps=2",
             "train.device=cpu",
+            "train.compile=false",  # takes longer than all else here; tests/train/test_compile.py has it
             "evaluation={}",
         ],
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.report.expert_sample import routing_figures, sample_experts, sample_planes
+from tests.report.vocabulary_sample import sample_vocabulary
 
 TASKS: dict[str, tuple[Any, ...]] = {  # type, main metric, domain, rows, teacher, untrained, student, asymmetric
     "stsb": ("sts", "spearman", "in", 1379, 82.03, 41.87, 80.92, 81.35),
@@ -74,6 +75,7 @@ def _report() -> dict[str, Any]:
         "projections": _projections(),
         "experts": sample_experts(),
         "tokens": sample_planes(),
+        "vocabulary": sample_vocabulary(),
         "record": _record(scores),
         "recipe": "name: english\nteacher: {model: all-MiniLM-L6-v2}\nstudent: {model: teacher, layers: 3}\nmethod: {name: redact}\n"
         "train: {epochs: 3, batch_size: 32, learning_rate: 1.0e-4}  # <- 'the paper' & ours\n",

@@ -24,8 +24,8 @@ from tests.report.report_sample import TASKS, sample_report
 pytest.importorskip("matplotlib")
 
 NAMES = [
-    "scores", "compression", "margin", "speed", "training", "experts_training", "experts_gates", "experts", "sentences", "tokens",
-    "token_planes",
+    "scores", "compression", "margin", "speed", "vocabulary", "training", "experts_training", "experts_gates", "experts", "sentences",
+    "tokens", "token_planes",
 ]  # fmt: skip
 RUNS = [
     {"name": "three layers", "retention": 99.04, "low": 98.6, "high": 99.4, "parameters": 17.4e6, "texts_per_second": 410},

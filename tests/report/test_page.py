@@ -88,8 +88,8 @@ def test_a_whole_report(report):
     page = check(render_page(report, FIGURES))
     assert section_titles(page) == [
         "Verdict", "What failed", "Use the student", "Scores", "In and out of domain", "Search results side by side",
-        "Fewer dimensions, fewer bits", "Robustness margin", "Speed and size", "Experts", "Pictures of what was learnt", "Training",
-        "Recipe", "Provenance",
+        "Fewer dimensions, fewer bits", "Robustness margin", "Speed and size", "Vocabulary", "Experts", "Pictures of what was learnt",
+        "Training", "Recipe", "Provenance",
     ]  # fmt: skip
     contents = [text for attributes, text in page.all("a")[1:]]
     assert contents == section_titles(page)[1:]
@@ -107,10 +107,10 @@ def test_any_part_may_be_missing(report, part, empty):
     page = check(render_page(report, []))
     gone = {"failures": "What failed", "scores": "Scores", "averages": "In and out of domain", "agreement": "Search results side by side",
             "compression": "Fewer dimensions, fewer bits", "margin": "Robustness margin", "speed": "Speed and size",
-            "record": "Use the student", "experts": "Experts",
+            "record": "Use the student", "experts": "Experts", "vocabulary": "Vocabulary",
             "recipe": "Recipe", "verdict": "Verdict"}  # fmt: skip
     assert gone.get(part) not in section_titles(page)
-    assert len(section_titles(page)) == 13 - (part in gone)
+    assert len(section_titles(page)) == 14 - (part in gone)
 
 
 def test_an_empty_report():

@@ -124,7 +124,7 @@ def test_every_picture_has_a_text(opened, name):
     labels = page.eval_on_selector_all("img, svg, [role=img]", "(all) => all.map((one) => one.getAttribute('aria-label') || one.alt || '')")
     assert len(labels) >= (22 if name == "report" else 2) and all(len(label) > 10 for label in labels)
     figures = page.locator("figure")
-    assert figures.count() == (11 if name == "report" else 1)
+    assert figures.count() == (12 if name == "report" else 1)
     for number_ in range(figures.count()):
         assert figures.nth(number_).locator("figcaption strong").inner_text().strip()
         assert figures.nth(number_).locator("svg").bounding_box()["width"] > 250

@@ -14,8 +14,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from distilvec.errors import DistilvecError
 from distilvec.schema import StudentSection
-from distilvec.students.build import TeacherFacts, build_student, position_limit
+from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.layers import layer_list
+from distilvec.students.positions import position_limit
 
 TEACHER = TeacherFacts(width=48, normalized=True, max_length=64, prompts={"query": "query: ", "document": ""})
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.batch import Text
+from distilvec.data.corpus import Corpus
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
@@ -25,6 +26,7 @@ from distilvec.evaluation.margin import margin_report
 from distilvec.evaluation.significance import average_interval, paired_interval
 from distilvec.evaluation.summary import average, averages
 from distilvec.evaluation.tasks import ClassificationTask, Problem, RetrievalTask, Task, task_texts
+from distilvec.evaluation.vocabulary import vocabulary_report
 from distilvec.loading import load
 from distilvec.progress import progress
 from distilvec.report.projection import project_sentences, project_tokens, token_states
@@ -61,6 +63,7 @@ class Study:
     memo: Memo = field(default_factory=Memo)
     compatible: bool = True  # the student's vectors lie in the teacher's space
     labelled: list[Group] = field(default_factory=list)
+    corpus: Corpus | None = None
 
     @property
     def columns(self) -> dict[str, tuple[Embedder, Embedder]]:
@@ -78,6 +81,7 @@ class Study:
             "projections": self.projections,
             "experts": self.experts,
             "tokens": self.tokens,
+            "vocabulary": lambda: vocabulary_report(self.teacher, self.student, self.corpus),
         }
         if "scores" not in self.found:
             self.found |= self.scores()

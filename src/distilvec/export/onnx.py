@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from distilvec.errors import DistilvecError
 from distilvec.export.portable import in_float32
 from distilvec.students.attention import NAME as OUR_ATTENTION
-from distilvec.students.build import position_limit
+from distilvec.students.positions import position_limit
 
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from distilvec.report import vocabulary_report
 from distilvec.report.figure_data import (
     PRECISION_NAMES,
     batch_series,
@@ -154,6 +155,7 @@ def drawable(name: str, part: Any) -> bool:
         "margin": lambda margin: len([point for point in margin.get("points") or () if "average" in point["scores"]]) > 1,
         "speed": lambda speed: speed.get("rows") and (batch_series(speed) or length_series(speed)),
         "training": lambda history: any(history_series(history).values()),
+        "vocabulary": vocabulary_report.drawable,
         "sharpness": lambda sharpness: sharpness.get("points"),
         "sentences": lambda sentences: sentences.get("teacher") and (sentences.get("student") or sentences.get("untrained")),
         "tokens": lambda tokens: all(row.get("teacher") and row.get("student") for row in tokens),

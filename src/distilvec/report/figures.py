@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.report import expert_figures, figure_text
+from distilvec.report import expert_figures, figure_text, vocabulary_report
 from distilvec.report.figure_data import (
     PRECISION_NAMES,
     batch_series,
@@ -261,6 +261,7 @@ _FIGURES: tuple[tuple[str, str, tuple[str, ...], Any, Any], ...] = (
     ("compression", "Fewer dimensions, fewer bits", ("compression",), compression_figure, figure_text.describe_compression),
     ("margin", "Robustness margin", ("margin",), margin_figure, figure_text.describe_margin),
     ("speed", "Latency", ("speed",), speed_figure, figure_text.describe_speed),
+    ("vocabulary", "Tokens by language", ("vocabulary",), vocabulary_report.vocabulary_figure, vocabulary_report.describe_vocabulary),
     ("training", "Training", ("history",), training_figure, figure_text.describe_training),
     ("sharpness", "Sharpness", ("sharpness",), sharpness_figure, describe_sharpness),
     ("experts_training", "Gates over training", ("history",), expert_figures.routing_figure, expert_figures.describe_routing),

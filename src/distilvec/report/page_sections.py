@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distilvec.report import expert_figures, page_tables
+from distilvec.report import expert_figures, page_tables, vocabulary_report
 from distilvec.report.card import loading_call
 from distilvec.report.page_cells import Table, number
 from distilvec.report.sharpness_report import note, sharpness_table
@@ -66,6 +66,7 @@ def report_sections(report: Part, figures: Figures) -> list[Section]:
         Section("compression", "Fewer dimensions, fewer bits", _compression(report.get("compression") or {}, shown["compression"])),
         Section("margin", "Robustness margin", _margin(report.get("margin") or {}, shown["margin"])),
         Section("speed", "Speed and size", _speed(report.get("speed") or {}, shown["speed"])),
+        Section("vocabulary", "Vocabulary", _vocabulary(report.get("vocabulary") or {}, shown["vocabulary"])),
         Section("experts", "Experts", _experts(report, shown["experts"])),
         Section("pictures", "Pictures of what was learnt", pictures(shown["pictures"])),
         Section("training", "Training", _training(report.get("history") or (), record, shown["training"])),
@@ -105,7 +106,7 @@ def folded(summary: str, *tables: Table | None) -> list[Block]:
     return [Block("details", blocks, summary)] if (blocks := tables_of(*tables)) else []
 
 
-_HOMES = {name: name for name in ("compression", "margin", "speed", "training", "sharpness", "experts")}
+_HOMES = {name: name for name in ("compression", "margin", "speed", "training", "sharpness", "experts", "vocabulary")}
 
 
 def _home(name: str) -> str:
@@ -219,6 +220,15 @@ def _speed(speed: Part, figures: Figures) -> list[Block]:
     machine = facts({"machine": speed.get("machine")}) if speed.get("machine") else []
     machine += [Block("list", speed["notes"])] if speed.get("notes") else []
     return [*blocks, *pictures(figures), *folded(f"Every timing ({len(timings.rows)})", timings), *machine]
+
+
+def _vocabulary(vocabulary: Part, figures: Figures) -> list[Block]:
+    if not vocabulary.get("languages"):
+        return []
+    found = vocabulary_report.tables(vocabulary)
+    shown = tables_of(found.get("lengths"), found.get("parameters"))
+    rest = folded("The vocabularies, and tokens that are not known", found.get("vocabulary"), found.get("shares"))
+    return [Block("text", vocabulary_report.note(vocabulary)), *pictures(figures), *shown, *rest]
 
 
 def _experts(report: Part, figures: Figures) -> list[Block]:

@@ -2,7 +2,7 @@
 
 Whatever the teacher does, the student is backbone -> pooling -> linear layer without bias to the teacher's width (where
 the widths differ) -> normalisation (where the teacher normalises): stock modules that load everywhere. A recipe may put
-a mixture of experts behind the pooling, the one module that is our own.
+a mixture of experts behind the pooling, the one module that is our own, or keep pooling and linear layers of its model.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig,
 from distilvec.errors import DistilvecError, nearest
 from distilvec.loading import load
 from distilvec.schema import Role, StudentSection
+from distilvec.students.dense import kept_modules
 from distilvec.students.experts import Experts
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
+from distilvec.students.positions import lengthen, position_limit
+from distilvec.surgery.transplant import give_tokenizer
 from distilvec.teachers.local import resolve_model
 
 ROLES: tuple[Role, ...] = ("query", "document")
@@ -52,20 +55,30 @@ class TeacherFacts:
     heads: int | None = None
     tokenizer: str | None = None  # its hash
     special: tuple[int, int] | None = None  # special tokens that begin and that end every text
+    pre_dense_width: int | None = None  # of its vector before its first Dense layer, where it has one
 
 
-def build_student(section: StudentSection, teacher: TeacherFacts, seed: int, compatible: bool = True) -> SentenceTransformer:
+def build_student(
+    section: StudentSection,
+    teacher: TeacherFacts,
+    seed: int,
+    compatible: bool = True,
+    vocabulary: PreTrainedTokenizerBase | None = None,
+) -> SentenceTransformer:
     """The untrained student, in fp32 on the CPU.
 
     Weights that do not come from a checkpoint (a fresh backbone, fresh layers, the linear layer: torch's own initialisation)
     are drawn from `seed`; torch's global generator is left as it was. The student has its own tokenizer, the teacher's
     prompts and cosine similarity. One that is not `compatible` has a space of its own and so no linear layer to the teacher's.
-    Errors: DistilvecError for a model that cannot be found or read, layers or a length it does not have, a tokenizer
-    that does not fit.
+    `vocabulary` is the tokenizer that the recipe's `student.vocabulary` asks for; the backbone's embedding table is composed anew for it.
+    Errors: DistilvecError for a model that cannot be found or read, layers, linear layers to keep or a length it does not
+    have, a tokenizer that does not fit.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        transformer = fresh_transformer(section) if section.config is not None else load_transformer(section, teacher)
+        transformer, *others = [fresh_transformer(section)] if section.config is not None else load_modules(section, teacher)
+        if vocabulary is not None and section.vocabulary is not None:
+            give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
         backbone = transformer.auto_model
         if section.layers is not None:
             total = backbone.config.get_text_config().num_hidden_layers
@@ -76,12 +89,15 @@ def build_student(section: StudentSection, teacher: TeacherFacts, seed: int, com
             backbone = with_dropout(backbone, section.dropout)
         transformer.model = backbone
         _settle_tokenizer(transformer.tokenizer, backbone)
-        transformer.max_seq_length = choose_length(section.max_length, transformer, teacher)
+        lengthen(transformer, choose_length(section.max_length, transformer, teacher))
         width = backbone.config.get_text_config().hidden_size
-        modules = [transformer, Pooling(width, section.pooling)]
+        kept = kept_modules(section, others, width, teacher.width if compatible else None) if section.dense == "keep" else []
+        modules = [transformer, kept[0] if kept else Pooling(width, section.pooling)]
         if section.experts is not None:
             modules.append(Experts(width, section.experts.count, **section.experts.model_dump(exclude={"count"})))
-        if section.dense == "always" or (compatible and width != teacher.width):
+        if kept:
+            modules += kept[1:]
+        elif section.dense == "always" or (compatible and width != teacher.width):
             modules.append(Dense(width, teacher.width, bias=False, activation_function=nn.Identity()))
         if teacher.normalized:
             modules.append(Normalize())
@@ -90,8 +106,8 @@ def build_student(section: StudentSection, teacher: TeacherFacts, seed: int, com
     return student.float().eval()
 
 
-def load_transformer(section: StudentSection, teacher: TeacherFacts) -> Transformer:
-    """The first module of a SentenceTransformer folder or id, or a plain Hugging Face model as one; fp32."""
+def load_modules(section: StudentSection, teacher: TeacherFacts) -> list[Any]:
+    """The modules of a SentenceTransformer folder or id, or of a plain Hugging Face model as one, a transformer first; fp32."""
     name, revision = section.model, section.revision
     if name == "teacher":
         name, revision = teacher.model, revision or teacher.revision
@@ -117,7 +133,7 @@ def load_transformer(section: StudentSection, teacher: TeacherFacts) -> Transfor
             f"[student.model] {name} begins with a {type(first).__name__} module; expected a transformer. "
             "Take a SentenceTransformer or Hugging Face encoder with a transformer backbone."
         )
-    return first
+    return list(model)
 
 
 def fresh_transformer(section: StudentSection) -> Transformer:
@@ -184,18 +200,6 @@ def choose_length(asked: int | None, transformer: Transformer, teacher: TeacherF
     config = transformer.auto_model.config.get_text_config()
     stated = [transformer.tokenizer.model_max_length, getattr(config, "max_position_embeddings", None), positions]
     return int(min([teacher.max_length, *(limit for limit in stated if limit is not None and 0 < limit < UNLIMITED)]))
-
-
-def position_limit(backbone: PreTrainedModel) -> int | None:
-    """Tokens a backbone has learned positions for, None if it has none.
-
-    RoBERTa and its kin number positions from padding_idx + 1, so 514 positions hold 512 tokens.
-    """
-    for name, module in backbone.named_modules():
-        if name.rsplit(".", 1)[-1] == "position_embeddings" and isinstance(module, nn.Embedding):
-            first = 0 if module.padding_idx is None else module.padding_idx + 1
-            return int(module.num_embeddings - first)
-    return None
 
 
 def _settle_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedModel) -> None:

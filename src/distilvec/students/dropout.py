@@ -2,8 +2,8 @@
 
 torch draws one Bernoulli number an element, which is half of a small encoder's forward pass on a CPU. Here one 64-bit
 word of NumPy's SFC64 decides four elements (16 bits each). Each mask is seeded by one number of torch's own generator,
-so seeds, checkpoints and exact resume work as with torch's dropout. The rate is met to 1/65536. On other devices
-torch's kernel is used.
+so seeds, checkpoints and exact resume work as with torch's dropout. The rate is met to 1/65536. On other devices and in
+compiled code torch's kernel is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     """Zero each element with probability `rate` and divide the others by 1 - rate; any shape."""
     if not training or rate == 0.0:
         return x
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():  # NumPy's generator would break the graph in every layer
         return F.dropout(x, rate, training)
     return x * keep_scale(x, rate)
 

@@ -39,7 +39,7 @@ class Surface:
 class Pieces:
     """A fast tokenizer, read both ways: every token's surface, and the tokens of a surface.
 
-    Errors: DistilvecError for a slow tokenizer (one without tokenizer.json).
+    `plain` is a copy that neither pads nor truncates. Errors: DistilvecError for a slow tokenizer (one without tokenizer.json).
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, name: str = "the tokenizer") -> None:
@@ -49,7 +49,7 @@ class Pieces:
                 f"{name} is a {type(tokenizer).__name__} without a fast form (tokenizer.json). Convert it: load it with transformers' "
                 "AutoTokenizer and use_fast=True, save it, and give that folder."
             )
-        self.tokenizer, self.name = tokenizer, name
+        self.tokenizer, self.name, self.plain = tokenizer, name, copy
         self.state: dict[str, Any] = json.loads(copy.to_str())
         self.vocabulary: dict[str, int] = copy.get_vocab(with_added_tokens=True)
         self.tokens: list[str | None] = [None] * (1 + max(self.vocabulary.values()))
@@ -108,17 +108,17 @@ class Pieces:
                 found[place] = self._bytes(surface.text)
         if self.kind in ("byte_level", "metaspace"):
             written = [" " * surfaces[place].initial + text for place, text in texts.items()]
-            for place, ids in zip(texts, self._ids(self._neutral, written), strict=True):
+            for place, ids in zip(texts, self._ids(self.neutral, written), strict=True):
                 found[place] = ids
             return found
         begins = {place: text for place, text in texts.items() if surfaces[place].initial}
         goes_on = {place: text for place, text in texts.items() if not surfaces[place].initial}
-        cuts = [_first_word(encoding) for encoding in self._neutral.encode_batch([_CARRIER + text for text in goes_on.values()])]
+        cuts = [_first_word(encoding) for encoding in self.neutral.encode_batch([_CARRIER + text for text in goes_on.values()])]
         heads = self._ids(self._going_on, [text[:cut] for text, cut in zip(goes_on.values(), cuts, strict=True)])
-        tails = self._ids(self._neutral, [text[cut:] for text, cut in zip(goes_on.values(), cuts, strict=True)])
+        tails = self._ids(self.neutral, [text[cut:] for text, cut in zip(goes_on.values(), cuts, strict=True)])
         for place, head, tail in zip(goes_on, heads, tails, strict=True):
             found[place] = head + tail
-        for place, ids in zip(begins, self._ids(self._neutral, list(begins.values())), strict=True):
+        for place, ids in zip(begins, self._ids(self.neutral, list(begins.values())), strict=True):
             found[place] = ids
         return found
 
@@ -135,7 +135,7 @@ class Pieces:
         return [number for number in found if number is not None] if None not in found else []
 
     @cached_property
-    def _neutral(self) -> Tokenizer:
+    def neutral(self) -> Tokenizer:
         """The tokenizer without special tokens, and without a space that it would put before a text by itself."""
         state = json.loads(json.dumps(self.state))
         state["post_processor"] = None
@@ -152,10 +152,10 @@ class Pieces:
     @cached_property
     def _going_on(self) -> Tokenizer:
         """The neutral tokenizer with the tokens that go on a word where otherwise those stand that begin one."""
-        state = json.loads(self._neutral.to_str())
+        state = json.loads(self.neutral.to_str())
         prefix = state["model"].get("continuing_subword_prefix")
         if not prefix or state["model"]["type"] != "WordPiece":
-            return self._neutral
+            return self.neutral
         vocabulary = state["model"]["vocab"]
         inner = {token: number for token, number in vocabulary.items() if token.startswith(prefix) and token != prefix}
         unknown = state["model"]["unk_token"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,54 +19,85 @@ Ids = npt.NDArray[np.int64]
 _KEPT = ("padding_side", "truncation_side", "model_max_length", "model_input_names", "clean_up_tokenization_spaces", "chat_template")
 
 
-def restrict(pieces: Pieces, keep: Iterable[int]) -> tuple[PreTrainedTokenizerFast, Ids]:
+def restrict(pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = None) -> tuple[PreTrainedTokenizerFast, Ids]:
     """The tokenizer with these tokens and all that they need; and, for each new id, the old one. Ids are dense, in the old order.
 
-    Kept in any case: special and added tokens, byte tokens, the alphabet (single characters, and those that go on a word), and for
-    BPE what a token is merged from. Text whose tokens are all kept is cut as before.
+    Kept in any case: special and added tokens, byte tokens, `letters` (by default the whole alphabet: single characters, and those
+    that go on a word), and for BPE what a token is merged from. Text whose tokens are all kept is cut as before.
     """
-    kept = needed(pieces, keep)
-    order = np.array(sorted(kept), dtype=np.int64)
+    order = np.array(sorted(needed(pieces, keep, letters)), dtype=np.int64)
     new = {int(old): number for number, old in enumerate(order)}
-    state = _renumbered(pieces.state, new)
-    return fast_tokenizer(state, pieces.tokenizer), order
+    return fast_tokenizer(_renumbered(pieces.state, new), pieces.tokenizer), order
 
 
-def needed(pieces: Pieces, keep: Iterable[int]) -> set[int]:
+def joined(pieces: Pieces, keep: Iterable[int], other: Pieces, more: Iterable[str]) -> PreTrainedTokenizerFast:
+    """The tokenizer with the tokens `keep` of its own, in the old order, and behind them those of another one of its kind.
+
+    BPE makes the other's tokens first. In a Unigram model a token of both has the mean of both probabilities, any other half its own.
+    """
+    order = sorted(keep)
+    state = _renumbered(pieces.state, {int(old): number for number, old in enumerate(order)})
+    there = {pieces.tokens[number] for number in order}
+    fresh = [token for token in more if token not in there]
+    model, theirs = state["model"], other.state["model"]
+    if model["type"] == "Unigram":
+        scores = dict(theirs["vocab"])
+        half = math.log(0.5)
+        apart = pieces.special | pieces.added
+        ordinary = {token for number, token in enumerate(pieces.tokens) if number not in apart}
+        model["vocab"] = [
+            [token, float(np.logaddexp(score, scores[token])) + half if token in scores and token in ordinary else score + half]
+            for token, score in model["vocab"]
+        ]
+        model["vocab"] += [[token, scores[token] + half] for token in fresh]
+    else:
+        model["vocab"] |= {token: len(order) + place for place, token in enumerate(fresh)}
+    if model["type"] == "BPE":
+        prefix, known = model.get("continuing_subword_prefix") or "", model["vocab"]
+        pairs = dict.fromkeys([*pairs_of(theirs), *pairs_of(pieces.state["model"])])
+        model["merges"] = [[a, b] for a, b in pairs if a in known and b in known and a + b.removeprefix(prefix) in known]
+    return fast_tokenizer(state, pieces.tokenizer)
+
+
+def needed(pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = None) -> set[int]:
     """These tokens and those without which the tokenizer cannot do, or cannot make them."""
     known = {number for number, token in enumerate(pieces.tokens) if token is not None}
     kept = {int(number) for number in keep}
     if unknown := kept - known:
         raise DistilvecError(f"{pieces.name} has no token {min(unknown)}: its ids end at {max(known)}.")
-    kept |= (pieces.special | pieces.added | alphabet(pieces)) & known
-    return merged_from(pieces.state["model"], kept) if pieces.state["model"]["type"] == "BPE" else kept
+    kept |= (pieces.special | pieces.added | set(alphabet(pieces) if letters is None else letters)) & known
+    parts = parts_of(pieces)
+    return {part for number in kept for part in parts(number)}
 
 
-def alphabet(pieces: Pieces) -> set[int]:
-    """The tokens of a single character, whether they begin a word or go on one, byte tokens, and the mark of a space alone."""
+def alphabet(pieces: Pieces) -> dict[int, str]:
+    """The tokens of a single character, with that character, whether they begin a word or go on one; byte tokens; a space's mark."""
     prefix, suffix = pieces.marks[1], pieces.marks[2]
-    found = set()
+    found = {}
     for number, token in enumerate(pieces.tokens):
         if token is None:
             continue
         bare = token.removeprefix(prefix) if prefix else token
         bare = bare.removesuffix(suffix) if suffix else bare
         if len(bare) <= 1 or (len(token) == 6 and token.startswith("<0x") and token.endswith(">")):
-            found.add(number)
+            found[number] = bare
     return found
 
 
-def merged_from(model: Mapping[str, Any], kept: set[int]) -> set[int]:
-    """`kept` with every token that stands in between when BPE makes one of them out of characters."""
+def parts_of(pieces: Pieces) -> Callable[[int], list[int]]:
+    """A function of an id: all ids that BPE goes through from characters to that token, itself included; itself alone elsewhere."""
+    model = pieces.state["model"]
+    if model["type"] != "BPE":
+        return lambda number: [number]
     vocabulary: dict[str, int] = model["vocab"]
     ranks = {pair: rank for rank, pair in enumerate(pairs_of(model))}
     tokens = {number: token for token, number in vocabulary.items()}
-    found = set(kept)
-    for number in kept:
-        for part in derivation(tokens.get(number, ""), ranks, model):
-            if part in vocabulary:
-                found.add(vocabulary[part])
-    return found
+
+    def parts(number: int) -> list[int]:
+        found = [vocabulary[part] for part in derivation(tokens.get(number, ""), ranks, model) if part in vocabulary]
+        return [*found, number]
+
+    return parts
 
 
 def pairs_of(model: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -128,17 +160,17 @@ def _renumbered(state: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, A
         kept: Sequence[tuple[str, str]] = pairs_of(model)
         there = model["vocab"]
         model["merges"] = [[a, b] for a, b in kept if a in there and b in there and a + b.removeprefix(prefix) in there]
-    changed["post_processor"] = _processor(changed["post_processor"], lambda number: new[number])
+    changed["post_processor"] = renumber_processor(changed["post_processor"], lambda number: new[number])
     return changed
 
 
-def _processor(processor: Any, renumber: Callable[[int], int]) -> Any:
+def renumber_processor(processor: Any, renumber: Callable[[int], int]) -> Any:
     """A post-processor under new ids."""
     if processor is None:
         return None
     processor = dict(processor)
     if "processors" in processor:
-        processor["processors"] = [_processor(part, renumber) for part in processor["processors"]]
+        processor["processors"] = [renumber_processor(part, renumber) for part in processor["processors"]]
     if processor["type"] == "TemplateProcessing":
         tokens = processor["special_tokens"].items()
         processor["special_tokens"] = {name: {**entry, "ids": [renumber(number) for number in entry["ids"]]} for name, entry in tokens}

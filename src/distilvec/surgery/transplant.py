@@ -15,11 +15,12 @@ import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Transformer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from distilvec.errors import DistilvecError
-from distilvec.students.build import position_limit
+from distilvec.students.positions import lengthen, position_limit
 from distilvec.surgery.surfaces import Pieces, Surface
 from distilvec.surgery.tokenizer import swap_ids
 
@@ -33,7 +34,8 @@ _ROWS = 1 << 14  # of the new table made at once
 class Composition:
     """How each row of the new table is made: of the old rows `ids`, row by row from `offsets` [rows + 1] on, with `weights` of sum 1.
 
-    A token without any row of its own (origin "missing") gets the mean of all old rows.
+    A token of origin "missing" has no piece: it is made of the old unknown token, which the old tokenizer would have read, or, where
+    there is none or the token stands for no text at all (a space's mark), of nothing: such a row becomes the mean of all old rows.
     """
 
     ids: npt.NDArray[np.int64]
@@ -73,6 +75,8 @@ def composition(new: Pieces, old: Pieces, compose: Compose = "mean") -> Composit
     for number, pieces in zip(surfaces, old.encode(list(surfaces.values())), strict=True):
         if pieces:
             rows[number], origins[number] = _chosen(pieces, compose), "composed"
+        elif old.unknown is not None and surfaces[number].text:
+            rows[number] = [old.unknown]
     weights = [_weights(len(row), compose) for row in rows]
     return Composition(
         np.array([number for row in rows for number in row], dtype=np.int64),
@@ -120,10 +124,24 @@ def transplant(
     Everything but the input embeddings (and output ones tied to them) is as it was. `max_length` in tokens; the old limit by default.
     Errors: DistilvecError for a slow tokenizer, ids with holes, or more tokens than the model has positions.
     """
-    old, new = Pieces(model.tokenizer, "the model's tokenizer"), Pieces(tokenizer, "the new tokenizer")
+    table = model[0].auto_model.get_input_embeddings().weight
+    changed = copy.deepcopy(model, {id(table): table})
+    length = model.max_seq_length
+    made = give_tokenizer(changed[0], tokenizer, compose, keep_norm)
+    changed.max_seq_length = length
+    if max_length is not None:
+        extend(changed[0], max_length)
+    return changed, made
+
+
+def give_tokenizer(
+    first: Transformer, tokenizer: PreTrainedTokenizerFast, compose: Compose = "mean", keep_norm: bool = False
+) -> Composition:
+    """Put another tokenizer, and an embedding table composed for it, into a model's first module; see `transplant`."""
+    old, new = Pieces(first.tokenizer, "the model's tokenizer"), Pieces(tokenizer, "the new tokenizer")
     if None in new.tokens:
         raise DistilvecError(f"the new tokenizer's ids have holes: {new.tokens.index(None)} has no token. Save it with dense ids.")
-    backbone = model[0].auto_model
+    backbone = first.auto_model
     if _positions_follow_padding(backbone):  # positions are counted from the padding token's id: it has to stay where it was
         pad, wanted = tokenizer.pad_token_id, backbone.get_input_embeddings().padding_idx
         if pad is not None and wanted is not None and pad != wanted:
@@ -131,19 +149,23 @@ def transplant(
             new = Pieces(tokenizer, "the new tokenizer")
     table = backbone.get_input_embeddings().weight
     made = composition(new, old, compose)
-    changed = copy.deepcopy(model, {id(table): table})
     with torch.no_grad():
         rows = compose_rows(table.detach(), made, keep_norm)
-    _put(changed[0].auto_model, table, rows, tokenizer)
-    changed[0].processor = tokenizer
-    limit = position_limit(backbone)
-    if max_length is not None and limit is not None and max_length > limit:
+    _put(backbone, table, rows, tokenizer)
+    first.processor = tokenizer
+    return made
+
+
+def extend(first: Transformer, length: int) -> None:
+    """Let a model's first module read so many tokens of a text. DistilvecError where its positions are learned and fewer."""
+    limit = position_limit(first.auto_model)
+    if limit is not None and length > limit:
         raise DistilvecError(
-            f"max_length {max_length} is more than the model's {limit} learned positions; rotary positions alone go on beyond what they "
-            "were trained on. Give at most that."
+            f"a maximum length of {length} is more than the model's {limit} learned positions; only rotary and relative ones go on beyond "
+            "what they were trained on. Give at most that."
         )
-    changed.max_seq_length = max_length or model.max_seq_length
-    return changed, made
+    lengthen(first, length)
+    first.tokenizer.model_max_length = length
 
 
 def _put(backbone: Any, old: Tensor, rows: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -67,12 +67,16 @@ class TeacherCache:
     def create_or_open(cls, folder: Path, manifest: Manifest, shard_rows: int = SHARD_ROWS) -> TeacherCache:
         """The cache in `folder`, new if there is none; `shard_rows` is the size of shards written from now on.
 
+        A cache that holds more signals than `manifest` asks for is opened as it is.
         Errors: DistilvecError if the folder holds something else, other vectors than `manifest` asks for (each differing
         field is named) or damaged shards.
         """
         path = folder / MANIFEST
         if path.exists():
-            differences = read_manifest(path).differences(manifest)
+            found = read_manifest(path)
+            if manifest.fingerprint in found.answers - {found.fingerprint}:
+                return cls(folder, found, shard_rows)
+            differences = found.differences(manifest)
             if differences:
                 listed = "".join(f"\n  {line}" for line in differences)
                 raise DistilvecError(

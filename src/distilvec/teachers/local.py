@@ -23,6 +23,7 @@ from distilvec.device import pick_device, warn_slow_bf16
 from distilvec.errors import DistilvecError
 from distilvec.loading import load
 from distilvec.schema import Role, TeacherSection
+from distilvec.students.positions import position_limit
 from distilvec.teachers.bidirectional import lift_causal_mask
 from distilvec.teachers.checks import cut_dimensions
 from distilvec.teachers.forward import Forward, evaluating, runs_directly
@@ -246,8 +247,6 @@ def _cannot_load(name: str, error: Exception) -> str:
 
 def _set_length(section: TeacherSection, model: SentenceTransformer) -> None:
     """Take the recipe's limit, if it gives one, and never more than the model has positions for."""
-    from distilvec.students.build import position_limit  # which itself needs resolve_model
-
     first = model[0]
     positions = position_limit(first.auto_model) if hasattr(first, "auto_model") else None
     if section.max_length is not None:

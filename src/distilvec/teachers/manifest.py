@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _IGNORED = {
     "training_args.bin",
 }
 _IGNORED_FOLDERS = {"onnx", "openvino"}
+_FURTHER = ("pre_dense_width", "vector_width", "tokens")  # fields that add signals to the embedding and change none of the others
 _LATER = ("vector_width", "tokens", "attention")  # fields that older caches do not have: left out where they are None
 
 
@@ -77,6 +79,12 @@ class Manifest:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change when a vector could."""
         return fingerprint(FORMAT, {name: value for name, value in self.settings().items() if name not in ("model", "revision")})
+
+    @property
+    def answers(self) -> frozenset[str]:
+        """The fingerprints of all manifests whose signals a cache of this one holds: its own, and those with fewer signals."""
+        further = {name: {getattr(self, name), None} for name in _FURTHER}
+        return frozenset(replace(self, **dict(zip(further, values, strict=True))).fingerprint for values in product(*further.values()))
 
     def stored_as(self, dtype: str) -> Manifest:
         """The same vectors kept as float16 or float32."""

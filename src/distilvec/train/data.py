@@ -95,7 +95,7 @@ class CachedTeacher:
             pre_dense=read("pre_dense") if wants.pre_dense else None,
             vector=vector if wants.vector else None,
             logits=self._logits(vector) if wants.logits else None,
-            **(decompress(tokens, self.cache.manifest.tokens, device) if self.cache.manifest.tokens else {}),
+            **(decompress(tokens, self.cache.manifest.tokens, device) if tokens and self.cache.manifest.tokens else {}),
         )
 
     def _logits(self, vector: torch.Tensor | None) -> torch.Tensor:

@@ -10,7 +10,7 @@ that were saved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.teacher_side import UNLIMITED, TeacherSide
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.manifest import Manifest
+from distilvec.teachers.wider import wider_caches
 from distilvec.train.checkpoint import load_objective, objective_file
 from distilvec.train.loop import Distillation
 from distilvec.train.optimizer import freeze_others
@@ -136,13 +137,16 @@ class Landscapes:
 def known_facts(manifest: Manifest, name: str) -> TeacherFacts:
     """What a cache tells about its teacher."""
     length = manifest.max_length or UNLIMITED
-    return TeacherFacts(manifest.width, manifest.normalized, length, manifest.prompts, name=name, hidden_width=manifest.vector_width)
+    facts = TeacherFacts(manifest.width, manifest.normalized, length, manifest.prompts, name=name)
+    return replace(facts, hidden_width=manifest.vector_width, pre_dense_width=manifest.pre_dense_width)
 
 
 def open_cache(side: TeacherSide, teacher: str, fingerprint: str) -> TeacherCache:
     """The teacher's cache that a run was trained from."""
     folder = side.cache_folder(teacher, fingerprint)
     if not folder.exists():
+        if wider := wider_caches(folder, fingerprint):
+            return max(wider, key=len)
         raise DistilvecError(
             f"the vectors of {teacher} are not in {folder} any more. `distilvec cache {side.run.folder}/recipe.yaml` computes them again."
         )

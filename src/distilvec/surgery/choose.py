@@ -1,0 +1,63 @@
+"""From texts to a working tokenizer, as a recipe's `student.vocabulary` says; kept on disk with what it was chosen from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from distilvec.errors import DistilvecError, nearest
+from distilvec.mapping import load_tokenizer
+from distilvec.schema import VocabularySection
+from distilvec.surgery.counting import Words
+from distilvec.surgery.surfaces import Pieces
+from distilvec.surgery.training import train_tokenizer
+from distilvec.surgery.vocabulary import Vocabulary, hybrid, trim
+
+Texts = Callable[[], Iterator[str]]  # called again for every pass
+FIGURES = "vocabulary.json"
+
+
+def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts]) -> Vocabulary:
+    """The tokenizer that `section` asks for, `texts` by language; `pieces` is the tokenizer of the model that it is for.
+
+    Errors: DistilvecError for sizes that cannot be had, a target language without texts, no texts at all.
+    """
+    if section.tokenizer is not None:
+        given = load_tokenizer(section.tokenizer, "student.vocabulary.tokenizer")
+        return Vocabulary(given, {"before": len(pieces.vocabulary), "tokens": len(given)})
+    if not any(next(read(), None) is not None for read in texts.values()):
+        raise DistilvecError("[student.vocabulary] there are no texts to choose a vocabulary from. Give some.")
+    if section.kind in ("bpe", "unigram", "wordpiece"):
+        assert section.size is not None
+        everything = (text for read in texts.values() for text in read())
+        made = train_tokenizer(everything, section.kind, section.size, pieces)
+        return Vocabulary(made, {"before": len(pieces.vocabulary), "tokens": len(made)})
+    words = {language: Words(read(), pieces) for language, read in texts.items()}
+    if section.kind == "trim":
+        return trim(pieces, words, section.size, section.letters)
+    assert section.target is not None and section.share is not None and section.size is not None
+    if section.target not in words:
+        raise DistilvecError(
+            f"[student.vocabulary.target] no texts of '{section.target}'{nearest(section.target, words) or '.'} "
+            f"Languages of the texts: {', '.join(words)}."
+        )
+    others = {language: part for language, part in words.items() if language != section.target}
+    return hybrid(pieces, words[section.target], texts[section.target](), others, section.share, section.size, section.letters)
+
+
+def kept_vocabulary(folder: Path, make: Callable[[], Vocabulary]) -> tuple[PreTrainedTokenizerFast, dict[str, Any]]:
+    """The tokenizer kept in `folder` and its figures; made by `make` where it is not there yet, whole or not at all."""
+    if not (folder / FIGURES).exists():
+        made = make()
+        new = folder.with_name(folder.name + ".new")
+        shutil.rmtree(new, ignore_errors=True)
+        made.tokenizer.save_pretrained(new)
+        (new / FIGURES).write_text(json.dumps(made.figures, indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        new.rename(folder)
+    return AutoTokenizer.from_pretrained(folder), json.loads((folder / FIGURES).read_text(encoding="utf-8"))

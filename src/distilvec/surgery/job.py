@@ -1,0 +1,116 @@
+"""The whole of `distilvec transplant`: a model, texts, a folder with the model under its new vocabulary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import transformers
+from sentence_transformers import SentenceTransformer
+
+from distilvec.data.readers import read_source
+from distilvec.errors import DistilvecError
+from distilvec.export.portable import save_student
+from distilvec.loading import load
+from distilvec.schema import SourceSection, VocabularySection
+from distilvec.surgery.choose import FIGURES, Texts, choose
+from distilvec.surgery.surfaces import Pieces
+from distilvec.surgery.transplant import Composition, transplant
+from distilvec.teachers.local import resolve_model
+
+
+@dataclass(frozen=True)
+class Transplanted:
+    """What came out: where it lies, and in numbers before and after."""
+
+    folder: Path
+    table: dict[str, tuple[int, int]]
+    line: str
+
+
+def read_texts(sources: Sequence[str], columns: Sequence[str] | None = None, limit: int | None = None) -> dict[str, Texts]:
+    """Readers of the texts by language, from FILE or LANGUAGE=FILE; a file without language is one of its own by its name."""
+    found: dict[str, list[SourceSection]] = {}
+    for given in sources:
+        language, sign, path = given.partition("=") if not Path(given).exists() else ("", "", "")
+        section = SourceSection(path=Path(path if sign else given), column=list(columns) if columns else None)
+        found.setdefault(language if sign else section.label, []).append(section)
+
+    def reader(sections: list[SourceSection]) -> Texts:
+        def read() -> Iterator[str]:
+            for place, section in enumerate(sections):
+                yield from islice((text.strip() for text in read_source(section, place) if text.strip()), limit)
+
+        return read
+
+    return {language: reader(sections) for language, sections in found.items()}
+
+
+def transplant_folder(
+    name: str, section: VocabularySection, texts: dict[str, Texts], out: Path, max_length: int | None = None
+) -> Transplanted:
+    """Choose the vocabulary on the texts, give it to the model `name`, save that as `out`, whole or not at all.
+
+    Beside the model lies vocabulary.json: what was asked for, what was chosen and how the rows were made, with the tokens that
+    had no piece of their own. Errors: DistilvecError for what cannot be read, chosen or saved; nothing is then written.
+    """
+    transformers.utils.logging.disable_progress_bar()
+    model = load(resolve_model(name), device="cpu")
+    if not hasattr(model[0], "auto_model"):
+        raise DistilvecError(f"{name} begins with a {type(model[0]).__name__} module; expected a transformer with an embedding table.")
+    pieces = Pieces(model.tokenizer, f"the tokenizer of {name}")
+    for prompt in {prompt for prompt in (model.prompts or {}).values() if prompt}:
+        texts = {language: _with_prompt(prompt, read) for language, read in texts.items()}
+    chosen = choose(section, pieces, texts)
+    changed, made = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
+    record = {
+        "teacher": name,
+        "vocabulary": section.model_dump(mode="json", exclude_none=True),
+        "chosen": chosen.figures,
+        "rows": made.counts,
+        "without_pieces": _without(made, chosen.tokenizer),
+    }
+    save_student(changed, out, record, _card(name, record), beside=lambda folder: _write(folder / FIGURES, record))
+    table = {"vocabulary": (len(pieces.vocabulary), len(made.origins))}
+    table |= {part: (_parameters(model)[part], _parameters(changed)[part]) for part in ("embedding parameters", "all parameters")}
+    rows = ", ".join(f"{count:,} {origin}" for origin, count in sorted(made.counts.items()))
+    return Transplanted(out, table, f"{out}: rows {rows}")
+
+
+def _with_prompt(prompt: str, read: Texts) -> Texts:
+    """The texts and a prompt that stands before them when they are encoded."""
+
+    def both() -> Iterator[str]:
+        yield prompt
+        yield from read()
+
+    return both
+
+
+def _without(made: Composition, tokenizer: Any) -> list[str]:
+    """Tokens whose text has no piece in the old vocabulary: their rows are not composed."""
+    missing = [number for number, origin in enumerate(made.origins) if origin == "missing"]
+    return list(tokenizer.convert_ids_to_tokens(missing))
+
+
+def _parameters(model: SentenceTransformer) -> dict[str, int]:
+    return {
+        "embedding parameters": model[0].auto_model.get_input_embeddings().weight.numel(),
+        "all parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+def _card(name: str, record: dict[str, Any]) -> str:
+    chosen = record["chosen"]
+    return (
+        f"# {name} with another vocabulary\n\nMade by `distilvec transplant`: {chosen['before']:,} tokens became {chosen['tokens']:,}. "
+        "Every weight but the embedding table is that of the original; nothing was trained. How it was made stands in `vocabulary.json`.\n"
+    )
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

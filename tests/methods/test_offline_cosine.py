@@ -1,0 +1,90 @@
+"""Offline cosine distillation: eq. 3 for both targets, one teacher and several, against a loop over texts and teachers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity, normalize
+
+from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.errors import DistilvecError
+from distilvec.objective import OtherTeacher, Sizes, build_objective, total
+
+ROWS = 5
+ONE = Sizes(6, 2, 8, pre_dense_width=6)
+OTHERS = (OtherTeacher(12, weight=3.0, pre_dense_width=4), OtherTeacher(3, normalized=False, weight=0.5, pre_dense_width=7))
+SEVERAL = replace(ONE, others=OTHERS, teacher_weight=0.5)
+
+
+def signals(target, sizes):
+    """A batch, the student's vector and the teachers' answers: the wanted signal and no other."""
+    generator = torch.Generator().manual_seed(2)
+    rows, name = torch.arange(ROWS), "embedding" if target == "final" else "pre_dense"
+    teachers = (sizes, *sizes.others)
+    widths = [sizes.teacher_width, *(other.width for other in sizes.others)] if target == "final" else [t.pre_dense_width for t in teachers]
+    student, *vectors = (torch.randn(ROWS, width, generator=generator) for width in (widths[0], *widths))
+    first, *others = (Encoded(**{name: vector}) for vector in vectors)
+    batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
+    student.requires_grad_()
+    return batch, student, Encoded(**{name: student}), replace(first, others=tuple(others)), vectors
+
+
+@pytest.mark.parametrize("target", ["final", "pre_dense"])
+def test_one_teacher(target):
+    objective = build_objective("offline_cosine", {"target": target}, {}, ONE)
+    wants = Wants(embedding=True) if target == "final" else Wants(pre_dense=True)
+    assert objective.student_wants == objective.teacher_wants == wants
+    assert objective.weights == {"cosine": 1.0} and not list(objective.parameters())
+    batch, student, encoded, teacher, (vectors,) = signals(target, ONE)
+    terms = objective(batch, encoded, teacher)
+    expected = [1 - (a / a.norm()) @ (b / b.norm()) for a, b in zip(student, vectors, strict=True)]
+    torch.testing.assert_close(terms["cosine"], torch.stack(expected))
+    assert total(terms, objective.weights).item() == pytest.approx(sum(value.item() for value in expected) / ROWS, abs=1e-6)
+
+
+def test_loss_is_largest_for_opposite_vectors():
+    objective = build_objective("offline_cosine", {}, {}, Sizes(2, 2, 2))
+    rows = torch.arange(3)
+    batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
+    student, teacher = torch.tensor([[1.0, 0], [0, 3.0], [-2.0, 0]]), torch.tensor([[1.0, 0]]).expand(3, 2)
+    assert objective(batch, Encoded(embedding=student), Encoded(embedding=teacher))["cosine"].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("target", ["final", "pre_dense"])
+def test_several_teachers_are_a_loop_over_teachers(target):
+    torch.manual_seed(0)
+    objective = build_objective("offline_cosine", {"target": target}, {}, SEVERAL)
+    assert objective.weights == {"cosine": 0.125, "cosine_2": 0.75, "cosine_3": 0.125}
+    batch, student, encoded, teacher, vectors = signals(target, SEVERAL)
+    views = [student, *(projection(student) for projection in objective.projections)]
+    if target == "final":
+        views[1] = normalize(views[1], dim=-1)
+    assert [view.shape[1] for view in views] == [vector.shape[1] for vector in vectors]
+    expected = [1 - cosine_similarity(view, vector) for view, vector in zip(views, vectors, strict=True)]
+    terms = objective(batch, encoded, teacher)
+    for found, each in zip(terms.values(), expected, strict=True):
+        torch.testing.assert_close(found, each)
+    loss = total(terms, objective.weights)
+    for gradient in torch.autograd.grad(loss, [student, *objective.parameters()]):
+        assert gradient.isfinite().all() and gradient.any()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (replace(ONE, pre_dense_width=None), r"method.options.target.*\[teacher\] has none"),
+        (replace(SEVERAL, others=(OTHERS[0], replace(OTHERS[1], pre_dense_width=None))), r"\[more_teachers.1\] has none"),
+        (replace(ONE, pre_dense_width=10), "the student's have 6 dimensions, the teacher's 10"),
+    ],
+)
+def test_pre_dense_needs_vectors_of_one_width(sizes, message):
+    with pytest.raises(DistilvecError, match=message):
+        build_objective("offline_cosine", {"target": "pre_dense"}, {}, sizes)
+    assert build_objective("offline_cosine", {"target": "final"}, {}, sizes).weights
+
+
+def test_targets_are_checked():
+    with pytest.raises(DistilvecError, match=r"\[method.options.target\] found 'hidden'; expected one of final, pre_dense"):
+        build_objective("offline_cosine", {"target": "hidden"}, {}, ONE)

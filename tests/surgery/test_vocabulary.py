@@ -1,0 +1,138 @@
+"""Vocabularies chosen on texts: counted exactly, cut without loss, trained anew, mixed; and text comes back from each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from architectures import ARCHITECTURES
+from samples import make_texts
+from transformers import AutoTokenizer
+
+from distilvec.errors import DistilvecError
+from distilvec.mapping import load_tokenizer
+from distilvec.surgery.counting import Words
+from distilvec.surgery.surfaces import Pieces
+from distilvec.surgery.tokenizer import alphabet
+from distilvec.surgery.training import train_tokenizer
+from distilvec.surgery.vocabulary import hybrid, trim, unreachable
+
+KINDS = ["bert", "xlm_roberta", "roberta", "modernbert", "gemma3", "qwen3", "mistral"]
+ENGLISH = [
+    *make_texts(200),
+    *("A student learns to place a text.", "raise ValueError, or don't  raise", "the students learn, the teachers teach", "\ta\nb"),
+]
+STEMS, ENDINGS = "ev göz kitap çocuk gün su ağaç yol kuş".split(), "ler lerimiz lerimizden de den in imiz iniz leri".split()
+TURKISH = [*(f"{stem}{ending} {other}" for stem in STEMS for ending in ENDINGS for other in STEMS), "çok güzel bir gün, evlerimizden"]
+HARD = ["naïve 中文 \u0131ğ 😀", "e\u0301 combining", "مرحبا بالعالم", "ภาษาไทย", "አማርኛ ጽሑፍ", "I\u0307stanbul \u0131", "a\u200bb"]
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizers")
+    made = {}
+    for name in KINDS:
+        path = ARCHITECTURES[name](folder / name)
+        made[name] = Pieces(load_tokenizer(str(path), "model"), name)
+    return made
+
+
+def ids(tokenizer, texts):
+    return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_words_count_what_whole_texts_hold(pieces, name):
+    texts = [*ENGLISH, *TURKISH, *HARD, *ENGLISH, " begins with a space", "two  spaces", ""]
+    expected = np.zeros(len(pieces[name].tokens), dtype=np.int64)
+    for row in ids(pieces[name].tokenizer, texts):
+        np.add.at(expected, row, 1)
+    np.testing.assert_array_equal(Words(texts, pieces[name]).tokens(pieces[name]), expected)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_trimming_to_what_is_used_changes_no_token_of_the_texts(pieces, name):
+    old = pieces[name]
+    found = trim(old, {"en": Words(ENGLISH, old)})
+    assert found.figures["tokens"] == len(found.tokenizer) < len(old.vocabulary)
+    names = [found.tokenizer.convert_ids_to_tokens(row) for row in ids(found.tokenizer, ENGLISH)]
+    assert names == [old.tokenizer.convert_ids_to_tokens(row) for row in ids(old.tokenizer, ENGLISH)]
+    assert found.tokenizer(ENGLISH)["input_ids"] and sorted(found.tokenizer.get_vocab().values()) == list(range(len(found.tokenizer)))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_trimming_to_a_size_keeps_what_is_needed(pieces, name):
+    old = pieces[name]
+    words = {"en": Words(ENGLISH, old), "tr": Words(TURKISH, old)}
+    whole = trim(old, words)
+    size = (whole.figures["always"] + whole.figures["tokens"]) // 2
+    found = trim(old, words, size)
+    assert whole.figures["always"] < size == len(found.tokenizer) < whole.figures["tokens"]
+    new = Pieces(found.tokenizer)
+    assert {old.tokens[number] for number in (*alphabet(old), *old.special, *old.added)} <= set(new.tokens)
+    assert not {token for token in unreachable(new) if token not in unreachable(old)}
+    with pytest.raises(DistilvecError, match=rf"a vocabulary of 3 is too small: .* take {whole.figures['always']}"):
+        trim(old, words, 3)
+    with pytest.raises(DistilvecError, match=rf"the texts use {whole.figures['tokens']} tokens of {name}, not"):
+        trim(old, words, whole.figures["tokens"] + 1)
+
+
+def test_letters_that_the_texts_lack_may_go(pieces):
+    old = pieces["bert"]
+    words = {"en": Words(ENGLISH, old)}
+    everything, seen = trim(old, words), trim(old, words, letters="seen")
+    assert len(seen.tokenizer) < len(everything.tokenizer)
+    for tokenizer in (everything.tokenizer, seen.tokenizer):
+        assert [tokenizer.tokenize(text) for text in ENGLISH] == [old.tokenizer.tokenize(text) for text in ENGLISH]
+
+
+def test_languages_count_alike_however_long_their_texts_are(pieces):
+    old = pieces["bert"]
+    few, many = Words(["turkish"], old), Words(ENGLISH * 500, old)
+    size = trim(old, {"tr": few, "en": many}).figures["always"] + 4
+    kept = set(trim(old, {"tr": few, "en": many}, size).tokenizer.get_vocab())
+    assert set(old.tokenizer.tokenize("turkish")) <= kept | {old.tokens[number] for number in alphabet(old)}
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "gemma3"])
+def test_a_trained_tokenizer_has_the_old_special_tokens_and_gives_text_back(pieces, name, kind, tmp_path):
+    old = pieces[name]
+    texts = [*ENGLISH, *TURKISH, *HARD] * 5
+    made = train_tokenizer(texts, kind, 420, old)
+    assert len(made) == 420 and made.special_tokens_map == old.tokenizer.special_tokens_map
+    made.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    for text in texts[: 1 + len(ENGLISH) + len(TURKISH) + len(HARD)]:
+        encoded = again(text)["input_ids"]
+        theirs = old.tokenizer(text)["input_ids"]
+        specials = [again.convert_ids_to_tokens(number) for number in encoded if number in again.all_special_ids]
+        assert [token for token in specials if token != again.unk_token] == [
+            token
+            for token in old.tokenizer.convert_ids_to_tokens(theirs)
+            if token in old.tokenizer.all_special_tokens and token != old.tokenizer.unk_token
+        ]
+        if kind != "wordpiece":
+            normal = old.plain.normalizer.normalize_str(text) if old.plain.normalizer and old.kind != "metaspace" else text
+            assert again.decode(encoded, skip_special_tokens=True).split() == normal.split(), text
+    with pytest.raises(DistilvecError, match="a vocabulary of"):
+        train_tokenizer(texts, kind, 30, old)
+    with pytest.raises(DistilvecError, match=r"cannot be had: the texts give \d+"):
+        train_tokenizer(texts, kind, 60_000, old)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_language_gets_tokens_of_its_own_and_the_others_keep_theirs(pieces, name):
+    old = pieces[name]
+    always = trim(old, {"tr": Words(TURKISH, old)}).figures["always"]
+    found = hybrid(old, Words(TURKISH * 3, old), TURKISH * 3, {"en": Words(ENGLISH, old), "x": Words(HARD, old)}, 25, always + 35)
+    assert len(found.tokenizer) == always + 35 and found.figures["target"] == 25 and found.figures["others"] == 10
+    new = Pieces(found.tokenizer)
+    assert None not in new.tokens and found.figures["unreachable"] == 0
+    before = sum(map(len, ids(trim(old, {"none": Words(["x"], old)}).tokenizer, TURKISH)))
+    assert sum(map(len, ids(found.tokenizer, TURKISH))) < before
+    with pytest.raises(DistilvecError, match=rf"is too small for 25 tokens of the target language: .* Ask for {always + 25}"):
+        hybrid(old, Words(TURKISH, old), TURKISH, {"en": Words(ENGLISH, old)}, 25, always + 20)
+    with pytest.raises(DistilvecError, match="the target language's texts give"):
+        hybrid(old, Words(["ev"], old), ["ev"], {"en": Words(ENGLISH, old)}, 2000, always + 4000)
+    with pytest.raises(DistilvecError, match="the other languages' texts use too few tokens"):
+        hybrid(old, Words(TURKISH * 3, old), TURKISH * 3, {"en": Words(["a"], old)}, 25, always + 300)

@@ -1,0 +1,172 @@
+"""Caches that hold more signals than a recipe wants answer for it: no text is embedded twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import architectures
+import numpy as np
+import pytest
+import torch
+from samples import make_texts
+
+from distilvec.batch import TextBatch
+from distilvec.errors import DistilvecError
+from distilvec.run import Run
+from distilvec.run_teacher import answering
+from distilvec.students.encoder import Encoder
+from distilvec.teachers.cache import MANIFEST, TeacherCache
+from distilvec.teachers.local import LocalTeacher
+from distilvec.teachers.manifest import read_manifest
+from distilvec.train.landscape import open_cache
+
+FINAL, PRE_DENSE = {"name": "offline_cosine"}, {"name": "offline_cosine", "options": {"target": "pre_dense"}}
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """A teacher with two linear layers behind its pooling."""
+    folder = tmp_path_factory.mktemp("dense")
+    return architectures.sentence_transformer(folder / "dense", architectures.bert(folder / "backbone"), "mean dense:48 dense:32 normalize")
+
+
+@pytest.fixture
+def recipe(tiny_recipe, teacher):
+    """The tiny recipe with that teacher and a student that keeps its linear layers; call it with the method and dotted changes."""
+
+    def make(method, **changes):
+        return tiny_recipe(teacher__model=str(teacher), student__dense="keep", method=method, evaluation__columns=["student"], **changes)
+
+    return make
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """Called, it forbids every pass of a teacher from then on."""
+
+    def forbid():
+        def refuse(*args, **kwargs):
+            raise AssertionError("the teacher ran again")
+
+        monkeypatch.setattr(LocalTeacher, "signals", refuse)
+
+    return forbid
+
+
+def caches(run):
+    return sorted(path.parent for path in (run.root / "teachers").glob(f"*/{MANIFEST}"))
+
+
+def test_a_manifest_answers_for_those_with_fewer_signals(recipe, tmp_path):
+    run = Run(recipe(PRE_DENSE), tmp_path / "run")
+    wide = run.manifest
+    narrow = replace(wide, pre_dense_width=None)
+    assert list(wide.signals) == ["embedding", "pre_dense"] and wide.pre_dense_width == 32
+    assert wide.answers == {wide.fingerprint, narrow.fingerprint} and narrow.answers == {narrow.fingerprint}
+    assert len(replace(wide, vector_width=32).answers) == 4
+    assert replace(wide, width=20).answers.isdisjoint(wide.answers), "another vector is not a signal more"
+
+
+def test_both_targets_share_one_pass_of_the_teacher(recipe, tmp_path, idle):
+    trained = Run(recipe(PRE_DENSE), tmp_path / "pre-dense").execute()
+    assert trained.state.finished and 0 <= trained.distance["cosine"] <= 2
+    before = Run(recipe(FINAL), tmp_path / "final")
+    marks = before.manifest.fingerprint, before.train_fingerprint()
+    idle()
+    run = Run(recipe(FINAL), tmp_path / "final")
+    assert run.execute().state.finished
+    assert (run.manifest.fingerprint, run.train_fingerprint()) == marks, "what was read does not tell from where"
+    (folder,) = caches(run)
+    assert run.cache.folder == folder and list(run.cache.signals) == ["embedding", "pre_dense"]
+    found = answering(run, run.objective(Encoder(run.student()))).signals(batch_of(range(4)))
+    assert found.embedding.shape == (4, 32) and found.pre_dense is None
+
+
+def batch_of(rows):
+    numbers = torch.as_tensor(list(rows))
+    return TextBatch(numbers, {"input_ids": numbers[:, None]}, torch.zeros_like(numbers))
+
+
+def test_student_and_teacher_begin_with_equal_vectors(recipe, tmp_path):
+    """The teacher's own signals are those of a student that keeps everything of it."""
+    run = Run(recipe(PRE_DENSE, student__layers=None, cache__dtype="float32"), tmp_path / "run")
+    run.fill()
+    encoder = Encoder(run.student()).eval()
+    objective = run.objective(encoder)
+    data = run.data(encoder.model, objective)
+    batch = data.batch(np.arange(16))
+    with torch.no_grad():
+        terms = objective(batch, encoder(batch, objective.student_wants), data.teacher.signals(batch))
+    assert terms["cosine"].abs().max() < 1e-5
+
+
+def test_a_wider_cache_counts_where_it_has_every_row(recipe, tmp_path, idle):
+    """Until then the recipe has a cache of its own, and once that is full it stays with it."""
+    other = tmp_path / "fewer.txt"
+    other.write_text("\n".join(make_texts(120)), encoding="utf-8")
+    small = {"corpus__sources": [{"path": str(other)}]}
+    Run(recipe(PRE_DENSE, **small), tmp_path / "wide").fill()
+    run = Run(recipe(FINAL), tmp_path / "all")
+    own = run.fill().folder
+    assert len(caches(run)) == 2 and list(run.cache.signals) == ["embedding"] and len(run.cache) == 200
+    idle()
+    again = Run(recipe(FINAL, **small), tmp_path / "small")
+    assert again.fill().folder == own, "its own is complete"
+    own.rename(tmp_path / "gone")
+    assert Run(recipe(FINAL, **small), tmp_path / "small").fill().folder == caches(run)[0]
+
+
+def test_a_folder_that_the_recipe_names(recipe, tmp_path, idle):
+    """More signals than wanted are fine, fewer are not; what is filled up has all of them."""
+    place = {"cache__path": str(tmp_path / "vectors")}
+    fewer = tmp_path / "fewer.txt"
+    fewer.write_text("\n".join(make_texts(120)), encoding="utf-8")
+    Run(recipe(PRE_DENSE, **place, corpus__sources=[{"path": str(fewer)}]), tmp_path / "wide").fill()
+    cache = Run(recipe(FINAL, **place), tmp_path / "final").fill()
+    assert list(cache.signals) == ["embedding", "pre_dense"] and len(cache) == 200
+    assert read_manifest(tmp_path / "vectors" / MANIFEST).pre_dense_width == 32
+    idle()
+    assert Run(recipe(PRE_DENSE, **place), tmp_path / "wide").fill().verify() == []
+    narrow = {"cache__path": str(tmp_path / "narrow")}
+    Run(recipe(FINAL, **narrow), tmp_path / "empty").cache.close()
+    with pytest.raises(DistilvecError, match="pre_dense_width: found None, expected 32"):
+        Run(recipe(PRE_DENSE, **narrow), tmp_path / "wide").fill()
+
+
+def test_signals_of_tokens_are_passed_over_and_never_made_up(tiny_recipe, tmp_path, idle):
+    """A cache with hidden states answers for embeddings; filling it takes the recipe that wants them."""
+    texts, fewer = make_texts(200), tmp_path / "fewer.txt"
+    fewer.write_text("\n".join(texts[:120]), encoding="utf-8")
+    changes = {"student__layers": 2, "method": {"name": "emo"}}
+    wide = Run(tiny_recipe(**changes), tmp_path / "tokens")
+    wide.fill()
+    assert len(wide.cache.signals) > 1
+    place = {"cache__path": str(tmp_path / "vectors"), "corpus__sources": [{"path": str(fewer)}]}
+    Run(tiny_recipe(**changes, **place), tmp_path / "named").fill()
+    with pytest.raises(DistilvecError, match=r"\[cache.path\] .* lacks 80 of .* keeps of each embedding, .*computes embedding alone"):
+        Run(tiny_recipe(cache__path=str(tmp_path / "vectors")), tmp_path / "plain").fill()
+    idle()
+    run = Run(tiny_recipe(), tmp_path / "plain")
+    assert run.fill().folder == wide.cache.folder
+    found = answering(run, run.objective(Encoder(run.student()))).signals(batch_of(range(4)))
+    assert found.embedding.shape == (4, 32) and not found.hidden_layers and found.mask is None
+
+
+def test_damaged_neighbours_are_passed_over(recipe, tmp_path):
+    wide = Run(recipe(PRE_DENSE), tmp_path / "wide").fill()
+    next(Path(wide.folder).glob("*.pre_dense.npy")).unlink()
+    broken = wide.folder.parent / "broken"
+    broken.mkdir()
+    (broken / MANIFEST).write_text("{", encoding="utf-8")
+    cache = Run(recipe(FINAL), tmp_path / "final").fill()
+    assert cache.folder not in (wide.folder, broken) and len(cache) == 200
+
+
+def test_a_finished_run_finds_the_vectors_it_was_trained_from(recipe, tmp_path):
+    wide = Run(recipe(PRE_DENSE), tmp_path / "wide").fill()
+    side = Run(recipe(FINAL), tmp_path / "final").sides[0]
+    found = open_cache(side, side.facts.name, side.manifest.fingerprint)
+    assert isinstance(found, TeacherCache) and found.folder == wide.folder
+    with pytest.raises(DistilvecError, match="are not in"):
+        open_cache(side, side.facts.name, "0" * 16)

@@ -1,0 +1,101 @@
+"""The verb `transplant`: a folder that loads anywhere, and bad input that leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from architectures import ARCHITECTURES, sentence_transformer
+from samples import make_texts
+from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer
+
+from distilvec.cli import app
+from distilvec.errors import DistilvecError
+
+TEXTS = make_texts(300)
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("teachers")
+    return {
+        name: sentence_transformer(folder / f"{name}-model", ARCHITECTURES[name](folder / name), "mean dense:24 normalize")
+        for name in ("bert", "gemma3")
+    }
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS), encoding="utf-8")
+    return path
+
+
+def transplant(*arguments):
+    app(["transplant", *map(str, arguments)], standalone_mode=False)
+
+
+@pytest.mark.parametrize("name", ["bert", "gemma3"])
+def test_trimming_keeps_the_vectors_of_the_texts(teachers, texts, tmp_path, name, capsys):
+    transplant(teachers[name], "--texts", texts, "--out", tmp_path / "out")
+    old, new = SentenceTransformer(str(teachers[name]), device="cpu"), SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    np.testing.assert_allclose(new.encode(TEXTS), old.encode(TEXTS), atol=1e-6)
+    assert [type(module).__name__ for module in new] == [type(module).__name__ for module in old]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert len(tokenizer) == new[0].auto_model.get_input_embeddings().num_embeddings < len(old.tokenizer)
+    record = json.loads((tmp_path / "out" / "vocabulary.json").read_text())
+    assert record["chosen"]["tokens"] == len(tokenizer) and record["without_pieces"] == []
+    assert f"{len(tokenizer):,}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
+def test_a_new_tokenizer_is_trained_and_its_rows_composed(teachers, texts, tmp_path, kind):
+    transplant(teachers["bert"], "--texts", f"en={texts}", "--kind", kind, "--vocab-size", 380, "--out", tmp_path / "out")
+    model = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert len(model.tokenizer) == 380 and np.isfinite(model.encode(TEXTS[:5])).all()
+    again = tmp_path / "again"
+    transplant(teachers["bert"], "--tokenizer", tmp_path / "out", "--out", again)
+    np.testing.assert_array_equal(SentenceTransformer(str(again), device="cpu").encode(TEXTS[:5]), model.encode(TEXTS[:5]))
+
+
+def test_a_longer_reach_where_positions_allow_it(teachers, texts, tmp_path):
+    transplant(teachers["gemma3"], "--texts", texts, "--max-length", 8192, "--out", tmp_path / "out")
+    model = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert model.max_seq_length == model.tokenizer.model_max_length == 8192
+    assert model[0].auto_model.config.max_position_embeddings == 8192
+    long = " ".join(TEXTS)
+    assert len(model.tokenizer(long, truncation=True)["input_ids"]) > 512 and np.isfinite(model.encode(long)).all()
+    with pytest.raises(DistilvecError, match=r"maximum length of 8192 is more than the model's \d+ learned positions"):
+        transplant(teachers["bert"], "--texts", texts, "--max-length", 8192, "--out", tmp_path / "bert")
+    assert not (tmp_path / "bert").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kind", "bpe"], r"\[transplant\] kind 'bpe' needs a 'size'"),
+        (["--kind", "bpe", "--vocab-size", "20"], "a vocabulary of 20 is too small"),
+        (["--kind", "unigram", "--vocab-size", "90000"], "cannot be had"),
+        (["--vocab-size", "9"], "special tokens, bytes and the alphabet"),
+        (["--vocab-size", "99999"], r"the texts use \d+ tokens"),
+        (["--kind", "hybrid", "--vocab-size", "300"], "'target' and 'share' belong to kind 'hybrid'"),
+        (["--kind", "hybrid", "--vocab-size", "300", "--target", "tr", "--share", "9"], "no texts of 'tr'"),
+        (["--tokenizer", "/nowhere"], "no tokenizer in /nowhere"),
+    ],
+)
+def test_bad_input_is_named_and_leaves_nothing(teachers, texts, tmp_path, arguments, message):
+    with pytest.raises(DistilvecError, match=message):
+        transplant(teachers["bert"], "--texts", texts, "--out", tmp_path / "out", *arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_texts_have_to_be_there(teachers, tmp_path):
+    with pytest.raises(DistilvecError, match="no texts to choose a vocabulary from"):
+        transplant(teachers["bert"], "--out", tmp_path / "out")
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(DistilvecError, match="no texts to choose a vocabulary from"):
+        transplant(teachers["bert"], "--texts", tmp_path / "empty.txt", "--out", tmp_path / "out")
+    with pytest.raises(DistilvecError, match="not found"):
+        transplant(teachers["bert"], "--texts", tmp_path / "absent.txt", "--out", tmp_path / "out")

@@ -1,0 +1,53 @@
+"""Runs whose student has a vocabulary of its own: from texts to tokenizer, table, cache and training in one recipe."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from distilvec.errors import DistilvecError
+from distilvec.run import Run
+from distilvec.train.metrics import read_metrics
+
+
+@pytest.fixture
+def recipe(tiny_recipe, monkeypatch):
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)  # pages have tests of their own
+    return lambda **changes: tiny_recipe(**{"student": {"model": "teacher", "vocabulary": {}}, **changes})
+
+
+def test_trimmed_to_the_corpus_the_untrained_student_is_the_teacher(recipe, tmp_path):
+    run = Run(recipe(student__model="teacher", student__vocabulary={}), tmp_path / "run")
+    student, teacher = run.student(), SentenceTransformer(str(run.facts.model), device="cpu")
+    assert len(student.tokenizer) < len(teacher.tokenizer)
+    texts = run.corpus.texts(run.corpus.train_rows[:40])
+    np.testing.assert_allclose(student.encode(texts), teacher.encode(texts), atol=1e-6)
+    assert Run(run.recipe, tmp_path / "again").student().tokenizer.get_vocab() == student.tokenizer.get_vocab()
+    assert len(list((run.root / "vocabularies").iterdir())) == 1, "made once"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_new_tokenizer_is_trained_put_in_and_distilled(recipe, tmp_path, kind):
+    chosen = recipe(student__vocabulary={"kind": kind, "size": 350}, method={"name": "offline_cosine"}, train__epochs=4)
+    result = Run(chosen, tmp_path / "run").execute()
+    student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
+    assert len(student.tokenizer) == student[0].auto_model.get_input_embeddings().num_embeddings == 350
+    losses = [line["train/loss"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in line]
+    assert losses[-1] < losses[0] and result.state.finished
+    assert json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())["name"] == chosen.name
+
+
+def test_another_vocabulary_is_another_training(recipe, tmp_path):
+    Run(recipe(train__max_steps=1), tmp_path / "run").execute()
+    with pytest.raises(DistilvecError, match=r"student\.vocabulary"):
+        Run(recipe(student__vocabulary={"kind": "bpe", "size": 350}, train__max_steps=1), tmp_path / "run").execute()
+
+
+def test_a_fresh_backbone_has_no_vocabulary_to_change(recipe, tiny_model, tmp_path):
+    config = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    student = {"config": config, "tokenizer": str(tiny_model), "vocabulary": {}}
+    with pytest.raises(DistilvecError, match=r"\[student.vocabulary\] needs student.model"):
+        Run(recipe(student=student), tmp_path / "run").student()

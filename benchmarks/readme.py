@@ -7,6 +7,7 @@ results/training.json, caching.json, memory.json, search.json, kills.json   what
 results/shootout_sentence_level.json, step_cost.json, triplet.json, sharpness.json   the same, for docs/sentence_level.md
 results/alignment.json, token_cache.json, step_cost_tokens.json, sinkhorn.json, attention_rows.json,
 results/shootout_cross_tokenizer.json   the same, for docs/token_level.md
+results/surgery.json, surgery_speed.json        the same, for docs/surgery.md
 results/step_cost_distillmoe.json, aggregation.json, experts_speed.json, causal_local.json   the same, for docs/distillmoe.md
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 from benchmarks.cross_tokenizer import distillmoe_tables, emo_tables
 from benchmarks.distillmoe_tables import aggregation_line, causal_table, experts_speed_table, moe_step_table
 from benchmarks.sentence_level import cost_table, sharpness_table, shootout_tables
+from benchmarks.surgery_tables import speed_line, surgery_tables
 from benchmarks.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +59,7 @@ def pages() -> dict[str, dict[str, str]]:
             "moe": titled("Side by side", [("shootout_cross_tokenizer", distillmoe_tables)]),
             "causal": causal_part(),
         },
+        "docs/surgery.md": {"surgery": titled("Measured", [("surgery", surgery_tables), ("surgery_speed", speed_line)])},
     }
 
 

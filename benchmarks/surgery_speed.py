@@ -93,7 +93,7 @@ def transplanting(rows: int) -> dict[str, Any]:
         grown = (peak.megabytes - before) * 1.048576
     tables = 3 * rows * WIDTH * 4 / 1e6
     return {
-        "rows": list(found.table["vocabulary"]),
+        "rows": [found["chosen"]["before"], found["chosen"]["tokens"]],
         "width": WIDTH,
         "seconds": round(statistics.median(seconds), 2),
         "megabytes": round(grown),

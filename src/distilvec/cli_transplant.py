@@ -64,7 +64,7 @@ def transplant(
 ) -> None:
     """Give a model another vocabulary: rows are composed of the old ones, every other weight stays. Nothing is trained."""
     from distilvec.recipe import section_of
-    from distilvec.report.terminal import show_table
+    from distilvec.report.vocabulary_report import show_tokenizers
     from distilvec.schema import VocabularySection
     from distilvec.surgery.job import read_texts, transplant_folder
 
@@ -80,5 +80,5 @@ def transplant(
     }
     section = section_of(VocabularySection, "transplant", asked)
     found = transplant_folder(teacher, section, read_texts(texts or [], column, limit), out, max_length)
-    show_table(["", "before", "after"], [[name, f"{before:,}", f"{after:,}"] for name, (before, after) in found.table.items()])
-    print(found.line)
+    show_tokenizers(found["compared"])
+    print(f"{out}: rows {', '.join(f'{count:,} {origin}' for origin, count in sorted(found['rows'].items()))}")

@@ -95,7 +95,7 @@ def test_what_is_not_known_is_left_out(content):
     empty = {**content, "languages": {}}
     assert list(tables(empty)) == ["vocabulary"] and not vocabulary_report.drawable(empty) and not vocabulary_report.drawable({})
     assert note(empty) == "" and note(content).startswith(
-        "With the tokenizer after sequences are 6.2 % shorter than with the tokenizer before on"
+        "With the new one sequences are 6.2 % shorter than with the old tokenizer on"
     )
 
 

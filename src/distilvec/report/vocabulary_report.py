@@ -196,7 +196,8 @@ def _length(found: Part) -> float | None:
 
 
 def _tokenizer(content: Part, side: str) -> str:
-    return f"the {content['names'][side]}'s tokenizer" if content.get("names") else f"the tokenizer {side}"
+    unnamed = {"before": "the old tokenizer", "after": "the new one"}
+    return f"the {content['names'][side]}'s tokenizer" if content.get("names") else unnamed[side]
 
 
 def _shorter(saved: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,13 @@ from distilvec.errors import DistilvecError
 from distilvec.export.portable import save_student
 from distilvec.loading import load
 from distilvec.schema import SourceSection, VocabularySection
+from distilvec.surgery.analysis import compare_tokenizers, parameter_figures
 from distilvec.surgery.choose import FIGURES, Texts, choose
 from distilvec.surgery.surfaces import Pieces
 from distilvec.surgery.transplant import Composition, transplant
 from distilvec.teachers.local import resolve_model
 
-
-@dataclass(frozen=True)
-class Transplanted:
-    """What came out: where it lies, and in numbers before and after."""
-
-    folder: Path
-    table: dict[str, tuple[int, int]]
-    line: str
+COMPARED = 2000  # texts of a language on which the tokenizers are compared
 
 
 def read_texts(sources: Sequence[str], columns: Sequence[str] | None = None, limit: int | None = None) -> dict[str, Texts]:
@@ -52,11 +46,12 @@ def read_texts(sources: Sequence[str], columns: Sequence[str] | None = None, lim
 
 def transplant_folder(
     name: str, section: VocabularySection, texts: dict[str, Texts], out: Path, max_length: int | None = None
-) -> Transplanted:
+) -> dict[str, Any]:
     """Choose the vocabulary on the texts, give it to the model `name`, save that as `out`, whole or not at all.
 
-    Beside the model lies vocabulary.json: what was asked for, what was chosen and how the rows were made, with the tokens that
-    had no piece of their own. Errors: DistilvecError for what cannot be read, chosen or saved; nothing is then written.
+    Beside the model lies vocabulary.json, whose content comes back: what was asked for, what was chosen, how the rows were made, with
+    the tokens that had no piece of their own, and both tokenizers compared on the first 2,000 texts of each language.
+    Errors: DistilvecError for what cannot be read, chosen or saved; nothing is then written.
     """
     transformers.utils.logging.disable_progress_bar()
     model = load(resolve_model(name), device="cpu")
@@ -73,12 +68,10 @@ def transplant_folder(
         "chosen": chosen.figures,
         "rows": made.counts,
         "without_pieces": _without(made, chosen.tokenizer),
+        "compared": _compare(model, changed, {language: list(islice(read(), COMPARED)) for language, read in texts.items()}),
     }
     save_student(changed, out, record, _card(name, record), beside=lambda folder: _write(folder / FIGURES, record))
-    table = {"vocabulary": (len(pieces.vocabulary), len(made.origins))}
-    table |= {part: (_parameters(model)[part], _parameters(changed)[part]) for part in ("embedding parameters", "all parameters")}
-    rows = ", ".join(f"{count:,} {origin}" for origin, count in sorted(made.counts.items()))
-    return Transplanted(out, table, f"{out}: rows {rows}")
+    return record
 
 
 def _with_prompt(prompt: str, read: Texts) -> Texts:
@@ -97,11 +90,12 @@ def _without(made: Composition, tokenizer: Any) -> list[str]:
     return list(tokenizer.convert_ids_to_tokens(missing))
 
 
-def _parameters(model: SentenceTransformer) -> dict[str, int]:
-    return {
-        "embedding parameters": model[0].auto_model.get_input_embeddings().weight.numel(),
-        "all parameters": sum(parameter.numel() for parameter in model.parameters()),
-    }
+def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dict[str, list[str]]) -> dict[str, Any]:
+    """Both models' tokenizers on the same texts, and where their parameters are."""
+    found = compare_tokenizers(before.tokenizer, after.tokenizer, texts, before.max_seq_length)
+    for side, model in (("before", before), ("after", after)):
+        found[side]["parameters"] = asdict(parameter_figures(model))
+    return found
 
 
 def _card(name: str, record: dict[str, Any]) -> str:

@@ -1,0 +1,119 @@
+"""What tokenizer surgery gives on real data: all-MiniLM-L6-v2 trimmed, with new tokenizers, and cut on both sides.
+
+    python -m benchmarks.surgery trim --json results/surgery.json                     trimmed to English, untrained, by size
+    python -m benchmarks.surgery turkish --json results/surgery.json                  tokenizers of Turkish text: fertility before and after
+    python -m benchmarks.surgery students RUN [RUN ...] --json results/surgery.json   finished runs of recipes/small_english.yaml
+
+Each part is written into FILE beside the others. trim: the distance (mean L2) of held-out texts' vectors to the teacher's and STS-B's
+Spearman correlation, for tokens chosen on the training texts. turkish: vocabularies of 8,000 tokens made on Turkish sentences and
+questions, compared with the teacher's on paragraphs (a part of the sentences was split from them) and on STSb-TR's sentences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+
+from benchmarks.shootout import machine
+from distilvec import recipe as recipes
+from distilvec.builtin import recipe_folder
+from distilvec.evaluation.evaluate import Memo
+from distilvec.evaluation.study import make_columns, score_columns, write_json
+from distilvec.evaluation.suite import load_suite
+from distilvec.losses.distance import l2_distance
+from distilvec.mapping import load_tokenizer
+from distilvec.run import Run
+from distilvec.schema import TeacherSection, VocabularySection
+from distilvec.surgery.analysis import compare_tokenizers
+from distilvec.surgery.choose import choose
+from distilvec.surgery.job import read_texts
+from distilvec.surgery.surfaces import Pieces
+from distilvec.teachers.local import load_teacher, wrap_model
+
+TEACHER = "all-MiniLM-L6-v2"
+DATA = Path(__file__).parents[2] / "shared" / "data"
+SIZES = (None, 16_000, 8_000, 4_000, 2_300)  # None: everything that the texts use
+KINDS = ("bpe", "unigram", "wordpiece")
+TURKISH = 8_000
+HELD_OUT = 2048
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["trim", "turkish", "students"])
+    parser.add_argument("runs", nargs="*", type=Path)
+    parser.add_argument("--json", type=Path, required=True)
+    arguments = parser.parse_args()
+    report = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.exists() else {}
+    if arguments.part == "students":
+        report["students"] = students(arguments.runs)
+    else:
+        report[arguments.part] = trimmed() if arguments.part == "trim" else turkish()
+    write_json(arguments.json, report)
+    print(json.dumps(report[arguments.part], indent=1)[:4000])
+
+
+def trimmed() -> dict[str, Any]:
+    """Rows by size: tokens, parameters, distance, STS-B; the teacher's own figure first."""
+    rows: list[dict[str, Any]] = []
+    teacher = load_teacher(TeacherSection(model=TEACHER))
+    tasks = [task for task in load_suite(recipe_folder() / "suites" / "english.yaml") if task.name == "stsb"]
+    memo, texts, wanted = Memo(), list[str](), None
+    for size in SIZES:
+        keys = ["student.layers=null", f"student.vocabulary.size={size or 'null'}"]
+        run = Run(recipes.load(recipe_folder() / "small_english.yaml", "8m", keys), Path("runs/surgery"))
+        if wanted is None:
+            texts = [str(text) for text in run.corpus.prompted(run.corpus.holdout_rows[:HELD_OUT])]
+            wanted = vectors(teacher.model, texts)
+            rows.append({"tokens": len(teacher.model.tokenizer), **figures(teacher.model, texts, wanted, tasks, memo)})
+        student = run.student()
+        rows.append({"tokens": len(student.tokenizer), **figures(student, texts, wanted, tasks, memo)})
+        print(rows[-1], flush=True)
+    return {"machine": machine(), "held_out": len(texts), "rows": rows}
+
+
+def figures(model: SentenceTransformer, texts: list[str], wanted: torch.Tensor, tasks: list[Any], memo: Memo) -> dict[str, Any]:
+    """What a model comes to without training."""
+    scores = score_columns(tasks, make_columns(wrap_model(model, "trimmed")), memo, [])[0]["student"]
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "distance": round(float(l2_distance(vectors(model, texts), wanted).mean()), 4),
+        "stsb": round(100 * float(scores[0].value), 2),
+    }
+
+
+def vectors(model: SentenceTransformer, texts: list[str]) -> torch.Tensor:
+    """[texts, width]"""
+    return torch.from_numpy(np.asarray(model.encode(texts, batch_size=64)))
+
+
+def turkish() -> dict[str, Any]:
+    """Each new tokenizer beside the teacher's on Turkish text."""
+    folder = DATA / "turkish_text"
+    texts = read_texts([f"tr={folder / name}.jsonl.gz" for name in ("sentences", "questions")])
+    tests = {
+        "paragraphs": list(read_texts([str(folder / "paragraphs.jsonl.gz")])["paragraphs"]()),
+        "stsb_tr": list(read_texts([str(DATA / "stsb_tr" / "stsb_tr.jsonl.gz")])["stsb_tr"]()),
+    }
+    old = load_tokenizer(TEACHER, "teacher")
+    found = {}
+    for kind in KINDS:
+        made = choose(VocabularySection(kind=kind, size=TURKISH), Pieces(old), texts).tokenizer
+        found[kind] = compare_tokenizers(old, made, tests)
+    return {"size": TURKISH, "kinds": found}
+
+
+def students(runs: list[Path]) -> dict[str, Any]:
+    """The record of each finished run, by its name."""
+    records = [json.loads((run / "distillation.json").read_text(encoding="utf-8")) for run in runs]
+    return {record["name"]: record for record in records}
+
+
+if __name__ == "__main__":
+    main()

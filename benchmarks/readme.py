@@ -8,7 +8,7 @@ results/shootout_sentence_level.json, step_cost.json, triplet.json, sharpness.js
 results/alignment.json, token_cache.json, step_cost_tokens.json, sinkhorn.json, attention_rows.json,
 results/shootout_cross_tokenizer.json   the same, for docs/token_level.md
 results/surgery.json, surgery_speed.json        the same, for docs/surgery.md
-results/step_cost_distillmoe.json, aggregation.json, experts_speed.json, causal_local.json   the same, for docs/distillmoe.md
+results/step_cost_distillmoe.json, routing.json, aggregation.json, experts_speed.json, causal_local.json   the same, for docs/distillmoe.md
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cross_tokenizer import distillmoe_tables, emo_tables
-from benchmarks.distillmoe_tables import aggregation_line, causal_table, experts_speed_table, moe_step_table
+from benchmarks.distillmoe_tables import aggregation_line, causal_table, experts_speed_table, moe_step_table, routing_table
 from benchmarks.sentence_level import cost_table, sharpness_table, shootout_tables
 from benchmarks.surgery_tables import speed_line, surgery_tables
 from benchmarks.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
@@ -56,6 +56,7 @@ def pages() -> dict[str, dict[str, str]]:
                 "Cost",
                 [("step_cost_distillmoe", moe_step_table), ("aggregation", aggregation_line), ("experts_speed", experts_speed_table)],
             ),
+            "gates": titled("Where the gate goes", [("routing", routing_table)]),
             "moe": titled("Side by side", [("shootout_cross_tokenizer", distillmoe_tables)]),
             "causal": causal_part(),
         },

@@ -84,7 +84,7 @@ def figures(model: SentenceTransformer, texts: list[str], wanted: torch.Tensor, 
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "distance": round(float(l2_distance(vectors(model, texts), wanted).mean()), 4),
-        "stsb": round(100 * float(scores[0].value), 2),
+        "stsb": round(float(scores[0].value), 2),
     }
 
 

@@ -7,6 +7,7 @@ import json
 import architectures
 import numpy as np
 import pytest
+from interrupted import interrupt
 from labelled import write_task
 
 from distilvec.errors import DistilvecError
@@ -18,7 +19,6 @@ from distilvec.students.experts import Experts
 from distilvec.students.head import predict
 from distilvec.teachers.cache import TeacherCache
 from distilvec.train.data import CachedTeacher
-from distilvec.train.loop import Loop
 from distilvec.train.metrics import read_metrics
 
 KEPT = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
@@ -59,7 +59,7 @@ def weights(folder):
 
 def test_it_trains_from_the_cache_resumes_and_ships_its_experts(distillmoe, tmp_path, monkeypatch):
     recipe = labelled(distillmoe, tmp_path, train__checkpoint_steps=3, train__epochs=2)
-    run, step = Run(recipe, tmp_path / "run"), Loop._step
+    run = Run(recipe, tmp_path / "run")
     result = run.execute()
     names = ["loss", *(f"loss_{term}" for term in TERMS), *(f"facet_{facet}" for facet in FACETS), "kept_tokens"]
     found = {name.removeprefix("loss_"): np.array(series(tmp_path / "run", name)) for name in names}
@@ -71,16 +71,11 @@ def test_it_trains_from_the_cache_resumes_and_ships_its_experts(distillmoe, tmp_
     cache = TeacherCache.open(run.cache.folder)
     assert list(cache.signals) == ["embedding", "hidden", "hidden-2"] and cache.verify() == []
 
-    def killed(self, batches, index):
-        if self.state.step == 7:
-            raise KeyboardInterrupt
-        assert "teacher" not in second.sides[0].__dict__ and isinstance(self.data.teacher, CachedTeacher)
-        step(self, batches, index)
+    def look(loop):
+        assert "teacher" not in second.sides[0].__dict__ and isinstance(loop.data.teacher, CachedTeacher)
 
     second = Run(recipe, tmp_path / "again")
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Loop, "_step", killed)
-        second.execute()
+    interrupt(second, 7, monkeypatch, look)
     assert Run(recipe, tmp_path / "again").execute().state.finished
     assert weights(tmp_path / "again") == weights(tmp_path / "run")
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from interrupted import interrupt
 from labelled import write_task
 from safetensors.torch import load_file
 from samples import make_texts
@@ -28,7 +29,6 @@ from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.local import load_teacher
 from distilvec.train.data import CachedTeacher, SeveralTeachers
-from distilvec.train.loop import Loop
 from distilvec.train.metrics import read_metrics
 
 
@@ -79,7 +79,7 @@ def batch_of(rows):
 
 def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch):
     recipe = two({"weight": 3.0}, cache__path=str(tmp_path / "caches"), train__checkpoint_steps=3)
-    run, step = Run(recipe, tmp_path / "run"), Loop._step
+    run = Run(recipe, tmp_path / "run")
     result = run.execute()
     folders = sorted(path.name for path in (tmp_path / "caches").iterdir())
     assert len(folders) == 2 and folders[0].startswith("model-") and folders[1].startswith("second-")
@@ -91,17 +91,12 @@ def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch):
         assert line["train/loss"] == pytest.approx(0.25 * line["train/loss_l2"] + 0.75 * line["train/loss_l2_2"], rel=1e-4)
     assert lines[-1]["train/loss_l2_2"] < lines[0]["train/loss_l2_2"] and 0 < result.distance["distance"] < 2
 
-    def killed(self, batches, index):
-        if index == 7:
-            raise KeyboardInterrupt
+    def look(loop):
         assert not any("teacher" in side.__dict__ for side in again.sides), "no teacher is in memory while the student trains"
-        assert all(isinstance(teacher, CachedTeacher) for teacher in (self.data.teacher.first, *self.data.teacher.others))
-        step(self, batches, index)
+        assert all(isinstance(teacher, CachedTeacher) for teacher in (loop.data.teacher.first, *loop.data.teacher.others))
 
     again = Run(recipe, tmp_path / "again")
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Loop, "_step", killed)
-        again.execute()
+    interrupt(again, 7, monkeypatch, look)
     assert Run(recipe, tmp_path / "again").execute().state.finished
     whole, resumed = last(tmp_path / "run"), last(tmp_path / "again")
     assert whole["projections.0.weight"].shape == (48, 32) and not any(name.startswith("encoder.projections") for name in whole)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from interrupted import interrupt
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
@@ -23,7 +24,6 @@ from distilvec.teacher_side import NoTeacher
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.live import LiveTeacher
 from distilvec.train.data import CachedTeacher
-from distilvec.train.loop import Loop
 from distilvec.train.metrics import read_metrics
 
 KEPT = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
@@ -52,7 +52,7 @@ def weights(folder):
 
 def test_it_trains_from_the_cache_resumes_and_leaves_a_plain_student(emo, tmp_path, monkeypatch):
     recipe = emo(train__checkpoint_steps=3)
-    run, step = Run(recipe, tmp_path / "run"), Loop._step
+    run = Run(recipe, tmp_path / "run")
     result = run.execute()
     assert result.state.finished and np.isfinite(losses(tmp_path / "run")).all()
     cache = TeacherCache.open(run.cache.folder)
@@ -61,16 +61,11 @@ def test_it_trains_from_the_cache_resumes_and_leaves_a_plain_student(emo, tmp_pa
     assert [type(module).__name__ for module in student] == ["Transformer", "Pooling", "Normalize"][: len(student)]
     assert student.encode(["a text"]).shape == (1, 32)
 
-    def killed(self, batches, index):
-        if index == 7:
-            raise KeyboardInterrupt
-        assert "teacher" not in second.sides[0].__dict__ and isinstance(self.data.teacher, CachedTeacher)
-        step(self, batches, index)
+    def look(loop):
+        assert "teacher" not in second.sides[0].__dict__ and isinstance(loop.data.teacher, CachedTeacher)
 
     second = Run(recipe, tmp_path / "again")
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Loop, "_step", killed)
-        second.execute()
+    interrupt(second, 7, monkeypatch, look)
     assert Run(recipe, tmp_path / "again").execute().state.finished
     assert weights(tmp_path / "again") == weights(tmp_path / "run")
 

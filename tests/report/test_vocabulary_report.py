@@ -94,9 +94,7 @@ def test_what_is_not_known_is_left_out(content):
     assert found["vocabulary"].header == ["Measure", "before", "after"]
     empty = {**content, "languages": {}}
     assert list(tables(empty)) == ["vocabulary"] and not vocabulary_report.drawable(empty) and not vocabulary_report.drawable({})
-    assert note(empty) == "" and note(content).startswith(
-        "With the new one sequences are 6.2 % shorter than with the old tokenizer on"
-    )
+    assert note(empty) == "" and note(content).startswith("With the new one sequences are 6.2 % shorter than with the old tokenizer on")
 
 
 def test_markdown_and_terminal(content, capsys, monkeypatch):

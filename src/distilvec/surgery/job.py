@@ -70,6 +70,7 @@ def transplant_folder(
         "without_pieces": _without(made, chosen.tokenizer),
         "compared": _compare(model, changed, {language: list(islice(read(), COMPARED)) for language, read in texts.items()}),
     }
+    del model, pieces  # writing needs memory for another table
     save_student(changed, out, record, _card(name, record), beside=lambda folder: _write(folder / FIGURES, record))
     return record
 

@@ -1,11 +1,7 @@
 """Routing collapse: the gate of a student's experts sends all texts to one expert, leaves experts out, or weighs all alike.
 
-The thresholds lie between what was seen on banking77 (three layers of all-MiniLM-L6-v2, three experts, batches of 32, 100 steps).
-Uniform: gates as they are drawn at random have entropy 0.995 and differ by 0.03 between texts, those of a student trained by
-redact stay at 0.98 to 0.996 and 0.02 to 0.06, and with distillmoe's beta of 5 at 0.984 to 0.997 and 0.016 to 0.036; with beta
-20 and 100, where the pull towards equal gates rules, they go to 0.999 and above and to 0.006 to 0.012. One expert: distillmoe
-without beta gives 0.99 to the pairwise expert within 20 steps, with a beta of 0.3 about 0.9; with a beta of 1 the greatest
-mean gate is 0.6, the least 0.07.
+The thresholds lie between what `python -m benchmarks.routing` finds (docs/distillmoe.md, "Where the gate goes"): gates of students that
+use their experts, those that a strong pull towards equal gates makes alike for every text, and those that go to one expert.
 """
 
 from __future__ import annotations

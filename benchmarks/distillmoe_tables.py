@@ -57,14 +57,13 @@ def experts_speed_table(found: Mapping[str, Any]) -> str:
 def routing_table(found: Mapping[str, Any]) -> str:
     """Where the gate goes, by beta."""
     lines = [
-        "| method | beta | mean gates at the end | entropy | deviation over texts | first step above 0.9 |",
-        "|---|---:|---|---:|---:|---:|",
+        "| beta | mean gates at the end | entropy | deviation over texts | first step above 0.9 |",
+        "|---:|---|---:|---:|---:|",
     ]
     for row in found["rows"]:
-        beta = "" if row["beta"] is None else f"{row['beta']:g}"
         entropy, spread = (" to ".join(f"{value:.3f}" for value in row[key]) for key in ("entropy", "spread"))
         at = "never" if row["one_expert_at"] is None else row["one_expert_at"]
-        lines.append(f"| {row['method']} | {beta} | {', '.join(f'{mean:.2f}' for mean in row['means'])} | {entropy} | {spread} | {at} |")
+        lines.append(f"| {row['beta']:g} | {', '.join(f'{mean:.2f}' for mean in row['means'])} | {entropy} | {spread} | {at} |")
     return (
         "\n".join(lines)
         + f"\n\n{found['steps']} steps of 32 texts of banking77, one run each; entropy 1 is equal gates; figures of the second half, "

@@ -2,17 +2,21 @@
 
     python -m benchmarks.surgery trim --json results/surgery.json                     trimmed to English, untrained, by size
     python -m benchmarks.surgery turkish --json results/surgery.json                  tokenizers of Turkish text: fertility before and after
+    python -m benchmarks.surgery inference --json results/surgery.json                Turkish text before and after: texts, tokens a second
     python -m benchmarks.surgery students RUN [RUN ...] --json results/surgery.json   finished runs of recipes/small_english.yaml
 
 Each part is written into FILE beside the others. trim: the distance (mean L2) of held-out texts' vectors to the teacher's and STS-B's
 Spearman correlation, for tokens chosen on the training texts. turkish: vocabularies of 8,000 tokens made on Turkish sentences and
 questions, compared with the teacher's on paragraphs (a part of the sentences was split from them) and on STSb-TR's sentences.
+inference: the teacher, and it with the Unigram vocabulary, encode the same texts of up to 256 tokens in turn; medians of the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,7 @@ from distilvec.surgery.analysis import compare_tokenizers
 from distilvec.surgery.choose import choose
 from distilvec.surgery.job import read_texts
 from distilvec.surgery.surfaces import Pieces
+from distilvec.surgery.transplant import transplant
 from distilvec.teachers.local import load_teacher, wrap_model
 
 TEACHER = "all-MiniLM-L6-v2"
@@ -42,11 +47,12 @@ SIZES = (None, 16_000, 8_000, 4_000, 2_300)  # None: everything that the texts u
 KINDS = ("bpe", "unigram", "wordpiece")
 TURKISH = 8_000
 HELD_OUT = 2048
+ROUNDS = 6  # of each side
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["trim", "turkish", "students"])
+    parser.add_argument("part", choices=["trim", "turkish", "inference", "students"])
     parser.add_argument("runs", nargs="*", type=Path)
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
@@ -54,7 +60,7 @@ def main() -> None:
     if arguments.part == "students":
         report["students"] = students(arguments.runs)
     else:
-        report[arguments.part] = trimmed() if arguments.part == "trim" else turkish()
+        report[arguments.part] = {"trim": trimmed, "turkish": turkish, "inference": inference}[arguments.part]()
     write_json(arguments.json, report)
     print(json.dumps(report[arguments.part], indent=1)[:4000])
 
@@ -107,6 +113,33 @@ def turkish() -> dict[str, Any]:
         made = choose(VocabularySection(kind=kind, size=TURKISH), Pieces(old), texts).tokenizer
         found[kind] = compare_tokenizers(old, made, tests)
     return {"size": TURKISH, "kinds": found}
+
+
+def inference() -> dict[str, Any]:
+    """Texts and tokens a second, before and after, on Turkish sentences and paragraphs."""
+    sentences, paragraphs = (str(DATA / "turkish_text" / f"{name}.jsonl.gz") for name in ("sentences", "paragraphs"))
+    before = load_teacher(TeacherSection(model=TEACHER)).model
+    asked = VocabularySection(kind="unigram", size=TURKISH)
+    made = choose(asked, Pieces(before.tokenizer), read_texts([f"tr={sentences}"])).tokenizer
+    models, found = {"before": before, "after": transplant(before, made)[0]}, dict[str, Any]()
+    for name, path, count in (("sentences", sentences, 1024), ("paragraphs", paragraphs, 256)):
+        texts = list(read_texts([f"tr={path}"], limit=count)["tr"]())
+        seconds: dict[str, list[float]] = {side: [] for side in models}
+        for turn in range(2 * ROUNDS):
+            side = ("before", "after", "after", "before")[turn % 4]
+            began = time.perf_counter()
+            vectors(models[side], texts)
+            seconds[side].append(time.perf_counter() - began)
+        tokens = {side: sum(map(len, model.tokenizer(texts, truncation=True)["input_ids"])) for side, model in models.items()}
+        medians = {side: statistics.median(values) for side, values in seconds.items()}
+        found[name] = {
+            "texts": len(texts),
+            **{
+                side: {"texts_per_second": len(texts) / medians[side], "tokens_per_second": tokens[side] / medians[side]} for side in models
+            },
+            "times_faster": medians["before"] / medians["after"],
+        }
+    return {"machine": machine(), "size": TURKISH, "on": found}
 
 
 def students(runs: list[Path]) -> dict[str, Any]:

@@ -15,7 +15,23 @@ def surgery_tables(found: Mapping[str, Any]) -> str:
         parts.append(f"### Trimmed, not trained\n\n{trim_table(found['trim'])}")
     if "turkish" in found:
         parts.append(f"### A Turkish tokenizer\n\n{turkish_table(found['turkish'])}")
+    if "inference" in found:
+        parts.append(inference_table(found["inference"]))
     return "\n\n".join(parts)
+
+
+def inference_table(found: Mapping[str, Any]) -> str:
+    """Turkish text through the same layers behind either tokenizer."""
+    lines = ["| Turkish | texts/s, before | after | tokens/s, before | after | times faster |", "|---|---:|---:|---:|---:|---:|"]
+    for name, part in found["on"].items():
+        texts, tokens = ([part[side][f"{unit}_per_second"] for side in ("before", "after")] for unit in ("texts", "tokens"))
+        cells = [f"{value:,.0f}" for value in (*texts, *tokens)]
+        lines.append(f"| {name} | {' | '.join(cells)} | {part['times_faster']:.2f} |")
+    return (
+        "\n".join(lines)
+        + f"\n\nall-MiniLM-L6-v2 before, with a Unigram vocabulary of {found['size']:,} after; texts of up to 256 tokens, the two in turn, "
+        f"medians ({found['machine']}; `python -m benchmarks.surgery inference --json FILE`)."
+    )
 
 
 def trim_table(found: Mapping[str, Any]) -> str:

@@ -9,13 +9,13 @@ vectors by far more than rounding does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast, T5EncoderModel
 
 TEXTS = [
     "A student learns to place a text where its teacher places it.",
@@ -102,6 +102,15 @@ def llama(folder: Path, seed: int = 0, **changes: Any) -> Path:
     return save(folder, metaspace("<s> $A </s>", ["<unk>", "<s>", "</s>", "<pad>"]), {**config, **changes}, seed)
 
 
+def t5(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """The encoder of a T5: Unigram with metaspace, cut at white space first, `</s>` appended; relative positions, a table used twice."""
+    sizes = {"d_model": WIDTH, "d_kv": 8, "d_ff": 64, "num_heads": 4, "num_layers": 4, "initializer_factor": 1.0}
+    tokenizer = unigram(["<pad>", "</s>", "<unk>", "<extra_id_1>", "<extra_id_0>"], "$A </s>", eos="</s>", unk="<unk>", pad="<pad>")
+    tokenizer.model_max_length = 512  # which its positions do not need
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    return save(folder, tokenizer, {"model_type": "t5", **sizes, **changes}, seed, T5EncoderModel._from_config)
+
+
 ARCHITECTURES: dict[str, Callable[..., Path]] = {
     "bert": bert,
     "xlm_roberta": xlm_roberta,
@@ -135,13 +144,15 @@ def sentence_transformer(folder: Path, backbone: Path, modules: str = "mean norm
     return folder
 
 
-def save(folder: Path, tokenizer: PreTrainedTokenizerFast, config: dict[str, Any], seed: int) -> Path:
+def save(
+    folder: Path, tokenizer: PreTrainedTokenizerFast, config: dict[str, Any], seed: int, make: Callable[[Any], Any] = AutoModel.from_config
+) -> Path:
     """Initialise a model for this tokenizer and save both as a plain Hugging Face folder."""
     special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
     settings = AutoConfig.for_model(**{"vocab_size": len(tokenizer), **special, **config})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModel.from_config(settings)
+        model = make(settings)
     model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     AutoTokenizer.from_pretrained(folder)
@@ -178,26 +189,20 @@ def pieces(words: list[str], count: int) -> list[str]:
     return [*letters, *sorted(found, key=lambda piece: (-found[piece], -len(piece), piece))][:count]
 
 
-def unigram() -> PreTrainedTokenizerFast:
-    """A Unigram tokenizer with metaspace as XLM-R's: <s>, <pad>, </s>, <unk> come first."""
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+def unigram(
+    special: Sequence[str] = ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), single: str = "<s> $A </s>", **roles: str
+) -> PreTrainedTokenizerFast:
+    """A Unigram tokenizer with metaspace, by default as XLM-R's; `roles` name the special tokens, <unk> among them: bos, eos, unk, ..."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=150, special_tokens=special, unk_token="<unk>", show_progress=False)
+    trainer = trainers.UnigramTrainer(vocab_size=150, special_tokens=list(special), unk_token="<unk>", show_progress=False)
     tokenizer.train_from_iterator(TEXTS * 20, trainer)
-    tokenizer.post_processor = template(tokenizer, "<s> $A </s>", "<s> $A </s> </s> $B </s>")
-    return wrap(
-        tokenizer,
-        bos_token="<s>",
-        eos_token="</s>",
-        cls_token="<s>",
-        sep_token="</s>",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        mask_token="<mask>",
-    )
+    pair = None if roles else "<s> $A </s> </s> $B </s>"
+    tokenizer.post_processor = template(tokenizer, single, pair)
+    xlm_roberta = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
+    return wrap(tokenizer, **{f"{role}_token": token for role, token in (roles or xlm_roberta).items()})
 
 
 def byte_level(special: list[str], single: str, **roles: str) -> PreTrainedTokenizerFast:

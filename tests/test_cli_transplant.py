@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
+import architectures
 import numpy as np
 import pytest
 from architectures import ARCHITECTURES, sentence_transformer
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, ByT5Tokenizer
 
 from distilvec.cli import app
 from distilvec.errors import DistilvecError
@@ -89,6 +90,37 @@ def test_bad_input_is_named_and_leaves_nothing(teachers, texts, tmp_path, argume
     with pytest.raises(DistilvecError, match=message):
         transplant(teachers["bert"], "--texts", texts, "--out", tmp_path / "out", *arguments)
     assert not (tmp_path / "out").exists()
+
+
+def test_bad_tokenizers_are_named_and_leave_nothing(teachers, tmp_path):
+    """A slow one, ids with holes, none for the tokens around a text; and texts that the model's own cannot read."""
+    ByT5Tokenizer().save_pretrained(tmp_path / "slow")
+    state = json.loads(architectures.wordpiece().backend_tokenizer.to_str())
+    state["model"]["vocab"] = {token: number + (number > 50) for token, number in state["model"]["vocab"].items()}
+    architectures.wrap(architectures.Tokenizer.from_str(json.dumps(state)), pad_token="[PAD]").save_pretrained(tmp_path / "holes")
+    byte_level = architectures.byte_level(["<|endoftext|>"], "$A <|endoftext|>", eos="<|endoftext|>", pad="<|endoftext|>")
+    byte_level.save_pretrained(tmp_path / "headless")
+    for name, message in {
+        "slow": "is a ByT5Tokenizer without a fast form",
+        "holes": "its ids have holes, 51 has no token",
+        "holes/tokenizer.json": "its ids have holes, 51 has no token",
+        "headless": r"the model reads texts with \[CLS\], which the new tokenizer has no token for",
+        "headless/tokenizer.json": r"the model reads texts with \[CLS\], and .* has no token for it. Expected one of \[CLS\], <cls>, <s>",
+    }.items():
+        with pytest.raises(DistilvecError, match=message):
+            transplant(teachers["bert"], "--tokenizer", tmp_path / name, "--out", tmp_path / "out")
+    (tmp_path / "amharic.txt").write_text("የአማርኛ ጽሑፍ\nሰላም ለዓለም\n", encoding="utf-8")
+    with pytest.raises(DistilvecError, match="100% of the texts' tokens are unknown to the tokenizer of .*: it does not know their script"):
+        transplant(teachers["bert"], "--texts", tmp_path / "amharic.txt", "--out", tmp_path / "out")
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_a_tokenizer_file_is_taken_with_the_old_roles(teachers, texts, tmp_path):
+    transplant(teachers["gemma3"], "--texts", texts, "--kind", "unigram", "--vocab-size", 380, "--out", tmp_path / "folder")
+    transplant(teachers["gemma3"], "--tokenizer", tmp_path / "folder" / "tokenizer.json", "--out", tmp_path / "file")
+    whole, bare = (SentenceTransformer(str(tmp_path / name), device="cpu") for name in ("folder", "file"))
+    assert bare.tokenizer.special_tokens_map == whole.tokenizer.special_tokens_map
+    np.testing.assert_array_equal(bare.encode(TEXTS[:9]), whole.encode(TEXTS[:9]))
 
 
 def test_texts_have_to_be_there(teachers, tmp_path):

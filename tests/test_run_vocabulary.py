@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import architectures
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
@@ -44,6 +45,23 @@ def test_another_vocabulary_is_another_training(recipe, tmp_path):
     Run(recipe(train__max_steps=1), tmp_path / "run").execute()
     with pytest.raises(DistilvecError, match=r"student\.vocabulary"):
         Run(recipe(student__vocabulary={"kind": "bpe", "size": 350}, train__max_steps=1), tmp_path / "run").execute()
+
+
+def test_a_tokenizer_counts_by_what_is_in_it(recipe, tmp_path):
+    """A file under the same name with other tokens is another vocabulary; without the student's roles it is refused."""
+    path = tmp_path / "tokenizer.json"
+    sizes = []
+    for special in (["<s>", "</s>", "<unk>"], ["<s>", "</s>", "<unk>", "<pad>", "<mask>"]):
+        tokenizer = architectures.metaspace("$A", special[:3])
+        tokenizer.add_special_tokens({"additional_special_tokens": special[3:]})
+        tokenizer.backend_tokenizer.save(str(path))
+        student = Run(recipe(student__vocabulary={"tokenizer": str(path)}), tmp_path / f"run{len(sizes)}").student()
+        assert (student.tokenizer.cls_token, student.tokenizer.sep_token, student.tokenizer.pad_token) == ("<s>", "</s>", "<pad>")
+        sizes.append(student[0].auto_model.get_input_embeddings().num_embeddings)
+    assert sizes[1] == sizes[0] + 1, "<pad> is there, and <mask> new"
+    architectures.metaspace("$A", ["</s>", "<unk>"]).backend_tokenizer.save(str(path))
+    with pytest.raises(DistilvecError, match=r"\[student.vocabulary.tokenizer\] the model reads texts with \[CLS\], and .* has no token"):
+        Run(recipe(student__vocabulary={"tokenizer": str(path)}), tmp_path / "none").student()
 
 
 def test_a_fresh_backbone_has_no_vocabulary_to_change(recipe, tiny_model, tmp_path):

@@ -23,6 +23,7 @@ from distilvec.evaluation.tasks import Task
 from distilvec.mapping import load_tokenizer
 from distilvec.progress import say
 from distilvec.surgery.choose import Texts, choose, kept_vocabulary
+from distilvec.surgery.reading import read_tokenizer
 from distilvec.surgery.surfaces import Pieces
 
 _ROWS = 4096  # of a corpus read at once
@@ -82,11 +83,10 @@ def vocabulary(run: Run) -> PreTrainedTokenizerFast | None:
         raise DistilvecError("[student.vocabulary] needs student.model: a fresh backbone has the tokenizer of student.tokenizer, or none.")
     pieces = Pieces(load_tokenizer(model, "student.model"), "the backbone's tokenizer")
     corpus = run.corpus
-    place = (
-        run.root
-        / "vocabularies"
-        / recipes.fingerprint(section.model_dump(exclude={"compose", "keep_norm"}), corpus.fingerprint, tokenizer_hash(pieces.tokenizer))
-    )
+    made_of = [section.model_dump(exclude={"compose", "keep_norm"}), corpus.fingerprint, tokenizer_hash(pieces.tokenizer)]
+    if section.tokenizer is not None:
+        made_of.append(tokenizer_hash(read_tokenizer(section.tokenizer, pieces)))  # what is in it counts, not its name alone
+    place = run.root / "vocabularies" / recipes.fingerprint(*made_of)
     with run.processes.main_process_first():
         made, figures = kept_vocabulary(place, lambda: choose(section, pieces, texts_by_language(corpus)))
     say(f"vocabulary: {figures['before']:,} -> {figures['tokens']:,} tokens")

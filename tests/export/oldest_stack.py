@@ -1,7 +1,7 @@
 """Run by test_portable_compat.py under PYTHONPATH=.compat: encodes texts with the oldest supported stack.
 
 Usage: python oldest_stack.py JOB.json ANSWER.json; the job has `texts`, `folders` and of these the `trusted`, whose code may run; the
-answer versions and vectors.
+answer versions, vectors and token ids.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def main(job_file: str, answer_file: str) -> None:
         models[folder] = {
             "document": model.encode(job["texts"]).tolist(),
             "query": model.encode_query(job["texts"]).tolist(),
+            "ids": [model.tokenizer(text)["input_ids"] for text in job["texts"]],
             "modules": [type(module).__name__ for module in model],
             "max_length": model.max_seq_length,
             "prompts": model.prompts,

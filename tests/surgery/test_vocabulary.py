@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import unicodedata
+
+import architectures
 import numpy as np
 import pytest
-from architectures import ARCHITECTURES
 from samples import make_texts
 from transformers import AutoTokenizer
 
@@ -12,11 +15,11 @@ from distilvec.errors import DistilvecError
 from distilvec.mapping import load_tokenizer
 from distilvec.surgery.counting import Words
 from distilvec.surgery.surfaces import Pieces
-from distilvec.surgery.tokenizer import alphabet
+from distilvec.surgery.tokenizer import alphabet, fast_tokenizer, swap_ids
 from distilvec.surgery.training import train_tokenizer
 from distilvec.surgery.vocabulary import hybrid, trim, unreachable
 
-KINDS = ["bert", "xlm_roberta", "roberta", "modernbert", "gemma3", "qwen3", "mistral"]
+KINDS = ["bert", "xlm_roberta", "roberta", "modernbert", "gemma3", "qwen3", "mistral", "t5"]
 ENGLISH = [
     *make_texts(200),
     *("A student learns to place a text.", "raise ValueError, or don't  raise", "the students learn, the teachers teach", "\ta\nb"),
@@ -24,6 +27,16 @@ ENGLISH = [
 STEMS, ENDINGS = "ev göz kitap çocuk gün su ağaç yol kuş".split(), "ler lerimiz lerimizden de den in imiz iniz leri".split()
 TURKISH = [*(f"{stem}{ending} {other}" for stem in STEMS for ending in ENDINGS for other in STEMS), "çok güzel bir gün, evlerimizden"]
 HARD = ["naïve 中文 \u0131ğ 😀", "e\u0301 combining", "مرحبا بالعالم", "ภาษาไทย", "አማርኛ ጽሑፍ", "I\u0307stanbul \u0131", "a\u200bb"]
+SCRIPTS = [
+    "👩‍👩‍👧‍👦, 👨🏽‍🚀 and 🏳️‍🌈 🇹🇷 1️⃣",
+    unicodedata.normalize("NFD", "crème brûlée, Ấn Độ, İzmir"),
+    "I\u0130\u0131i \u0130stanbul'da \u0131l\u0131k IŞIK",
+    "مَرْحَبًا بِالعَالَم ٣",
+    "他们在河边散步。",
+    "ภาษาไทยที่นี่ น้ำ",
+    "የአማርኛ ጽሑፍ፡ ሰላም።",
+    "x\ty\nz  two \u200b zero\u00a0width",
+]
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +44,107 @@ def pieces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizers")
     made = {}
     for name in KINDS:
-        path = ARCHITECTURES[name](folder / name)
+        path = getattr(architectures, name)(folder / name)
         made[name] = Pieces(load_tokenizer(str(path), "model"), name)
+    made["bpe with bytes"] = with_bytes(made["gemma3"])
+    made["unigram with bytes"] = Pieces(train_tokenizer([*ENGLISH, *TURKISH] * 5, "unigram", 420, made["gemma3"]), "unigram")
     return made
+
+
+def with_bytes(pieces):
+    """A metaspace BPE tokenizer with byte tokens behind its own, as Gemma's and Mistral's."""
+    state = json.loads(json.dumps(pieces.state))
+    state["model"]["vocab"] |= {f"<0x{value:02X}>": len(pieces.tokens) + value for value in range(256)}
+    state["model"]["byte_fallback"] = True
+    state["decoder"]["decoders"].insert(1, {"type": "ByteFallback"})
+    return Pieces(fast_tokenizer(state, pieces.tokenizer), "bpe with bytes")
+
+
+def back(tokenizer, text):
+    return tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def smaller_and_mixed(old):
+    """A vocabulary cut to texts in English, and one with 25 tokens of Turkish."""
+    english, turkish = {"en": Words(ENGLISH, old)}, Words(TURKISH * 3, old)
+    cut = trim(old, english, letters="seen").tokenizer
+    return cut, hybrid(old, turkish, TURKISH * 3, english, 25, trim(old, english).figures["always"] + 35).tokenizer
+
+
+@pytest.mark.parametrize("name", ["roberta", "modernbert", "qwen3", "bpe with bytes", "unigram with bytes"])
+def test_tokenizers_of_bytes_give_every_script_back(pieces, name):
+    """Byte for byte, whatever texts the vocabulary was chosen on."""
+    for tokenizer in (pieces[name].tokenizer, *smaller_and_mixed(pieces[name])):
+        for text in [*SCRIPTS, *HARD, *ENGLISH, *TURKISH]:
+            assert back(tokenizer, text) == text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "gemma3", "xlm_roberta", "t5"])
+def test_trained_tokenizers_give_back_scripts_that_they_never_saw(pieces, name, kind):
+    """What the old tokenizer does to letters is done to them, and that alone; only a space at the beginning is lost."""
+    old = pieces[name]
+    made = train_tokenizer([*ENGLISH, *TURKISH] * 5, kind, 400, old)
+    normalizer = None if old.kind == "metaspace" and name == "gemma3" else old.plain.normalizer
+    for text in [*SCRIPTS, *HARD, *ENGLISH, *TURKISH]:
+        normal = normalizer.normalize_str(text) if normalizer else text
+        assert back(made, text) == normal.removeprefix(" ")
+    assert back(made, " a text") == "a text"
+
+
+def test_wordpiece_gives_words_back_as_far_as_its_alphabet_goes(pieces):
+    old = pieces["bert"]
+    trained = train_tokenizer([*ENGLISH, *TURKISH, *SCRIPTS] * 5, "wordpiece", 480, old)
+    for tokenizer in (old.tokenizer, *smaller_and_mixed(old), trained):
+        known, found = set(tokenizer.get_vocab()), 0
+        for text in [*SCRIPTS, *HARD, *ENGLISH, *TURKISH]:
+            normal = old.plain.normalizer.normalize_str(text)
+            for word, _ in old.plain.pre_tokenizer.pre_tokenize_str(normal):
+                tokens = tokenizer.tokenize(word)
+                if {word[0], *("##" + letter for letter in word[1:])} <= known:
+                    assert "".join(token.removeprefix("##") for token in tokens) == word
+                    found += not word.isascii()
+                else:
+                    assert tokenizer.unk_token in tokens
+    assert found > 30, "of the last one"
+
+
+@pytest.mark.parametrize("name", ["xlm_roberta", "gemma3", "mistral", "t5"])
+def test_tokenizers_of_letters_give_back_what_they_gave_before(pieces, name):
+    old = pieces[name]
+    cut, mixed = smaller_and_mixed(old)
+    everything = trim(old, {"en": Words(ENGLISH, old)}).tokenizer
+    for text in [*SCRIPTS, *HARD, *ENGLISH, *TURKISH]:
+        before = back(old.tokenizer, text)
+        assert back(everything, text) == before
+        if old.unknown not in old.tokenizer(text)["input_ids"]:
+            assert back(mixed, text) == before
+            assert cut.unk_token_id in cut(text)["input_ids"] or back(cut, text) == before
+
+
+@pytest.mark.parametrize("name", ["bert", "xlm_roberta", "gemma3"])
+def test_texts_in_a_script_that_the_tokenizer_does_not_know_are_refused(pieces, name):
+    old, amharic = pieces[name], ["የአማርኛ ጽሑፍ", "ሰላም ለዓለም እንዴት ነህ"]
+    with pytest.raises(DistilvecError, match=rf"100% of the texts' tokens are unknown to {name}: it does not know their script"):
+        trim(old, {"am": Words(amharic, old)})
+    trim(old, {"en": Words([*ENGLISH, *amharic], old)})
+    trim(pieces["roberta"], {"am": Words(amharic, pieces["roberta"])})
+
+
+def test_added_tokens_that_the_model_does_not_hold(pieces):
+    """Behind a Unigram model's own pieces come tokens that were added later; new ones do not take their ids."""
+    added = load_tokenizer(pieces["xlm_roberta"].tokenizer.name_or_path, "model")
+    added.add_tokens(["<new>"])
+    added.add_special_tokens({"cls_token": "<cls>"})
+    added.backend_tokenizer.post_processor = architectures.template(added.backend_tokenizer, "<cls> $A </s>")
+    old = Pieces(added)
+    assert len(old.state["model"]["vocab"]) < len(old.tokens)
+    for tokenizer in (*smaller_and_mixed(old), swap_ids(added, added.cls_token_id, 1)):
+        assert None not in Pieces(tokenizer).tokens
+        tokens = tokenizer.convert_ids_to_tokens(tokenizer("a <new> text")["input_ids"])
+        assert (tokens[0], tokens[-1]) == ("<cls>", "</s>") and "<new>" in tokens
+        assert back(tokenizer, "a student learns") == "a student learns"
+    assert tokenizer.cls_token_id == 1
 
 
 def ids(tokenizer, texts):
@@ -46,7 +157,9 @@ def test_words_count_what_whole_texts_hold(pieces, name):
     expected = np.zeros(len(pieces[name].tokens), dtype=np.int64)
     for row in ids(pieces[name].tokenizer, texts):
         np.add.at(expected, row, 1)
-    np.testing.assert_array_equal(Words(texts, pieces[name]).tokens(pieces[name]), expected)
+    words = Words(texts, pieces[name])
+    np.testing.assert_array_equal(words.tokens(pieces[name]), expected)
+    assert words.inner or name in ("gemma3", "mistral"), "only their tokens reach across spaces"
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -200,6 +200,9 @@ def tokenizer_config(tokenizer: PreTrainedTokenizerBase, max_length: int, token_
         "model_input_names": inputs,
         "clean_up_tokenization_spaces": bool(getattr(tokenizer, "clean_up_tokenization_spaces", False)),
     }
+    before = tokenizer.backend_tokenizer.pre_tokenizer
+    if before is not None and (space := json.loads(before.__getstate__()).get("add_prefix_space")) is not None:
+        config["add_prefix_space"] = space  # which transformers 4 otherwise takes from byte-level tokenizers
     for role in SPECIAL_TOKENS:
         token = getattr(tokenizer, f"{role}_token", None)
         if token is not None:

@@ -11,9 +11,9 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from distilvec.errors import DistilvecError, nearest
-from distilvec.mapping import load_tokenizer
 from distilvec.schema import VocabularySection
 from distilvec.surgery.counting import Words
+from distilvec.surgery.reading import read_tokenizer
 from distilvec.surgery.surfaces import Pieces
 from distilvec.surgery.training import train_tokenizer
 from distilvec.surgery.vocabulary import Vocabulary, hybrid, trim
@@ -25,11 +25,13 @@ FIGURES = "vocabulary.json"
 def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts]) -> Vocabulary:
     """The tokenizer that `section` asks for, `texts` by language; `pieces` is the tokenizer of the model that it is for.
 
-    Errors: DistilvecError for sizes that cannot be had, a target language without texts, no texts at all.
+    Errors: DistilvecError for sizes that cannot be had, a target language without texts, no texts at all; for a tokenizer that
+    cannot be read, is a slow one, or whose ids have holes.
     """
     if section.tokenizer is not None:
-        given = load_tokenizer(section.tokenizer, "student.vocabulary.tokenizer")
-        return Vocabulary(given, {"before": len(pieces.vocabulary), "tokens": len(given)})
+        given = read_tokenizer(section.tokenizer, pieces)
+        tokens = Pieces(given, f"the tokenizer of {section.tokenizer}").dense().tokens
+        return Vocabulary(given, {"before": len(pieces.vocabulary), "tokens": len(tokens)})
     if not any(next(read(), None) is not None for read in texts.values()):
         raise DistilvecError("[student.vocabulary] there are no texts to choose a vocabulary from. Give some.")
     if section.kind in ("bpe", "unigram", "wordpiece"):

@@ -21,7 +21,7 @@ from distilvec.surgery.analysis import compare_tokenizers, parameter_figures
 from distilvec.surgery.choose import FIGURES, Texts, choose
 from distilvec.surgery.surfaces import Pieces
 from distilvec.surgery.transplant import Composition, transplant
-from distilvec.teachers.local import resolve_model
+from distilvec.teachers.local import UNLIMITED, resolve_model
 
 COMPARED = 2000  # texts of a language on which the tokenizers are compared
 
@@ -67,7 +67,7 @@ def transplant_folder(
         "vocabulary": section.model_dump(mode="json", exclude_none=True),
         "chosen": chosen.figures,
         "rows": made.counts,
-        "without_pieces": _without(made, chosen.tokenizer),
+        "without_pieces": _without(made, changed.tokenizer),
         "compared": _compare(model, changed, {language: list(islice(read(), COMPARED)) for language, read in texts.items()}),
     }
     del model, pieces  # writing needs memory for another table
@@ -93,7 +93,9 @@ def _without(made: Composition, tokenizer: Any) -> list[str]:
 
 def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dict[str, list[str]]) -> dict[str, Any]:
     """Both models' tokenizers on the same texts, and where their parameters are."""
-    found = compare_tokenizers(before.tokenizer, after.tokenizer, texts, before.max_seq_length)
+    length = before.max_seq_length
+    limit = length if length is not None and length < UNLIMITED else None  # relative positions: T5's tokenizers state no limit
+    found = compare_tokenizers(before.tokenizer, after.tokenizer, texts, limit)
     for side, model in (("before", before), ("after", after)):
         found[side]["parameters"] = asdict(parameter_figures(model))
     return found

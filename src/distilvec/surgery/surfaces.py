@@ -23,9 +23,15 @@ from distilvec.errors import DistilvecError
 
 Kind = Literal["wordpiece", "byte_level", "metaspace", "plain"]
 SPACE = "\u2581"
+EDGES = ("^ +", " +$")  # patterns that take the spaces around a text away
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _CARRIER = "a"  # stands before text that goes on a word
-ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
+ROLES = ("cls", "sep", "bos", "eos", "mask", "unk", "pad")  # padding last: a token of another role may be used for it
+_STANDS_FOR = {"cls": ("cls", "bos"), "bos": ("bos", "cls"), "sep": ("sep", "eos"), "eos": ("eos", "sep")}
+_ONE_SPACE = [  # white space between words as a single space, behind the last one as none
+    {"type": "Replace", "pattern": {"Regex": r"(?<=\S)\s+$"}, "content": ""},
+    {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+]
 
 
 @dataclass(frozen=True)
@@ -56,9 +62,17 @@ class Pieces:
         for token, number in self.vocabulary.items():
             self.tokens[number] = token
         self.kind: Kind = _kind(self.state)
+        model, role = self.state["model"], tokenizer.unk_token_id
+        self.unknown: int | None = model.get("unk_id", self.vocabulary.get(model.get("unk_token") or "")) if role is None else role
         self.special: set[int] = {entry["id"] for entry in self.state["added_tokens"] if entry["special"]} | set(tokenizer.all_special_ids)
+        self.special |= set() if self.unknown is None else {self.unknown}
         self.added: set[int] = {entry["id"] for entry in self.state["added_tokens"]} - self.special
-        self.unknown: int | None = tokenizer.unk_token_id
+
+    def dense(self) -> Pieces:
+        """This tokenizer, if every id up to the last has a token. Errors: DistilvecError, naming the first that has none."""
+        if None in self.tokens:
+            raise DistilvecError(f"{self.name}: its ids have holes, {self.tokens.index(None)} has no token. Save it with dense ids.")
+        return self
 
     @property
     def marks(self) -> tuple[Any, ...]:
@@ -71,6 +85,20 @@ class Pieces:
         """The special tokens' ids by role."""
         found = {role: getattr(self.tokenizer, f"{role}_token_id") for role in ROLES}
         return {role: number for role, number in found.items() if number is not None}
+
+    @cached_property
+    def frame(self) -> list[int]:
+        """The special tokens that are put around a text, in order."""
+        return list(self.plain.encode("", add_special_tokens=True).ids)
+
+    def counterpart(self, number: int, other: Pieces) -> int | None:
+        """The other tokenizer's token with the same role as this special one, or else with the same name."""
+        for role, own in self.roles.items():
+            if own == number:
+                for same in _STANDS_FOR.get(role, (role,)):
+                    if same in other.roles:
+                        return other.roles[same]
+        return other.vocabulary.get(str(self.tokens[number]))
 
     # -- tokens to surfaces ------------------------------------------------------------------------------------------
 
@@ -142,6 +170,11 @@ class Pieces:
         state["added_tokens"] = [entry for entry in state["added_tokens"] if not entry["special"]]
         state["normalizer"] = _without_prefix(state["normalizer"])
         state["pre_tokenizer"] = _without_prefix(state["pre_tokenizer"])
+        if self.kind == "metaspace" and any(part["type"] == "WhitespaceSplit" for part in _parts(state["pre_tokenizer"])):
+            # it takes the space away before it is marked (T5, XLM-R), and marks every word anew
+            kept = [part for part in _parts(state["pre_tokenizer"]) if part["type"] != "WhitespaceSplit"]
+            state["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": kept}
+            state["normalizer"] = {"type": "Sequence", "normalizers": [*_parts(state["normalizer"]), *_ONE_SPACE]}
         return _tokenizer(state)
 
     @cached_property
@@ -185,8 +218,10 @@ def _parts(component: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _without_prefix(component: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A normaliser or pre-tokenizer that neither adds a space before a text nor takes one away."""
+    """A normaliser or pre-tokenizer that neither adds a space before or behind a text nor takes one away."""
     if component is None or component["type"] in ("Prepend", "Strip"):
+        return None
+    if component["type"] == "Replace" and component["content"] == "" and component["pattern"].get("Regex") in EDGES:
         return None
     for name in ("normalizers", "pretokenizers"):
         if name in component:

@@ -36,7 +36,7 @@ def joined(pieces: Pieces, keep: Iterable[int], other: Pieces, more: Iterable[st
     BPE makes the other's tokens first. In a Unigram model a token of both has the mean of both probabilities, any other half its own.
     """
     order = sorted(keep)
-    state = _renumbered(pieces.state, {int(old): number for number, old in enumerate(order)})
+    state = _with_added(_renumbered(pieces.state, {int(old): number for number, old in enumerate(order)}))
     there = {pieces.tokens[number] for number in order}
     fresh = [token for token in more if token not in there]
     model, theirs = state["model"], other.state["model"]
@@ -127,14 +127,17 @@ def swap_ids(tokenizer: PreTrainedTokenizerBase, first: int, second: int) -> Pre
     pieces = Pieces(tokenizer)
     new = {number: number for number, token in enumerate(pieces.tokens) if token is not None}
     new[first], new[second] = second, first
-    return fast_tokenizer(_renumbered(pieces.state, new), tokenizer)
+    return fast_tokenizer(_renumbered(_with_added(pieces.state), new), tokenizer)
 
 
-def fast_tokenizer(state: Mapping[str, Any], like: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
-    """A tokenizer from tokenizer.json's content, with the special tokens' roles and the settings of another one."""
+def fast_tokenizer(
+    state: Mapping[str, Any], like: PreTrainedTokenizerBase, roles: Mapping[str, str] | None = None
+) -> PreTrainedTokenizerFast:
+    """A tokenizer from tokenizer.json's content, with the settings of another one and, if none are given, its special tokens' roles."""
     backend = Tokenizer.from_str(json.dumps(state))
     vocabulary = backend.get_vocab(with_added_tokens=True)
-    roles = {name: str(token) for name, token in like.special_tokens_map.items() if isinstance(token, str) and str(token) in vocabulary}
+    if roles is None:
+        roles = {name: str(token) for name, token in like.special_tokens_map.items() if isinstance(token, str) and str(token) in vocabulary}
     settings = {name: value for name in _KEPT if (value := getattr(like, name, None)) is not None}
     made = PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **settings)
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
@@ -161,6 +164,19 @@ def _renumbered(state: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, A
         there = model["vocab"]
         model["merges"] = [[a, b] for a, b in kept if a in there and b in there and a + b.removeprefix(prefix) in there]
     changed["post_processor"] = renumber_processor(changed["post_processor"], lambda number: new[number])
+    return changed
+
+
+def _with_added(state: Mapping[str, Any]) -> dict[str, Any]:
+    """tokenizer.json with dense ids whose model holds the added tokens too: others come behind all that it holds, whatever their ids."""
+    changed: dict[str, Any] = json.loads(json.dumps(state))
+    vocabulary = changed["model"]["vocab"]
+    if changed["model"]["type"] == "Unigram":
+        lowest = min(score for _, score in vocabulary)
+        added = sorted((entry["id"], entry["content"]) for entry in changed["added_tokens"])
+        vocabulary += [[token, lowest] for number, token in added if number >= len(vocabulary)]
+    else:
+        vocabulary |= {entry["content"]: entry["id"] for entry in changed["added_tokens"]}
     return changed
 
 

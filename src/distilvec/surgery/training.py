@@ -38,8 +38,9 @@ _DECODERS: dict[NewKind, Any] = {
 def train_tokenizer(texts: Iterable[str], kind: NewKind, size: int, like: Pieces) -> PreTrainedTokenizerFast:
     """A tokenizer of `size` tokens: byte-level BPE, Unigram with byte tokens, or WordPiece.
 
-    Letters are normalised as in `like`, its special tokens and their places are kept. A space goes before every text, so that
-    its first word is written like any other. Text of every script comes back, but for WordPiece, which has an unknown token.
+    Letters are normalised as in `like`, its special tokens and their places are kept. A space goes before every text that has
+    none there, so that its first word is written like any other. Text of every script comes back without that space, but for WordPiece,
+    which has an unknown token.
     Errors: DistilvecError for a size below what is always there (special tokens, bytes, the alphabet) or above what the texts give.
     """
     added = sorted((entry for entry in like.state["added_tokens"] if entry["special"]), key=lambda entry: entry["id"])

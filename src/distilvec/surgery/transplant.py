@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,7 +27,6 @@ from distilvec.surgery.tokenizer import swap_ids
 
 Compose = Literal["mean", "weighted", "first", "last"]
 Origin = Literal["copied", "composed", "special", "missing"]
-_STANDS_FOR = {"cls": ("cls", "bos"), "bos": ("bos", "cls"), "sep": ("sep", "eos"), "eos": ("eos", "sep")}
 _ROWS = 1 << 14  # of the new table made at once
 
 
@@ -49,13 +49,14 @@ class Composition:
         return dict(Counter(self.origins))
 
 
-def composition(new: Pieces, old: Pieces, compose: Compose = "mean") -> Composition:
+def composition(new: Pieces, old: Pieces, compose: Compose = "mean", limit: int | None = None) -> Composition:
     """Which of the old tokenizer's tokens each of the new one's is made of.
 
     Special tokens go by their role, then by their name; tokens that are written alike are copied; all others have the old
     tokenizer's pieces of the same text, in the form it has where the token stands in a text: "mean" of them, "weighted" by k, ..., 1,
-    the "first" or the "last" one.
+    the "first" or the "last" one. Of an old table of `limit` rows, tokens from there on have none (Gemma 3's for images).
     """
+    limit = len(old.tokens) if limit is None else limit
     rows: list[list[int]] = [[] for _ in new.tokens]
     origins: list[Origin] = ["missing" for _ in new.tokens]
     surfaces: dict[int, Surface] = {}
@@ -64,16 +65,17 @@ def composition(new: Pieces, old: Pieces, compose: Compose = "mean") -> Composit
         if token is None:
             continue
         if number in new.special:
-            found = _special(number, token, new, old)
-            rows[number], origins[number] = ([found], "special") if found is not None else ([], "missing")
+            found = new.counterpart(number, old)
+            if found is not None and found < limit:
+                rows[number], origins[number] = [found], "special"
             continue
         same = old.vocabulary.get(token) if alike else None
-        if same is not None and same not in old.special:
+        if same is not None and same not in old.special and same < limit:
             rows[number], origins[number] = [same], "copied"
         elif (surface := new.surface(number)) is not None:
             surfaces[number] = surface
-    for number, pieces in zip(surfaces, old.encode(list(surfaces.values())), strict=True):
-        if pieces:
+    for number, made in zip(surfaces, old.encode(list(surfaces.values())), strict=True):
+        if pieces := [piece for piece in made if piece < limit]:
             rows[number], origins[number] = _chosen(pieces, compose), "composed"
         elif old.unknown is not None and surfaces[number].text:
             rows[number] = [old.unknown]
@@ -121,9 +123,13 @@ def transplant(
 ) -> tuple[SentenceTransformer, Composition]:
     """A copy of the model with this tokenizer, and how its embedding table was made. The model itself is not changed.
 
-    Everything but the input embeddings (and output ones tied to them) is as it was. `max_length` in tokens; the old limit by default.
-    Errors: DistilvecError for a slow tokenizer, ids with holes, or more tokens than the model has positions.
+    Everything but the input embeddings and, where there is one, the output layer over the vocabulary is as it was. `max_length` in
+    tokens; the old limit by default.
+    Errors: DistilvecError for a slow tokenizer, ids with holes, a tokenizer without a token that the model's own puts around a
+    text, or without a padding token where the model's has one, or more tokens than the model has positions.
     """
+    if tokenizer.pad_token is None and model.tokenizer.pad_token is not None:
+        raise DistilvecError("the new tokenizer has no padding token, which batches need. Set its pad_token, save it, and give that.")
     table = model[0].auto_model.get_input_embeddings().weight
     changed = copy.deepcopy(model, {id(table): table})
     length = model.max_seq_length
@@ -138,9 +144,13 @@ def give_tokenizer(
     first: Transformer, tokenizer: PreTrainedTokenizerFast, compose: Compose = "mean", keep_norm: bool = False
 ) -> Composition:
     """Put another tokenizer, and an embedding table composed for it, into a model's first module; see `transplant`."""
-    old, new = Pieces(first.tokenizer, "the model's tokenizer"), Pieces(tokenizer, "the new tokenizer")
-    if None in new.tokens:
-        raise DistilvecError(f"the new tokenizer's ids have holes: {new.tokens.index(None)} has no token. Save it with dense ids.")
+    old, new = Pieces(first.tokenizer, "the model's tokenizer"), Pieces(tokenizer, "the new tokenizer").dense()
+    if lacking := [str(old.tokens[number]) for number in old.frame if old.counterpart(number, new) is None]:
+        raise DistilvecError(
+            f"the model reads texts with {' and '.join(lacking)}, which the new tokenizer has no token for. Its special tokens by role: "
+            f"{', '.join(f'{role} {new.tokens[number]}' for role, number in new.roles.items()) or 'none'}. Give it one of that role "
+            "(cls or bos before a text, sep or eos behind it), and save it with that."
+        )
     backbone = first.auto_model
     if _positions_follow_padding(backbone):  # positions are counted from the padding token's id: it has to stay where it was
         pad, wanted = tokenizer.pad_token_id, backbone.get_input_embeddings().padding_idx
@@ -148,10 +158,13 @@ def give_tokenizer(
             tokenizer = swap_ids(tokenizer, pad, wanted)
             new = Pieces(tokenizer, "the new tokenizer")
     table = backbone.get_input_embeddings().weight
-    made = composition(new, old, compose)
+    made = composition(new, old, compose, len(table))
     with torch.no_grad():
-        rows = compose_rows(table.detach(), made, keep_norm)
-    _put(backbone, table, rows, tokenizer)
+        fresh = [(table, compose_rows(table.detach(), made, keep_norm))]
+        for part in _output(backbone, table):
+            rows = compose_rows(part.detach().reshape(len(part), -1), made, keep_norm and part.dim() > 1)
+            fresh.append((part, rows.reshape(-1, *part.shape[1:])))
+    _put(backbone, fresh, tokenizer)
     first.processor = tokenizer
     return made
 
@@ -168,20 +181,34 @@ def extend(first: Transformer, length: int) -> None:
     first.tokenizer.model_max_length = length
 
 
-def _put(backbone: Any, old: Tensor, rows: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
-    """The new table in the place of the old one, wherever that is tied in."""
-    fresh = nn.Parameter(rows, requires_grad=old.requires_grad)
+def _output(backbone: Any, table: Tensor) -> list[Tensor]:
+    """What an output layer over the vocabulary has beside the input table that it may share: a table of its own, a bias."""
+    layer = backbone.get_output_embeddings()
+    if layer is None:
+        return []
+    owners = [module for module in backbone.modules() if any(child is layer for child in module.children())]  # BERT's has a second bias
+    parts = {id(part): part for part in (layer.weight, *(getattr(module, "bias", None) for module in (layer, *owners)))}
+    return [part for part in parts.values() if isinstance(part, Tensor) and part is not table and len(part) == len(table)]
+
+
+def _put(backbone: Any, tables: Sequence[tuple[Tensor, Tensor]], tokenizer: PreTrainedTokenizerFast) -> None:
+    """New tables [tokens, ...] in the places of old ones; every parameter that is the same tensor, so tied in, becomes the same new one.
+
+    Sizes and special tokens in the configuration follow. Other tables by token id than those given stay as they are.
+    """
+    fresh = {id(old): nn.Parameter(rows, requires_grad=old.requires_grad) for old, rows in tables}
+    size = len(tables[0][1])
     for module in backbone.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
-            if parameter is old:
-                setattr(module, name, fresh)
+            if id(parameter) in fresh:
+                setattr(module, name, fresh[id(parameter)])
                 if isinstance(module, nn.Embedding):
-                    module.num_embeddings = len(rows)
+                    module.num_embeddings = size
                 elif isinstance(module, nn.Linear):
-                    module.out_features = len(rows)
+                    module.out_features = size
     configs = {id(config): config for config in (backbone.config, backbone.config.get_text_config())}
     for config in configs.values():
-        config.vocab_size = len(rows)
+        config.vocab_size = size
         for role in ("pad", "bos", "eos", "cls", "sep"):
             if getattr(config, f"{role}_token_id", None) is not None:
                 setattr(config, f"{role}_token_id", getattr(tokenizer, f"{role}_token_id"))
@@ -204,16 +231,6 @@ def _bag(table: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor) -> Tensor
         return table.new_zeros(len(offsets), table.shape[1])
     found: Tensor = nn.functional.embedding_bag(ids, table, offsets, mode="sum", per_sample_weights=weights)
     return found
-
-
-def _special(number: int, token: str, new: Pieces, old: Pieces) -> int | None:
-    """The old token with the same role, or else the same name."""
-    for role, own in new.roles.items():
-        if own == number:
-            for same in _STANDS_FOR.get(role, (role,)):
-                if same in old.roles:
-                    return old.roles[same]
-    return old.vocabulary.get(token)
 
 
 def _chosen(pieces: list[int], compose: Compose) -> list[int]:

@@ -22,6 +22,7 @@ from distilvec.surgery.tokenizer import alphabet, joined, needed, parts_of, rest
 
 Alphabet = Literal["all", "seen"]
 MORE = 1.5  # times the share: so large is the tokenizer whose most frequent tokens are taken (the paper: 100,000 for 65,536)
+UNREADABLE = 0.5  # of the texts' tokens unknown: a tokenizer that cannot read them
 SHRINK = 0.85  # of the tokens that may go, so many stay in a round
 _ROUNDS = 8  # in which tokens that cannot be made any more are replaced
 _TEXTS = 1000  # that a trainer gets at once
@@ -41,9 +42,15 @@ def trim(pieces: Pieces, words: Mapping[str, Words], size: int | None = None, le
     Special and added tokens and bytes are always kept, and the alphabet: "all" of it, or the letters "seen" in the texts. With a
     size, the rarest tokens are dropped in several rounds; after each the words are cut anew, so that what dropped words fall
     into counts. Languages count alike, however long their texts are.
-    Errors: DistilvecError for a size that what is always kept exceeds, or above what the texts use.
+    Errors: DistilvecError for a size that what is always kept exceeds, or above what the texts use; for texts that the tokenizer
+    cannot read, of which more than half of the tokens are unknown (the mark of a space apart).
     """
     counts = _shares(pieces, words)
+    if (unknown := _unknown(pieces, counts)) > UNREADABLE:
+        raise DistilvecError(
+            f"{unknown:.0%} of the texts' tokens are unknown to {pieces.name}: it does not know their script, and a part of it would not "
+            "either. Train a vocabulary on them (kind bpe or unigram), or give texts that the model can read."
+        )
     used = {int(number) for number in np.flatnonzero(counts)}
     fixed = needed(pieces, (), _letters(pieces, used, letters))
     kept = needed(pieces, used | fixed, fixed)
@@ -142,6 +149,14 @@ def _shares(pieces: Pieces, words: Mapping[str, Words]) -> npt.NDArray[np.float6
     """Each id's share of a text's tokens, the mean over languages."""
     counts = [part.tokens(pieces).astype(np.float64) for part in words.values()]
     return np.sum([count / max(count.sum(), 1) for count in counts], axis=0) / len(counts)
+
+
+def _unknown(pieces: Pieces, counts: npt.NDArray[np.float64]) -> float:
+    """Which part of the tokens counted is unknown; a space's mark, which stands before unknown words too, is none."""
+    surfaces = {number: pieces.surface(number) for number in np.flatnonzero(counts).tolist()}
+    spaces = [number for number, surface in surfaces.items() if surface is not None and not surface.text.strip()]
+    total = float(counts.sum() - counts[spaces].sum())
+    return float(counts[pieces.unknown]) / total if pieces.unknown is not None and total else 0.0
 
 
 def _letters(pieces: Pieces, used: set[int], letters: Alphabet) -> set[int]:

@@ -26,13 +26,25 @@ def run_members(
 ) -> Any:
     """Run every member that is not done; gives what `path` then holds: `facts` and "rows", each with the mark of its member.
 
-    A member whose mark stands in `path` is not run again, whether or not its folder is still there.
+    A member whose mark stands in `path` is not run again, whether or not its folder is still there. Rows of other members stay (those
+    of these members with other settings go), so that several processes may fill one file, each with members of its own.
     """
+    wanted = {mark_of(member.recipe) for member in members}
+    names = {member.name.split(",")[0] for member in members}
     report: dict[str, Any] = {**facts, "rows": []}
-    if path.exists():
-        wanted = {mark_of(member.recipe) for member in members}
-        report["rows"] = [row for row in json.loads(path.read_text(encoding="utf-8"))["rows"] if row["mark"] in wanted]
     path.parent.mkdir(parents=True, exist_ok=True)
+
+    def take_up() -> None:
+        """What stands in the file by now, written by an earlier or by another process."""
+        written = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+        for name, value in facts.items():
+            if isinstance(value, dict):
+                report[name] = {**written.get(name, {}), **value}
+        own = {row["mark"] for row in report["rows"]}
+        kept = [row for row in written["rows"] if row["mark"] in wanted or row["run"] not in names]
+        report["rows"] += [row for row in kept if row["mark"] not in own]
+
+    take_up()
 
     def run(chosen: Recipe, folder: Path) -> None:
         mark = mark_of(chosen)
@@ -40,6 +52,7 @@ def run_members(
             return
         result = Run(chosen, folder).execute()
         assert result is not None, "a shootout runs in one process"
+        take_up()
         report["rows"] += [{"run": folder.name.split(",")[0], "mark": mark, **row} for row in rows_of(chosen, result)]
         write_json(path, report)
 

@@ -1,12 +1,15 @@
 """EMO and DistillMoE, their parts and their baselines across tokenizers: their papers' tables on local data.
 
-    python -m benchmarks.shootout_cross_tokenizer --json results/shootout_cross_tokenizer.json     within two hours of two cores
+    python -m benchmarks.shootout_cross_tokenizer --json results/shootout_cross_tokenizer.json
     python -m benchmarks.shootout_cross_tokenizer --quick                                          within ten minutes
 
 Makes the student that all begin with (benchmarks/cross_tokenizer_start.py), fine-tunes the teacher on each task, then runs the members
 of recipes/sweeps/cross_tokenizer.yaml and distillmoe.yaml (or the one of --sweeps) on every task. Each member's scores are written to FILE
 as soon as they are there. A run that was killed goes on where it stopped. `python -m benchmarks.readme` writes the tables into
 docs/token_level.md and docs/distillmoe.md.
+
+The models are small: two processes of one thread each (OMP_NUM_THREADS=1), with tasks, an --out and a DISTILVEC_CACHE of their own and
+one --json, use two cores better than one process does.
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--texts", type=int, default=1280, help="texts a round")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--held-out", type=int, default=16, help="batches of 32 texts, on which both are compared at the end")
     parser.add_argument("--data", type=Path, default=None, help="english_text.jsonl.gz; generated texts where it is absent")
     parser.add_argument("--precision", choices=["fp32", "bf16"], nargs="+", default=None, help="default: fp32, and bf16 in hardware")
     arguments = parser.parse_args()
@@ -62,9 +63,9 @@ def main() -> None:
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    texts, origin = sample_texts(arguments.texts * arguments.repeats + 1024, arguments.data)
+    texts, origin = sample_texts(arguments.texts * arguments.repeats + 64 * arguments.held_out, arguments.data)
     (folder / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    run = Run(make_recipe(folder / "texts.txt"), folder / "run")
+    run = Run(make_recipe(folder / "texts.txt", arguments.held_out), folder / "run")
     corpus, student = run.corpus, run.student()
     run.fill()
     width = run.facts.width
@@ -95,12 +96,12 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def make_recipe(texts: Path) -> Recipe:
+def make_recipe(texts: Path, held_out: int) -> Recipe:
     return Recipe(
         name="benchmark",
         teacher=TeacherSection(model="all-MiniLM-L6-v2"),
         student=StudentSection(model="teacher", layers=[0, 2, 5]),
-        corpus=CorpusSection(sources=[SourceSection(path=texts)], holdout_batches=16),
+        corpus=CorpusSection(sources=[SourceSection(path=texts)], holdout_batches=held_out),
         method=MethodSection(name="redact"),
     )
 

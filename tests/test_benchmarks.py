@@ -15,7 +15,7 @@ from benchmarks.texts import QUANTILES, WORDS_AT, sample_texts
 from distilvec.device import fast_bf16
 
 SMALL = {
-    "training": ["--texts", "64", "--repeats", "1"],
+    "training": ["--texts", "64", "--repeats", "1", "--held-out", "1"],
     "caching": ["--texts", "64", "--repeats", "1", "--batch-sizes", "32"],
 }
 

@@ -29,6 +29,7 @@ from distilvec.schema import TeacherSection
 from distilvec.spans import special_around
 from distilvec.students.build import TeacherFacts
 from distilvec.students.head import TaskHead
+from distilvec.students.positions import UNLIMITED
 from distilvec.teachers.cache import MANIFEST, TeacherCache
 from distilvec.teachers.compress import token_settings
 from distilvec.teachers.forward import CPU_TOKENS
@@ -43,8 +44,6 @@ from distilvec.train.data import CachedTeacher, Teacher, uncached
 
 if TYPE_CHECKING:
     from distilvec.run import Run
-
-UNLIMITED = 1_000_000
 
 
 class NoTeacher:

@@ -12,8 +12,9 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import plain_copy, tokenizer_hash
+from distilvec.students.positions import UNLIMITED
 from distilvec.surgery.analysis import compare_tokenizers, parameter_figures
-from distilvec.teachers.local import UNLIMITED, LocalTeacher
+from distilvec.teachers.local import LocalTeacher
 
 MOST_TEXTS = 2000  # of a language
 SEED = 0  # of every draw

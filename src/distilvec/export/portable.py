@@ -35,6 +35,7 @@ from transformers import PreTrainedTokenizerBase
 from distilvec.errors import DistilvecError
 from distilvec.loading import EXPERTS_FILE, EXPERTS_TYPE, OURS
 from distilvec.students.experts import Experts
+from distilvec.students.positions import UNLIMITED
 
 Layout = Literal["portable", "current"]
 
@@ -171,7 +172,8 @@ def _write_transformer(transformer: Any, folder: Path) -> None:
     length = transformer.max_seq_length
     forward = inspect.signature(backbone.forward).parameters
     _write_json(folder / "tokenizer_config.json", tokenizer_config(tokenizer, length, token_types="token_type_ids" in forward))
-    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": bool(transformer.do_lower_case)})
+    stated = length if length is not None and length <= UNLIMITED else None  # a huge number stands for no limit, and overflows
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": stated, "do_lower_case": bool(transformer.do_lower_case)})
 
 
 def _write_dense(dense: Any, folder: Path) -> None:

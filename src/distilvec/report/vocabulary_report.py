@@ -63,7 +63,7 @@ def tables(content: Part) -> dict[str, Table]:
     found = {
         "lengths": _by_language(content, "length-table", "Tokens by language", _BY_LANGUAGE, _SAVED),
         "shares": _by_language(content, "token-share-table", "Unknown tokens, bytes and texts that are cut", _SHARES, {}),
-        "vocabulary": _side_by_side(content, "vocabulary-table", "Vocabulary", "vocabulary", _VOCABULARY),
+        "vocabulary": _side_by_side(content, "vocabulary-table", "The two vocabularies", "vocabulary", _VOCABULARY),
         "parameters": _parameter_table(content),
     }
     return {name: table for name, table in found.items() if table.rows}

@@ -27,7 +27,7 @@ from distilvec.schema import Role, StudentSection
 from distilvec.students.dense import kept_modules
 from distilvec.students.experts import Experts
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
-from distilvec.students.positions import lengthen, position_limit
+from distilvec.students.positions import UNLIMITED, lengthen, position_limit
 from distilvec.surgery.transplant import give_tokenizer
 from distilvec.teachers.local import resolve_model
 
@@ -36,7 +36,6 @@ UNREADABLE = (OSError, ValueError, KeyError, ImportError, RuntimeError, Safetens
 # settings of transformers 4 that transformers 5 still takes, though its configurations no longer list them
 EARLIER = {"rope_theta", "rope_scaling", "rope_local_base_freq", "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers"}
 EARLIER |= {"sliding_window_pattern", "torch_dtype", "architectures"}
-UNLIMITED = 1_000_000  # tokenizers without a limit of their own state a huge number
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,12 @@ from distilvec.errors import DistilvecError
 from distilvec.export.portable import save_student
 from distilvec.loading import load
 from distilvec.schema import SourceSection, VocabularySection
+from distilvec.students.positions import UNLIMITED
 from distilvec.surgery.analysis import compare_tokenizers, parameter_figures
 from distilvec.surgery.choose import FIGURES, Texts, choose
 from distilvec.surgery.surfaces import Pieces
 from distilvec.surgery.transplant import Composition, transplant
-from distilvec.teachers.local import UNLIMITED, resolve_model
+from distilvec.teachers.local import resolve_model
 
 COMPARED = 2000  # texts of a language on which the tokenizers are compared
 

@@ -23,7 +23,7 @@ from distilvec.device import pick_device, warn_slow_bf16
 from distilvec.errors import DistilvecError
 from distilvec.loading import load
 from distilvec.schema import Role, TeacherSection
-from distilvec.students.positions import position_limit
+from distilvec.students.positions import UNLIMITED, position_limit
 from distilvec.teachers.bidirectional import lift_causal_mask
 from distilvec.teachers.checks import cut_dimensions
 from distilvec.teachers.forward import Forward, evaluating, runs_directly
@@ -31,7 +31,6 @@ from distilvec.teachers.manifest import Manifest, hash_folder, hash_modules
 from distilvec.teachers.packing import pack_linears, use_bfloat16
 
 BUILTIN = "all-MiniLM-L6-v2"
-UNLIMITED = 1_000_000  # tokenizers without a limit of their own state a huge number
 _WINDOW = 16384  # texts sorted by length together
 _PROMPT_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 Vectors = dict[str, npt.NDArray[np.float32]]

@@ -34,7 +34,8 @@ from distilvec.run_folder import kept_folders
 from distilvec.run_teacher import answering, watched
 from distilvec.students.build import TeacherFacts
 from distilvec.students.encoder import Encoder
-from distilvec.teacher_side import UNLIMITED, TeacherSide
+from distilvec.students.positions import UNLIMITED
+from distilvec.teacher_side import TeacherSide
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.manifest import Manifest
 from distilvec.teachers.wider import wider_caches

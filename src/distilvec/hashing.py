@@ -14,7 +14,7 @@ _BLOCK = 1 << 22
 
 
 def checksum(path: Path) -> str:
-    """BLAKE2b of a file's content, streamed (about 1 GB a second): 32 hexadecimal digits."""
+    """BLAKE2b of a file's content, streamed: 32 hexadecimal digits."""
     digest, block = hashlib.blake2b(digest_size=16), bytearray(_BLOCK)
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(block):

@@ -123,7 +123,7 @@ def fingerprint(*parts: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml, where it is there, is ten times as fast
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml, where it is there, is faster
     """YAML 1.2 where PyYAML follows 1.1: 1e-5 is a number, on, off, yes and no are words. Repeated keys are refused."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

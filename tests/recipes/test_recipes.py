@@ -121,11 +121,7 @@ def test_trains_on_tiny_models(path, variant, tiny_model, dense_model, tmp_path,
             "evaluation={}",
         ],
     )
-    run, record = Run(tiny, tmp_path / "run"), tmp_path / "run" / "student" / "distillation.json"
-    if variant is None:  # the whole of it once a recipe; its variants differ in what is trained
-        result = run.execute()
-        assert result.state.step == 2 and result.state.finished and json.loads(record.read_text())["name"] == tiny.name
-    else:
-        state, distance = run.train()
-        assert state.step == 2 and state.finished and distance
+    result = Run(tiny, tmp_path / "run").execute()
+    assert result.state.step == 2 and result.state.finished
     assert load(tmp_path / "run" / "student", device="cpu").encode(["a text"]).shape == (1, 32)
+    assert json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())["name"] == tiny.name

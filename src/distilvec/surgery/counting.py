@@ -23,7 +23,7 @@ class Words:
 
     Texts are taken apart at single spaces alone; one with several in a row, or with one at its beginning, is kept whole. So is
     every text where tokens of the tokenizer `pieces`, which they are gathered for, reach across spaces: where the first 512 texts
-    have other tokens than their words. About 100 bytes of memory a distinct word.
+    have other tokens than their words. All distinct words are held in memory.
     """
 
     def __init__(self, texts: Iterable[str], pieces: Pieces) -> None:

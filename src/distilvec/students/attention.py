@@ -72,9 +72,7 @@ def attention_forward(
             recording.maps[number] = attention_rows(module, query, key, attention_mask, scaling, is_causal, recording.rows)
     on_cpu_with_dropout = dropout > 0.0 and query.device.type == "cpu" and kwargs.get("position_bias") is None
     if not whole and not on_cpu_with_dropout:
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs
-        )
+        return _fused(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs)
     weights = attention_weights(module, query, key, attention_mask, scaling, is_causal)
     if whole:
         assert recording is not None
@@ -83,6 +81,24 @@ def attention_forward(
         weights = fast_dropout(weights, dropout)
     groups = query.shape[1] // value.shape[1]
     return torch.matmul(weights, repeat_kv(value, groups)).transpose(1, 2).contiguous(), None
+
+
+def _fused(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> tuple[Tensor, None]:
+    """The fused kernel. Where a processor is to find gradients in bf16 or fp16, it runs in float32: its way back through these makes
+    many small products, each of which costs more to set up than to compute."""
+    cast = torch.is_autocast_enabled("cpu") and query.device.type == "cpu"  # what rotary positions made float32 is cast back, too
+    dtype = torch.get_autocast_dtype("cpu") if cast else query.dtype
+    narrow = query.device.type == "cpu" and dtype in (torch.bfloat16, torch.float16)
+    if not (narrow and torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)):
+        return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
+    mask, bias = (
+        full_precision(added) if added is not None and added.dtype != torch.bool else added for added in (mask, kwargs.get("position_bias"))
+    )
+    with torch.autocast("cpu", enabled=False):
+        found, _ = sdpa_attention_forward(
+            module, full_precision(query), full_precision(key), full_precision(value), mask, **{**kwargs, "position_bias": bias}
+        )
+    return found.to(dtype), None
 
 
 def attention_weights(

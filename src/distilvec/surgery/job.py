@@ -62,6 +62,7 @@ def transplant_folder(
     for prompt in {prompt for prompt in (model.prompts or {}).values() if prompt}:
         texts = {language: _with_prompt(prompt, read) for language, read in texts.items()}
     chosen = choose(section, pieces, texts)
+    del pieces  # of a large tokenizer, as much memory as half of a table
     changed, made = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
     record = {
         "teacher": name,
@@ -71,7 +72,7 @@ def transplant_folder(
         "without_pieces": _without(made, changed.tokenizer),
         "compared": _compare(model, changed, {language: list(islice(read(), COMPARED)) for language, read in texts.items()}),
     }
-    del model, pieces  # writing needs memory for another table
+    del model  # writing needs memory for another table
     save_student(changed, out, record, _card(name, record), beside=lambda folder: _write(folder / FIGURES, record))
     return record
 

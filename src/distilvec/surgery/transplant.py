@@ -131,7 +131,7 @@ def transplant(
     if tokenizer.pad_token is None and model.tokenizer.pad_token is not None:
         raise DistilvecError("the new tokenizer has no padding token, which batches need. Set its pad_token, save it, and give that.")
     table = model[0].auto_model.get_input_embeddings().weight
-    changed = copy.deepcopy(model, {id(table): table})
+    changed = copy.deepcopy(model, {id(part): part for part in (table, model.tokenizer)})  # both large, and replaced at once
     length = model.max_seq_length
     made = give_tokenizer(changed[0], tokenizer, compose, keep_norm)
     changed.max_seq_length = length

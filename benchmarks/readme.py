@@ -7,7 +7,7 @@ results/training.json, caching.json, memory.json, search.json, kills.json   what
 results/shootout_sentence_level.json, step_cost.json, triplet.json, sharpness.json   the same, for docs/sentence_level.md
 results/alignment.json, token_cache.json, step_cost_tokens.json, sinkhorn.json, attention_rows.json,
 results/shootout_cross_tokenizer.json   the same, for docs/token_level.md
-results/surgery.json, surgery_speed.json        the same, for docs/surgery.md
+results/surgery.json, surgery_speed.json        the same, for docs/surgery.md; the former for README.md, too
 results/step_cost_distillmoe.json, routing.json, aggregation.json, experts_speed.json, causal_local.json   the same, for docs/distillmoe.md
 """
 
@@ -20,12 +20,12 @@ from typing import Any
 
 from benchmarks.cross_tokenizer import distillmoe_tables, emo_tables
 from benchmarks.distillmoe_tables import aggregation_line, causal_table, experts_speed_table, moe_step_table, routing_table
+from benchmarks.score_table import score_table
 from benchmarks.sentence_level import cost_table, sharpness_table, shootout_tables
-from benchmarks.surgery_tables import speed_line, surgery_tables
+from benchmarks.surgery_tables import readme_tables, speed_line, surgery_tables
 from benchmarks.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
 ROOT = Path(__file__).parents[1]
-COLUMNS = ("untrained", "student", "asymmetric")
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
 def pages() -> dict[str, dict[str, str]]:
     """Every page with its marked parts and what belongs into them; empty where there are no figures yet."""
     return {
-        "README.md": {"quickstart": quickstart(), "results": results(), "speed": speed()},
+        "README.md": {"quickstart": quickstart(), "results": results(), "small": small(), "speed": speed()},
         "docs/sentence_level.md": {"shootout": shootout_part(), "cost": cost_part(), "sharpness": sharpness_part()},
         "docs/token_level.md": {
             "align": titled("Which tokens go together", [("alignment", alignment_tables)]),
@@ -134,18 +134,10 @@ def results() -> str:
     return head + "\n".join(facts) + "\n\n" + score_table(found)
 
 
-def score_table(records: list[tuple[str, Any]]) -> str:
-    """Rows are tasks, columns the teacher and each student's three figures; last the average and what is kept of the teacher."""
-    teacher = {row["task"]: row for row in records[0][1]["scores"]["teacher"]}
-    columns = [(prefix + name, {r["task"]: r["value"] for r in record["scores"][name]}) for prefix, record in records for name in COLUMNS]
-    lines = ["| task | metric | teacher | " + " | ".join(name for name, _ in columns) + " |", "|---|---|" + "---:|" * (1 + len(columns))]
-    for task, row in teacher.items():
-        lines.append(f"| {task} | {row['metric']} | {row['value']:.2f} | " + " | ".join(f"{c[task]:.2f}" for _, c in columns) + " |")
-    average = sum(row["value"] for row in teacher.values()) / len(teacher)
-    averages = [sum(c.values()) / len(c) for _, c in columns]
-    lines.append(f"| **average** | | {average:.2f} | " + " | ".join(f"{a:.2f}" for a in averages) + " |")
-    lines.append("| **% of the teacher** | | 100.0 | " + " | ".join(f"{100 * a / average:.1f}" for a in averages) + " |")
-    return "\n".join(lines)
+def small() -> str:
+    """Other vocabularies."""
+    found = read("surgery")
+    return readme_tables(found) if found else ""
 
 
 def speed() -> str:

@@ -4,11 +4,13 @@
     python -m benchmarks.surgery turkish --json results/surgery.json                  tokenizers of Turkish text: fertility before and after
     python -m benchmarks.surgery inference --json results/surgery.json                Turkish text before and after: texts, tokens a second
     python -m benchmarks.surgery students RUN [RUN ...] --json results/surgery.json   finished runs of recipes/small_english.yaml
+    python -m benchmarks.surgery sizes RUN [RUN ...] --json results/surgery.json      finished runs of its sweep over vocabulary sizes
 
 Each part is written into FILE beside the others. trim: the distance (mean L2) of held-out texts' vectors to the teacher's and STS-B's
 Spearman correlation, for tokens chosen on the training texts. turkish: vocabularies of 8,000 tokens made on Turkish sentences and
 questions, compared with the teacher's on paragraphs (a part of the sentences was split from them) and on STSb-TR's sentences.
 inference: the teacher, and it with the Unigram vocabulary, encode the same texts of up to 256 tokens in turn; medians of the rounds.
+students, sizes: what the runs recorded; students also encode 1,024 held-out texts in turn with the teacher.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from distilvec.builtin import recipe_folder
 from distilvec.evaluation.evaluate import Memo
 from distilvec.evaluation.study import make_columns, score_columns, write_json
 from distilvec.evaluation.suite import load_suite
+from distilvec.loading import load
 from distilvec.losses.distance import l2_distance
 from distilvec.mapping import load_tokenizer
 from distilvec.run import Run
@@ -48,19 +51,20 @@ KINDS = ("bpe", "unigram", "wordpiece")
 TURKISH = 8_000
 HELD_OUT = 2048
 ROUNDS = 6  # of each side
+ENCODED = 1024
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["trim", "turkish", "inference", "students"])
+    parser.add_argument("part", choices=[*PARTS, *OF_RUNS])
     parser.add_argument("runs", nargs="*", type=Path)
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
     report = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.exists() else {}
-    if arguments.part == "students":
-        report["students"] = students(arguments.runs)
+    if arguments.part in PARTS:
+        report[arguments.part] = PARTS[arguments.part]()
     else:
-        report[arguments.part] = {"trim": trimmed, "turkish": turkish, "inference": inference}[arguments.part]()
+        report[arguments.part] = {**report.get(arguments.part, {}), **OF_RUNS[arguments.part](arguments.runs)}
     write_json(arguments.json, report)
     print(json.dumps(report[arguments.part], indent=1)[:4000])
 
@@ -124,14 +128,8 @@ def inference() -> dict[str, Any]:
     models, found = {"before": before, "after": transplant(before, made)[0]}, dict[str, Any]()
     for name, path, count in (("sentences", sentences, 1024), ("paragraphs", paragraphs, 256)):
         texts = list(read_texts([f"tr={path}"], limit=count)["tr"]())
-        seconds: dict[str, list[float]] = {side: [] for side in models}
-        for turn in range(2 * ROUNDS):
-            side = ("before", "after", "after", "before")[turn % 4]
-            began = time.perf_counter()
-            vectors(models[side], texts)
-            seconds[side].append(time.perf_counter() - began)
+        medians = in_turn(models, texts)
         tokens = {side: sum(map(len, model.tokenizer(texts, truncation=True)["input_ids"])) for side, model in models.items()}
-        medians = {side: statistics.median(values) for side, values in seconds.items()}
         found[name] = {
             "texts": len(texts),
             **{
@@ -142,11 +140,47 @@ def inference() -> dict[str, Any]:
     return {"machine": machine(), "size": TURKISH, "on": found}
 
 
-def students(runs: list[Path]) -> dict[str, Any]:
-    """The record of each finished run, by its name."""
-    records = [json.loads((run / "distillation.json").read_text(encoding="utf-8")) for run in runs]
-    return {record["name"]: record for record in records}
+def in_turn(models: dict[str, SentenceTransformer], texts: list[str]) -> dict[str, float]:
+    """Median seconds that each of two models takes to encode the texts; the order changes from round to round."""
+    first, second = models
+    seconds: dict[str, list[float]] = {side: [] for side in models}
+    for turn in range(2 * ROUNDS):
+        side = (first, second, second, first)[turn % 4]
+        began = time.perf_counter()
+        vectors(models[side], texts)
+        seconds[side].append(time.perf_counter() - began)
+    return {side: statistics.median(values) for side, values in seconds.items()}
 
+
+def students(runs: list[Path]) -> dict[str, Any]:
+    """The record of each finished run by its name, with tokens, megabytes, and how much faster than the teacher it encodes."""
+    found = {}
+    teacher = load_teacher(TeacherSection(model=TEACHER)).model
+    for folder in runs:
+        run = Run(recipes.load(folder / "recipe.yaml"), folder)
+        texts = [str(text) for text in run.corpus.prompted(run.corpus.holdout_rows[:ENCODED])]
+        student = load(folder / "student", device="cpu")
+        medians = in_turn({"teacher": teacher, "student": student}, texts)
+        name, record = recorded(folder)
+        size = sum(path.stat().st_size for path in (folder / "student").rglob("*") if path.is_file())
+        speed = {f"{side}_texts_per_second": len(texts) / value for side, value in medians.items()}
+        found[name] = {**record, "megabytes": size / 1e6, "machine": machine(), "inference": speed}
+    return found
+
+
+def sizes(runs: list[Path]) -> dict[str, Any]:
+    """The record of each finished run by its name."""
+    return dict(recorded(folder) for folder in runs)
+
+
+def recorded(folder: Path) -> tuple[str, dict[str, Any]]:
+    """A finished run's name, and its record with the tokens of its vocabulary."""
+    record = json.loads((folder / "distillation.json").read_text(encoding="utf-8"))
+    return record["name"], {**record, "tokens": len(load_tokenizer(str(folder / "student"), "student"))}
+
+
+PARTS = {"trim": trimmed, "turkish": turkish, "inference": inference}
+OF_RUNS = {"students": students, "sizes": sizes}
 
 if __name__ == "__main__":
     main()

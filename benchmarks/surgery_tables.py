@@ -1,23 +1,96 @@
-"""The tables of docs/surgery.md from results/surgery.json and surgery_speed.json."""
+"""The tables of README.md and docs/surgery.md from results/surgery.json and surgery_speed.json."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.score_table import score_table
+
 KINDS = {"bpe": "byte-level BPE", "unigram": "Unigram", "wordpiece": "WordPiece"}
 
 
-def surgery_tables(found: Mapping[str, Any]) -> str:
-    """Every part that has been measured."""
-    parts = []
-    if "trim" in found:
-        parts.append(f"### Trimmed, not trained\n\n{trim_table(found['trim'])}")
-    if "turkish" in found:
-        parts.append(f"### A Turkish tokenizer\n\n{turkish_table(found['turkish'])}")
-    if "inference" in found:
-        parts.append(inference_table(found["inference"]))
+def readme_tables(found: Mapping[str, Any]) -> str:
+    """What surgery gives, in short."""
+    parts = [
+        make(found[name])
+        for name, make in (("students", students_table), ("trim", trim_table), ("turkish", turkish_table))
+        if name in found
+    ]
     return "\n\n".join(parts)
+
+
+def surgery_tables(found: Mapping[str, Any]) -> str:
+    """What the README's tables leave out."""
+    parts = []
+    if "students" in found:
+        records = [(f"{name}: ", record) for name, record in by_short_name(found["students"]).items()]
+        parts.append(f"### Trained students by task\n\n{score_table(records)}")
+    if "sizes" in found:
+        parts.append(f"### Vocabulary sizes\n\n{sizes_table(found['sizes'])}")
+    if "inference" in found:
+        parts.append(f"### Turkish text, before and after\n\n{inference_table(found['inference'])}")
+    return "\n\n".join(parts)
+
+
+def students_table(found: Mapping[str, Any]) -> str:
+    """What each trained student is, how near it comes to the teacher, and what it costs."""
+    head = (
+        *("student", "layers", "tokens", "parameters", "times fewer", "texts", "minutes", "distance", "% of the teacher"),
+        *("asymmetric, %", "MB", "texts/s", "times faster"),
+    )
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    for name, record in by_short_name(found).items():
+        student, training, speed = record["student"], record["training"], record["inference"]
+        distance, kept = record["metrics"], retained(record)
+        cells = (
+            *(name, student["layers"], f"{record['tokens']:,}", f"{student['parameters'] / 1e6:.1f} M"),
+            f"{record['teacher']['parameters'] / student['parameters']:.1f}",
+            *(f"{training['texts']:,}", f"{training['minutes']:.0f}"),
+            f"{distance['untrained_distance']:.3f} → {distance['distance']:.3f}",
+            *(f"{kept['untrained']:.1f} → **{kept['student']:.1f}**", f"{kept['asymmetric']:.1f}", f"{record['megabytes']:.0f}"),
+            f"{speed['student_texts_per_second']:,.0f}",
+            f"{speed['student_texts_per_second'] / speed['teacher_texts_per_second']:.2f}",
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    last = next(reversed(found.values()))
+    teacher = last["teacher"]
+    return (
+        "\n".join(lines)
+        + f"\n\n{teacher['name']} ({teacher['parameters'] / 1e6:.1f} M) is the teacher. Distance (mean L2 on held-out texts) and share of "
+        "its average over the tasks: before → after training; asymmetric: queries by the student, documents by the teacher. Texts a "
+        f"second: held-out texts in turn with the teacher, medians ({last['machine']}). Commands: `distilvec run "
+        "recipes/small_english.yaml --variant NAME`, `python -m benchmarks.surgery students RUN... --json FILE`."
+    )
+
+
+def by_short_name(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The records by variant."""
+    return {name.removeprefix("small_english-"): record for name, record in found.items()}
+
+
+def sizes_table(found: Mapping[str, Any]) -> str:
+    """The same recipe at several sizes of the vocabulary, the smallest first."""
+    lines = ["| tokens | parameters | distance | STS-B | Cranfield | average | % of the teacher |", "|" + "---:|" * 7]
+    records = sorted(found.values(), key=lambda record: record["tokens"])
+    for record in records:
+        scores = {row["task"]: row["value"] for row in record["scores"]["student"]}
+        average = sum(scores.values()) / len(scores)
+        lines.append(
+            f"| {record['tokens']:,} | {record['student']['parameters'] / 1e6:.1f} M | {record['metrics']['distance']:.3f} "
+            f"| {scores['stsb']:.2f} | {scores['cranfield']:.2f} | {average:.2f} | {retained(record)['student']:.1f} |"
+        )
+    texts = records[0]["training"]["texts"]
+    return (
+        "\n".join(lines) + f"\n\nThree layers, {texts:,} texts each, one seed (`distilvec run recipes/sweeps/vocabulary_size.yaml`, then "
+        "`python -m benchmarks.surgery sizes RUN... --json FILE`)."
+    )
+
+
+def retained(record: Mapping[str, Any]) -> dict[str, float]:
+    """Each column's average over the tasks, as % of the teacher's."""
+    averages = {side: sum(row["value"] for row in rows) / len(rows) for side, rows in record["scores"].items()}
+    return {side: 100 * average / averages["teacher"] for side, average in averages.items()}
 
 
 def inference_table(found: Mapping[str, Any]) -> str:

@@ -62,10 +62,11 @@ def emo_tables(report: Mapping[str, Any]) -> str:
 
 
 def distillmoe_tables(report: Mapping[str, Any]) -> str:
-    """DistillMoE beside the others, then its parts and settings; nothing before it was run."""
-    if not any(row["method"] == "distillmoe" for row in report["rows"]):
+    """DistillMoE beside the others, then its parts and settings, on the tasks that it was run on."""
+    tasks = {row["task"] for row in report["rows"] if row["method"] == "distillmoe"}
+    if not tasks:
         return ""
-    rows = [row for row in report["rows"] if row["method"] in OF_MOE]
+    rows = [row for row in report["rows"] if row["method"] in OF_MOE and row["task"] in tasks]
     words = [f"- {task}, methods: {order(rows, MOE_PAPER[task], task)}" for task in tasks_of(rows)]
     words += [f"- {task}, parts and settings: {order(rows, MOE_PARTS[task], task)}" for task in tasks_of(rows)]
     return "\n\n".join([table(report, rows), gates(rows), "\n".join(words)])
@@ -88,27 +89,25 @@ def tasks_of(rows: Rows) -> list[str]:
 
 
 def table(report: Mapping[str, Any], rows: Rows) -> str:
-    """Every method on every task with its deviation, and how it was trained."""
+    """Every method on every task with its deviation over seeds."""
     tasks = tasks_of(rows)
     methods = sorted({row["method"] for row in rows}, key=(*OF_EMO, *OF_MOE).index)
     figures = [(task, metric) for task in tasks for metric in (MAIN[task], *OTHERS[task])]
-    head = ["", "seeds", *(f"{task}, {metric}" for task, metric in figures), "mean", "training, s"]
+    head = ["", "seeds", *(f"{task}, {metric}" for task, metric in figures), "mean"]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     teacher = [f"{report['teachers'][task][metric]:.2f}" for task, metric in figures]
     means = {method: overall(rows, method, tasks) for method in methods}
     top = statistics.mean(report["teachers"][task][MAIN[task]] for task in tasks)
-    lines.append("| teacher | 1 | " + " | ".join([*teacher, f"{top:.2f}", ""]) + " |")
+    lines.append("| teacher | 1 | " + " | ".join([*teacher, f"{top:.2f}"]) + " |")
     best = {task: max(methods, key=lambda method: statistics.mean(values(rows, task, method) or [0.0])) for task in tasks}
     for method in methods:
         cells = [
             spread(found, bold=metric == MAIN[task] and best[task] == method) if (found := values(rows, task, method, metric)) else ""
             for task, metric in figures
         ]
-        own = [row for row in rows if row["method"] == method]
-        seeds = len({row["seed"] for row in own})
+        seeds = len({row["seed"] for row in rows if row["method"] == method})
         mean = spread(means[method]) if means[method] else ""
-        seconds = f"{statistics.mean(row['train_seconds'] for row in own):.0f}"
-        lines.append(f"| {method} | {seeds} | " + " | ".join([*cells, mean, seconds]) + " |")
+        lines.append(f"| {method} | {seeds} | " + " | ".join([*cells, mean]) + " |")
     facts = f"{report['epochs']} epochs, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."
     return "\n\n".join([facts, "\n".join(lines)])
 

@@ -19,6 +19,7 @@ from distilvec.schema import Recipe
 from distilvec.sweep import Member, run_sweep
 
 Rows = list[dict[str, Any]]
+LISTED = 5  # pairs named in words
 
 
 def run_members(
@@ -94,7 +95,7 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def agreement(theirs: Mapping[str, float], ours: Mapping[str, Sequence[float]]) -> str:
-    """In words: the rank correlation with the paper's order, and the pairs that stand the other way round here."""
+    """In words: the rank correlation with the paper's order, and the pairs that stand the other way round here, the clearest by name."""
     names = [name for name in theirs if name in ours]
     if len(names) < 2:
         return "Too few rows to compare with the paper's order."
@@ -106,9 +107,15 @@ def agreement(theirs: Mapping[str, float], ours: Mapping[str, Sequence[float]]) 
         text += f" (Spearman's correlation of the order {spearmanr([means[n] for n in names], [theirs[n] for n in names])[0]:.2f})"
     if not turned:
         return text + "."
-    listed = []
-    for upper, lower in turned:
-        gap = means[lower] - means[upper]
-        within = ", less than the deviation over seeds" if gap < max(deviation(ours[upper]), deviation(ours[lower])) else ""
-        listed.append(f"{lower} above {upper} (by {gap:.2f} here{within}; the paper: {theirs[upper] - theirs[lower]:.2f} below)")
-    return text + ". The other way round: " + "; ".join(listed) + "."
+    gaps = {pair: means[pair[1]] - means[pair[0]] for pair in turned}
+    clear = sorted(
+        (pair for pair in turned if gaps[pair] >= max(map(deviation, (ours[name] for name in pair)))), key=gaps.get, reverse=True
+    )
+    listed = [
+        f"{lower} above {upper} (by {gaps[upper, lower]:.2f} here; the paper: {theirs[upper] - theirs[lower]:.2f} below)"
+        for upper, lower in clear[:LISTED]
+    ]
+    rest = [f"{len(clear) - LISTED} more"] if len(clear) > LISTED else []
+    within = len(turned) - len(clear)
+    text += f"; {within} of the others differ by less than the deviation over seeds" if within else ""
+    return f"{text}. The other way round: {'; '.join(listed + rest)}." if clear else f"{text}."

@@ -53,7 +53,7 @@ def students_table(found: Mapping[str, Any]) -> str:
             f"{speed['student_texts_per_second'] / speed['teacher_texts_per_second']:.2f}",
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    last = next(reversed(found.values()))
+    last = list(found.values())[-1]
     teacher = last["teacher"]
     return (
         "\n".join(lines)

@@ -109,7 +109,9 @@ def agreement(theirs: Mapping[str, float], ours: Mapping[str, Sequence[float]]) 
         return text + "."
     gaps = {pair: means[pair[1]] - means[pair[0]] for pair in turned}
     clear = sorted(
-        (pair for pair in turned if gaps[pair] >= max(map(deviation, (ours[name] for name in pair)))), key=gaps.get, reverse=True
+        (pair for pair in turned if gaps[pair] >= max(map(deviation, (ours[name] for name in pair)))),
+        key=lambda pair: gaps[pair],
+        reverse=True,
     )
     listed = [
         f"{lower} above {upper} (by {gaps[upper, lower]:.2f} here; the paper: {theirs[upper] - theirs[lower]:.2f} below)"

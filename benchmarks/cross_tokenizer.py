@@ -47,7 +47,7 @@ MOE_PARTS = {
 OF_EMO = ("task", "uld", "mined", "dskd", "multilevel_ot", "cdm", "emo", "emo-ira", "emo-otis", "emo-half", "emo-all")
 OF_MOE = (
     *OF_EMO[:7], "distillmoe", "no-dynamic-cka", "no-head", "no-pointwise", "no-contrastive", "no-pairwise", "z1", "z2", "narrow", "wide",
-    "manual-equal", "manual-pointwise", "gate-held", "authors", "sharp", "two-teachers",
+    "manual-equal", "manual-pointwise", "gate-held", "gate-held-fast", "authors", "sharp", "two-teachers",
 )  # fmt: skip
 MAIN = {"banking77": "accuracy", "mrpc": "accuracy", "stsb": "spearman"}
 OTHERS = {"banking77": ["macro_f1"], "mrpc": ["macro_f1"], "stsb": ["pearson"]}

@@ -93,12 +93,13 @@ def table(report: Mapping[str, Any], rows: Rows) -> str:
     tasks = tasks_of(rows)
     methods = sorted({row["method"] for row in rows}, key=(*OF_EMO, *OF_MOE).index)
     figures = [(task, metric) for task in tasks for metric in (MAIN[task], *OTHERS[task])]
-    head = ["", "seeds", *(f"{task}, {metric}" for task, metric in figures), "mean"]
+    average = ["mean"] if len(tasks) > 1 else []
+    head = ["", "seeds", *(f"{task}, {metric}" for task, metric in figures), *average]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     teacher = [f"{report['teachers'][task][metric]:.2f}" for task, metric in figures]
     means = {method: overall(rows, method, tasks) for method in methods}
     top = statistics.mean(report["teachers"][task][MAIN[task]] for task in tasks)
-    lines.append("| teacher | 1 | " + " | ".join([*teacher, f"{top:.2f}"]) + " |")
+    lines.append("| teacher | 1 | " + " | ".join([*teacher, *(f"{top:.2f}" for _ in average)]) + " |")
     best = {task: max(methods, key=lambda method: statistics.mean(values(rows, task, method) or [0.0])) for task in tasks}
     for method in methods:
         cells = [
@@ -107,7 +108,7 @@ def table(report: Mapping[str, Any], rows: Rows) -> str:
         ]
         seeds = len({row["seed"] for row in rows if row["method"] == method})
         mean = spread(means[method]) if means[method] else ""
-        lines.append(f"| {method} | {seeds} | " + " | ".join([*cells, mean]) + " |")
+        lines.append(f"| {method} | {seeds} | " + " | ".join([*cells, *(mean for _ in average)]) + " |")
     facts = f"{report['epochs']} epochs, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."
     return "\n\n".join([facts, "\n".join(lines)])
 

@@ -44,7 +44,9 @@ def test_students_are_shown_with_what_they_cost(tiny_recipe, tiny_model, tmp_pat
     pairs = [{"split": "test", "sentence1": texts[row], "sentence2": texts[row + 20], "score": row % 5} for row in range(20)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     suite = tmp_path / "suite.yaml"
-    suite.write_text(yaml.safe_dump([{"name": name, "type": "sts", "path": str(tmp_path / "pairs.jsonl")} for name in ("stsb", "cranfield")]))
+    suite.write_text(
+        yaml.safe_dump([{"name": name, "type": "sts", "path": str(tmp_path / "pairs.jsonl")} for name in ("stsb", "cranfield")])
+    )
     changes = {"student__vocabulary": {"kind": "bpe", "size": 350}, "train__max_steps": 2, "evaluation__suite": str(suite)}
     Run(tiny_recipe(name="small_english-x", **changes), tmp_path / "run").execute()
     found = {"students": surgery.students([tmp_path / "run"]), "sizes": surgery.sizes([tmp_path / "run"])}

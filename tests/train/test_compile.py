@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from distilvec.run import Run
+from distilvec.students.attention import fused_attention
 from distilvec.students.dropout import FastDropout
 from distilvec.train.metrics import read_metrics
 
@@ -44,3 +45,18 @@ def test_dropout_in_compiled_code():
     torch.manual_seed(0)
     out = module(torch.ones(1000, 100))
     assert (out == 0).float().mean().item() == pytest.approx(0.4, abs=0.01) and out.max().item() == pytest.approx(1 / 0.6)
+
+
+def test_attention_in_bf16_in_compiled_code():
+    """The same gradients as without compilation, in one graph."""
+
+    def loss(query):
+        return fused_attention(torch.nn.Module(), query, query, query, None, scaling=0.5)[0].float().square().sum()
+
+    found = []
+    for function in (loss, torch.compile(loss, backend="aot_eager", fullgraph=True)):
+        query = torch.linspace(-1, 1, 2 * 3 * 5 * 4).view(2, 3, 5, 4).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            function(query).backward()
+        found.append(query.grad)
+    torch.testing.assert_close(found[1], found[0])

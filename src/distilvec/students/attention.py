@@ -72,7 +72,7 @@ def attention_forward(
             recording.maps[number] = attention_rows(module, query, key, attention_mask, scaling, is_causal, recording.rows)
     on_cpu_with_dropout = dropout > 0.0 and query.device.type == "cpu" and kwargs.get("position_bias") is None
     if not whole and not on_cpu_with_dropout:
-        return _fused(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs)
+        return fused_attention(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs)
     weights = attention_weights(module, query, key, attention_mask, scaling, is_causal)
     if whole:
         assert recording is not None
@@ -83,7 +83,9 @@ def attention_forward(
     return torch.matmul(weights, repeat_kv(value, groups)).transpose(1, 2).contiguous(), None
 
 
-def _fused(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> tuple[Tensor, None]:
+def fused_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
     """The fused kernel. Where a processor is to find gradients in bf16 or fp16, it runs in float32: its way back through these makes
     many small products, each of which costs more to set up than to compute."""
     cast = torch.is_autocast_enabled("cpu") and query.device.type == "cpu"  # what rotary positions made float32 is cast back, too

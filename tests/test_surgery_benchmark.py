@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[1]
 def test_a_transplant_is_measured(monkeypatch):
     monkeypatch.setattr(surgery_speed, "ROUNDS", 1)
     found = surgery_speed.transplanting(rows=400)
-    assert found["rows"] == [800, 400] and found["seconds"] > 0 and found["memory_of_tables"] >= 0
+    assert found["rows"] == [800, 400] and found["width"] == 768 and found["seconds"] > 0
+    assert found["memory_of_tables"] == pytest.approx(found["megabytes"] / (1200 * 768 * 4 / 1e6), abs=0.2)
 
 
 def test_counting_is_measured_at_equal_counts(monkeypatch):

@@ -62,7 +62,7 @@ def transplant_folder(
     for prompt in {prompt for prompt in (model.prompts or {}).values() if prompt}:
         texts = {language: _with_prompt(prompt, read) for language, read in texts.items()}
     chosen = choose(section, pieces, texts)
-    del pieces  # of a large tokenizer, as much memory as half of a table
+    del pieces  # those of a large tokenizer take much memory
     changed, made = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
     record = {
         "teacher": name,

@@ -89,6 +89,7 @@ class Objective(nn.Module):
     in_batch: bool = False  # compares examples with each other: needs batches of a fixed number of rows
     head: nn.Module | None  # of a labelled task; `student.logits` are its answer. build_objective puts it there
     weights: dict[str, float]
+    products: torch.dtype | None = None  # what large products may be made in: bf16 where the run trains so (the loop sets it)
     citation: str = ""  # BibTeX, printed in the model card
 
     def __init__(self) -> None:

@@ -135,6 +135,25 @@ def test_both_widths_give_the_same_cosines(narrow, monkeypatch):
     assert all(torch.isfinite(grad).all() for grad in grads) and grads[0][0, 1].abs().sum() == 0
 
 
+@pytest.mark.parametrize("narrow", [True, False])
+def test_products_in_bf16_stay_near_those_in_fp32(narrow, monkeypatch):
+    monkeypatch.setattr(module, "narrow_is_cheaper", lambda *shapes: narrow)
+    case = draw(8, 24, 30, 64, 96).wanting()
+
+    def found(products):
+        cosines = token_similarity(case.states, case.teacher, case.projection, products)
+        gaps = dynamic_cka(case.states, case.teacher, case.projection, case.student_mask, case.teacher_mask, RULES["paper"], products)
+        assert cosines.dtype == gaps.dtype == torch.float32
+        return cosines, gaps, *torch.autograd.grad(cosines.square().sum(), (case.states, case.projection))
+
+    (exact, gaps, *grads), (rounded, other_gaps, *other_grads) = found(None), found(torch.bfloat16)
+    assert 0 < (rounded - exact).abs().max() < 4e-3  # cosines; one in bf16 is off by as much at 1
+    off = (other_gaps - gaps).abs()  # more where a token at the nucleus' edge is another one
+    assert off.median() < 1e-4 and off.max() < 0.02
+    for grad, other in zip(grads, other_grads, strict=True):
+        assert cosine_similarity(grad.flatten(), other.flatten(), dim=0) > 0.9999
+
+
 def test_the_width_with_fewer_multiplications_is_taken():
     def narrow(texts, n, m, width, teacher_width):
         return narrow_is_cheaper(torch.Size((texts, n, width)), torch.Size((texts, m, teacher_width)))

@@ -131,6 +131,7 @@ def test_bf16_keeps_fp32_weights_and_learns(tiny_recipe, tmp_path):
     loop = make_loop(tiny_recipe(train__precision="bf16", train__epochs=3), tmp_path / "run")
     loop.run()
     assert all(p.dtype == torch.float32 for p in loop.module.parameters())
+    assert loop.module.objective.products == torch.bfloat16
     distances = [line["eval/distance"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/distance" in line]
     assert distances[-1] < distances[0]
 

@@ -54,21 +54,26 @@ class Rule:
 RULES = {"paper": Rule(), "authors": Rule(0.95, 1.0, 3, 0.3)}
 
 
-def token_similarity(states: States, teacher: TeacherStates, projection: Projection) -> Matches:
+def token_similarity(states: States, teacher: TeacherStates, projection: Projection, products: torch.dtype | None = None) -> Matches:
     """cos(Q h_s, h_t) of all pairs of tokens; 0, without gradient, where one of them is zero. In fp32, or float64 if given.
 
     As (Q h_s) . h_t in the teacher's width or as h_s . (Q' h_t) with ||Q h_s||^2 = h_s . (Q'Q h_s) in the student's, whichever
-    takes fewer multiplications.
+    takes fewer multiplications. Products with Q, which take most of the time, are made in `products` where it is given.
     """
     exact = torch.promote_types(states.dtype, torch.float32)
-    states, teacher, projection = states.to(exact), teacher.to(exact), projection.to(exact)
+    inside = exact if products is None else products
+
+    def times(rows: Tensor, matrix: Tensor) -> Tensor:
+        return (rows.to(inside) @ matrix.to(inside)).to(exact)
+
+    states, projection = states.to(exact), projection.to(exact)
     if narrow_is_cheaper(states.shape, teacher.shape):
-        theirs, ours = teacher @ projection, states
-        norms = ((states @ (projection.mT @ projection)) * states).sum(-1).clamp_min(SMALLEST**2).sqrt()
+        theirs, ours = times(teacher, projection), states
+        norms = (times(states, times(projection.mT, projection)) * states).sum(-1).clamp_min(SMALLEST**2).sqrt()
     else:
-        theirs, ours = teacher, states @ projection.mT
+        theirs, ours = teacher.to(exact), times(states, projection.mT)
         norms = torch.linalg.vector_norm(ours, dim=-1)
-    return torch.bmm(ours, theirs.mT) * _inverse(norms)[..., None] * _inverse(torch.linalg.vector_norm(teacher, dim=-1))[:, None]
+    return torch.bmm(ours, theirs.mT) * _inverse(norms)[..., None] * _inverse(torch.linalg.vector_norm(teacher, dim=-1, dtype=exact))[:, None]
 
 
 def narrow_is_cheaper(states: torch.Size, teacher: torch.Size) -> bool:
@@ -100,6 +105,7 @@ def dynamic_cka(
     student_mask: StudentMask,
     teacher_mask: TeacherMask,
     rule: Rule,
+    products: torch.dtype | None = None,
 ) -> Float[Tensor, " batch"]:
     """1 - sqrt(CKA) of the student's states and the teacher's aggregated for them (eq. 12 and 13, one layer), from 0 to 1.
 
@@ -107,7 +113,7 @@ def dynamic_cka(
 
     Note: eq. 12 compares the student's own states; the authors' code projects them and takes all texts' tokens, padding too, as one text.
     """
-    weights = match_weights(token_similarity(states, teacher, projection), student_mask, teacher_mask, rule)
+    weights = match_weights(token_similarity(states, teacher, projection, products), student_mask, teacher_mask, rule)
     theirs = aggregate_gram(weights, teacher_gram(teacher, teacher_mask), student_mask)
     return 1 - root_cka(centred_gram(states, student_mask), theirs)
 

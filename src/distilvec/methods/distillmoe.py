@@ -257,7 +257,7 @@ class DistillMoE(Objective):
             assert answer.mask is not None
             for layer in range(-1, -self.layers - 1, -1):
                 states, others = student.hidden_layers[layer], answer.hidden_layers[layer]
-                gaps = dynamic_cka(states, others, self.projection("tokens", number), student.mask, answer.mask, self.rule)
+                gaps = dynamic_cka(states, others, self.projection("tokens", number), student.mask, answer.mask, self.rule, self.products)
                 found.append(self.shares[number] * gaps)
         return torch.stack(found).mean(0)
 

@@ -53,7 +53,7 @@ class Distillation(nn.Module):
         self.sight: Sight | None = None
 
     def forward(self, batch: TextBatch, teacher: Encoded) -> Terms:
-        """The objective's terms; the student runs under autocast, the objective always in fp32."""
+        """The objective's terms; the student runs under autocast, the objective in fp32 but for products that it makes in `products`."""
         rows = None if teacher.selected is None else teacher.selected[..., 0]
         wants = self.objective.student_wants
         student = self.encoder(batch, with_gates(wants, self.encoder.experts) if self.watched else wants, rows)
@@ -99,6 +99,7 @@ class Loop:
             encoder.backbone.gradient_checkpointing_enable()
         if train.compile:
             encoder.backbone.compile(dynamic=True)
+        objective.products = torch.bfloat16 if self.accelerator.mixed_precision == "bf16" else None
         self.module = Distillation(encoder, objective).to(self.device)
         freeze_others(self.module, train)
         self.optimizer = build_optimizer(self.module, train)

@@ -73,7 +73,9 @@ def token_similarity(states: States, teacher: TeacherStates, projection: Project
     else:
         theirs, ours = teacher.to(exact), times(states, projection.mT)
         norms = torch.linalg.vector_norm(ours, dim=-1)
-    return torch.bmm(ours, theirs.mT) * _inverse(norms)[..., None] * _inverse(torch.linalg.vector_norm(teacher, dim=-1, dtype=exact))[:, None]
+    return (
+        torch.bmm(ours, theirs.mT) * _inverse(norms)[..., None] * _inverse(torch.linalg.vector_norm(teacher, dim=-1, dtype=exact))[:, None]
+    )
 
 
 def narrow_is_cheaper(states: torch.Size, teacher: torch.Size) -> bool:

@@ -71,14 +71,14 @@ def by_short_name(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def sizes_table(found: Mapping[str, Any]) -> str:
     """The same recipe at several sizes of the vocabulary, the smallest first."""
-    lines = ["| tokens | parameters | distance | STS-B | Cranfield | average | % of the teacher |", "|" + "---:|" * 7]
+    lines = ["| tokens | parameters | distance | STS-B | Cranfield | average | % of the teacher | asymmetric, % |", "|" + "---:|" * 8]
     records = sorted(found.values(), key=lambda record: record["tokens"])
     for record in records:
-        scores = {row["task"]: row["value"] for row in record["scores"]["student"]}
+        scores, kept = {row["task"]: row["value"] for row in record["scores"]["student"]}, retained(record)
         average = sum(scores.values()) / len(scores)
         lines.append(
             f"| {record['tokens']:,} | {record['student']['parameters'] / 1e6:.1f} M | {record['metrics']['distance']:.3f} "
-            f"| {scores['stsb']:.2f} | {scores['cranfield']:.2f} | {average:.2f} | {retained(record)['student']:.1f} |"
+            f"| {scores['stsb']:.2f} | {scores['cranfield']:.2f} | {average:.2f} | {kept['student']:.1f} | {kept['asymmetric']:.1f} |"
         )
     texts = records[0]["training"]["texts"]
     return (

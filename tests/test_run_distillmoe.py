@@ -68,6 +68,8 @@ def test_it_trains_from_the_cache_resumes_and_ships_its_experts(distillmoe, tmp_
     mixed = 0.5 * found["task"] + 0.5 * (0.8 * (found["moe"] + found["diversity"]) + 0.2 * found["dynamic_cka"])
     np.testing.assert_allclose(found["loss"], mixed, rtol=1e-4)
     assert found["moe"][-3:].mean() < found["moe"][:3].mean()
+    summary = json.loads((tmp_path / "run" / "distillation.json").read_text())["method"]["summary"]
+    assert summary.startswith("task: the labels; moe:") and summary.endswith("token by token (eq. 13).")  # three lines of the docstring
     cache = TeacherCache.open(run.cache.folder)
     assert list(cache.signals) == ["embedding", "hidden", "hidden-2"] and cache.verify() == []
 

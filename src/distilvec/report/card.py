@@ -74,7 +74,7 @@ class DataRecord(TypedDict, total=False):
 
 
 class MethodRecord(TypedDict, total=False):
-    """The method's name, options, weights of its terms, its one-line summary and BibTeX entry."""
+    """The method's name, options, weights of its terms, what its terms are, and its BibTeX entry."""
 
     name: str
     summary: str

@@ -49,7 +49,7 @@ def distillation_record(
         "data": data_record(corpus),
         "method": {
             "name": recipe.method.name,
-            "summary": (objective.__doc__ or "").strip().split("\n")[0],
+            "summary": " ".join((objective.__doc__ or "").strip().split("\n\n")[0].split()),
             "options": recipe.method.options,
             "weights": objective.weights,
             "citation": objective.citation,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.score_table import score_table
-
 KINDS = {"bpe": "byte-level BPE", "unigram": "Unigram", "wordpiece": "WordPiece"}
 
 
@@ -24,8 +22,7 @@ def surgery_tables(found: Mapping[str, Any]) -> str:
     """What the README's tables leave out."""
     parts = []
     if "students" in found:
-        records = [(f"{name}: ", record) for name, record in by_short_name(found["students"]).items()]
-        parts.append(f"### Trained students by task\n\n{score_table(records)}")
+        parts.append(f"### Trained students by task\n\n{tasks_table(by_short_name(found['students']))}")
     if "sizes" in found:
         parts.append(f"### Vocabulary sizes\n\n{sizes_table(found['sizes'])}")
     if "inference" in found:
@@ -61,6 +58,31 @@ def students_table(found: Mapping[str, Any]) -> str:
         "its average over the tasks: before → after training; asymmetric: queries by the student, documents by the teacher. Texts a "
         f"second: held-out texts in turn with the teacher, medians ({last['machine']}). Commands: `distilvec run "
         "recipes/small_english.yaml --variant NAME`, `python -m benchmarks.surgery students RUN... --json FILE`."
+    )
+
+
+def tasks_table(found: Mapping[str, Any]) -> str:
+    """Every student's scores, task by task, beside the teacher's."""
+
+    def row_of(name: str, metric: str, figures: Mapping[str, Mapping[str, float]]) -> str:
+        students = (f"{part['untrained']:.1f} → **{part['student']:.1f}** ({part['asymmetric']:.1f})" for part in figures.values())
+        teacher = next(iter(figures.values()))["teacher"]
+        return f"| {name} | {metric} | {teacher:.1f} | {' | '.join(students)} |"
+
+    scores = {
+        name: {side: {row["task"]: row["value"] for row in rows} for side, rows in record["scores"].items()}
+        for name, record in found.items()
+    }
+    lines = [f"| task | metric | teacher | {' | '.join(found)} |", "|---|---|---:|" + "---:|" * len(found)]
+    for row in next(iter(found.values()))["scores"]["teacher"]:
+        task = row["task"]
+        lines.append(
+            row_of(task, row["metric"], {name: {side: values[task] for side, values in sides.items()} for name, sides in scores.items()})
+        )
+    lines.append(row_of("**% of the teacher**", "", {name: {"teacher": 100.0, **retained(record)} for name, record in found.items()}))
+    return (
+        "\n".join(lines)
+        + "\n\nBefore → after training; in brackets with the teacher's documents. The teacher's column is that of the first student's run."
     )
 
 

@@ -57,3 +57,8 @@ def test_students_are_shown_with_what_they_cost(tiny_recipe, tiny_model, tmp_pat
     assert f"| x | 2 | 350 | {record['student']['parameters'] / 1e6:.1f} M | {times:.1f} | 32 |" in readme_tables(found)
     value = record["scores"]["student"][0]["value"]
     assert f" {value:.2f} |" in surgery_tables(found) and "### Vocabulary sizes" in surgery_tables(found)
+    stsb = [
+        next(row["value"] for row in record["scores"][side] if row["task"] == "stsb") for side in ("untrained", "student", "asymmetric")
+    ]
+    assert "| stsb | spearman | " in surgery_tables(found)
+    assert f" | {stsb[0]:.1f} → **{stsb[1]:.1f}** ({stsb[2]:.1f}) |" in surgery_tables(found)

@@ -127,9 +127,12 @@ def test_gradient_checkpointing_changes_nothing_without_dropout(tiny_recipe, tmp
         torch.testing.assert_close(found[0][name], found[1][name], atol=1e-5, rtol=1e-4)
 
 
-def test_bf16_keeps_fp32_weights_and_learns(tiny_recipe, tmp_path):
+def test_bf16_keeps_fp32_weights_and_learns(tiny_recipe, tmp_path, monkeypatch):
     loop = make_loop(tiny_recipe(train__precision="bf16", train__epochs=3), tmp_path / "run")
+    cast = []
+    monkeypatch.setattr(loop.module.objective, "figures", lambda *sight: cast.append(torch.is_autocast_enabled("cpu")) or {})
     loop.run()
+    assert cast and not any(cast), "figures are computed as the terms are, not under autocast"
     assert all(p.dtype == torch.float32 for p in loop.module.parameters())
     assert loop.module.objective.products == torch.bfloat16
     distances = [line["eval/distance"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/distance" in line]

@@ -269,6 +269,7 @@ class DistillMoE(Objective):
             found |= {f"facet_{name}": value for name, value in zip(self.names, self._losses(student, teacher).mean(0), strict=True)}
         if self.weights["dynamic_cka"]:
             assert student.mask is not None and teacher.mask is not None
-            similarity = token_similarity(student.hidden_layers[-1], teacher.hidden_layers[-1], self.projection("tokens", 0))
+            last = student.hidden_layers[-1], teacher.hidden_layers[-1]
+            similarity = token_similarity(*last, self.projection("tokens", 0), self.products)
             found["kept_tokens"] = kept_tokens(match_weights(similarity, student.mask, teacher.mask, self.rule), student.mask)
         return found

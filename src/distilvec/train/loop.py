@@ -64,7 +64,7 @@ class Distillation(nn.Module):
         examples = len(batch) // batch.members
         terms = {name: values if len(values) == examples else values.view(batch.members, -1).mean(0) for name, values in terms.items()}
         if self.watched:
-            with torch.no_grad():
+            with torch.no_grad(), torch.autocast(batch.rows.device.type, enabled=False):
                 figures = self.objective.figures(batch, student, teacher)
             self.sight, self.watched = replace(take_sight(batch, student, teacher), figures=figures), False
         return terms

@@ -4,10 +4,11 @@
 
 Texts of 48 of the student's tokens and 60 of the teacher's, padded to one size. "aggregation" is what eq. 11 asks for: cosines
 through Q, the choice of teacher tokens, their weights, and what CKA needs of the aggregate (its Gram matrix here, the aggregate
-itself in the loop); "alone" leaves out the cosines; "dynamic_cka" adds CKA itself (eq. 12 and 13; in the loop through matrices of the
-widths' size). "both" is forward and backward. Times are medians of rounds; with one thread (OMP_NUM_THREADS=1) the processor's,
-which others on the machine hardly change. "gram" asks whether the teacher's Gram matrix should be cached rather than formed in the
-step: a step is a student's forward and backward pass and Z = 3 layers. "selection" is what the rules choose.
+itself in the loop); "aggregation_bf16_ms" is the same with the products with Q in bf16, as training in bf16 makes them; "alone" leaves
+out the cosines; "dynamic_cka" adds CKA itself (eq. 12 and 13; in the loop through matrices of the widths' size). "both" is forward
+and backward. Times are medians of rounds; with one thread (OMP_NUM_THREADS=1) the processor's, which others on the machine hardly
+change. "gram" asks whether the teacher's Gram matrix should be cached rather than formed in the step: a step is a student's forward
+and backward pass and Z = 3 layers. "selection" is what the rules choose.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 from benchmarks.dynamic_cka_loop import Case, aggregates, aggregation_by_loop, draw, value_by_loop
-from distilvec.device import keep_memory
+from distilvec.device import fast_bf16, keep_memory
 from distilvec.losses import dynamic_cka as batched
 from distilvec.losses.dynamic_cka import RULES, Rule
 
@@ -105,6 +106,8 @@ def measure(case: Case, rule: Rule, rounds: int, loop_rounds: int) -> dict[str, 
             "dynamic_cka_both": both(whole, parts),
         }
         found[f"{side}_ms"] = {name: milliseconds(run, count) for name, run in ways.items()}
+    if fast_bf16("cpu"):
+        found["aggregation_bf16_ms"] = milliseconds(lambda: aggregation(case, rule, torch.bfloat16), rounds)
     found["times_faster"] = {name: round(found["loop_ms"][name] / ms, 1) for name, ms in found["distilvec_ms"].items()}
     return found | differences(case, rule)
 
@@ -126,9 +129,9 @@ def differences(case: Case, rule: Rule) -> dict[str, float]:
     return {f"largest_difference_{name}": float(difference.abs().max()) for name, difference in apart.items()}
 
 
-def aggregation(case: Case, rule: Rule) -> Tensor:
+def aggregation(case: Case, rule: Rule, products: torch.dtype | None = None) -> Tensor:
     """The aggregates' unit Gram matrices [texts, n, n]."""
-    return grams(batched.token_similarity(case.states, case.teacher, case.projection), case, rule)
+    return grams(batched.token_similarity(case.states, case.teacher, case.projection, products), case, rule)
 
 
 def grams(similarity: Tensor, case: Case, rule: Rule) -> Tensor:

@@ -32,8 +32,11 @@ def aggregation_line(found: Mapping[str, Any]) -> str:
     said = []
     for rule in (rule for rule in first if rule != "similarity_ms"):
         ms, faster = first[rule]["distilvec_ms"], first[rule]["times_faster"]["aggregation"]
+        half = (
+            f" ({first[rule]['aggregation_bf16_ms']:.1f} with the products with Q in bf16)" if "aggregation_bf16_ms" in first[rule] else ""
+        )
         said.append(
-            f"`{rule}`: {ms['aggregation']:.1f} ms, {faster:.0f} times as fast as the paper's loop, "
+            f"`{rule}`: {ms['aggregation']:.1f} ms{half}, {faster:.0f} times as fast as the paper's loop, "
             f"{ms['alone']:.1f} ms without the cosines"
         )
     return f"Aggregation for {found['texts']}, 384 wide. {'; '.join(said)} ({found['machine']}; mark: {found['mark_ms']:g} ms)."

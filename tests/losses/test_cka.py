@@ -120,3 +120,4 @@ def test_gradients_are_those_of_differences():
     mask = torch.tensor([[True] * 4, [True] * 3 + [False]])
     target = unit_gram(centred_gram(teacher, mask))
     assert torch.autograd.gradcheck(lambda a: root_cka(centred_gram(a, mask), target), rows.requires_grad_())
+    assert torch.autograd.gradgradcheck(lambda a: root_cka(centred_gram(a, mask), target), rows)

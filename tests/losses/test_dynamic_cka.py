@@ -125,6 +125,8 @@ def test_both_widths_give_the_same_cosines(narrow, monkeypatch):
     torch.testing.assert_close(found, expected)
     wanted = torch.autograd.grad(expected.square().sum(), (case.states, case.projection))
     torch.testing.assert_close(torch.autograd.grad(found.square().sum(), (case.states, case.projection)), wanted)
+    learning = case.states.detach()[:1, :2].requires_grad_(), case.projection
+    assert torch.autograd.gradgradcheck(lambda states, matrix: token_similarity(states, case.teacher[:1, :3], matrix), learning)
     with torch.no_grad():
         case.states[0, 1] = 0
     zero = case.teacher.clone()

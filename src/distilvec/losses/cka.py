@@ -6,6 +6,8 @@ for either side, CKA = <K_s, K_t> / (||K_s|| ||K_t||): eq. 12 of EMO without a m
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -22,10 +24,31 @@ def centred_gram(rows: Rows, mask: Bool[Tensor, "batch rows"]) -> Grams:
 
     Note: EMO's eq. 9-10 multiply from the right, which the shapes forbid; centred over the tokens, as in the authors' code.
     """
-    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
-    here = mask[:, None].to(rows.dtype)
-    centred = rows - torch.bmm(here, rows) / here.sum(2, keepdim=True).clamp_min(1)
-    return centred @ centred.mT * (here.mT * here)
+    exact = torch.promote_types(rows.dtype, torch.float32)
+    gram: Tensor = _CentredGram.apply(rows.to(exact), mask[..., None].to(exact))  # type: ignore[no-untyped-call]
+    return gram
+
+
+class _CentredGram(torch.autograd.Function):
+    """The gradient in one product: with K = C C' and C = H A it is H (dK + dK') C, where H acts on the rows of the small matrix."""
+
+    @staticmethod
+    def forward(context: Any, rows: Rows, here: Float[Tensor, "batch rows 1"]) -> Grams:
+        centred = _centred(rows, here)
+        context.save_for_backward(rows, here, centred)
+        return torch.bmm(centred, centred.mT) * (here * here.mT)
+
+    @staticmethod
+    def backward(context: Any, gradient: Grams) -> tuple[Rows, None]:
+        rows, here, centred = context.saved_tensors
+        if torch.is_grad_enabled():  # the gradient's own gradient is asked for
+            centred = _centred(rows, here)
+        return torch.bmm(_centred((gradient + gradient.mT) * (here * here.mT), here) * here, centred), None
+
+
+def _centred(rows: Rows, here: Float[Tensor, "batch rows 1"]) -> Rows:
+    """Without the mean of the rows that are there; what stands at the others is meaningless."""
+    return rows - torch.bmm(here.mT, rows) / here.sum(1, keepdim=True).clamp_min(1)
 
 
 def unit_gram(gram: Grams) -> Grams:

@@ -252,14 +252,16 @@ class DistillMoE(Objective):
     def _dynamic_cka(self, student: Encoded, teacher: Encoded) -> Float[Tensor, " batch"]:
         """Eq. 13: the mean over layers and, weighted, over teachers."""
         assert student.mask is not None
-        found: list[Tensor] = []
+        last, found = range(-self.layers, 0), list[Tensor]()
+        states, mask = torch.cat([student.hidden_layers[layer] for layer in last]), student.mask.repeat(self.layers, 1)
         for number, answer in enumerate((teacher, *teacher.others)):
             assert answer.mask is not None
-            for layer in range(-1, -self.layers - 1, -1):
-                states, others = student.hidden_layers[layer], answer.hidden_layers[layer]
-                gaps = dynamic_cka(states, others, self.projection("tokens", number), student.mask, answer.mask, self.rule, self.products)
-                found.append(self.shares[number] * gaps)
-        return torch.stack(found).mean(0)
+            others = torch.cat([answer.hidden_layers[layer] for layer in last])
+            gaps = dynamic_cka(
+                states, others, self.projection("tokens", number), mask, answer.mask.repeat(self.layers, 1), self.rule, self.products
+            )
+            found.append(self.shares[number] * gaps.view(self.layers, -1))
+        return torch.cat(found).mean(0)
 
     def figures(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> dict[str, Float[Tensor, ""]]:
         """The mean loss of each expert, before the gate weighs it, and how many of the first teacher's tokens stand for one of the

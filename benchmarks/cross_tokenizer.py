@@ -89,7 +89,7 @@ def tasks_of(rows: Rows) -> list[str]:
 
 
 def table(report: Mapping[str, Any], rows: Rows) -> str:
-    """Every method on every task with its deviation over seeds."""
+    """Every method on every task with its deviation over seeds; the seeds task by task where they differ."""
     tasks = tasks_of(rows)
     methods = sorted({row["method"] for row in rows}, key=(*OF_EMO, *OF_MOE).index)
     figures = [(task, metric) for task in tasks for metric in (MAIN[task], *OTHERS[task])]
@@ -106,7 +106,8 @@ def table(report: Mapping[str, Any], rows: Rows) -> str:
             spread(found, bold=metric == MAIN[task] and best[task] == method) if (found := values(rows, task, method, metric)) else ""
             for task, metric in figures
         ]
-        seeds = len({row["seed"] for row in rows if row["method"] == method})
+        counts = [len(values(rows, task, method)) for task in tasks]
+        seeds = " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))
         mean = spread(means[method]) if means[method] else ""
         lines.append(f"| {method} | {seeds} | " + " | ".join([*cells, *(mean for _ in average)]) + " |")
     facts = f"{report['epochs']} epochs, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."

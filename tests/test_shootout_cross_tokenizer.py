@@ -66,6 +66,8 @@ def test_tables_and_words():
     gap = PAPER["stsb"]["emo"] - PAPER["stsb"]["task"]
     words = f"task above emo (by 10.00 here; the paper: {gap:.2f} below)"
     assert f"stsb: Of 1 pairs of rows that the paper has too, 0 stand the same way round. The other way round: {words}" in text
+    shorter = emo_tables({**report, "rows": rows[:-1]})
+    assert "| task | 2 |" in shorter and "| emo | 2 / 1 |" in shorter
     assert distillmoe_tables(report) == ""
     rows.append({"task": "stsb", "method": "distillmoe", "seed": 0, "train_seconds": 9.0, "scores": {"spearman": 75.0, "pearson": 2.0}})
     text = distillmoe_tables(report)

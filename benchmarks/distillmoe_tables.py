@@ -19,7 +19,7 @@ def moe_step_table(report: Mapping[str, Any]) -> str:
         for precision, part in precisions(entry).items():
             ratio = 1.0 if name == "task" else part["time_ratio"]["task"]
             lines.append(f"| {name} | {precision} | {part['ms']:.0f} | {ratio:.2f} | {part['peak_mb']:.0f} |")
-    found = [f"{part['time_ratio']['task']:.2f} in {precision}" for precision, part in precisions(report["distillmoe"]).items()]
+    found = [f"{part['time_ratio']['task']:.3f} in {precision}" for precision, part in precisions(report["distillmoe"]).items()]
     return (
         "\n".join(lines)
         + f"\n\n`distillmoe` over `task`: {' and '.join(found)} (mark: {MARK}). In the paper it takes 4.9 times a step of ULD (table 3)."

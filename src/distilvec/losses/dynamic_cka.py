@@ -61,74 +61,60 @@ def token_similarity(states: States, teacher: TeacherStates, projection: Project
     Products with Q, which take most of the time, are made in `products` where it is given. No gradient goes to the teacher.
     """
     exact = torch.promote_types(states.dtype, torch.float32)
-    way = _NarrowCosines if narrow_is_cheaper(states.shape, teacher.shape) else _WideCosines
-    found: Tensor = way.apply(states.to(exact), teacher.to(exact), projection.to(exact), products or exact)  # type: ignore[no-untyped-call]
+    narrow = narrow_is_cheaper(states.shape, teacher.shape)
+    inputs = states.to(exact), teacher.to(exact), projection.to(exact)
+    found: Tensor = _Cosines.apply(*inputs, products or exact, narrow)  # type: ignore[no-untyped-call]
     return found
 
 
-class _WideCosines(torch.autograd.Function):
-    """(Q h_s) . h_t in the teacher's width, with a gradient in fewer passes over all states than autograd takes."""
+class _Cosines(torch.autograd.Function):
+    """The cosines in the student's width (`narrow`) or the teacher's; the gradient takes fewer passes over all states than autograd's."""
 
     @staticmethod
-    def parts(states: States, teacher: TeacherStates, projection: Projection, products: torch.dtype) -> tuple[Tensor, ...]:
-        """What the backward pass reads, too: anew only where its own gradient is asked for."""
-        rows, matrix = states.to(products), projection.to(products)
-        ours = (rows @ matrix.mT).to(states.dtype)
-        scale = _inverse(ours)
-        return rows, matrix, ours, scale, scale * _inverse(teacher).mT
-
-    @staticmethod
-    def forward(context: Any, states: States, teacher: TeacherStates, projection: Projection, products: torch.dtype) -> Matches:
-        parts = _WideCosines.parts(states, teacher, projection, products)
-        _, _, ours, _, each = parts
-        cosines = torch.bmm(ours, teacher.mT) * each
+    def forward(
+        context: Any, states: States, teacher: TeacherStates, projection: Projection, products: torch.dtype, narrow: bool
+    ) -> Matches:
+        parts = (_narrow if narrow else _wide)(states, teacher, projection, products)
+        ours, theirs, _, each, *_ = parts
+        cosines = torch.bmm(ours, theirs.mT) * each
+        context.products, context.narrow = products, narrow
         context.save_for_backward(states, teacher, projection, cosines, *parts)
         return cosines
 
     @staticmethod
-    def backward(context: Any, gradient: Matches) -> tuple[States, None, Projection, None]:
+    def backward(context: Any, gradient: Matches) -> tuple[States, None, Projection, None, None]:
         states, teacher, projection, cosines, *parts = context.saved_tensors
-        if torch.is_grad_enabled():
-            parts = _WideCosines.parts(states, teacher, projection, parts[0].dtype)
-        rows, matrix, ours, scale, each = parts
+        if torch.is_grad_enabled():  # the gradient's own gradient is asked for
+            parts = (_narrow if context.narrow else _wide)(states, teacher, projection, context.products)
+        ours, theirs, scale, each, rows, matrix, *turned = parts
         along = (gradient * cosines).sum(-1, keepdim=True) * scale.square()
-        pull = torch.bmm(gradient * each, teacher).addcmul_(along, ours, value=-1).to(rows.dtype)
-        of_matrix = pull.flatten(0, 1).mT @ rows.flatten(0, 1)
-        return (pull @ matrix).to(states.dtype), None, of_matrix.to(states.dtype), None
-
-
-class _NarrowCosines(torch.autograd.Function):
-    """h_s . (Q' h_t) in the student's width, with ||Q h_s||^2 = h_s . (Q'Q h_s)."""
-
-    @staticmethod
-    def parts(states: States, teacher: TeacherStates, projection: Projection, products: torch.dtype) -> tuple[Tensor, ...]:
-        """As above."""
-        rows, matrix = teacher.to(products), projection.to(products)
-        theirs = (rows @ matrix).to(states.dtype)
-        turned = (states.to(products) @ (matrix.mT @ matrix)).to(states.dtype)
-        scale = _inverse(turned, states)
-        return rows, matrix, theirs, turned, scale, scale * _inverse(teacher).mT
-
-    @staticmethod
-    def forward(context: Any, states: States, teacher: TeacherStates, projection: Projection, products: torch.dtype) -> Matches:
-        parts = _NarrowCosines.parts(states, teacher, projection, products)
-        _, _, theirs, _, _, each = parts
-        cosines = torch.bmm(states, theirs.mT) * each
-        context.save_for_backward(states, teacher, projection, cosines, *parts)
-        return cosines
-
-    @staticmethod
-    def backward(context: Any, gradient: Matches) -> tuple[States, None, Projection, None]:
-        states, teacher, projection, cosines, *parts = context.saved_tensors
-        if torch.is_grad_enabled():
-            parts = _NarrowCosines.parts(states, teacher, projection, parts[0].dtype)
-        rows, matrix, theirs, turned, scale, each = parts
-        along, gradient = (gradient * cosines).sum(-1, keepdim=True) * scale.square(), gradient * each
-        of_states = torch.bmm(gradient, theirs).addcmul_(along, turned, value=-1)
+        gradient = gradient * each
+        of_ours = torch.bmm(gradient, theirs).addcmul_(along, turned[0] if turned else ours, value=-1)
+        if not context.narrow:
+            pull = of_ours.to(rows.dtype)
+            of_matrix = pull.flatten(0, 1).mT @ rows.flatten(0, 1)
+            return (pull @ matrix).to(states.dtype), None, of_matrix.to(states.dtype), None, None
         of_theirs = torch.bmm(gradient.mT, states).to(rows.dtype).flatten(0, 1)
         of_square = states.flatten(0, 1).mT @ (along * states).flatten(0, 1)
         of_matrix = rows.flatten(0, 1).mT @ of_theirs - matrix @ of_square.to(rows.dtype)
-        return of_states, None, of_matrix.to(states.dtype), None
+        return of_ours, None, of_matrix.to(states.dtype), None, None
+
+
+def _wide(states: States, teacher: TeacherStates, projection: Projection, products: torch.dtype) -> tuple[Tensor, ...]:
+    """(Q h_s) . h_t: both sides, 1 / ||Q h_s||, the cosines' scale, and what was multiplied in `products`."""
+    rows, matrix = states.to(products), projection.to(products)
+    ours = (rows @ matrix.mT).to(states.dtype)
+    scale = _inverse(ours)
+    return ours, teacher, scale, scale * _inverse(teacher).mT, rows, matrix
+
+
+def _narrow(states: States, teacher: TeacherStates, projection: Projection, products: torch.dtype) -> tuple[Tensor, ...]:
+    """h_s . (Q' h_t), with ||Q h_s||^2 = h_s . (Q'Q h_s): the same, and Q'Q h_s."""
+    rows, matrix = teacher.to(products), projection.to(products)
+    theirs = (rows @ matrix).to(states.dtype)
+    turned = (states.to(products) @ (matrix.mT @ matrix)).to(states.dtype)
+    scale = _inverse(turned, states)
+    return states, theirs, scale, scale * _inverse(teacher).mT, rows, matrix, turned
 
 
 def narrow_is_cheaper(states: torch.Size, teacher: torch.Size) -> bool:

@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerFast
 from distilvec.builtin import recipe_folder
 from distilvec.causal.run import CausalRun
 from distilvec.causal.schema import load_causal
-from distilvec.evaluation.study import write_json
+from distilvec.files import write_json
 
 SOURCE = Path(__file__).parents[2] / "shared/data/wordnet_definitions/wordnet_definitions.jsonl.gz"
 PARTS = {"train": 4000, "holdout": 500, "test": 300}

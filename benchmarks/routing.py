@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.shootout import machine
 from distilvec import recipe as recipes
 from distilvec.builtin import recipe_folder
-from distilvec.evaluation.study import write_json
+from distilvec.files import write_json
 from distilvec.run import Run
 from distilvec.train.metrics import read_metrics
 from distilvec.train.routing import ONE

@@ -13,7 +13,7 @@ import torch
 from scipy.stats import spearmanr
 
 from distilvec import recipe as recipes
-from distilvec.evaluation.study import write_json
+from distilvec.files import write_json
 from distilvec.run import Run, RunResult
 from distilvec.schema import Recipe
 from distilvec.sweep import Member, run_sweep

@@ -30,8 +30,9 @@ from benchmarks.shootout import machine
 from distilvec import recipe as recipes
 from distilvec.builtin import recipe_folder
 from distilvec.evaluation.evaluate import Memo
-from distilvec.evaluation.study import make_columns, score_columns, write_json
+from distilvec.evaluation.study import make_columns, score_columns
 from distilvec.evaluation.suite import load_suite
+from distilvec.files import write_json
 from distilvec.loading import load
 from distilvec.losses.distance import l2_distance
 from distilvec.mapping import load_tokenizer

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
+from distilvec.boundary import run_app
 from distilvec.cli_align import align
 from distilvec.cli_arguments import Out, Overrides, RecipeFile, Variant, load_recipe
 from distilvec.cli_cache import cache_app
@@ -37,16 +39,14 @@ app.command()(export)
 app.command()(transplant)
 
 
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command line and give its exit status; see `boundary.run_app`."""
+    return run_app(app, arguments)
+
+
 def main() -> None:
-    """Entry point: a DistilvecError becomes its message and exit status 2, Ctrl-C status 130."""
-    try:
-        app()
-    except DistilvecError as error:
-        print(f"distilvec: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("distilvec: interrupted; run the same command again to go on.", file=sys.stderr)
-        sys.exit(130)
+    """Entry point of the command line."""
+    sys.exit(run_command(sys.argv[1:]))
 
 
 @app.command()
@@ -229,7 +229,10 @@ def recipes_command(
 
 
 @app.callback(invoke_without_command=True)
-def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def version(
+    show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere in the command.")] = False,
+) -> None:
     """Distil large text-embedding models into small ones people can ship. Start with: distilvec quickstart."""
     if show:
         from distilvec import __version__

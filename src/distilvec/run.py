@@ -36,9 +36,9 @@ from distilvec.data.tokens import TokenStore
 from distilvec.device import processes
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.evaluate import Score, read_score
-from distilvec.evaluation.study import write_json
 from distilvec.evaluation.tasks import Problem, Task
 from distilvec.export.portable import save_student
+from distilvec.files import write_json
 from distilvec.loading import load
 from distilvec.objective import Objective, build_objective, method_class
 from distilvec.report.card import Distillation, model_card

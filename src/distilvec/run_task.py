@@ -14,10 +14,11 @@ import numpy as np
 from distilvec import run_data
 from distilvec.data.examples import Examples
 from distilvec.errors import DistilvecError
-from distilvec.evaluation.study import FORMAT, flat_samples, intervals, write_json
+from distilvec.evaluation.study import FORMAT, flat_samples, intervals
 from distilvec.evaluation.summary import averages
 from distilvec.evaluation.supervised import as_scores, supervised_report
 from distilvec.evaluation.tasks import Problem
+from distilvec.files import write_json
 from distilvec.loading import load
 from distilvec.objective import Objective
 from distilvec.recipe import fingerprint

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from distilvec.errors import DistilvecError
-from distilvec.evaluation.study import write_json
+from distilvec.files import write_json
 from distilvec.finished_runs import RunSummary, load_runs
 from distilvec.progress import progress
 from distilvec.recipe import fingerprint

@@ -35,7 +35,7 @@ from distilvec.causal.objective import CausalObjective, build_causal_objective
 from distilvec.causal.schema import CausalRecipe
 from distilvec.device import pick_device, processes
 from distilvec.errors import DistilvecError
-from distilvec.evaluation.study import write_json
+from distilvec.files import write_json
 from distilvec.hashing import hash_files
 from distilvec.objective import Objective, Sizes
 from distilvec.progress import say

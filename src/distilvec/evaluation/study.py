@@ -7,7 +7,6 @@ precisions. What the parts hold is described in docs/report.md.
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from distilvec.evaluation.significance import average_interval, paired_interval
 from distilvec.evaluation.summary import average, averages
 from distilvec.evaluation.tasks import ClassificationTask, Problem, RetrievalTask, Task, task_texts
 from distilvec.evaluation.vocabulary import vocabulary_report
+from distilvec.files import write_json
 from distilvec.loading import load
 from distilvec.progress import progress
 from distilvec.report.projection import project_sentences, project_tokens, token_states
@@ -292,13 +292,3 @@ def spread(items: Sequence[str], count: int) -> list[str]:
     """`count` items, evenly spread."""
     places = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int).tolist()
     return [items[place] for place in dict.fromkeys(places)]
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON to a temporary name and rename it, so that a kill leaves the old file or the new one."""
-    temporary = path.with_suffix(".tmp")
-    try:
-        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DistilvecError(f"cannot write {path}: {error.strerror}. What was there before is untouched.") from error
-    temporary.replace(path)

@@ -9,7 +9,7 @@ from typing import Any
 
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.evaluate import read_score
-from distilvec.evaluation.study import write_json
+from distilvec.files import write_json
 from distilvec.progress import say
 from distilvec.report.page import write_page
 from distilvec.report.sharpness_report import read_sharpness

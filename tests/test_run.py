@@ -154,9 +154,12 @@ def test_the_second_run_does_nothing_again(tiny_recipe, suite, tmp_path, monkeyp
 def test_a_folder_of_another_recipe_is_refused_until_restart(tiny_recipe, tmp_path):
     Run(tiny_recipe(), tmp_path / "run").execute()
     other = tiny_recipe(train__learning_rate=5e-4)
-    with pytest.raises(DistilvecError, match=r"another recipe.*train.learning_rate.*--out.*--restart"):
+    with pytest.raises(DistilvecError, match=r"^\[--out\].*train.learning_rate.*--restart"):
         Run(other, tmp_path / "run").execute()
+    before = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
     assert Run(other, tmp_path / "run", restart=True).execute().state.finished
+    (aside,) = tmp_path.glob("run.old-*")
+    assert (aside / "student" / "model.safetensors").read_bytes() == before
 
 
 def test_a_student_of_another_width_gets_a_linear_layer(tiny_recipe, tmp_path):

@@ -247,7 +247,10 @@ def test_a_grown_sweep_keeps_its_finished_members(sweep_of, tmp_path):
 def test_folders_that_hold_something_else(sweep_of, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.yaml").write_text("name: x")
-    with pytest.raises(DistilvecError, match="holds a single run"):
+    with pytest.raises(DistilvecError, match=r"^\[--out\].*no folder of a distilvec run"):
+        run_sweep(sweep_of(GRID), tmp_path / "run")
+    (tmp_path / "run" / "train.fingerprint").write_text("0123456789abcdef\n")  # a run of an earlier version
+    with pytest.raises(DistilvecError, match=r"^\[--out\].*holds a single run"):
         run_sweep(sweep_of(GRID), tmp_path / "run")
     assert read_sweep(tmp_path / "run") is None
     for content in ("{", "[]", '{"members": [{"name": "a"}]}'):

@@ -12,7 +12,7 @@ import typer
 
 from distilvec.boundary import run_app
 from distilvec.cli_align import align
-from distilvec.cli_arguments import Out, Overrides, RecipeFile, Variant, load_recipe
+from distilvec.cli_arguments import Out, Overrides, RecipeFile, Restart, Variant, load_recipe
 from distilvec.cli_cache import cache_app
 from distilvec.cli_causal import causal
 from distilvec.cli_export import export
@@ -61,11 +61,11 @@ def run(
     overrides: Overrides = None,
     variant: Variant = None,
     out: Out = None,
-    restart: Annotated[bool, typer.Option(help="Throw away the training that is in the run folder.")] = False,
+    restart: Restart = False,
 ) -> None:
     """Plan, cache, train, evaluate and save what a recipe (or its sweep) describes; run again to resume."""
     from distilvec.builtin import recipe_file
-    from distilvec.sweep import expand, has_sweep, run_sweep
+    from distilvec.sweep import expand, has_sweep, refuse_run, run_sweep
 
     swept = has_sweep(recipe_file(recipe), overrides or [])
     members = expand(recipe_file(recipe), overrides or [], variant) if swept else []
@@ -77,7 +77,8 @@ def run(
 
     if swept:
         folder = out or loaded.output / Path(recipe).stem
-        run_sweep(members, folder, lambda member, place: Run(member, place, restart).execute(), _say_member)
+        refuse_run(folder)
+        run_sweep(members, folder, lambda member, place: Run(member, place).execute(), _say_member, restart)
         show_comparison(compare_runs([folder]))
         return
     result = Run(loaded, out or loaded.output / loaded.name, restart).execute()

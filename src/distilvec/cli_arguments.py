@@ -11,6 +11,7 @@ RecipeFile = Annotated[str, typer.Argument(help="A recipe file, or the name of a
 Overrides = Annotated[Optional[list[str]], typer.Argument(help="Changes to the recipe, such as train.epochs=3", metavar="[KEY=VALUE]...")]
 Variant = Annotated[Optional[str], typer.Option(help="One of the recipe's variants.")]
 Out = Annotated[Optional[Path], typer.Option(help="The run folder; <output>/<recipe's name> by default.")]
+Restart = Annotated[bool, typer.Option("--restart", help="Move the run that is in the folder aside (<name>.old-<time>) and start over.")]
 
 
 def load_recipe(name: str, variant: str | None, overrides: list[str] | None) -> Any:

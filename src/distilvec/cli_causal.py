@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from distilvec.cli_arguments import Out, Overrides, RecipeFile, Variant
+from distilvec.cli_arguments import Out, Overrides, RecipeFile, Restart, Variant
 
 
 def causal(
@@ -14,7 +10,7 @@ def causal(
     overrides: Overrides = None,
     variant: Variant = None,
     out: Out = None,
-    restart: Annotated[bool, typer.Option(help="Throw away the training that is in the run folder.")] = False,
+    restart: Restart = False,
 ) -> None:
     """Distil a causal language model across tokenizers (DistillMoE on instructions), and score its answers by ROUGE-L.
 

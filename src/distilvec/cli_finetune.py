@@ -7,7 +7,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from distilvec.cli_arguments import Overrides
+from distilvec.cli_arguments import Overrides, Restart
 
 POOLINGS = ("mean", "cls", "lasttoken")
 
@@ -26,7 +26,7 @@ def finetune(
     epochs: Annotated[int, typer.Option(help="Passes over the training rows.")] = 3,
     learning_rate: Annotated[Optional[float], typer.Option(help="By default 2e-3 with adapters, 2e-5 without.")] = None,
     batch_size: Annotated[int, typer.Option(help="Examples in a step.")] = 32,
-    restart: Annotated[bool, typer.Option(help="Throw away the training that is in the run folder.")] = False,
+    restart: Restart = False,
 ) -> None:
     """Fine-tune a teacher on a labelled task, with its head; run again to resume.
 

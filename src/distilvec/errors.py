@@ -44,6 +44,10 @@ class Stopped(DistilvecError):
         self.number = int(number)
 
 
+class Busy(DistilvecError):
+    """Another process holds the lock."""
+
+
 class Interrupted(BaseException):
     """A signal (Ctrl-C, SIGTERM) outside of the training loop. Not KeyboardInterrupt, which typer keeps to itself."""
 

@@ -125,7 +125,7 @@ def seal(content: dict[str, Any]) -> str:
 def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
     """Hold the lock file `path`, which the system frees when this process ends; the file itself stays.
 
-    Where another process holds it: with `wait`, log that and wait; else DistilvecError with that process's id. `what` names
+    Where another process holds it: with `wait`, log that and wait; else Busy with that process's id. `what` names
     what is being written, for the message.
     """
     if os.name != "posix":
@@ -166,34 +166,39 @@ def check_output_file(path: Path | None, key: str) -> None:
     """DistilvecError where `path` could not be written at the end of the work. Nothing is changed; None is fine."""
     if path is None:
         return
-    if path.is_dir():
-        raise DistilvecError(f"[{key}] {path} is a folder. Give a file.")
-    if path.is_symlink() and not path.exists():
-        raise DistilvecError(f"[{key}] {path} is a link to a file that does not exist. Remove the link or choose another path.")
-    if not path.absolute().parent.is_dir():
-        raise DistilvecError(f"[{key}] {path.absolute().parent} is no folder. Make it, or choose another path.")
-    _try_to_write(path.absolute().parent, key, path)
-    if path.exists():
-        with explained(key, path):
+    with explained(key, path):
+        if path.is_dir():
+            raise DistilvecError(f"[{key}] {path} is a folder. Give a file.")
+        _follow_link(path)
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise DistilvecError(f"[{key}] {folder} is no folder. Make it, or choose another path.")
+        _try_to_write(folder)
+        if path.exists():
             path.open("ab").close()
 
 
 def check_output_folder(path: Path, key: str) -> None:
     """DistilvecError where `path` is no folder and could not be made, or could not be written to. Nothing is changed."""
-    if path.is_symlink() and not path.exists():
-        raise DistilvecError(f"[{key}] {path} is a link to a folder that does not exist. Remove the link or choose another path.")
-    absolute = path.absolute()
-    found = next(parent for parent in (absolute, *absolute.parents) if parent.exists() or parent.is_symlink())
-    if not found.is_dir():
-        raise DistilvecError(f"[{key}] {found} is no folder. Choose another path.")
-    _try_to_write(found, key, path)
-
-
-def _try_to_write(folder: Path, key: str, path: Path) -> None:
-    trial = scratch(folder / "trial")
     with explained(key, path):
-        try:
-            trial.touch()
-        finally:
-            with suppress(OSError):
-                trial.unlink(missing_ok=True)
+        _follow_link(path)
+        absolute = path.absolute()
+        found = next(parent for parent in (absolute, *absolute.parents) if parent.exists() or parent.is_symlink())
+        if not found.is_dir():
+            raise DistilvecError(f"[{key}] {found} is no folder. Choose another path.")
+        _try_to_write(found)
+
+
+def _follow_link(path: Path) -> None:
+    """OSError for a link that leads nowhere or to itself."""
+    if path.is_symlink():
+        path.stat()
+
+
+def _try_to_write(folder: Path) -> None:
+    trial = scratch(folder / "trial")
+    try:
+        trial.touch()
+    finally:
+        with suppress(OSError):
+            trial.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ run folder
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,6 +42,7 @@ from distilvec.export.portable import save_student
 from distilvec.files import write_json
 from distilvec.loading import load
 from distilvec.objective import Objective, build_objective, method_class
+from distilvec.preflight import check_run
 from distilvec.report.card import Distillation, model_card
 from distilvec.report.record import best_distance
 from distilvec.report.write import write_report
@@ -233,12 +235,16 @@ class Run:
 
         Under `accelerate launch` every process trains, the main one does the rest; the others return None.
         """
-        with self.processes.main_process_first():
-            if self.processes.is_main_process:
-                claim_folder(self.folder, self.recipe, self.train_fingerprint(), self.restart)
-        state, distance = self.train()
-        if not self.processes.is_main_process:
-            return None
+        check_run(self.recipe, self.folder)
+        with ExitStack() as stack:
+            with self.processes.main_process_first():
+                if self.processes.is_main_process:
+                    stack.enter_context(claim_folder(self.folder, self.recipe, self.train_fingerprint(), self.restart))
+            state, distance = self.train()
+            return self._finish(state, distance) if self.processes.is_main_process else None
+
+    def _finish(self, state: Progress, distance: dict[str, float]) -> RunResult:
+        """Evaluate the trained student, describe it, and write record, model card and report."""
         found = study(self).run() if self.tasks else {}
         if self.examples is not None:
             found = with_supervised(self, found, self.train_fingerprint())

@@ -24,10 +24,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import Busy, DistilvecError, Stopped, nearest
+from distilvec.files import read_json, write_json
+from distilvec.progress import say
+from distilvec.run_folder import SWEEP_FILE, own_folder, refuse_foreign
 from distilvec.schema import Recipe, SweepSection
 
-SWEEP_FILE = "sweep.json"
 _PLAIN_NAMES = {"name", "path", "model", "limit"}  # say little without the section they stand in
 _LONGEST_VALUE, _LONGEST_NAME = 48, 180  # characters; file systems allow 255 bytes
 
@@ -83,19 +85,23 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     return members
 
 
-def run_sweep(members: Sequence[Member], out: Path, runner: Runner | None = None, progress: Progress | None = None) -> list[dict[str, Any]]:
+def run_sweep(
+    members: Sequence[Member], out: Path, runner: Runner | None = None, progress: Progress | None = None, restart: bool = False
+) -> list[dict[str, Any]]:
     """Run every member in `out/<its name>` and keep `out/sweep.json`; gives that file's members.
 
     `runner` (default: `Run(recipe, folder).execute()`) is called for finished members as well: a Run finds by its
-    fingerprints that nothing is left to do. So a sweep that was killed goes on where it stopped. A member that fails
-    with a DistilvecError does not stop the others; all failures are named in one DistilvecError at the end.
+    fingerprints that nothing is left to do. So a sweep that was killed goes on where it stopped; with `restart` it is moved
+    aside. A member that fails with a DistilvecError does not stop the others; all failures are named in one DistilvecError
+    at the end. Several processes may work on one sweep, each with members of its own.
     """
     from distilvec.device import processes
 
-    if (out / "recipe.yaml").exists():
-        raise DistilvecError(f"{out} holds a single run; a sweep needs a folder of its own. Choose another one (--out).")
+    refuse_run(out)
     main = not members or processes(members[0].recipe.train.device).is_main_process
-    earlier = {entry["name"]: entry for entry in read_sweep(out) or [] if entry["state"] == "finished"}
+    if main:
+        own_folder(out, restart)
+    earlier = {entry["name"]: entry for entry in _earlier(out) if entry["state"] == "finished"}
     entries = [
         {"name": m.name, "group": m.group, "folder": m.name, "state": "finished" if m.name in earlier else "pending"} for m in members
     ]
@@ -113,9 +119,9 @@ def run_sweep(members: Sequence[Member], out: Path, runner: Runner | None = None
         note(place, state="running")
         try:
             runner(member.recipe, out / member.name)
+        except (Stopped, Busy):
+            raise
         except DistilvecError as error:
-            if _was_stopped(error):
-                raise
             note(place, state="failed", message=str(error))
         else:
             note(place, state="finished")
@@ -124,8 +130,24 @@ def run_sweep(members: Sequence[Member], out: Path, runner: Runner | None = None
         progress(members[-1].name, len(members), len(members))
     if failed := [entry for entry in entries if entry["state"] == "failed"]:
         listed = "\n".join(f"  {entry['name']}: {entry['message']}" for entry in failed)
-        raise DistilvecError(f"{len(failed)} of {len(entries)} members of the sweep failed; run it again when they are mended:\n{listed}")
+        raise DistilvecError(f"[sweep] {len(failed)} of {len(entries)} members failed. Repair the causes and run it again.\n{listed}")
     return entries
+
+
+def _earlier(out: Path) -> list[dict[str, Any]]:
+    """What an earlier sweep in the folder left; nothing where its file is damaged: finished members are found by their folders."""
+    try:
+        return read_sweep(out) or []
+    except DistilvecError as error:
+        say(f"{error} Its finished runs are kept.")
+        return []
+
+
+def refuse_run(out: Path) -> None:
+    """DistilvecError for a folder that is not ours, or that holds a single run."""
+    refuse_foreign(out)
+    if (out / "recipe.yaml").exists():
+        raise DistilvecError(f"[--out] {out} holds a single run; a sweep needs a folder of its own. Choose another folder.")
 
 
 def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
@@ -133,11 +155,12 @@ def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
     path = folder / SWEEP_FILE
     if not path.is_file():
         return None
+    fix = "Run the sweep again: it writes the file again."
     try:
-        members = json.loads(path.read_text(encoding="utf-8"))["members"]
+        members = read_json(path, fix)["members"]
         return [{**entry, **{key: str(entry[key]) for key in ("name", "group", "folder", "state")}} for entry in members]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DistilvecError(f"{path} is damaged ({error}); run the sweep again to write it anew.") from None
+    except (KeyError, TypeError) as error:
+        raise DistilvecError(f"[{path.name}] {path} is damaged: {error!r}. {fix}") from None
 
 
 def _run_member(recipe: Recipe, folder: Path) -> Any:
@@ -146,16 +169,8 @@ def _run_member(recipe: Recipe, folder: Path) -> Any:
     return Run(recipe, folder).execute()
 
 
-def _was_stopped(error: DistilvecError) -> bool:
-    """Whether a run was stopped by the user (Ctrl-C, SIGTERM): then the sweep stops as well."""
-    return str(error).startswith("stopped at step")
-
-
 def _write_sweep(out: Path, entries: Sequence[Mapping[str, Any]]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    temporary = out / "sweep.tmp"
-    temporary.write_text(json.dumps({"format": 1, "members": list(entries)}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    temporary.replace(out / SWEEP_FILE)
+    write_json(out / SWEEP_FILE, {"format": 1, "members": list(entries)}, key="--out")
 
 
 # -- from the section to recipes -------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ class World:
     root: Path
     checks: list[Callable[[Outcome], None]] = field(default_factory=list)
     undo: list[Callable[[], None]] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)  # beginnings of the names of files that the command is to replace or move
 
     @property
     def model(self) -> Path:
@@ -99,9 +100,13 @@ class World:
 
     def run(self, *arguments: str) -> Outcome:
         """Run a command that belongs to the preparation; it must succeed."""
-        found = execute(self, list(arguments))
+        found = self.execute(*arguments)
         assert found.status == 0, found.err
         return found
+
+    def execute(self, *arguments: str) -> Outcome:
+        """Run a command that belongs to the preparation, whatever comes of it."""
+        return execute(self, list(arguments))
 
     def finished_run(self, name: str = "run", **changes: Any) -> Path:
         """The folder of a finished run of the recipe."""
@@ -182,7 +187,7 @@ def execute(world: World, arguments: list[str]) -> Outcome:
     with _inside(world.root), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = run_command(arguments)
     after = contents(world.root)
-    ours = ("cache/logs/", "cache/suites/")
+    ours = ("cache/logs/", "cache/suites/", *world.moved)
     changed = [name for name, digest in before.items() if after.get(name) != digest and not name.startswith(ours)]
     return Outcome(status, out.getvalue(), err.getvalue(), changed)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,14 @@ from distilvec.causal.model import (
 from distilvec.causal.objective import CausalObjective, build_causal_objective
 from distilvec.causal.schema import CausalRecipe
 from distilvec.device import pick_device, processes
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, Stopped
+from distilvec.extras import require_extra
 from distilvec.files import write_json
 from distilvec.hashing import hash_files
 from distilvec.objective import Objective, Sizes
+from distilvec.preflight import check_training
 from distilvec.progress import say
-from distilvec.run_folder import claim_folder
+from distilvec.run_folder import claim_folder, refuse_foreign
 from distilvec.students.experts import Experts
 from distilvec.train.loop import Loop
 from distilvec.train.metrics import read_metrics
@@ -57,22 +60,32 @@ class CausalRun:
 
     def execute(self) -> dict[str, Any] | None:
         """Train (or go on, or take what is finished) and answer the test files; the report, None in all processes but the main one."""
+        refuse_foreign(self.folder)
+        check_training(self.recipe.train)
+        if self.recipe.data.tests:
+            require_extra("causal", "data.tests")
         state = processes(self.recipe.train.device)
         mark = self.fingerprint()
-        with state.main_process_first():
-            if state.is_main_process:
-                claim_folder(self.folder, self.recipe, mark, self.restart)
-        loop = self.loop(mark)
+        with ExitStack() as stack:
+            with state.main_process_first():
+                if state.is_main_process:
+                    stack.enter_context(claim_folder(self.folder, self.recipe, mark, self.restart))
+            loop = self.loop(mark)
+            self._train(loop)
+            return self._finish(loop) if state.is_main_process else None
+
+    def _train(self, loop: Loop) -> None:
+        """Train to the end, or go on to it; DistilvecError where it was stopped before."""
+        if loop.state.finished:
+            return
+        say(f"training: {loop.total_steps:,} steps on {loop.describe_machine()}")
+        loop.run()
+        loop.accelerator.wait_for_everyone()
         if not loop.state.finished:
-            say(f"training: {loop.total_steps:,} steps on {loop.describe_machine()}")
-            loop.run()
-            loop.accelerator.wait_for_everyone()
-            if not loop.state.finished:
-                raise DistilvecError(
-                    f"stopped at step {loop.state.step:,} of {loop.total_steps:,}. Run the same command again to go on from there."
-                )
-        if not state.is_main_process:
-            return None
+            raise Stopped(f"[train] stopped at step {loop.state.step:,} of {loop.total_steps:,}. Run the same command again to go on.")
+
+    def _finish(self, loop: Loop) -> dict[str, Any]:
+        """Answer the test files; the report."""
         held_out = min(
             (line for line in read_metrics(self.folder / "metrics.jsonl") if line["step"] and "eval/cross_entropy" in line),
             key=lambda line: line["eval/cross_entropy"],

@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import DistilvecError, Stopped, nearest
 from distilvec.schema import Recipe, SweepSection
 
 SWEEP_FILE = "sweep.json"
@@ -114,7 +114,7 @@ def run_sweep(members: Sequence[Member], out: Path, runner: Runner | None = None
         try:
             runner(member.recipe, out / member.name)
         except DistilvecError as error:
-            if _was_stopped(error):
+            if isinstance(error, Stopped):
                 raise
             note(place, state="failed", message=str(error))
         else:
@@ -144,11 +144,6 @@ def _run_member(recipe: Recipe, folder: Path) -> Any:
     from distilvec.run import Run
 
     return Run(recipe, folder).execute()
-
-
-def _was_stopped(error: DistilvecError) -> bool:
-    """Whether a run was stopped by the user (Ctrl-C, SIGTERM): then the sweep stops as well."""
-    return str(error).startswith("stopped at step")
 
 
 def _write_sweep(out: Path, entries: Sequence[Mapping[str, Any]]) -> None:

@@ -107,7 +107,7 @@ class Objective(nn.Module):
 
     def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
         """Named, unweighted terms, one value per example; a term of weight 0 may be left out."""
-        raise TypeError(f"{type(self).__name__} does not implement forward")
+        raise DistilvecError(f"[method.name] {type(self).__name__} does not implement forward. Add it to the method's file.")
 
 
 def total(terms: Terms, weights: dict[str, float]) -> Float[Tensor, ""]:

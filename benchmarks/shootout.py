@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
@@ -13,7 +12,9 @@ import torch
 from scipy.stats import spearmanr
 
 from distilvec import recipe as recipes
-from distilvec.files import write_json
+from distilvec.errors import DistilvecError
+from distilvec.files import read_json, write_json
+from distilvec.method_file import method_code
 from distilvec.run import Run, RunResult
 from distilvec.schema import Recipe
 from distilvec.sweep import Member, run_sweep
@@ -37,7 +38,7 @@ def run_members(
 
     def take_up() -> None:
         """What stands in the file by now, written by an earlier or by another process."""
-        written = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+        written = read_rows(path) if path.exists() else {"rows": []}
         for name, value in facts.items():
             if isinstance(value, dict):
                 report[name] = {**written.get(name, {}), **value}
@@ -61,17 +62,28 @@ def run_members(
     return report
 
 
+def read_rows(path: Path) -> dict[str, Any]:
+    """A shootout's file; DistilvecError where it is damaged or something else."""
+    fix = "Move it away to run everything again, or put back a copy of it."
+    written = read_json(path, fix)
+    rows = written.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and {"mark", "run"} <= row.keys() for row in rows):
+        raise DistilvecError(f"[{path.name}] {path} holds no list of rows with run and mark. {fix}")
+    return written
+
+
 def machine() -> str:
     """Where figures were taken, in words."""
     return f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
 def mark_of(recipe: Recipe) -> str:
-    """Changes with what is trained and scored, not with where the project lies, nor when a key is added that keeps its default."""
+    """Changes with what is trained and scored (a method's file, too), not with the project's folder or new keys that keep their default."""
     chosen = {"teacher", "more_teachers", "student", "corpus", "task", "method", "train", "stages"}
     parts = recipe.model_dump(mode="json", include=chosen, exclude_defaults=True)
-    suite = recipe.evaluation.suite
-    return recipes.fingerprint(_without_folders(parts), suite and suite.name, sorted(recipe.evaluation.columns))
+    suite, names = recipe.evaluation.suite, [stage.method.name for stage in (recipe, *recipes.stage_recipes(recipe).values())]
+    codes = [code for code in map(method_code, names) if code is not None]
+    return recipes.fingerprint(_without_folders(parts), suite and suite.name, sorted(recipe.evaluation.columns), *codes)
 
 
 def _without_folders(value: Any) -> Any:

@@ -239,12 +239,12 @@ def test_learning_rate_factors_may_name_what_a_stage_does_not_train(staged, tmp_
 def test_unknown_parameters_are_named_before_any_work(staged, tmp_path):
     stages = copy.deepcopy(STAGES)
     stages[1]["set"]["train.trainable"] = ["encoder.model.7"]
-    expected = r"stage all: \[train.trainable\] no parameter's name starts with 'encoder.model.7'; did you mean 'encoder.model.[02]'\? "
+    expected = r"^\[train.trainable\] stage all: no parameter's name starts with 'encoder.model.7'; did you mean 'encoder.model.[02]'\? "
     with pytest.raises(DistilvecError, match=expected + r"Names start with encoder.model.0, encoder.model.2"):
         Run(staged(stages=stages), tmp_path / "run").execute()
     assert not (tmp_path / "run" / "stages").exists()
     stages = [{"name": "a"}, {"name": "b", "set": {"method.options": {"distanse": "l2"}}}]
-    with pytest.raises(DistilvecError, match=r"stage b: .*distanse.*did you mean 'distance'"):
+    with pytest.raises(DistilvecError, match=r"^\[method.options.distanse\] stage b: .*distanse.*did you mean 'distance'"):
         Run(staged(stages=stages), tmp_path / "run").execute()
 
 

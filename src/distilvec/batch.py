@@ -119,9 +119,15 @@ class Wants:
         """Everything that either one wants; DistilvecError where both want pooled layers or tokens, but not alike."""
         kinds = {wants.layer_pooling for wants in (self, other) if wants.pooled_layers}
         if len(kinds) > 1:
-            raise DistilvecError(f"layers can be pooled in one way at a time; found {' and '.join(sorted(kinds))} wanted together.")
+            raise DistilvecError(
+                f"[method.options.layer_pooling] layers can be pooled in one way at a time; found {' and '.join(sorted(kinds))} together. "
+                "Give all of them the same."
+            )
         if self.tokens and other.tokens and self.tokens != other.tokens:
-            raise DistilvecError(f"a teacher's tokens can be asked for in one way at a time; found {self.tokens} and {other.tokens}.")
+            raise DistilvecError(
+                f"[stages] a teacher's tokens can be asked for in one way at a time; found {self.tokens} and {other.tokens}. "
+                "Take methods, or options, that need the same."
+            )
         return Wants(
             self.embedding or other.embedding,
             self.pre_dense or other.pre_dense,

@@ -7,20 +7,22 @@ name (or a path to a file elsewhere), and the constructor's keywords are the rec
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import ModuleType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 from jaxtyping import Float
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from distilvec.batch import Encoded, TextBatch, Wants
 from distilvec.errors import DistilvecError, nearest
+from distilvec.method_file import blamed, is_file, load_method_file, method_path
 
 Terms = dict[str, Float[Tensor, " batch"]]
 
@@ -105,7 +107,7 @@ class Objective(nn.Module):
 
     def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
         """Named, unweighted terms, one value per example; a term of weight 0 may be left out."""
-        raise TypeError(f"{type(self).__name__} does not implement forward")
+        raise DistilvecError(f"[method.name] {type(self).__name__} does not implement forward. Add it to the method's file.")
 
 
 def total(terms: Terms, weights: dict[str, float]) -> Float[Tensor, ""]:
@@ -118,28 +120,46 @@ def total_each(terms: Terms, weights: dict[str, float]) -> Float[Tensor, " batch
     return torch.stack([weights[name] * values for name, values in terms.items()]).sum(0)
 
 
+def check_terms(objective: Objective, terms: Any, sizes: set[int]) -> None:
+    """DistilvecError where `forward` gave anything but weighted terms with one value an example; `sizes` are their allowed lengths."""
+    if isinstance(terms, dict) and terms and terms.keys() <= objective.weights.keys():
+        wrong = {
+            name: value for name, value in terms.items() if not isinstance(value, Tensor) or value.ndim != 1 or len(value) not in sizes
+        }
+        if not wrong:
+            return
+        name, value = next(iter(wrong.items()))
+        found = f"'{name}' of the shape {list(value.shape)}" if isinstance(value, Tensor) else f"'{name}', a {type(value).__name__}"
+    else:
+        found = f"the terms {', '.join(map(str, terms)) or 'none'}" if isinstance(terms, dict) else f"a {type(terms).__name__}"
+    place = type(objective).forward.__code__.co_filename
+    raise DistilvecError(
+        f"[method.name] {place}: forward of {type(objective).__name__} gave {found}; expected a dict of tensors of the shape "
+        f"[{' or '.join(map(str, sorted(sizes)))}], each named in weights ({', '.join(objective.weights)}). Correct that file."
+    )
+
+
 def build_objective(name: str, options: dict[str, Any], weights: dict[str, float], sizes: Sizes) -> Objective:
-    """The method `name` with its options; DistilvecError for an unknown method, option or term."""
+    """The method `name` with its options; DistilvecError for an unknown method, option or term, or a value of another type."""
     method = method_class(name)
-    known = list(inspect.signature(method.__init__).parameters)[2:]
-    _refuse_unknown(options, known, f"method.options of {name}", "option")
-    _refuse_other_values(options, get_type_hints(method.__init__))
-    make: Callable[..., Objective] = method
-    objective = make(sizes, **options)
-    if sizes.others and not method.several_teachers:
-        raise DistilvecError(
-            f"[more_teachers] {name} learns from one teacher; found {1 + len(sizes.others)}. Remove more_teachers, or take a method "
-            "that can: redact, offline_cosine, distillmoe."
-        )
-    if sizes.task is not None:
-        _add_head(objective, name, sizes)
-    _refuse_unknown(weights, objective.weights, f"method.weights of {name}", "term")
-    objective.weights = {**objective.weights, **weights}
-    if not any(objective.weights.values()):
-        raise DistilvecError(
-            f"[method.weights] every term of {name} has weight 0: {', '.join(objective.weights)}. Give one of them a weight."
-        )
-    objective.settle()
+    with blamed(method_path(name) if is_file(name) else None):
+        _check_options(name, method, options)
+        make: Callable[..., Objective] = method
+        objective = make(sizes, **options)
+        if sizes.others and not method.several_teachers:
+            raise DistilvecError(
+                f"[more_teachers] {name} learns from one teacher; found {1 + len(sizes.others)}. Remove more_teachers, or take a method "
+                "that can: redact, offline_cosine, distillmoe."
+            )
+        if sizes.task is not None:
+            _add_head(objective, name, sizes)
+        _refuse_unknown(weights, objective.weights, "method.weights", f"{name} has no term")
+        objective.weights = {**objective.weights, **weights}
+        if not any(objective.weights.values()):
+            raise DistilvecError(
+                f"[method.weights] every term of {name} has weight 0: {', '.join(objective.weights)}. Give one of them a weight."
+            )
+        objective.settle()
     return objective
 
 
@@ -169,32 +189,50 @@ def method_names() -> list[str]:
 
 
 def _method_module(name: str) -> ModuleType:
-    if name.endswith(".py"):
-        path = Path(name).expanduser()
-        if not path.is_file():
-            raise DistilvecError(f"[method.name] no such file: {path}")
-        spec = importlib.util.spec_from_file_location(f"distilvec_method_{path.stem}", path)
-        if spec is None or spec.loader is None:
-            raise DistilvecError(f"[method.name] {path} cannot be imported as Python")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+    if is_file(name):
+        return load_method_file(name)
     if name not in method_names():
         known = method_names()
-        raise DistilvecError(f"[method.name] no method '{name}'{nearest(name, known)}. Known: {', '.join(known)}, or a path to a .py file.")
+        hint = nearest(name, known) or "."
+        raise DistilvecError(f"[method.name] no method '{name}'{hint} Known: {', '.join(known)}, or a path to a .py file.")
     return importlib.import_module(f"distilvec.methods.{name}")
 
 
-def _refuse_other_values(options: dict[str, Any], hints: dict[str, Any]) -> None:
-    """Options declared as Literal take one of its values."""
-    for name, value in options.items():
-        allowed = get_args(hints.get(name)) if get_origin(hints.get(name)) is Literal else None
-        if allowed and value not in allowed:
-            raise DistilvecError(f"[method.options.{name}] found {value!r}; expected one of {', '.join(map(str, allowed))}.")
+def _check_options(name: str, method: type[Objective], options: dict[str, Any]) -> None:
+    """DistilvecError for an option that the constructor does not know, that it needs and that is not there, or of another type."""
+    known = dict(list(inspect.signature(method.__init__).parameters.items())[2:])
+    _refuse_unknown(options, known, "method.options", f"{name} has no option")
+    for option, parameter in known.items():
+        if parameter.default is parameter.empty and option not in options and parameter.kind is not parameter.VAR_KEYWORD:
+            raise DistilvecError(f"[method.options.{option}] is missing, and {name} has no default for it. Set it.")
+    hints = get_type_hints(method.__init__)
+    for option, value in options.items():
+        _check_option(option, value, hints.get(option, Any))
 
 
-def _refuse_unknown(given: Iterable[str], known: Iterable[str], where: str, kind: str) -> None:
+def _check_option(option: str, value: Any, kind: Any) -> None:
+    """DistilvecError for a value that its annotation does not allow; a list may stand for a tuple, a whole number for a float."""
+    try:
+        TypeAdapter(kind, config={"arbitrary_types_allowed": True}).validate_json(json.dumps(value, default=str), strict=True)
+    except ValidationError:
+        raise DistilvecError(f"[method.options.{option}] found {value!r}; expected {_in_words(kind)}.") from None
+
+
+def _in_words(kind: Any) -> str:
+    """An annotation as a reader of recipes would put it."""
+    plain = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null", dict: "a mapping"}
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin in (Union, UnionType):
+        return " or ".join(map(_in_words, parts))
+    if origin in (list, tuple, Sequence):
+        return f"a list of these: {_in_words(parts[0])}"
+    return plain.get(origin or kind, getattr(kind, "__name__", str(kind)))
+
+
+def _refuse_unknown(given: Iterable[str], known: Iterable[str], where: str, problem: str) -> None:
     known = list(known)
     for key in given:
         if key not in known:
-            raise DistilvecError(f"[{where}] no {kind} '{key}'{nearest(key, known)}. Known: {', '.join(known) or 'none'}.")
+            raise DistilvecError(f"[{where}.{key}] {problem} '{key}'{nearest(key, known) or '.'} Known: {', '.join(known) or 'none'}.")

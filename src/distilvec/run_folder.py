@@ -25,6 +25,7 @@ from distilvec import recipe as recipes
 from distilvec.errors import DistilvecError, explained
 from distilvec.export.portable import recover_student
 from distilvec.files import check_output_folder, locked, write_file, write_json
+from distilvec.method_file import method_code
 from distilvec.progress import say
 from distilvec.schema import Recipe
 from distilvec.section import Section
@@ -108,6 +109,8 @@ def training_fingerprint(recipe: Recipe, stages: Sequence[Stage], vectors: str, 
         sections += [stage.recipe.method.model_dump(mode="json"), train]
     if recipe.stages:  # the student is drawn from the recipe's own seed
         sections += [recipe.train.seed, *(stage.name for stage in stages)]
+    codes = [method_code(stage.recipe.method.name) for stage in stages]
+    sections += [code for code in codes if code is not None]  # methods of the package change with its version, which does not count
     return recipes.fingerprint(vectors, corpus, *sections)
 
 

@@ -70,7 +70,7 @@ class Measurement:
         for step in steps or ():
             if step not in known:
                 raise DistilvecError(
-                    f"{self.folder} has no student of step {step}; it has {', '.join(map(str, known))}. "
+                    f"[--steps] {self.folder} has no student of step {step}; it has {', '.join(map(str, known))}. "
                     "More are kept by train.keep_students in the recipe."
                 )
         return known if steps is None else sorted(set(steps))
@@ -124,7 +124,9 @@ def measure_curvature(landscape: Landscape, settings: Settings, watch: Watch) ->
     began, parts, parameters = time.monotonic(), landscape.parts, landscape.parameters
     loss = loss_value(parts)
     if not math.isfinite(loss):
-        raise DistilvecError(f"the loss at this student is {loss}; its curvature cannot be measured.")
+        raise DistilvecError(
+            f"[run folder] the loss at this student is {loss}; its curvature cannot be measured. Leave its step out (--steps)."
+        )
     product = partial(hessian_product, parts, parameters)
     size = sum(parameter.numel() for parameter in parameters)
     start = torch.randn(size, generator=torch.Generator().manual_seed(settings.seed)).to(parameters[0])

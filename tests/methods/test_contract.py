@@ -16,7 +16,7 @@ from distilvec.export.portable import save_student
 from distilvec.objective import Sizes, TaskFacts, build_objective, method_class, method_names, total
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
-from distilvec.train.loop import Distillation
+from distilvec.train.distillation import Distillation
 
 
 @pytest.fixture(params=method_names())

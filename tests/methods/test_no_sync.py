@@ -21,7 +21,7 @@ from distilvec.objective import Sizes, TaskFacts, build_objective, method_class,
 from distilvec.schema import StudentSection
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
-from distilvec.train.loop import Distillation
+from distilvec.train.distillation import Distillation
 
 # operators whose result, or its shape, the processor has to wait for
 WAITING = {"_local_scalar_dense", "item", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "equal", "is_nonzero"}

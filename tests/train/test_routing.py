@@ -145,4 +145,5 @@ def test_watching_changes_no_weight(tiny_recipe, tmp_path):
         lines = [line for line in read_metrics(loop.folder / "metrics.jsonl") if "train/loss" in line]
         assert len(lines) == (4 if often == 1 else 1) and all("train/gate_3" in line for line in lines)
     one, other = (load_file(next((tmp_path / name / "checkpoint").glob("*.safetensors"))) for name in ("1", "50"))
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    names = {name for name in one if not name.startswith("loop/")}  # what the loop has in memory depends on how often it looks
+    assert names == {name for name in other if not name.startswith("loop/")} and all(torch.equal(one[name], other[name]) for name in names)

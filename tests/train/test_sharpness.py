@@ -20,8 +20,8 @@ from distilvec.run_folder import kept_folders
 from distilvec.run_report import kept_students
 from distilvec.sharpness import Settings, measure_runs
 from distilvec.students.encoder import Encoder
+from distilvec.train.distillation import Distillation
 from distilvec.train.landscape import Landscape, Landscapes
-from distilvec.train.loop import Distillation
 from distilvec.train.sharpness import gradient, hessian_product, hutchinson_trace, largest_eigenvalue, loss_value, rise
 
 QUICK = Settings(texts=32, draws=2, tolerance=0.05)

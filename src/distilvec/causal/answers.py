@@ -11,6 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from distilvec.causal.data import prompt_ids
 from distilvec.causal.schema import GenerationSection
 from distilvec.errors import DistilvecError
+from distilvec.extras import require_extra
 from distilvec.progress import progress
 
 
@@ -48,10 +49,9 @@ def rouge_l(answers: Sequence[str], references: Sequence[Sequence[str]]) -> list
 
     Errors: DistilvecError where the package rouge-score is missing.
     """
-    try:
-        from rouge_score.rouge_scorer import RougeScorer  # type: ignore[import-untyped]
-    except ImportError:
-        raise DistilvecError("ROUGE-L needs the package 'rouge-score': pip install distilvec[causal]") from None
+    require_extra("causal", "data.tests")
+    from rouge_score.rouge_scorer import RougeScorer  # type: ignore[import-untyped]
+
     scorer = RougeScorer(["rougeL"], use_stemmer=True)
     return [
         100 * max(scorer.score(reference, text)["rougeL"].fmeasure for reference in several)

@@ -50,7 +50,7 @@ def _pair(row: Mapping[str, Any], place: str, section: CausalDataSection) -> Pai
     instruction, context = _field(row, "instruction", place), _field(row, "input", place, needed=False)
     responses = _field(row, "response", place)
     if len(instruction) > 1:
-        raise DistilvecError(f"{place}: found several instructions; expected one text.")
+        raise DistilvecError(f"{place}: found several instructions; expected one text. Keep one of them.")
     template = section.template_with_input if context else section.template
     values = {"{instruction}": instruction[0], "{input}": "".join(context)}
     prompt = re.sub(r"\{instruction\}|\{input\}", lambda found: values[found[0]], template)  # braces in the row's text stay
@@ -64,11 +64,13 @@ def _field(row: Mapping[str, Any], name: str, place: str, needed: bool = True) -
         if not needed:
             return ()
         fields = ", ".join(row) or "none"
-        raise DistilvecError(f"{place} has no {name}: expected a field {' or '.join(FIELDS[name])}; found {fields}.")
+        raise DistilvecError(f"{place} has no {name}: expected a field {' or '.join(FIELDS[name])}; found {fields}. Add it, or rename one.")
     value = row[found]
     texts = value if isinstance(value, list) and value else [value]
     if not all(isinstance(text, str) for text in texts):
-        raise DistilvecError(f"{place}: '{found}' holds {type(value).__name__} ({str(value)[:40]}), not text.")
+        raise DistilvecError(
+            f"{place}: '{found}' holds {type(value).__name__} ({str(value)[:40]}), not text. Put it in quotes, or remove the row."
+        )
     if any(not text.strip() for text in texts):
         if not needed:
             return ()
@@ -120,7 +122,10 @@ def tokenise(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, section:
     """
     end = tokenizer.eos_token_id
     if end is None:
-        raise DistilvecError(f"{tokenizer.name_or_path}: the tokenizer has no end-of-text token, so nothing says where a response ends.")
+        raise DistilvecError(
+            f"[tokenizer] {tokenizer.name_or_path} has no end-of-text token, so responses have no end. Take another model, or set "
+            "eos_token in its tokenizer_config.json."
+        )
     prompts = prompt_ids([pair.prompt for pair in pairs], tokenizer)
     responses = tokenizer([pair.responses[0] for pair in pairs], add_special_tokens=False)["input_ids"]
     whole = [[*prompt, *response, end] for prompt, response in zip(prompts, responses, strict=True)]
@@ -146,7 +151,9 @@ def fitting(pairs: Sequence[Pair], tokenizers: Sequence[PreTrainedTokenizerBase]
         )
     kept = [pair for pair, length in zip(pairs, lengths, strict=True) if length <= section.max_prompt]
     if not kept:
-        raise DistilvecError(f"{pairs[0].place.partition(', line')[0]}: every prompt has more than {section.max_prompt} tokens.")
+        raise DistilvecError(
+            f"{pairs[0].place.partition(', line')[0]}: every prompt has more than {section.max_prompt} tokens. Raise data.max_prompt."
+        )
     return kept
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
+from distilvec.files import read_json
 from distilvec.progress import say
 from distilvec.report.figure_style import DASHES, MARKERS, SERIES, figure_style, new_figure, shortened, write_figure
 from distilvec.report.page_cells import Table, figure
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Part = Mapping[str, Any]
 FILE = "sharpness.json"
+MEASURE_AGAIN = "Delete it and measure again: distilvec sharpness."
+POINT = {"step", "epoch", "loss", "lambda_max", "sam", "asam"}
 QUANTITIES = {"lambda_max": "largest eigenvalue", "trace": "trace", "sam": "rise by SAM", "asam": "rise by ASAM"}
 NOTE = (
     "The largest algebraic eigenvalue of the Hessian of the full training objective, its trace with one standard error, and by how "
@@ -30,10 +32,10 @@ def read_sharpness(folder: Path) -> dict[str, Any] | None:
     path = folder / FILE
     if not path.exists():
         return None
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DistilvecError(f"{path} is damaged ({error}); delete it and measure again.") from None
+    content = read_json(path, MEASURE_AGAIN)
+    points = content.get("points")
+    if not isinstance(points, list) or not all(isinstance(point, dict) and point.keys() >= POINT for point in points):
+        raise DistilvecError(f"[{FILE}] {path} lacks points, or a point one of {', '.join(sorted(POINT))}. {MEASURE_AGAIN}")
     return content
 
 

@@ -66,16 +66,21 @@ class CachedTeacher:
 
     def __init__(self, cache: TeacherCache, keys: np.ndarray, wants: Wants, head: nn.Module | None = None) -> None:
         if found := uncached(wants):
-            raise DistilvecError(f"a teacher cache does not hold {', '.join(found)}, which the method wants. Set teacher.live=true.")
+            raise DistilvecError(
+                f"[teacher.live] a teacher cache does not hold {', '.join(found)}, which the method needs. Set teacher.live=true."
+            )
         if wants.tokens and not cache.manifest.tokens:
-            raise DistilvecError(f"the teacher cache {cache.folder} holds nothing of the teacher's tokens, which the method wants.")
+            raise DistilvecError(
+                f"[cache] the teacher cache {cache.folder} holds nothing of the teacher's tokens, which the method needs. "
+                "Fill one for this recipe: distilvec cache fill."
+            )
         self.cache, self.wants = cache, wants
         self.head = None if head is None else head.eval()
         self.positions = cache.positions(keys)
         missing = int((self.positions < 0).sum())
         if missing:
             raise DistilvecError(
-                f"{missing:,} of {len(keys):,} corpus rows have no teacher vector in {cache.folder}; run `distilvec cache` first."
+                f"[cache] {missing:,} of {len(keys):,} corpus rows have no teacher vector in {cache.folder}. Fill it: distilvec cache fill."
             )
         self._token_signals = [name for name, signal in cache.signals.items() if signal.uneven] if wants.tokens else []
 

@@ -40,7 +40,7 @@ from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.manifest import Manifest
 from distilvec.teachers.wider import wider_caches
 from distilvec.train.checkpoint import load_objective, objective_file
-from distilvec.train.loop import Distillation
+from distilvec.train.distillation import Distillation
 from distilvec.train.optimizer import freeze_others
 from distilvec.train.passes import seed_step
 
@@ -103,7 +103,7 @@ class Landscapes:
         """The loss at the student of this step."""
         folder = self.students[step]
         if not (folder / "modules.json").exists():
-            raise DistilvecError(f"{folder} is missing; run the recipe again (--restart) to have students kept.")
+            raise DistilvecError(f"[run folder] {folder} is missing. Run the recipe again (--restart) to have students kept.")
         keep_memory()
         device = torch.device(pick_device(self.train.device))
         model = load(folder, device="cpu").float()
@@ -149,6 +149,7 @@ def open_cache(side: TeacherSide, teacher: str, fingerprint: str) -> TeacherCach
         if wider := wider_caches(folder, fingerprint):
             return max(wider, key=len)
         raise DistilvecError(
-            f"the vectors of {teacher} are not in {folder} any more. `distilvec cache {side.run.folder}/recipe.yaml` computes them again."
+            f"[cache] the vectors of {teacher} are not in {folder} any more. Compute them again: distilvec cache fill "
+            f"{side.run.folder}/recipe.yaml."
         )
     return TeacherCache.open(folder)

@@ -2,72 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from torch import nn
+from torch import Tensor
 
-from distilvec.batch import Encoded, TextBatch
 from distilvec.data.batches import Batches, epoch_batches
 from distilvec.device import fast_bf16, keep_memory, pick_device, processes, warn_slow_bf16
-from distilvec.errors import DistilvecError
-from distilvec.objective import Objective, Terms
+from distilvec.errors import DistilvecError, Stopped
+from distilvec.objective import Objective
 from distilvec.progress import Advance, progress, say
 from distilvec.schema_train import TrainSection
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import Progress, checkpoint_file, load_checkpoint, save_checkpoint
-from distilvec.train.collapse import CollapseWatch, Sight, take_sight
+from distilvec.train.collapse import CollapseWatch
 from distilvec.train.data import TrainingRows
+from distilvec.train.distillation import Distillation
 from distilvec.train.held_out import held_out
 from distilvec.train.metrics import MetricsLog
-from distilvec.train.optimizer import build_optimizer, freeze_others, set_learning_rate
+from distilvec.train.optimizer import build_optimizer, freeze_others, optimizer_tensors, set_learning_rate
 from distilvec.train.passes import Passes
-from distilvec.train.routing import RoutingWatch, with_gates
+from distilvec.train.routing import RoutingWatch
 from distilvec.train.schedule import build_schedule
+from distilvec.train.signals import stop_on_signals
 from distilvec.train.update import build_update
 from distilvec.train.window import Window
 
 Measure = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, float], float]]  # as held_out: encoder, ..., batch size
-
-
-class Distillation(nn.Module):
-    """Student and objective in one module, so optimiser, DDP and checkpoints need no special case.
-
-    Where `watched` is set, the next micro-batch is kept in `sight`.
-    """
-
-    def __init__(self, encoder: Encoder, objective: Objective) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.objective = objective
-        self.watched = False
-        self.sight: Sight | None = None
-
-    def forward(self, batch: TextBatch, teacher: Encoded) -> Terms:
-        """The objective's terms; the student runs under autocast, the objective in fp32 but for products that it makes in `products`."""
-        rows = None if teacher.selected is None else teacher.selected[..., 0]
-        wants = self.objective.student_wants
-        student = self.encoder(batch, with_gates(wants, self.encoder.experts) if self.watched else wants, rows)
-        with torch.autocast(batch.rows.device.type, enabled=False):
-            if self.objective.head is not None:
-                student = replace(student, logits=self.objective.head(student.vector))
-            terms: Terms = self.objective(batch, student, teacher)
-        examples = len(batch) // batch.members
-        terms = {name: values if len(values) == examples else values.view(batch.members, -1).mean(0) for name, values in terms.items()}
-        if self.watched:
-            with torch.no_grad(), torch.autocast(batch.rows.device.type, enabled=False):
-                figures = self.objective.figures(batch, student, teacher)
-            self.sight, self.watched = replace(take_sight(batch, student, teacher), figures=figures), False
-        return terms
 
 
 class Loop:
@@ -104,19 +72,25 @@ class Loop:
         freeze_others(self.module, train)
         self.optimizer = build_optimizer(self.module, train)
         self.update = build_update(train.update, self.optimizer, self.module, train.max_grad_norm)
-        self.state = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint) or Progress()
+        found = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint)
+        self.state, self._memory = found or (Progress(), {})
         self.wrapped = self.accelerator.prepare_model(self.module)
         self.micro_batches_a_step = train.gradient_accumulation_steps * self.accelerator.num_processes
         self.steps_an_epoch = max(1, -(-len(self._batches(0)) // self.micro_batches_a_step))
         self.total_steps = min(train.max_steps or 2**62, train.epochs * self.steps_an_epoch)
         self.schedule = build_schedule(train, self.total_steps)
         self.kept_steps = kept_steps(self.total_steps, train.keep_students)
-        self.stop_asked = False
+        self.stop_asked, self.stop_signal = False, int(signal.SIGTERM)
 
     @property
     def checkpoint(self) -> Path:
         """The file a killed run resumes from."""
         return checkpoint_file(self.folder)
+
+    def stopped(self, place: str = "") -> Stopped:
+        """The error of a run that was asked to stop; `place` follows the number of steps."""
+        done = f"{self.state.step:,} of {self.total_steps:,}{place}"
+        return Stopped(f"[train] stopped at step {done}. Run the same command again to go on.", self.stop_signal)
 
     def describe_machine(self) -> str:
         """Device, number of processes and precision in words."""
@@ -136,7 +110,9 @@ class Loop:
         encoder, wants = self.module.encoder, self.module.objective.student_wants
         self.collapse = CollapseWatch(encoder.pooling, wants.layer_pooling, "collapse" in self.metrics.warned)
         self.routing = RoutingWatch(self.total_steps, "routing" in self.metrics.warned)
-        with self._interruptible(), progress("training", self.total_steps, "steps", done=state.step) as advance:
+        self.window.load(_named(self._memory, "window/"), self.device)
+        self.routing.load(_named(self._memory, "routing/"))
+        with stop_on_signals(self._ask), progress("training", self.total_steps, "steps", done=state.step) as advance:
             if state.step == 0:
                 self._validate()
             while not (state.finished or self.stop_asked):
@@ -213,10 +189,8 @@ class Loop:
     def _log(self) -> None:
         state, means = self.state, self.window.means(self.module.objective.weights)
         if not np.isfinite(means["loss"]):
-            raise DistilvecError(
-                f"the loss became {means['loss']} within the last {self.train.logging_steps} steps before step {state.step}. "
-                f"Lower [train.learning_rate] (now {self.train.learning_rate:g}), set [train.max_grad_norm] or use [train.precision]=fp32. "
-                f"The last good checkpoint is in {self.checkpoint.parent}."
+            raise self._diverged(
+                f"the loss became {means['loss']} within the last {self.train.logging_steps} steps before step {state.step}"
             )
         seconds = state.seconds - self.window.seconds
         speed = {
@@ -238,6 +212,7 @@ class Loop:
     def _validate(self) -> None:
         """Distance to the teacher on the held-out rows, or the score on a task's held-out examples: the number to watch."""
         state = self.state
+        self._refuse_infinite()
         found, watched = self.measure(self.module.encoder, self.module.objective, self.data, self.accelerator, self.train.batch_size)
         epoch = state.epoch + state.step_in_epoch / self.steps_an_epoch
         self.metrics.write(state.step, epoch, **{f"eval__{name}": value for name, value in found.items()})
@@ -255,29 +230,43 @@ class Loop:
 
     def _checkpoint(self) -> None:
         self.window.saved = time.monotonic()
+        self._refuse_infinite()
+        self.metrics.sync()
+        if self.accelerator.is_main_process:
+            memory = {f"window/{name}": value for name, value in self.window.tensors().items()}
+            memory |= {f"routing/{name}": value for name, value in self.routing.tensors().items()}
+            save_checkpoint(self.checkpoint, self.module, self.optimizer, self.state, self.fingerprint, memory)
+
+    def _refuse_infinite(self) -> None:
+        """DistilvecError where a loss since the last line, a weight or the optimiser's state is no finite number: none is ever saved."""
         if not self.window.finite():
             self._log()
-        if self.accelerator.is_main_process:
-            save_checkpoint(self.checkpoint, self.module, self.optimizer, self.state, self.fingerprint)
+        trained = itertools.chain(self.module.parameters(), optimizer_tensors(self.optimizer, self.module).values())
+        if self.state.step and not all_finite(trained):
+            raise self._diverged(f"weights are no finite numbers after step {self.state.step}")
 
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C or SIGTERM: finish the step, write a checkpoint, leave. A second Ctrl-C leaves at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
+    def _diverged(self, problem: str) -> DistilvecError:
+        kept = f" The last good checkpoint is in {self.checkpoint.parent}." if self.checkpoint.exists() else ""
+        return DistilvecError(
+            f"[train.learning_rate] {problem}. Lower train.learning_rate (now {self.train.learning_rate:g}), set train.max_grad_norm or "
+            f"use train.precision=fp32, and start over (--restart).{kept}"
+        )
 
-        def ask(number: int, frame: Any) -> None:
-            if self.stop_asked:
-                raise KeyboardInterrupt
-            self.stop_asked = True
+    def _ask(self, number: int) -> None:
+        """Stop after this step."""
+        self.stop_asked, self.stop_signal = True, number
 
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether every number in these tensors is finite. A finite sum shows it at a tenth of the cost."""
+    several = [tensor.detach() for tensor in tensors]
+    if not several or bool(torch.stack([tensor.sum(dtype=torch.float32) for tensor in several]).isfinite().all()):
+        return True
+    return all(bool(tensor.isfinite().all()) for tensor in several)
+
+
+def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def kept_steps(total: int, count: int | None) -> frozenset[int]:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
+
+from distilvec.errors import DistilvecError, explained
+from distilvec.files import write_file
+
+KEY = "metrics.jsonl"
 
 
 class MetricsLog:
@@ -20,8 +26,9 @@ class MetricsLog:
         self.warned = {line.get("kind", "collapse") for line in kept if "warning" in line}  # lines had no kind while there was one
         if not accelerator.is_main_process:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(_line(entry) for entry in kept), encoding="utf-8")
+        with explained(KEY, path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, "".join(_line(entry) for entry in kept), KEY)
 
     def write(self, step: int, epoch: float, **values: float) -> None:
         """One line; names use '/' as trackers do (`train__loss` is written `train/loss`)."""
@@ -33,18 +40,28 @@ class MetricsLog:
         """A line with a warning, which the report shows; trackers take numbers only. `kind` is what a resumed run's `warned` holds."""
         self._append({"step": step, "epoch": round(epoch, 4), "kind": kind, "warning": text})
 
+    def sync(self) -> None:
+        """Wait until all lines are on the disk: a checkpoint must not outlive lines of earlier steps."""
+        if self.accelerator.is_main_process:
+            with explained(KEY, self.path), self.path.open("ab") as file:
+                os.fsync(file.fileno())
+
     def _append(self, entry: dict[str, Any]) -> None:
         if self.accelerator.is_main_process:
-            with self.path.open("a", encoding="utf-8") as file:
+            with explained(KEY, self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(_line(entry))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a metrics file; a line torn by a kill is left out."""
+    """The complete lines of a metrics file; a line torn by a kill, which can only be the last one, is left out.
+
+    Errors: DistilvecError for a file that cannot be read, and for a damaged line.
+    """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    with explained(KEY, path):
+        *lines, _ = path.read_bytes().split(b"\n")
+    return [_read_line(line, number, path) for number, line in enumerate(lines, 1)]
 
 
 WATCHED = ("distance", "similarity_gap", "accuracy", "spearman")
@@ -62,3 +79,13 @@ def watched(line: Mapping[str, Any]) -> str | None:
 def _line(entry: dict[str, Any]) -> str:
     clean = {k: (round(v, 8) if isinstance(v, float) and math.isfinite(v) else v) for k, v in entry.items()}
     return json.dumps(clean) + "\n"
+
+
+def _read_line(line: bytes, number: int, path: Path) -> dict[str, Any]:
+    try:
+        entry = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        entry = None
+    if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
+        raise DistilvecError(f"[{KEY}] {path}: line {number} is damaged. Put back a copy of the file, or remove that line.")
+    return entry

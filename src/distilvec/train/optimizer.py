@@ -72,9 +72,11 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module) -> di
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave."""
+    """Put back what `optimizer_tensors` gave; ValueError for a tensor that fits no parameter."""
     parameters = dict(module.named_parameters())
     for key, value in tensors.items():
-        name, entry = key.rsplit("|", 1)
-        parameter = parameters[name]
+        name, _, entry = key.rpartition("|")
+        parameter = parameters.get(name)
+        if parameter is None or (entry != "step" and value.shape != parameter.shape):
+            raise ValueError(f"no parameter for the optimiser's {key}, {list(value.shape)}")
         optimizer.state[parameter][entry] = value.clone() if entry == "step" else value.to(parameter.device, copy=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +65,16 @@ class RoutingWatch:
     def __init__(self, steps: int, warned: bool = False) -> None:
         self.steps, self.warned = steps, warned
         self.looks: deque[tuple[Tensor, int]] = deque(maxlen=LOOKS)  # gates of the last looks, and how many of their texts are distinct
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps: the last looks, by number."""
+        found = {f"{number}/gates": gates for number, (gates, _) in enumerate(self.looks)}
+        return found | {f"{number}/distinct": torch.tensor(distinct) for number, (_, distinct) in enumerate(self.looks)}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+        for number in range(len(tensors) // 2):
+            self.looks.append((tensors[f"{number}/gates"], int(tensors[f"{number}/distinct"])))
 
     def judge(self, sight: Sight | None, step: int) -> tuple[dict[str, float], str | None]:
         """The batch's figures for the metrics, and a warning where routing is found collapsed for the first time.

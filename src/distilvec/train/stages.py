@@ -19,9 +19,10 @@ from distilvec.objective import Objective
 from distilvec.progress import say
 from distilvec.schema import Recipe
 from distilvec.students.encoder import Encoder
-from distilvec.train.checkpoint import Progress, checkpoint_file, read_checkpoint, restore
+from distilvec.train.checkpoint import Progress, checkpoint_file, fitting, read_checkpoint, restore
 from distilvec.train.data import TrainingData
-from distilvec.train.loop import Distillation, Loop
+from distilvec.train.distillation import Distillation
+from distilvec.train.loop import Loop
 from distilvec.train.optimizer import parameter_groups
 
 
@@ -55,7 +56,8 @@ def errors_named(stage: Stage) -> Iterator[None]:
     except DistilvecError as error:
         if not stage.name:
             raise
-        raise DistilvecError(f"stage {stage.name}: {error}") from error
+        key, close, problem = str(error).partition("] ")
+        raise DistilvecError(f"{key}{close}stage {stage.name}: {problem}") from error
 
 
 def check_parameters(stage: Stage, encoder: Encoder, objective: Objective) -> None:
@@ -69,7 +71,7 @@ def train_stage(
 ) -> Progress:
     """Train a stage to its end, from its checkpoint on; `save` keeps the student under a name, in the last stage only.
 
-    Errors: DistilvecError for a stage that was stopped.
+    Errors: Stopped where a signal asked for it.
     """
     place = f" of stage {stage.name}" if stage.name else ""
 
@@ -83,10 +85,8 @@ def train_stage(
         say(f"training {_trained(encoder)} parameters: {loop.total_steps:,} steps{place} on {loop.describe_machine()}")
         state = loop.run()
         loop.accelerator.wait_for_everyone()
-        if not state.finished or (loop.stop_asked and not stage.last):
-            raise DistilvecError(
-                f"stopped at step {state.step:,} of {loop.total_steps:,}{place}. Run the same command again to go on from there."
-            )
+        if not state.finished or loop.stop_asked:
+            raise loop.stopped(place)
     kept = trained_before and (stage.folder / "last").exists()  # a kill may fall between the last checkpoint and this
     if stage.last and loop.accelerator.is_main_process and not kept:
         save("last")
@@ -106,9 +106,13 @@ def take_over(encoder: Encoder, objective: Objective, stage: Stage, before: Stag
     """
     found = read_checkpoint(checkpoint_file(before.folder), fingerprint, ("model/",))
     if found is None or not found[1].finished:
-        raise DistilvecError(f"stage {stage.name} begins where {before.name} ends, but {before.folder} holds no finished training.")
+        raise DistilvecError(
+            f"[stages] stage {stage.name} begins where {before.name} ends, but {before.folder} holds no finished training. "
+            "Start over (--restart)."
+        )
     tensors = {name.removeprefix("model/"): value for name, value in found[0].items()}
-    restore(encoder, {name.removeprefix("encoder."): t for name, t in tensors.items() if name.startswith("encoder.")})
+    with fitting(checkpoint_file(before.folder)):
+        restore(encoder, {name.removeprefix("encoder."): t for name, t in tensors.items() if name.startswith("encoder.")})
     if stage.recipe.method.name == before.recipe.method.name:
         own = objective.state_dict()
         given = {name.removeprefix("objective."): t for name, t in tensors.items() if name.startswith("objective.")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -19,6 +20,21 @@ class Window:
         self.counts: dict[str, int] = {}
         self.rate, self.note, self.saved = 0.0, "", time.monotonic()
         self.texts, self.tokens, self.seconds = 0, 0, 0.0
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps of the window, so that the next line is the same after a kill."""
+        found = {"since": torch.tensor([self.texts, self.tokens, self.seconds], dtype=torch.float64)}
+        found |= {f"count/{name}": torch.tensor(count) for name, count in self.counts.items()}
+        return found | {f"sum/{name}": value for name, value in self.sums.items()}
+
+    def load(self, tensors: Mapping[str, Tensor], device: torch.device) -> None:
+        """Put back what `tensors` gave; nothing where a checkpoint has none."""
+        if "since" not in tensors:
+            return
+        texts, tokens, self.seconds = tensors["since"].tolist()
+        self.texts, self.tokens = int(texts), int(tokens)
+        self.counts = {name.removeprefix("count/"): int(value) for name, value in tensors.items() if name.startswith("count/")}
+        self.sums = {name.removeprefix("sum/"): value.to(device) for name, value in tensors.items() if name.startswith("sum/")}
 
     def add(self, terms: Terms, rate: float) -> None:
         """Add a step's terms."""

@@ -1,0 +1,51 @@
+"""Student and objective as the one module that is trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from distilvec.batch import Encoded, TextBatch
+from distilvec.method_file import blamed
+from distilvec.objective import Objective, Terms, check_terms
+from distilvec.students.encoder import Encoder
+from distilvec.train.collapse import Sight, take_sight
+from distilvec.train.routing import with_gates
+
+
+class Distillation(nn.Module):
+    """Student and objective in one module, so optimiser, DDP and checkpoints need no special case.
+
+    Where `watched` is set, the next micro-batch is kept in `sight`.
+    """
+
+    def __init__(self, encoder: Encoder, objective: Objective) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.objective = objective
+        self.watched = False
+        self.sight: Sight | None = None
+
+    def forward(self, batch: TextBatch, teacher: Encoded) -> Terms:
+        """The objective's terms; the student runs under autocast, the objective in fp32 but for products that it makes in `products`."""
+        with blamed():
+            return self._terms(batch, teacher)
+
+    def _terms(self, batch: TextBatch, teacher: Encoded) -> Terms:
+        rows = None if teacher.selected is None else teacher.selected[..., 0]
+        wants = self.objective.student_wants
+        student = self.encoder(batch, with_gates(wants, self.encoder.experts) if self.watched else wants, rows)
+        with torch.autocast(batch.rows.device.type, enabled=False):
+            if self.objective.head is not None:
+                student = replace(student, logits=self.objective.head(student.vector))
+            terms: Terms = self.objective(batch, student, teacher)
+        examples = len(batch) // batch.members
+        check_terms(self.objective, terms, {examples, len(batch)})
+        terms = {name: values if len(values) == examples else values.view(batch.members, -1).mean(0) for name, values in terms.items()}
+        if self.watched:
+            with torch.no_grad(), torch.autocast(batch.rows.device.type, enabled=False):
+                figures = self.objective.figures(batch, student, teacher)
+            self.sight, self.watched = replace(take_sight(batch, student, teacher), figures=figures), False
+        return terms

@@ -1,0 +1,64 @@
+"""Ctrl-C and SIGTERM in the loop: the number is kept, a second one leaves at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from loops import make_loop
+
+from distilvec.errors import Interrupted, Stopped
+from distilvec.run import Run
+from distilvec.sweep import expand, run_sweep
+from distilvec.train.checkpoint import read_checkpoint
+from distilvec.train.loop import Loop
+from distilvec.train.signals import stop_on_signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_keeps_the_signals_number(tiny_recipe, tmp_path, monkeypatch, number):
+    step = Loop._step
+
+    def stepped(self, *arguments):
+        if self.state.step == 4:
+            os.kill(os.getpid(), number)
+        step(self, *arguments)
+
+    monkeypatch.setattr(Loop, "_step", stepped)
+    message = r"^\[train\] stopped at step 5 of 11\. Run the same command again to go on\.$"
+    with pytest.raises(Stopped, match=message) as stopped:
+        Run(tiny_recipe(), tmp_path / "run").execute()
+    assert stopped.value.number == number
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    tree = tiny_recipe().model_dump(mode="json") | {"sweep": {"seeds": [0, 1]}}
+    with pytest.raises(Stopped):
+        run_sweep(expand(tree), tmp_path / "sweep")
+    assert not (tmp_path / "sweep" / "seed=1").exists()
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_second_signal_leaves_at_once(tiny_recipe, tmp_path):
+    loop = make_loop(tiny_recipe(train__checkpoint_steps=2), tmp_path / "run")
+    one = loop._step
+
+    def step(batches, index):
+        if loop.state.step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert loop.stop_asked
+            os.kill(os.getpid(), signal.SIGINT)
+            pytest.fail("went on")
+        one(batches, index)
+
+    loop._step = step
+    with pytest.raises(Interrupted) as left:
+        loop.run()
+    assert left.value.number == signal.SIGINT and read_checkpoint(loop.checkpoint, "mark", ())[1].step == 4
+
+
+def test_handlers_are_put_back_after_an_error():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(ValueError, match="inside"), stop_on_signals(lambda number: None):
+        assert signal.getsignal(signal.SIGTERM) is not before
+        raise ValueError("inside")
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -70,6 +70,8 @@ def mark_of(recipe: Recipe) -> str:
     """Changes with what is trained and scored, not with where the project lies, nor when a key is added that keeps its default."""
     chosen = {"teacher", "more_teachers", "student", "corpus", "task", "method", "train", "stages"}
     parts = recipe.model_dump(mode="json", include=chosen, exclude_defaults=True)
+    if recipe.corpus is not None and recipe.corpus.exclude_evaluation == "documents":  # was the default when figures were taken
+        del parts["corpus"]["exclude_evaluation"]
     suite = recipe.evaluation.suite
     return recipes.fingerprint(_without_folders(parts), suite and suite.name, sorted(recipe.evaluation.columns))
 

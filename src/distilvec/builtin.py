@@ -23,7 +23,7 @@ def recipe_files() -> list[Path]:
 
 def recipe_file(name: str) -> Path:
     """A recipe by path or built-in name; DistilvecError with the nearest name otherwise."""
-    with explained("recipe", Path(name)):
+    with explained("recipe", Path(excerpt(name))):
         if name.endswith((".yaml", ".yml")) or Path(name).is_file():
             path = Path(name)
             builtin = recipe_folder().joinpath(*path.parts[1:])

@@ -99,14 +99,14 @@ def _told_apart(names: list[str]) -> list[str]:
 
 
 def _code(run: Run) -> Iterator[str]:
-    """Every code of others that the recipe runs."""
+    """The code that the recipe brings into this process."""
     methods = dict.fromkeys(stage.recipe.method.name for stage in run.stages)
     yield from (f"the code in {name} (method.name)" for name in methods if name.endswith(".py"))
     student = run.recipe.student
     sections = [(side.key, side.section.model, side.section.trust_remote_code) for side in run.sides]
     for key, model, trusted in [*sections, ("student", student.model or student.tokenizer, student.trust_remote_code)]:
         if trusted:
-            yield f"what code {model} brings along ({key}.trust_remote_code)"
+            yield f"the code that comes with {model} ({key}.trust_remote_code)"
 
 
 def _teacher_lines(side: TeacherSide) -> list[list[str]]:

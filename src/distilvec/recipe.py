@@ -78,8 +78,6 @@ def find_variant(known: Mapping[str, dict[str, Any]], name: str, key: str, origi
 
 def read_tree(path: Path) -> dict[str, Any]:
     """The recipe file as plain data; DistilvecError if it is missing, not UTF-8, not YAML or not a mapping."""
-    if not path.exists() and not path.is_symlink():
-        raise DistilvecError(f"[recipe] recipe not found: {path}. `distilvec recipes` lists the built-in ones.")
     tree = read_yaml(path, "recipe", "A recipe is a YAML file; `distilvec recipes` lists the built-in ones.")
     if not isinstance(tree, dict):
         keys = ", ".join(Recipe.model_fields)
@@ -145,9 +143,7 @@ def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
                 raise DistilvecError(f"[{key_text(dotted)}] cannot be set: '{key_text(name)}' holds a value, not a section.")
         place[_number(last) if isinstance(place, list) else last] = value
     except (IndexError, ValueError):
-        raise DistilvecError(
-            f"[{key_text(dotted)}] cannot be set: items of a list are addressed by a number within it, from 0."
-        ) from None
+        raise DistilvecError(f"[{key_text(dotted)}] cannot be set: items of a list are addressed by a number within it, from 0.") from None
 
 
 def _number(text: str) -> int:
@@ -188,7 +184,9 @@ def _refuse_in_stage(key: str, last: bool) -> str | None:
     sections: dict[str, type[Section]] = {"method": MethodSection, "train": TrainSection}
     known = [f"{name}.{field}" for name, section in sections.items() for field in section.model_fields]
     if "." not in key or key.split(".")[0] not in sections:
-        return f"a stage sets dotted keys under method and train only{nearest(key[:100], known) or '.'} Set it in the recipe, for all stages."
+        return (
+            f"a stage sets dotted keys under method and train only{nearest(key[:100], known) or '.'} Set it in the recipe, for all stages."
+        )
     if key == "train.device":
         return "all stages run on one device. Set train.device in the recipe."
     if key == "train.keep_students" and not last:

@@ -79,7 +79,7 @@ def left_out(report: dict[str, Any], section: CorpusSection) -> list[str]:
     reasons = {
         "duplicates": "duplicates",
         "empty": "empty",
-        "excluded": f"{parts} and labelled test texts of the evaluation suite (corpus.exclude_evaluation)",
+        "excluded": f"of the evaluation suite: {parts} and labelled test texts (corpus.exclude_evaluation)",
         "left_out": "beyond the limits of their sources",
     }
     return [f"{report[name]:,} {reason}" for name, reason in reasons.items() if report.get(name)]

@@ -64,7 +64,7 @@ def _place(problem: Any, section: type[Section], before: str) -> str:
         if inner is not None and part != "[key]":
             annotation = inner
         if misplaced or (inner is not None and part != "[key]"):
-            parts.append(key_text(part) or "''")
+            parts.append(key_text(part))
     return ".".join(parts) or "recipe"
 
 
@@ -82,4 +82,4 @@ def _problem(problem: Any, section: type[Section]) -> str:
 
 
 def _short(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 2]}…"
+    return text if len(text) <= longest else f"{text[: longest - 2]}…."

@@ -57,7 +57,10 @@ class TrainSection(Section):
     max_steps: int | None = Field(None, gt=0, le=MOST_STEPS)
     batch_size: int = Field(32, gt=0, le=MOST_ROWS, description="texts in a micro-batch")
     max_tokens: int | None = Field(
-        None, gt=0, le=MOST_BATCH_TOKENS, description="token budget of a micro-batch instead of batch_size; not for methods that compare texts"
+        None,
+        gt=0,
+        le=MOST_BATCH_TOKENS,
+        description="token budget of a micro-batch instead of batch_size; not for methods that compare texts",
     )
     window: int = Field(50, gt=0, le=MOST_ROWS, description="texts are sorted by length within windows of so many batches")
     gradient_accumulation_steps: int = Field(1, gt=0, le=MOST_ROWS)
@@ -80,7 +83,9 @@ class TrainSection(Section):
     compile: bool = False
     seed: Seed = 0
     logging_steps: int = Field(50, gt=0, le=MOST_STEPS)
-    checkpoint_minutes: float = Field(5.0, gt=0, le=MOST_STEPS, description="a resumable checkpoint at least so often, and after every epoch")
+    checkpoint_minutes: float = Field(
+        5.0, gt=0, le=MOST_STEPS, description="a resumable checkpoint at least so often, and after every epoch"
+    )
     checkpoint_steps: int | None = Field(None, gt=0, le=MOST_STEPS, description="a checkpoint every so many steps as well")
     keep_students: int | None = Field(None, gt=0, le=10_000, description="keep so many students along the way, evenly spread, in students/")
     trackers: list[Literal["tensorboard", "trackio", "wandb"]] = Field(default_factory=list)

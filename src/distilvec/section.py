@@ -9,6 +9,7 @@ import types
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic.config import JsonDict
 
 # Upper bounds of sizes. Each is far above what any run takes. A number beyond is a slip of the keyboard that would fill the
 # memory or go on for years.
@@ -23,12 +24,12 @@ MOST_DRAWS = 100_000  # of a bootstrap: an interval's third digit no longer chan
 MOST_NAME_BYTES = 200  # file systems allow 255, of which scratch names and endings take some
 
 # Marks in a field's `json_schema_extra`.
-MODEL = {"path": "model"}  # a path if it begins with '.', else an id or a folder's name
-CODE = {"path": "code"}  # a path if it ends with '.py'
-WORKING = {"path": "working"}  # relative to the current folder
-CHANGES = {"path": "changes"}  # dotted keys of the recipe with their values
-GRID = {"path": "grid"}  # dotted keys of the recipe with lists of values
-LABELS = {"labels": True}  # values that are compared, not counted: booleans are allowed, and mean 1 and 0
+MODEL: JsonDict = {"path": "model"}  # a path if it begins with '.', else an id or a folder's name
+CODE: JsonDict = {"path": "code"}  # a path if it ends with '.py'
+WORKING: JsonDict = {"path": "working"}  # relative to the current folder
+CHANGES: JsonDict = {"path": "changes"}  # dotted keys of the recipe with their values
+GRID: JsonDict = {"path": "grid"}  # dotted keys of the recipe with lists of values
+LABELS: JsonDict = {"labels": True}  # values that are compared, not counted: booleans are allowed, and mean 1 and 0
 
 _EXCERPT = reprlib.Repr()
 _EXCERPT.maxstring = _EXCERPT.maxother = _EXCERPT.maxlong = 60
@@ -44,7 +45,7 @@ def excerpt(value: Any) -> str:
 def key_text(part: Any) -> str:
     """A key for the brackets of a message: on one line, short, without brackets of its own."""
     text = re.sub(r"[\[\]\s]", "?", _CONTROL.sub("?", str(part)[:61]))
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    return (text or "''") if len(text) <= 60 else f"{text[:60]}…"
 
 
 def check_name(text: Any) -> str:
@@ -54,8 +55,8 @@ def check_name(text: Any) -> str:
     fits = len(text.encode("utf-8", "surrogatepass")) <= MOST_NAME_BYTES and not _CONTROL.search(text)
     if not fits or not text.strip() or text.startswith(".") or "/" in text or "\\" in text:
         raise ValueError(
-            f"names files: give 1 to {MOST_NAME_BYTES} characters without '/', '\\' and control characters, the first of them "
-            f"no '.'; found {excerpt(text)}"
+            f"{excerpt(text)} cannot name files. Use 1 to {MOST_NAME_BYTES} characters without '/', '\\' and control characters, and "
+            "no '.' at the beginning"
         )
     return text
 
@@ -74,7 +75,7 @@ class Section(BaseModel):
     def check_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse a boolean where a number is expected, and numbers that are not finite, at any depth."""
         field = cls.model_fields[str(info.field_name)]
-        if not_finite(value):
+        if not _of_sections(field.annotation) and not_finite(value):
             raise ValueError(f"expected finite numbers; found {excerpt(value)}")
         if field.json_schema_extra != LABELS and _boolean_for_number(field.annotation, value):
             raise ValueError(f"expected a number, not a boolean; found {excerpt(value)}")
@@ -115,6 +116,11 @@ def members(annotation: Any) -> tuple[Any, ...]:
 def is_section(kind: Any) -> bool:
     """Whether a type is a Section."""
     return isinstance(kind, type) and issubclass(kind, Section)
+
+
+def _of_sections(annotation: Any) -> bool:
+    """Whether a value is a section or a list of sections, which check their own fields."""
+    return any(map(is_section, (*members(annotation), *members(child(annotation, 0)))))
 
 
 def child(annotation: Any, part: Any) -> Any:

@@ -29,7 +29,7 @@ from distilvec.schema import Recipe
 from distilvec.schema_errors import explain, invalid
 from distilvec.schema_paths import resolve_tree
 from distilvec.schema_sweep import SweepSection
-from distilvec.section import MOST_NAME_BYTES, check_name, excerpt, key_text
+from distilvec.section import MOST_NAME_BYTES, check_name, key_text
 
 SWEEP_FILE = "sweep.json"
 _PLAIN_NAMES = {"name", "path", "model", "limit"}  # say little without the section they stand in
@@ -63,8 +63,11 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     sweep's variants by one. Errors: DistilvecError for no sweep, a member that is no valid recipe (the key is named,
     with the nearest right one), an override of a key that the grid varies.
     """
-    origin, folder = (str(source), source.parent.resolve()) if isinstance(source, Path) else ("the recipe", Path.cwd())
-    tree = resolve_tree(recipes.read_tree(source) if isinstance(source, Path) else copy.deepcopy(dict(source)), folder, Recipe)
+    if isinstance(source, Path):
+        origin, tree, folder = str(source), recipes.read_tree(source), source.parent.resolve()
+    else:
+        origin, tree, folder = "the recipe", copy.deepcopy(dict(source)), Path.cwd()
+    tree = resolve_tree(tree, folder, Recipe)
     known = recipes.take_variants(tree, origin)
     changes = recipes.read_overrides(overrides)
     for key, value in changes.items():

@@ -25,7 +25,7 @@ MOST_BYTES = 4_000_000  # of a file
 _NUMBER_STARTS = list("-+0123456789.")
 _INT = re.compile(r"^[-+]?([0-9][0-9_]*|0x[0-9a-fA-F][0-9a-fA-F_]*|0o[0-7][0-7_]*)$")
 _FLOAT = re.compile(r"^[-+]?((\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))$|^\.(nan|NaN|NAN)$")
-_WORDS: dict[str, Any] = {word: None for word in ("", "~", "null", "Null", "NULL")}
+_WORDS: dict[str, Any] = dict.fromkeys(("", "~", "null", "Null", "NULL"))
 _WORDS |= {word: word[0] in "tT" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
 _REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _TAG = "tag:yaml.org,2002:"
@@ -35,6 +35,8 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where it is 
 def read_yaml(path: Path, key: str, fix: str) -> Any:
     """The content of a YAML file. Errors: DistilvecError with `key` for what cannot be read, is no UTF-8 text or no YAML."""
     with explained(key, path):
+        if not path.exists() and not path.is_symlink():
+            raise DistilvecError(f"[{key}] {key} not found: {path}. {fix}")
         if path.exists() and not path.is_file():
             raise DistilvecError(f"[{key}] {path} is {'a folder' if path.is_dir() else 'no regular file'}. {fix}")
         if path.stat().st_size > MOST_BYTES:

@@ -42,6 +42,7 @@ def test_a_suite_gives_its_tasks_in_order(suite):
 
 def test_suite_texts_are_those_scored_and_no_training_rows(suite):
     assert sorted(set(suite_texts(load_suite(suite)))) == ["a", "b", "c", "d", "document", "query", "test x", "test y"]
+    assert sorted(set(suite_texts(load_suite(suite), documents=False))) == ["a", "b", "c", "d", "query", "test x", "test y"]
 
 
 def test_fingerprint_changes_with_the_data_only(suite, write_jsonl):
@@ -73,7 +74,7 @@ BAD = {
     "- {name: a, type: sts}": r"\[0\.path\] Field required",
     "- {name: a, type: sts, path: b}\n- {name: a, type: sts, path: c}": r"\[1\.name\] 'a' stands twice",
     "- {name: average, type: sts, path: b}": r"\[0\.name\] 'average' is kept",
-    "- {name: ../a, type: sts, path: b}": r"\[0\.name\] names files",
+    "- {name: ../a, type: sts, path: b}": r"\[0\.name\] '../a' cannot name files",
     "- {name: a, type: sts, path: ''}": r"\[0\.path\] the path is empty",
     "- {name: a, type: classification, path: b, seed: -1}": r"\[0\.seed\] .*greater than or equal to 0",
     "- {name: a, type: classification, path: b, train_limit: true}": r"\[0\.train_limit\] expected a number, not a boolean",

@@ -123,8 +123,6 @@ def load_suite(path: Path, problems: list[Problem] | None = None) -> list[Task]:
 
 def read_suite(path: Path) -> list[TaskSection]:
     """The entries of a suite file, validated, without reading any data."""
-    if not path.exists() and not path.is_symlink():
-        raise DistilvecError(f"[suite] suite not found: {path}. A suite is a YAML list of {{name, type, path}}.")
     entries = read_yaml(path, "suite", "A suite is a YAML list of tasks, each with name, type and path.")
     if not isinstance(entries, list) or not entries:
         found = "an empty suite" if not entries else f"a {type(entries).__name__}"

@@ -9,6 +9,7 @@ from distilvec.causal.schema import load_causal
 from distilvec.errors import DistilvecError
 from distilvec.schema import CorpusSection
 from distilvec.sweep import expand
+from distilvec.yaml_dialect import dump_yaml
 
 MINIMAL = """
 name: mini
@@ -216,16 +217,16 @@ def test_paths_begin_where_they_were_written(file, tmp_path, elsewhere, key):
     if key != "student.model":
         tree["stages"] = [{"name": "a", "set": {key: text}}, {"name": "b"}] if key.startswith("method") else []
     tree["variants"] = {"v": {key: text}}
-    file.write_text(recipe.dump_yaml(tree))
+    file.write_text(dump_yaml(tree))
     loaded = recipe.load(file, "v")
     assert value(loaded) == ours
     if tree.get("stages"):
         assert recipe.stage_recipes(loaded)["a"].method.name == ours
-    file.write_text(recipe.dump_yaml({**tree, "variants": {}, "sweep": {"grid": {key: [text]}}}))
+    file.write_text(dump_yaml({**tree, "variants": {}, "sweep": {"grid": {key: [text]}}}))
     assert value(expand(file)[0].recipe) == ours
     assert value(expand(file, [f"sweep={{grid: {{{key}: [{text}]}}}}"])[0].recipe) == theirs
     recipe.set_key(tree, key, text)
-    file.write_text(recipe.dump_yaml({**tree, "variants": {}}))
+    file.write_text(dump_yaml({**tree, "variants": {}}))
     assert value(recipe.load(file)) == ours
     parent, _, last = key.rpartition(".")
     if parent not in ("student", "corpus.sources.0", "teacher"):
@@ -237,7 +238,7 @@ def test_what_is_no_path_stays_as_it_is(file, elsewhere):
     loaded = recipe.load(file, None, ["teacher.model=runs/x", "student.model=teacher", "method.name=talas", "output=out"])
     assert (loaded.teacher.model, loaded.student.model, loaded.method.name, str(loaded.output)) == ("runs/x", "teacher", "talas", "out")
     tree = {**recipe.read_tree(file), "output": "here"}
-    file.write_text(recipe.dump_yaml(tree))
+    file.write_text(dump_yaml(tree))
     assert str(recipe.load(file).output) == "here", "relative to the current folder, wherever it was written"
     sources = recipe.load(file, None, ["corpus.sources=[{path: near.txt}, {dataset: ./saved}, {dataset: a/b}]"]).corpus.sources
     assert sources[0].path == elsewhere / "near.txt" and [s.dataset for s in sources[1:]] == [str(elsewhere / "saved"), "a/b"]

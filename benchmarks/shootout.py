@@ -81,6 +81,8 @@ def mark_of(recipe: Recipe) -> str:
     """Changes with what is trained and scored (a method's file, too), not with the project's folder or new keys that keep their default."""
     chosen = {"teacher", "more_teachers", "student", "corpus", "task", "method", "train", "stages"}
     parts = recipe.model_dump(mode="json", include=chosen, exclude_defaults=True)
+    if recipe.corpus is not None and recipe.corpus.exclude_evaluation == "documents":  # was the default when figures were taken
+        del parts["corpus"]["exclude_evaluation"]
     suite, names = recipe.evaluation.suite, [stage.method.name for stage in (recipe, *recipes.stage_recipes(recipe).values())]
     codes = [code for code in map(method_code, names) if code is not None]
     return recipes.fingerprint(_without_folders(parts), suite and suite.name, sorted(recipe.evaluation.columns), *codes)

@@ -24,6 +24,7 @@ from distilvec.errors import DistilvecError
 from distilvec.objective import Sizes, total
 from distilvec.students.experts import Experts
 from distilvec.train.checkpoint import read_checkpoint
+from distilvec.yaml_dialect import dump_yaml
 
 WORDS = "red green blue black white small large quick slow early late warm cold dark light round".split()
 STUDENT = {"model_type": "gpt2", "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "initializer_range": 0.2}
@@ -83,7 +84,7 @@ def causal_recipe(models, tmp_path):
             "generation": {"max_new_tokens": 8, "batch_size": 2},
         }
         path = tmp_path / "recipe.yaml"
-        path.write_text(recipes.yaml.safe_dump(tree), encoding="utf-8")
+        path.write_text(dump_yaml(tree), encoding="utf-8")
         return load_causal(path, None, list(changes))
 
     return make

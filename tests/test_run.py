@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from distilvec import recipe as recipes
 from distilvec import run_report
 from distilvec.cli import main as cli_main
 from distilvec.errors import DistilvecError
+from distilvec.methods import redact
 from distilvec.plan import make_plan
 from distilvec.run import Run
 from distilvec.schema import PARTS
@@ -226,6 +228,40 @@ def test_plan(tiny_recipe, tmp_path):
     assert rows["texts"] == "200 (32 held out)" and rows["teacher vectors to compute"].startswith("200 of 200")
     assert rows["training"].startswith("11 steps of 16 texts")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_tells_what_is_left_out_and_whose_code_runs(tiny_recipe, tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "texts.txt").write_text("\n".join([*make_texts(200), "", "the document", "The  QUERY"]))
+    (tmp_path / "b" / "texts.txt").write_text("\n".join(make_texts(201)))
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search" / "corpus.jsonl").write_text('{"id": "d", "text": "the document"}\n')
+    (tmp_path / "search" / "queries.jsonl").write_text('{"id": "q", "text": "the query"}\n')
+    (tmp_path / "search" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    (tmp_path / "suite.yaml").write_text("- {name: search, type: retrieval, path: search}\n")
+    (tmp_path / "own.py").write_text(Path(redact.__file__).read_text())
+    changes = {
+        "corpus__sources": [{"path": str(tmp_path / name / "texts.txt")} for name in ("a", "b")],
+        "evaluation__suite": str(tmp_path / "suite.yaml"),
+        "method__name": str(tmp_path / "own.py"),
+        "student__trust_remote_code": True,
+        "cache__path": str(tmp_path / "vectors"),
+    }
+    (tmp_path / "vectors").mkdir()
+    for value, excluded, kept in (
+        (True, "1 of the evaluation suite: queries and", "202"),
+        ("documents", "2 of the evaluation suite: documents, queries and", "201"),
+    ):
+        rows = make_plan(Run(tiny_recipe(**changes, corpus__exclude_evaluation=value), tmp_path / "run"))
+        left_out = [what for name, what in rows if name == "  left out"]
+        assert left_out == ["200 duplicates", "1 empty", f"{excluded} labelled test texts (corpus.exclude_evaluation)"]
+        assert dict(rows)["texts"] == f"{kept} (32 held out)"
+        assert f"{kept} texts, 32 held out; left out: {'; '.join(left_out)}" in capsys.readouterr().err
+    assert dict(rows)["  texts (corpus.sources.0)"] == "200" and dict(rows)["  texts (corpus.sources.1)"] == "1"
+    code = [what for name, what in rows if name == "runs code"]
+    assert code == [f"the code in {tmp_path / 'own.py'} (method.name)", "the code that comes with teacher (student.trust_remote_code)"]
+    assert not list((tmp_path / "vectors").iterdir()) and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

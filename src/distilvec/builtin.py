@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import DistilvecError, explained
+from distilvec.schema_errors import unknown
+from distilvec.section import excerpt
 
 
 def recipe_folder() -> Path:
@@ -21,13 +23,12 @@ def recipe_files() -> list[Path]:
 
 def recipe_file(name: str) -> Path:
     """A recipe by path or built-in name; DistilvecError with the nearest name otherwise."""
-    if name.endswith((".yaml", ".yml")) or Path(name).is_file():
-        path = Path(name)
-        builtin = recipe_folder().joinpath(*path.parts[1:])
-        return builtin if not path.exists() and path.parts[0] == "recipes" and builtin.exists() else path
+    with explained("recipe", Path(excerpt(name))):
+        if name.endswith((".yaml", ".yml")) or Path(name).is_file():
+            path = Path(name)
+            builtin = recipe_folder().joinpath(*path.parts[1:])
+            return builtin if not path.exists() and path.parts[0] == "recipes" and builtin.exists() else path
     known = {path.stem: path for path in recipe_files()}
     if name not in known:
-        raise DistilvecError(
-            f"no recipe '{name}'{nearest(name, known) or '.'} Built-in: {', '.join(known)}; or give a path ending in .yaml."
-        )
+        raise DistilvecError(f"[recipe] no recipe {excerpt(name)}{unknown(name, known)} Give one of these, or a path ending in .yaml.")
     return known[name]

@@ -36,16 +36,18 @@ def finetune(
     from distilvec import recipe as recipes
     from distilvec.report.terminal import show_problems, show_result
     from distilvec.run import Run
+    from distilvec.schema import Recipe
+    from distilvec.schema_paths import resolve_tree
 
     settings = {"r": r, "alpha": alpha, "dropout": dropout} if lora else None
     tree = finetune_recipe(model, task, kind, encode, settings)
     rate = learning_rate if learning_rate is not None else 2e-3 if lora else 2e-5
-    tree["name"] = out.name
+    tree["name"] = out.resolve().name or "finetune"
     tree["train"] |= {"epochs": epochs, "learning_rate": rate, "batch_size": batch_size}
+    tree = resolve_tree(tree, Path.cwd(), Recipe)
     for key, value in recipes.read_overrides(overrides or []).items():
         recipes.set_key(tree, key, value)
-    recipe = recipes.resolve_paths(recipes.validate(tree, origin="distilvec finetune"), Path.cwd())
-    result = Run(recipe, out, restart).execute()
+    result = Run(recipes.validate(tree), out, restart).execute()
     if result is not None:
         show_result(result)
         show_problems(result.problems)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,13 +15,15 @@ import torch
 from distilvec.batch import Encoded, TextBatch, Wants
 from distilvec.data.tokens import TokenStore
 from distilvec.run import Run
-from distilvec.run_data import build_token_store
+from distilvec.run_data import build_token_store, left_out
 from distilvec.run_teacher import together, watched
 from distilvec.teacher_side import TeacherSide
+from distilvec.teachers.cache import MANIFEST, TeacherCache
 from distilvec.teachers.local import LocalTeacher
 from distilvec.teachers.precompute import count_missing
 from distilvec.teachers.signals import Ragged
 from distilvec.teachers.token_fill import compute_tokens
+from distilvec.teachers.wider import complete_cache
 from distilvec.train.loop import Loop
 from distilvec.train.metrics import read_metrics
 from distilvec.train.stages import Stage, errors_named
@@ -79,13 +82,31 @@ def make_plan(run: Run) -> list[list[str]]:
             "texts" if run.examples is None else "examples",
             f"{corpus.report['train'] + corpus.report['holdout']:,} ({corpus.report['holdout']:,} held out)",
         ],
-        *[[f"  {name}", f"{kept:,}"] for name, kept in zip(corpus.source_names, by_source, strict=True)],
+        *[[f"  {name}", f"{kept:,}"] for name, kept in zip(_told_apart(corpus.source_names), by_source, strict=True)],
+        *([["  left out", line] for line in left_out(corpus.report, run.recipe.corpus)] if run.recipe.corpus is not None else []),
         ["student tokens a text", f"{lengths.mean():.1f} on average, {int(lengths.max())} at most"],
         *vectors,
         ["student", f"{sum(weight.numel() for weight in model.parameters()) / 1e6:.1f} M parameters"],
         *_training_lines(stages),
+        *[["runs code", line] for line in _code(run)],
         ["run folder", str(run.folder)],
     ]
+
+
+def _told_apart(names: list[str]) -> list[str]:
+    """The sources' names; those that several sources have, with the key of each."""
+    return [name if names.count(name) == 1 else f"{name} (corpus.sources.{place})" for place, name in enumerate(names)]
+
+
+def _code(run: Run) -> Iterator[str]:
+    """The code that the recipe brings into this process."""
+    methods = dict.fromkeys(stage.recipe.method.name for stage in run.stages)
+    yield from (f"the code in {name} (method.name)" for name in methods if name.endswith(".py"))
+    student = run.recipe.student
+    sections = [(side.key, side.section.model, side.section.trust_remote_code) for side in run.sides]
+    for key, model, trusted in [*sections, ("student", student.model or student.tokenizer, student.trust_remote_code)]:
+        if trusted:
+            yield f"the code that comes with {model} ({key}.trust_remote_code)"
 
 
 def _teacher_lines(side: TeacherSide) -> list[list[str]]:
@@ -96,13 +117,25 @@ def _teacher_lines(side: TeacherSide) -> list[list[str]]:
     if side.live or run.wants == Wants():
         why = "none: the teacher runs in every step" if side.live else "none: nothing is asked of it"
         return [name, ["teacher vectors to compute", why]]
-    missing, disk = count_missing(side.cache, side.corpus), shutil.disk_usage(side.cache.folder)
+    folder, cache = _cache_of(side)
+    missing = len(run.corpus) if cache is None else count_missing(cache, side.corpus)
+    disk = shutil.disk_usage(next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists()))
     seconds, size = _cost_of_a_text(side)
     return [
         name,
         ["teacher vectors to compute", f"{missing:,} of {len(run.corpus):,}: about {_duration(missing * seconds)}"],
-        ["disk for them", f"{missing * size / 1e6:,.1f} MB in {side.cache.folder} ({disk.free / 1e9:,.1f} GB free)"],
+        ["disk for them", f"{missing * size / 1e6:,.1f} MB in {folder} ({disk.free / 1e9:,.1f} GB free)"],
     ]
+
+
+def _cache_of(side: TeacherSide) -> tuple[Path, TeacherCache | None]:
+    """Where a teacher's cache is, or will be; the cache itself if it is there. Nothing is made."""
+    folder = side.cache_folder(side.facts.name, side.manifest.fingerprint)
+    wider = None if folder == side.run.recipe.cache.path else complete_cache(folder, side.manifest.fingerprint, side.corpus)
+    if wider is not None:
+        return wider.folder, wider
+    used = (folder / MANIFEST).exists() or folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
+    return folder, side.own_cache() if used else None
 
 
 def _cost_of_a_text(side: TeacherSide) -> tuple[float, float]:

@@ -10,18 +10,19 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import ValidationError
 
 from distilvec.errors import DistilvecError, nearest
-from distilvec.schema import MethodSection, Recipe, TeacherSection
+from distilvec.schema import MethodSection, Recipe
+from distilvec.schema_errors import explain, invalid, unknown
+from distilvec.schema_paths import resolve_key, resolve_tree
 from distilvec.schema_train import StageSection, TrainSection
-from distilvec.section import Section
+from distilvec.section import Section, excerpt, key_text
+from distilvec.yaml_dialect import dump_yaml, load_yaml, read_yaml
 
 SectionType = TypeVar("SectionType", bound=Section)
 
@@ -29,75 +30,80 @@ SectionType = TypeVar("SectionType", bound=Section)
 def load(path: Path, variant: str | None = None, overrides: list[str] | None = None) -> Recipe:
     """Read a recipe file, apply a variant and `key=value` overrides, validate.
 
-    Relative paths in the recipe are relative to the recipe's folder, except `output`, which is relative to where the
-    command runs. Errors: DistilvecError that names the key and, for unknown ones, the nearest right key.
+    Relative paths in the recipe are relative to the recipe's folder, those of the overrides to the current folder, and so
+    is `output`. Errors: DistilvecError that names the key and, for unknown ones, the nearest right key.
     """
-    recipe = validate(resolved_tree(path, variant, overrides), origin=str(path))
-    return resolve_paths(recipe, path.parent.resolve())
+    return validate(resolved_tree(path, variant, overrides), origin=str(path))
 
 
-def resolved_tree(path: Path, variant: str | None = None, overrides: list[str] | None = None) -> dict[str, Any]:
-    """A recipe file as plain data, with a variant and `key=value` overrides applied; not validated."""
-    tree = read_tree(path)
-    tree, variants = dict(tree), tree.get("variants") or {}
-    tree.pop("variants", None)
+def resolved_tree(
+    path: Path, variant: str | None = None, overrides: list[str] | None = None, section: type[Section] = Recipe
+) -> dict[str, Any]:
+    """A recipe file as plain data, with a variant and `key=value` overrides applied and paths absolute; not validated."""
+    tree = resolve_tree(read_tree(path), path.parent.resolve(), section)
+    known = take_variants(tree, str(path))
     if variant is not None:
-        if variant not in variants:
-            raise DistilvecError(
-                f"{path}: no variant '{variant}'{nearest(variant, variants)}. Its variants: {', '.join(variants) or 'none'}."
-            )
-        for key, value in variants[variant].items():
+        for key, value in find_variant(known, variant, "variant", str(path)).items():
             set_key(tree, key, value)
-        tree["name"] = f"{tree.get('name', path.stem)}-{variant}"
-    for key, value in read_overrides(overrides or []).items():
+        name = tree.get("name", path.stem)
+        tree["name"] = f"{name}-{variant}" if isinstance(name, str) else name
+    for key, value in read_overrides(overrides or [], section).items():
         set_key(tree, key, value)
     return tree
 
 
 def variants(path: Path) -> list[str]:
     """Names of a recipe file's variants, in order."""
-    return list(read_tree(path).get("variants") or {})
+    return list(take_variants(read_tree(path), str(path)))
+
+
+def take_variants(tree: dict[str, Any], origin: str) -> dict[str, dict[str, Any]]:
+    """Remove the variants from a recipe's tree: dotted keys with values by the variant's name."""
+    found = tree.pop("variants", None) or {}
+    expected = "a mapping of dotted keys to values"
+    if not isinstance(found, dict):
+        raise DistilvecError(f"[variants] found {excerpt(found)}; expected names, each with {expected}. In {origin}.")
+    for name, changes in found.items():
+        if not isinstance(changes or {}, dict) or any(not isinstance(key, str) for key in changes or {}):
+            raise DistilvecError(f"[variants.{key_text(name)}] found {excerpt(changes)}; expected {expected}. In {origin}.")
+    return {str(name): changes or {} for name, changes in found.items()}
+
+
+def find_variant(known: Mapping[str, dict[str, Any]], name: str, key: str, origin: str) -> dict[str, Any]:
+    """A variant's changes; `key` stands in the message about a name that is unknown."""
+    if name not in known:
+        raise DistilvecError(f"[{key}] no variant {excerpt(name)}{unknown(name, known)} In {origin}.")
+    return known[name]
 
 
 def read_tree(path: Path) -> dict[str, Any]:
     """The recipe file as plain data; DistilvecError if it is missing, not UTF-8, not YAML or not a mapping."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DistilvecError(f"recipe not found: {path}. `distilvec recipes` lists the built-in ones.") from None
-    except (UnicodeDecodeError, IsADirectoryError) as error:
-        raise DistilvecError(f"{path} is not a UTF-8 text file ({error}); a recipe is a YAML file.") from None
-    try:
-        tree = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise DistilvecError(f"{path} is not valid YAML: {error}") from None
+    tree = read_yaml(path, "recipe", "A recipe is a YAML file; `distilvec recipes` lists the built-in ones.")
     if not isinstance(tree, dict):
-        raise DistilvecError(f"{path}: expected a mapping with keys {', '.join(Recipe.model_fields)}; found {type(tree).__name__}.")
+        keys = ", ".join(Recipe.model_fields)
+        raise DistilvecError(f"[recipe] {path}: expected a mapping with keys {keys}; found {type(tree).__name__}.")
     return tree
 
 
-def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """`key=value` texts as values by dotted key, each value read as YAML."""
+def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) -> dict[str, Any]:
+    """`key=value` texts as values by dotted key, each value read as YAML; relative paths begin at the current folder."""
     found = {}
     for text in overrides:
         key, equals, value = text.partition("=")
-        if not equals:
-            raise DistilvecError(f"override '{text}' is not of the form key=value, for example train.epochs=3")
-        try:
-            found[key.strip()] = yaml.load(value, Loader=_Loader)
-        except yaml.YAMLError as error:
-            raise DistilvecError(f"[{key}] value {value!r} is not valid YAML: {error}") from None
+        key = key.strip()
+        if not equals or not key:
+            raise DistilvecError(f"[override] {excerpt(text)} is not of the form key=value. An example: train.epochs=3.")
+        found[key] = resolve_key(key, load_yaml(value, key_text(key), f"value {excerpt(value)}"), Path.cwd(), section)
     return found
 
 
-def validate(tree: dict[str, Any], origin: str = "recipe") -> Recipe:
+def validate(tree: dict[str, Any], origin: str | None = None) -> Recipe:
     """Plain data to a Recipe, its stages tried as well; every problem in one DistilvecError."""
     recipe, problems = _try(tree)
     if recipe is not None:
         problems = [problem for stage in recipe.stages for problem in _try_stage(recipe, stage)[1]]
     if recipe is None or problems:
-        listed = "\n".join(f"  {problem}" for problem in problems)
-        raise DistilvecError(f"{origin}: the recipe does not hold together.\n{listed}")
+        raise invalid("recipe", origin, problems)
     return recipe
 
 
@@ -107,47 +113,20 @@ def stage_recipes(recipe: Recipe) -> dict[str, Recipe]:
     for stage in recipe.stages:
         resolved, problems = _try_stage(recipe, stage)
         if resolved is None:
-            raise DistilvecError("\n".join(problems))
+            raise invalid("stages", None, problems)
         found[stage.name] = resolved
     return found
 
 
 def dump(recipe: Section) -> str:
     """The resolved recipe as YAML that `load` reads back."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+    return dump_yaml(recipe.model_dump(mode="json"))
 
 
 def fingerprint(*parts: Any) -> str:
     """16 hexadecimal digits that change when any of the JSON-able parts changes."""
     text = json.dumps(parts, sort_keys=True, default=str, ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml, where it is there, is faster
-    """YAML 1.2 where PyYAML follows 1.1: 1e-5 is a number, on, off, yes and no are words. Repeated keys are refused."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            if key_node.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{key_node.value}' stands twice", key_node.start_mark)
-            seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
-
-
-_BOOL = "tag:yaml.org,2002:bool"
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(  # type: ignore[no-untyped-call]
-    _BOOL, re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(  # type: ignore[no-untyped-call]
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?([0-9][0-9_]*(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
-    list("-+0123456789."),
-)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
@@ -159,12 +138,19 @@ def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
     place: Any = tree
     try:
         for name in parents:
-            place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
+            place = place[_number(name)] if isinstance(place, list) else place.setdefault(name, {})
             if place is None or not isinstance(place, (dict, list)):
-                raise DistilvecError(f"[{dotted}] cannot be set: '{name}' holds a value, not a section.")
-        place[int(last) if isinstance(place, list) else last] = value
+                raise DistilvecError(f"[{key_text(dotted)}] cannot be set: '{key_text(name)}' holds a value, not a section.")
+        place[_number(last) if isinstance(place, list) else last] = value
     except (IndexError, ValueError):
-        raise DistilvecError(f"[{dotted}] cannot be set: items of a list are addressed by a number within it, from 0.") from None
+        raise DistilvecError(f"[{key_text(dotted)}] cannot be set: items of a list are addressed by a number within it, from 0.") from None
+
+
+def _number(text: str) -> int:
+    """A place in a list; ValueError for what is none."""
+    if not text.isdecimal():
+        raise ValueError(text)
+    return int(text)
 
 
 def _try(tree: dict[str, Any], where: str = "") -> tuple[Recipe | None, list[str]]:
@@ -172,7 +158,7 @@ def _try(tree: dict[str, Any], where: str = "") -> tuple[Recipe | None, list[str
     try:
         return Recipe.model_validate(tree), []
     except ValidationError as error:
-        return None, explain(error, where)
+        return None, explain(error, Recipe, where)
 
 
 def _try_stage(recipe: Recipe, stage: StageSection) -> tuple[Recipe | None, list[str]]:
@@ -184,7 +170,7 @@ def _try_stage(recipe: Recipe, stage: StageSection) -> tuple[Recipe | None, list
     problems = []
     for key, value in stage.set.items():
         if refusal := _refuse_in_stage(key, last):
-            problems.append(f"[{where}{key}] {refusal}")
+            problems.append(f"[{where}{key_text(key)}] {refusal}")
             continue
         try:
             set_key(tree, key, copy.deepcopy(value))
@@ -198,7 +184,9 @@ def _refuse_in_stage(key: str, last: bool) -> str | None:
     sections: dict[str, type[Section]] = {"method": MethodSection, "train": TrainSection}
     known = [f"{name}.{field}" for name, section in sections.items() for field in section.model_fields]
     if "." not in key or key.split(".")[0] not in sections:
-        return f"a stage sets dotted keys under method and train only{nearest(key, known)}. Set it in the recipe, for all stages."
+        return (
+            f"a stage sets dotted keys under method and train only{nearest(key[:100], known) or '.'} Set it in the recipe, for all stages."
+        )
     if key == "train.device":
         return "all stages run on one device. Set train.device in the recipe."
     if key == "train.keep_students" and not last:
@@ -211,58 +199,4 @@ def section_of(section: type[SectionType], where: str, keys: dict[str, Any]) -> 
     try:
         return section.model_validate({name: value for name, value in keys.items() if value is not None})
     except ValidationError as error:
-        raise DistilvecError("\n".join(explain(error, f"{where}.", section))) from None
-
-
-def explain(error: ValidationError, before: str = "", section: type[Section] = Recipe) -> list[str]:
-    """Every problem that pydantic found in a recipe, or in a `section` of it; `before` stands before every key."""
-    return [_explain(problem, before, section) for problem in error.errors()]
-
-
-def _explain(problem: Any, before: str, section: type[Section]) -> str:
-    where = (before + ".".join(str(part) for part in problem["loc"])).rstrip(".")
-    if problem["type"] != "extra_forbidden":
-        found = "" if problem["type"] in ("missing", "value_error") else f"; found {problem['input']!r}"
-        return f"[{where}] {problem['msg'].removeprefix('Value error, ')}{found}"
-    known = _known_keys(problem["loc"][:-1], section)
-    return f"[{where}] unknown key{nearest(str(problem['loc'][-1]), known)}. Known here: {', '.join(known)}."
-
-
-def _known_keys(location: tuple[Any, ...], section: Any) -> list[str]:
-    for part in location:
-        if isinstance(part, str):
-            annotation = section.model_fields[part].annotation
-            candidates = [annotation, *getattr(annotation, "__args__", ())]
-            section = next(c for c in candidates if isinstance(c, type) and issubclass(c, Section))
-    keys = list(section.model_fields)
-    return [*keys, "variants"] if section is Recipe else keys
-
-
-def resolve_paths(recipe: Recipe, folder: Path) -> Recipe:
-    """Make the recipe's relative paths absolute; model ids are touched only if they start with '.'."""
-
-    def fix(path: Path | None) -> Path | None:
-        return path if path is None else (folder / path.expanduser()).resolve()
-
-    def fix_model(model: str | None) -> str | None:
-        return str((folder / model).resolve()) if model and model.startswith(".") else model
-
-    def fix_teacher(teacher: TeacherSection) -> TeacherSection:
-        return teacher.model_copy(update={"vectors": fix(teacher.vectors), "model": fix_model(teacher.model)})
-
-    corpus, task = recipe.corpus, recipe.task
-    if corpus is not None:
-        corpus = corpus.model_copy(update={"sources": [s.model_copy(update={"path": fix(s.path)}) for s in corpus.sources]})
-    return recipe.model_copy(
-        update={
-            "teacher": fix_teacher(recipe.teacher),
-            "more_teachers": [fix_teacher(teacher) for teacher in recipe.more_teachers],
-            "student": recipe.student.model_copy(
-                update={"model": fix_model(recipe.student.model), "tokenizer": fix_model(recipe.student.tokenizer)}
-            ),
-            "corpus": corpus,
-            "task": task and task.model_copy(update={"path": fix(task.path)}),
-            "cache": recipe.cache.model_copy(update={"path": fix(recipe.cache.path), "root": fix(recipe.cache.root)}),
-            "evaluation": recipe.evaluation.model_copy(update={"suite": fix(recipe.evaluation.suite)}),
-        }
-    )
+        raise invalid(where, None, explain(error, section, where)) from None

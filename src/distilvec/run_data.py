@@ -22,6 +22,7 @@ from distilvec.evaluation.suite import load_suite, suite_texts
 from distilvec.evaluation.tasks import Task
 from distilvec.mapping import load_tokenizer
 from distilvec.progress import say
+from distilvec.schema import CorpusSection
 from distilvec.surgery.choose import Texts, choose, kept_vocabulary
 from distilvec.surgery.reading import read_tokenizer
 from distilvec.surgery.surfaces import Pieces
@@ -65,11 +66,28 @@ def corpus(run: Run) -> Corpus:
         return run.examples.corpus
     section, prompts, size = run.recipe.corpus, run.facts.prompts, run.recipe.train.batch_size
     assert section is not None
-    excluded = list(suite_texts(run.tasks)) if section.exclude_evaluation else []
+    excluded = list(suite_texts(run.tasks, section.exclude_evaluation == "documents")) if section.exclude_evaluation else []
     name = corpus_fingerprint(section, prompts, size, excluded_fingerprint(excluded))
     found = build_corpus(section, prompts, size, run.root / "corpora" / name, excluded, teller())
-    say(_corpus_line(found.report))
+    say(f"corpus: {found.report['kept']:,} texts, {found.report['holdout']:,} held out{_dropped(found.report, section)}")
     return found
+
+
+def left_out(report: dict[str, Any], section: CorpusSection) -> list[str]:
+    """How many rows a corpus left out, each with its reason; empty where it left out none."""
+    parts = "documents, queries" if section.exclude_evaluation == "documents" else "queries"
+    reasons = {
+        "duplicates": "duplicates",
+        "empty": "empty",
+        "excluded": f"of the evaluation suite: {parts} and labelled test texts (corpus.exclude_evaluation)",
+        "left_out": "beyond the limits of their sources",
+    }
+    return [f"{report[name]:,} {reason}" for name, reason in reasons.items() if report.get(name)]
+
+
+def _dropped(report: dict[str, Any], section: CorpusSection) -> str:
+    found = "; ".join(left_out(report, section))
+    return f"; left out: {found}" if found else ""
 
 
 def vocabulary(run: Run) -> PreTrainedTokenizerFast | None:
@@ -135,8 +153,3 @@ def teller() -> Any:
             say(f"{stage}: {rows:,} rows")
 
     return tell
-
-
-def _corpus_line(report: dict[str, Any]) -> str:
-    dropped = ", ".join(f"{report[name]:,} {name.replace('_', ' ')}" for name in ("duplicates", "empty", "excluded") if report.get(name))
-    return f"corpus: {report['kept']:,} texts, {report['holdout']:,} held out" + (f"; dropped {dropped}" if dropped else "")

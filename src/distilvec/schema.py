@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from distilvec.schema_sweep import SweepSection
 from distilvec.schema_train import StageSection, TrainSection
-from distilvec.section import Section
+from distilvec.section import (
+    CODE,
+    LABELS,
+    MODEL,
+    MOST_BATCH_TOKENS,
+    MOST_DRAWS,
+    MOST_ROWS,
+    MOST_TOKENS,
+    MOST_UNITS,
+    MOST_VOCABULARY,
+    WORKING,
+    Name,
+    Section,
+    Seed,
+)
 
 Role = Literal["query", "document"]
-MOST_MEMBERS = 1000  # of a sweep
 
 
 class TeacherSection(Section):
     """Where the teacher's vectors come from: a model (`model`) or a table of vectors that exists already (`vectors`)."""
 
-    model: str | None = Field(None, description="SentenceTransformer folder or hub id, a plain Hugging Face model, or 'all-MiniLM-L6-v2'")
+    model: str | None = Field(
+        None, description="SentenceTransformer folder or hub id, a plain Hugging Face model, or 'all-MiniLM-L6-v2'", json_schema_extra=MODEL
+    )
     vectors: Path | None = Field(None, description="Parquet file or folder with columns text, teacher_embedding_final")
     name: str | None = Field(None, description="what to call the teacher in reports; the model's id or folder name by default")
     revision: str | None = None
     prompts: dict[Role, str] | None = Field(None, description="text put before queries and documents; the model's own by default")
     pooling: Literal["mean", "cls", "lasttoken"] | None = Field(None, description="only for a plain Hugging Face model")
     normalize: bool | None = Field(None, description="only for a plain Hugging Face model")
-    max_length: int | None = Field(None, gt=0, description="tokens; the model's own limit by default")
-    truncate_dim: int | None = Field(None, gt=0, description="keep the first so many dimensions (MRL)")
+    max_length: int | None = Field(None, gt=0, le=MOST_TOKENS, description="tokens; the model's own limit by default")
+    truncate_dim: int | None = Field(None, gt=0, le=MOST_UNITS, description="keep the first so many dimensions (MRL)")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="the precision the teacher computes in")
-    batch_tokens: int = Field(4096, gt=0, description="tokens in one teacher batch")
+    batch_tokens: int = Field(4096, gt=0, le=MOST_BATCH_TOKENS, description="tokens in one teacher batch")
     attention: Literal["own", "bidirectional"] = Field("own", description="'bidirectional' lifts a decoder's causal mask (LLM2Vec)")
     weight: float = Field(1.0, gt=0, description="beside the weights of more_teachers")
     live: bool = Field(False, description="run the teacher in every step instead of caching it; for corpora seen once")
@@ -46,7 +60,7 @@ class TeacherSection(Section):
 class LoraSection(Section):
     """Low-rank adapters (peft) in place of the backbone's own weights; merged into them when the student is saved."""
 
-    r: int = Field(256, gt=0)
+    r: int = Field(256, gt=0, le=MOST_UNITS)
     alpha: float = Field(32, gt=0)
     dropout: float = Field(0.1, ge=0, lt=1)
     targets: list[str] | None = Field(None, description="names of the linear layers; all of the backbone's by default")
@@ -55,9 +69,9 @@ class LoraSection(Section):
 class ExpertsSection(Section):
     """A mixture of experts on the pooled vector (DistillMoE): feed-forward networks added up by the weights of a gate."""
 
-    count: int = Field(3, gt=0, description="one for each facet that is distilled, times teachers")
-    width: int = Field(1024, gt=0, description="of an expert's hidden layer")
-    gate_width: int | None = Field(None, gt=0, description="of the gate's hidden layer; by default the gate is linear")
+    count: int = Field(3, gt=0, le=256, description="one for each facet that is distilled, times teachers")
+    width: int = Field(1024, gt=0, le=MOST_UNITS, description="of an expert's hidden layer")
+    gate_width: int | None = Field(None, gt=0, le=MOST_UNITS, description="of the gate's hidden layer; by default the gate is linear")
     dropout: float = Field(0.1, ge=0, lt=1)
 
 
@@ -69,11 +83,15 @@ class VocabularySection(Section):
     """
 
     kind: Literal["trim", "hybrid", "bpe", "unigram", "wordpiece"] = "trim"
-    tokenizer: str | None = Field(None, description="a tokenizer that exists, instead: folder, id, tokenizer.json or SentencePiece .model")
-    size: int | None = Field(None, gt=0, description="tokens in all; left out with 'trim', everything that the texts use is kept")
+    tokenizer: str | None = Field(
+        None, description="a tokenizer that exists, instead: folder, id, tokenizer.json or SentencePiece .model", json_schema_extra=MODEL
+    )
+    size: int | None = Field(
+        None, gt=0, le=MOST_VOCABULARY, description="tokens in all; left out with 'trim', everything that the texts use is kept"
+    )
     letters: Literal["all", "seen"] = Field("all", description="of the old alphabet, keep all letters or those that the texts have")
     target: str | None = Field(None, description="with 'hybrid': the source's language that gets tokens of its own")
-    share: int | None = Field(None, gt=0, description="with 'hybrid': how many")
+    share: int | None = Field(None, gt=0, le=MOST_VOCABULARY, description="with 'hybrid': how many")
     compose: Literal["mean", "weighted", "first", "last"] = Field("mean", description="of the old pieces of a new token's text")
     keep_norm: bool = Field(False, description="bring a composed row to the mean norm of its pieces")
 
@@ -92,14 +110,16 @@ class VocabularySection(Section):
 class StudentSection(Section):
     """The network that is trained and shipped: `model`, cut to `layers`, or a fresh one from `config`."""
 
-    model: str | None = Field(None, description="folder or hub id; 'teacher' for the teacher's own backbone")
+    model: str | None = Field(None, description="folder or hub id; 'teacher' for the teacher's own backbone", json_schema_extra=MODEL)
     config: dict[str, Any] | None = Field(None, description="a fresh backbone: a transformers config with 'model_type'")
-    tokenizer: str | None = Field(None, description="only with 'config': folder or hub id of the tokenizer")
+    tokenizer: str | None = Field(None, description="only with 'config': folder or hub id of the tokenizer", json_schema_extra=MODEL)
     revision: str | None = None
     layers: int | list[int] | None = Field(None, description="keep these layers (0 is the first); a number keeps that many, evenly spread")
     reinitialize: int | None = Field(None, gt=0, description="the last so many of the layers kept start from fresh random weights, by seed")
     pooling: Literal["mean", "cls", "lasttoken"] = "mean"
-    max_length: int | None = Field(None, gt=0, description="tokens; the smaller of student's and teacher's limit by default")
+    max_length: int | None = Field(
+        None, gt=0, le=MOST_TOKENS, description="tokens; the smaller of student's and teacher's limit by default"
+    )
     dropout: float | None = Field(None, ge=0, lt=1, description="replaces every dropout rate of the backbone")
     dense: Literal["auto", "always", "keep"] = Field(
         "auto",
@@ -127,16 +147,16 @@ class SourceSection(Section):
     """One source of texts. Exactly one of `path` (file or folder), `dataset` (Hugging Face) and `builtin`."""
 
     path: Path | None = None
-    dataset: str | None = Field(None, description="Hugging Face data set id or folder written by save_to_disk")
+    dataset: str | None = Field(None, description="Hugging Face data set id or folder written by save_to_disk", json_schema_extra=MODEL)
     builtin: Literal["python-docstrings"] | None = None
-    name: str | None = Field(None, description="short name used in reports; the file's by default")
+    name: Name | None = Field(None, description="short name used in reports; the file's by default")
     role: Role = "document"
     language: str | None = None
     column: str | list[str] | None = Field(
         None, description="column(s) with texts; found by name when left out (text, sentence, query, document, ...)"
     )
     where: dict[str, str | int | list[str | int]] = Field(
-        default_factory=dict, description="keep only rows whose columns have these values"
+        default_factory=dict, description="keep only rows whose columns have these values", json_schema_extra=LABELS
     )
     limit: int | None = Field(None, gt=0, description="keep at most so many distinct texts")
     sample: Literal["random", "first"] = Field(
@@ -164,12 +184,14 @@ class SourceSection(Section):
 class CorpusSection(Section):
     """The training texts: sources mixed, exact duplicates dropped, a part held out by seed."""
 
-    sources: list[SourceSection] = Field(min_length=1)
+    sources: list[SourceSection] = Field(min_length=1, max_length=65_535, description="their numbers are kept in 16 bits")
     holdout_batches: int = Field(
         128, ge=1, description="batches of train.batch_size rows kept out of training to measure the distance to the teacher"
     )
-    seed: int = 0
-    exclude_evaluation: bool = Field(True, description="drop texts that occur in the evaluation suite")
+    seed: Seed = 0
+    exclude_evaluation: bool | Literal["documents"] = Field(
+        True, description="drop queries and labelled test texts of the evaluation suite; 'documents' drops those of retrieval as well"
+    )
 
 
 class TaskSection(Section):
@@ -180,14 +202,14 @@ class TaskSection(Section):
 
     type: Literal["classification", "pair", "sts"]
     path: Path
-    name: str | None = Field(None, description="short name used in reports; the file's by default")
+    name: Name | None = Field(None, description="short name used in reports; the file's by default")
     train_split: str = "train"
     validation_split: str | None = Field(None, description="by default a tenth of the training rows, by seed")
     test_split: str = "test"
     encode: Literal["joint", "separate"] = Field("joint", description="a pair as one input, or its texts apart")
     limit: int | None = Field(None, gt=0, description="train on at most so many examples, drawn by seed")
     role: Role = "document"
-    seed: int = Field(0, ge=0, description="of the limit and of the validation rows")
+    seed: Seed = Field(0, description="of the limit and of the validation rows")
 
     @property
     def label(self) -> str:
@@ -203,14 +225,14 @@ class CacheSection(Section):
     dtype: Literal["float16", "float32"] = "float16"
     hidden: Literal["int8", "float16"] = Field("int8", description="hidden states of tokens, for methods that learn from them")
     shard_rows: int = Field(
-        16384, gt=0, description="rows in a shard, 2048 at most with tokens; a killed job loses at most one shard's work"
+        16384, gt=0, le=MOST_ROWS, description="rows in a shard, 2048 at most with tokens; a killed job loses at most one shard's work"
     )
 
 
 class MethodSection(Section):
     """The method: a file in methods/ (or a path to one), its options and the weights of its terms."""
 
-    name: str
+    name: str = Field(json_schema_extra=CODE)
     options: dict[str, Any] = Field(default_factory=dict)
     weights: dict[str, float] = Field(default_factory=dict, description="replaces the method's own weights, term by term")
 
@@ -226,53 +248,25 @@ class EvaluationSection(Section):
 
     suite: Path | None = None
     builtin: Literal["python-docstrings"] | None = None
-    batch_tokens: int = Field(4096, gt=0)
+    batch_tokens: int = Field(4096, gt=0, le=MOST_BATCH_TOKENS)
     parts: list[Part] = Field(list(PARTS), description="parts of the report beside the scores")
     columns: list[Column] = Field(list(COLUMNS), min_length=1, description="models that are scored, where there are such")
     every_classification: bool = Field(
         False, description="score classification also at every width, precision and kept student (a classifier is fitted each time)"
     )
-    draws: int = Field(1000, gt=0, description="bootstrap draws behind every confidence interval")
-    speed_seconds: float = Field(1.0, gt=0, description="time for each setting of the speed table; fewer repeats where it is short")
-
-
-class SweepSection(Section):
-    """What a sweep varies: values of keys, variants of the recipe, seeds of training. Its members are their product."""
-
-    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
-        default_factory=dict, description="dotted keys, each with the values it takes in turn"
+    draws: int = Field(1000, gt=0, le=MOST_DRAWS, description="bootstrap draws behind every confidence interval")
+    speed_seconds: float = Field(
+        1.0, gt=0, le=3600, description="time for each setting of the speed table; fewer repeats where it is short"
     )
-    variants: list[str] | None = Field(None, min_length=1, description="names of the recipe's variants, in turn")
-    seeds: list[Annotated[int, Field(ge=0)]] | None = Field(None, min_length=1, description="values of train.seed, in turn")
-
-    @property
-    def size(self) -> int:
-        """How many members there are."""
-        return math.prod(max(1, len(values)) for values in (*self.grid.values(), self.variants or (), self.seeds or ()))
-
-    @model_validator(mode="after")
-    def holds_together(self) -> SweepSection:
-        """Refuse what varies nothing, repeats a value, hides a seed in the grid or has too many members."""
-        if not (self.grid or self.variants or self.seeds):
-            raise ValueError("the sweep varies nothing; give at least one of grid, variants and seeds")
-        if "train.seed" in self.grid:
-            raise ValueError("train.seed stands in the grid; list its values under 'seeds'")
-        for name, values in (*self.grid.items(), ("variants", self.variants or []), ("seeds", self.seeds or [])):
-            texts = [json.dumps(value, default=str) for value in values]
-            if again := [text for text in texts if texts.count(text) > 1]:
-                raise ValueError(f"{name} lists {again[0]} twice")
-        if self.size > MOST_MEMBERS:
-            raise ValueError(f"the sweep has {self.size:,} members; at most {MOST_MEMBERS:,} are allowed. Vary fewer things at a time")
-        return self
 
 
 class Recipe(Section):
     """A whole experiment, validated."""
 
-    name: str
+    name: Name
     description: str = ""
     paper: str | None = None
-    output: Path = Path("runs")
+    output: Path = Field(Path("runs"), json_schema_extra=WORKING)
     teacher: TeacherSection
     more_teachers: list[TeacherSection] = Field(default_factory=list, description="further teachers to learn from, each with its own cache")
     student: StudentSection

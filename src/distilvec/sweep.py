@@ -24,13 +24,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from distilvec import recipe as recipes
-from distilvec.errors import Busy, DistilvecError, Stopped, nearest
+from distilvec.errors import Busy, DistilvecError, Stopped
 from distilvec.files import read_json, write_json
 from distilvec.progress import say
 from distilvec.run_folder import SWEEP_FILE, own_folder, refuse_foreign
-from distilvec.schema import Recipe, SweepSection
+from distilvec.schema import Recipe
+from distilvec.schema_errors import explain, invalid
+from distilvec.schema_paths import resolve_tree
+from distilvec.schema_sweep import SweepSection
+from distilvec.section import MOST_NAME_BYTES, check_name, key_text
 
 _PLAIN_NAMES = {"name", "path", "model", "limit"}  # say little without the section they stand in
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")  # in the name of a folder
 _LONGEST_VALUE, _LONGEST_NAME = 48, 180  # characters; file systems allow 255 bytes
 
 Runner = Callable[[Recipe, Path], Any]
@@ -60,9 +65,12 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     sweep's variants by one. Errors: DistilvecError for no sweep, a member that is no valid recipe (the key is named,
     with the nearest right one), an override of a key that the grid varies.
     """
-    origin, folder = (str(source), source.parent.resolve()) if isinstance(source, Path) else ("recipe", Path.cwd())
-    tree = copy.deepcopy(recipes.read_tree(source) if isinstance(source, Path) else dict(source))
-    known = tree.pop("variants", None) or {}
+    if isinstance(source, Path):
+        origin, tree, folder = str(source), recipes.read_tree(source), source.parent.resolve()
+    else:
+        origin, tree, folder = "the recipe", copy.deepcopy(dict(source)), Path.cwd()
+    tree = resolve_tree(tree, folder, Recipe)
+    known = recipes.take_variants(tree, origin)
     changes = recipes.read_overrides(overrides)
     for key, value in changes.items():
         if key.split(".")[0] == "sweep":
@@ -70,18 +78,19 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     section = _read_section(tree.pop("sweep", None), origin)
     changes = {key: value for key, value in changes.items() if key.split(".")[0] != "sweep"}
     _refuse_fixed_keys(section, changes)
-    names = [variant] if variant is not None else section.variants or []
-    base = str(tree.get("name") or (source.stem if isinstance(source, Path) else "sweep"))
+    names, named_by = ([variant], "variant") if variant is not None else (section.variants or [], "sweep.variants")
+    found = {name: recipes.find_variant(known, name, named_by, origin) for name in names}
+    base = _base_name(changes.pop("name", tree.pop("name", None)), source.stem if isinstance(source, Path) else "sweep", origin)
     groups = _groups(section, names)
     labels = _distinct([_label(parts) for parts, _, _ in groups])
     seeds: list[int | None] = [*(section.seeds or [])] or [None]
     members = []
     for label, (_, chosen, point) in zip(labels, groups, strict=True):
-        settings = {**_variant(known, chosen, origin), **changes, **point}
+        settings = {**(found[chosen] if chosen is not None else {}), **changes, **point}
         for seed in seeds:
             name = ",".join(part for part in (label, f"seed={seed}" if seed is not None else "") if part)
-            seeded = settings if seed is None else {**settings, "train.seed": seed}
-            members.append(Member(name, label or base, _member_recipe(tree, seeded, f"{base}-{name}", f"{origin}, member {name}", folder)))
+            seeded = {"name": _short(f"{base}-{name}"), **settings, **({} if seed is None else {"train.seed": seed})}
+            members.append(Member(name, label or base, _member_recipe(tree, seeded, f"{origin}, member {name}")))
     return members
 
 
@@ -178,12 +187,12 @@ def _write_sweep(out: Path, entries: Sequence[Mapping[str, Any]]) -> None:
 
 def _read_section(tree: Any, origin: str) -> SweepSection:
     if tree is None:
-        raise DistilvecError(f"{origin} names no sweep. Add one: sweep: {{grid: {{train.batch_size: [16, 32]}}, seeds: [0, 1, 2]}}")
+        example = "sweep: {grid: {train.batch_size: [16, 32]}, seeds: [0, 1, 2]}"
+        raise DistilvecError(f"[sweep] {origin} names no sweep. Add one ({example}).")
     try:
         return SweepSection.model_validate(tree)
     except ValidationError as error:
-        problems = "\n".join(f"  {problem}" for problem in recipes.explain(error, "sweep.", SweepSection))
-        raise DistilvecError(f"{origin}: the sweep does not hold together.\n{problems}") from None
+        raise invalid("sweep", origin, explain(error, SweepSection, "sweep")) from None
 
 
 def _refuse_fixed_keys(section: SweepSection, changes: Mapping[str, Any]) -> None:
@@ -191,7 +200,9 @@ def _refuse_fixed_keys(section: SweepSection, changes: Mapping[str, Any]) -> Non
     varied = [*section.grid, *(["train.seed"] if section.seeds else [])]
     for fixed, key in itertools.product(changes, varied):
         if f"{fixed}.".startswith(f"{key}.") or f"{key}.".startswith(f"{fixed}."):
-            raise DistilvecError(f"[{fixed}] is set for all members, but the sweep varies {key}. Remove one of the two.")
+            raise DistilvecError(
+                f"[{key_text(fixed)}] is set for all members, but the sweep varies {key_text(key)}. Remove one of the two."
+            )
 
 
 def _groups(section: SweepSection, variants: Sequence[str]) -> list[tuple[list[tuple[str, str]], str | None, dict[str, Any]]]:
@@ -207,20 +218,11 @@ def _groups(section: SweepSection, variants: Sequence[str]) -> list[tuple[list[t
     return found
 
 
-def _variant(known: Mapping[str, Any], name: str | None, origin: str) -> dict[str, Any]:
-    if name is None:
-        return {}
-    if name not in known:
-        raise DistilvecError(f"{origin}: [sweep.variants] no variant '{name}'{nearest(name, known)}. Known: {', '.join(known) or 'none'}.")
-    return dict(known[name] or {})
-
-
-def _member_recipe(tree: Mapping[str, Any], settings: Mapping[str, Any], name: str, origin: str, folder: Path) -> Recipe:
+def _member_recipe(tree: Mapping[str, Any], settings: Mapping[str, Any], origin: str) -> Recipe:
     changed = copy.deepcopy(dict(tree))
     for key, value in settings.items():
         recipes.set_key(changed, key, copy.deepcopy(value))
-    changed["name"] = name
-    return recipes.resolve_paths(recipes.validate(changed, origin), folder)
+    return recipes.validate(changed, origin)
 
 
 # -- names -----------------------------------------------------------------------------------------------------------
@@ -250,14 +252,28 @@ def _value(value: Any, place: int) -> str:
     return _safe(value if isinstance(value, str) else json.dumps(value, default=str))
 
 
+def _base_name(name: Any, otherwise: str, origin: str) -> str:
+    """The recipe's own name, with which those of its members begin."""
+    try:
+        return otherwise if name is None else check_name(name)
+    except ValueError as error:
+        raise DistilvecError(f"[name] {error}. In {origin}.") from None
+
+
+def _short(name: str) -> str:
+    """A recipe's name that may name files."""
+    raw = name.encode("utf-8", "surrogatepass")
+    return name if len(raw) <= MOST_NAME_BYTES else f"{raw[: MOST_NAME_BYTES - 17].decode(errors='ignore')}-{recipes.fingerprint(name)}"
+
+
 def _label(parts: Sequence[tuple[str, str]]) -> str:
-    text = ",".join(f"{key}={value}" if key else value for key, value in parts)
+    text = ",".join(f"{_UNSAFE.sub('-', key)}={value}" if key else value for key, value in parts)
     return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 17]}-{recipes.fingerprint(text)}"
 
 
 def _safe(text: str) -> str:
     """Letters, digits and . _ + - only, not too long."""
-    safe = re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.") or recipes.fingerprint(text)
+    safe = _UNSAFE.sub("-", text).strip("-.") or recipes.fingerprint(text)
     return safe if len(safe) <= _LONGEST_VALUE else f"{safe[: _LONGEST_VALUE - 17]}-{recipes.fingerprint(text)}"
 
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from distilvec.data import columns, corpus, selection
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint, text_key
 from distilvec.errors import DistilvecError
+from distilvec.hashing import hash_files
+from distilvec.recipe import fingerprint
 from distilvec.schema import CorpusSection
 
 
@@ -181,6 +183,14 @@ def test_fingerprint_changes_with_everything(tmp_path):
     marks.append(corpus_fingerprint(base, {}, 1, ""))
     assert len(set(marks)) == len(marks)
     assert excluded_fingerprint(["a", "B  c"]) == excluded_fingerprint(["b c", "A", "a", " "])
+
+
+def test_fingerprints_of_excluded_documents_are_those_from_before(tmp_path):
+    """When `true` excluded documents too, the section was dumped with it; what is excluded has a fingerprint of its own."""
+    one = source(tmp_path, "a", ["a", "b"])
+    marks = [corpus_fingerprint(section(one, exclude_evaluation=value), {}, 1, "x") for value in (True, "documents", False)]
+    before = section(one).model_dump(mode="json") | {"exclude_evaluation": True}
+    assert marks[0] == marks[1] == fingerprint(1, before, hash_files([one["path"]]), None, {}, 1, "x") != marks[2]
 
 
 def test_exclusion_can_be_switched_off(tmp_path):

@@ -75,7 +75,10 @@ def test_sts_and_retrieval_stay():
 
 
 def test_errors_say_what_to_do():
-    with pytest.raises(DistilvecError, match="unknown protocol 'mtebb'; expected one of mteb-like, talas, distillmoe, emo"):
+    with pytest.raises(
+        DistilvecError,
+        match=r"^\[--protocol\] unknown protocol 'mtebb'; did you mean 'mteb-like'\? Known: mteb-like, talas, distillmoe, emo",
+    ):
         find_protocol("mtebb")
     with pytest.raises(DistilvecError, match="'t': protocol talas reports macro_f1, but the score holds accuracy"):
         with_protocol(score(type="classification", metrics={"accuracy": 1.0}), find_protocol("talas"))

@@ -42,6 +42,7 @@ def test_a_suite_gives_its_tasks_in_order(suite):
 
 def test_suite_texts_are_those_scored_and_no_training_rows(suite):
     assert sorted(set(suite_texts(load_suite(suite)))) == ["a", "b", "c", "d", "document", "query", "test x", "test y"]
+    assert sorted(set(suite_texts(load_suite(suite), documents=False))) == ["a", "b", "c", "d", "query", "test x", "test y"]
 
 
 def test_fingerprint_changes_with_the_data_only(suite, write_jsonl):
@@ -65,14 +66,20 @@ BAD = {
     "tasks: []": "expected a list of tasks.*found a dict",
     "- {name: [": "not valid YAML",
     "- stsb": r"\[0\] expected a mapping",
-    "- {name: a, path: b}": r"\[0\.type\] expected one of sts, classification, pair, retrieval; found None",
+    "- {name: a, path: b}": r"\[0\.type\] found None. Expected one of sts, classification, pair, retrieval",
     "- {name: a, path: b, type: retrival}": r"did you mean 'retrieval'\?",
-    "- {name: a, type: sts, path: b, splt: dev}": r"\[0\.splt\] unknown key; did you mean 'split'\?",
+    "- {name: a, type: sts, path: b, splt: dev}": r"\[0\.splt\] unknown key; did you mean 'split'\? Known here: ",
     "- {name: a, type: sts, path: b, train_limit: 3}": r"\[0\.train_limit\] unknown key",
     "- {name: a, type: classification, path: b, train_limit: none}": r"\[0\.train_limit\] .*integer.*found 'none'",
     "- {name: a, type: sts}": r"\[0\.path\] Field required",
     "- {name: a, type: sts, path: b}\n- {name: a, type: sts, path: c}": r"\[1\.name\] 'a' stands twice",
     "- {name: average, type: sts, path: b}": r"\[0\.name\] 'average' is kept",
+    "- {name: ../a, type: sts, path: b}": r"\[0\.name\] '../a' cannot name files",
+    "- {name: a, type: sts, path: ''}": r"\[0\.path\] the path is empty",
+    "- {name: a, type: classification, path: b, seed: -1}": r"\[0\.seed\] .*greater than or equal to 0",
+    "- {name: a, type: classification, path: b, train_limit: true}": r"\[0\.train_limit\] expected a number, not a boolean",
+    "- {name: a, name: b}": r"line 1, column 13: key 'name' stands twice",
+    "- {{a: b}: c}": r"a mapping as a key",
 }
 
 
@@ -82,7 +89,7 @@ def test_bad_suites_end_with_one_clear_message(tmp_path, text):
     path.write_text(text)
     with pytest.raises(DistilvecError, match=BAD[text]) as caught:
         load_suite(path)
-    assert "bad.yaml" in str(caught.value)
+    assert str(caught.value).startswith("[suite] ") and "bad.yaml" in str(caught.value)
 
 
 def test_all_problems_come_in_one_message(tmp_path):
@@ -94,13 +101,15 @@ def test_all_problems_come_in_one_message(tmp_path):
 
 def test_problems_of_the_data_name_task_and_file(suite):
     (suite.parent.parent / "data/classes.jsonl").unlink()
-    with pytest.raises(DistilvecError, match=r"small\.yaml: task 'classes' \[2\.path\] file not found: .*classes\.jsonl"):
+    with pytest.raises(DistilvecError, match=r"(?s)^\[suite\] .*small\.yaml: .*task 'classes', 2\.path: .*classes\.jsonl"):
         load_suite(suite)
 
 
 def test_a_suite_that_is_missing_or_no_text(tmp_path):
     with pytest.raises(DistilvecError, match="suite not found"):
         load_suite(tmp_path / "none.yaml")
+    with pytest.raises(DistilvecError, match=r"^\[suite\] .* is a folder"):
+        load_suite(tmp_path)
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DistilvecError, match="not a UTF-8 text file"):
         load_suite(tmp_path / "binary.yaml")

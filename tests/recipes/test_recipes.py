@@ -14,6 +14,7 @@ from samples import make_texts
 from distilvec import recipe as recipes
 from distilvec.builtin import recipe_files
 from distilvec.data.examples import build_examples
+from distilvec.evaluation.suite import read_suite
 from distilvec.loading import load
 from distilvec.objective import method_class
 from distilvec.run import Run
@@ -85,6 +86,15 @@ def test_says_what_it_is_and_survives_its_own_dump(path, variant):
     recipe = recipes.load(path, variant)
     assert recipe.description and method_class(recipe.method.name)
     assert recipes.validate(yaml.safe_load(recipes.dump(recipe))) == recipe
+
+
+@pytest.mark.parametrize(("path", "variant"), CASES, ids=names(CASES))
+def test_documents_of_its_suite_are_in_no_corpus(path, variant):
+    """What recipes meant before `documents` was a value of its own, so that their corpora and caches stay."""
+    recipe = recipes.load(path, variant)
+    suite = recipe.evaluation.suite
+    retrieval = recipe.evaluation.builtin or (suite and any(task.type == "retrieval" for task in read_suite(suite)))
+    assert not retrieval or recipe.corpus is None or recipe.corpus.exclude_evaluation == "documents"
 
 
 FORMS = distinct_forms()

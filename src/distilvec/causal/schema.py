@@ -8,10 +8,10 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError
 from distilvec.schema import ExpertsSection
+from distilvec.schema_errors import explain, invalid
 from distilvec.schema_train import TrainSection
-from distilvec.section import Section
+from distilvec.section import MODEL, MOST_ROWS, MOST_TOKENS, WORKING, Name, Section, Seed
 
 ASK = "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
 ASK_ON = (
@@ -23,7 +23,7 @@ ASK_ON = (
 class CausalTeacherSection(Section):
     """The teacher: a causal language model. It runs in every step."""
 
-    model: str = Field(description="folder or hub id")
+    model: str = Field(description="folder or hub id", json_schema_extra=MODEL)
     revision: str | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
 
@@ -31,9 +31,9 @@ class CausalTeacherSection(Section):
 class CausalStudentSection(Section):
     """The language model that is trained: `model`, or a fresh one from `config`. The experts help training and do not ship."""
 
-    model: str | None = Field(None, description="folder or hub id")
+    model: str | None = Field(None, description="folder or hub id", json_schema_extra=MODEL)
     config: dict[str, Any] | None = Field(None, description="a fresh model: a transformers config with 'model_type'")
-    tokenizer: str | None = Field(None, description="only with 'config': folder or hub id of the tokenizer")
+    tokenizer: str | None = Field(None, description="only with 'config': folder or hub id of the tokenizer", json_schema_extra=MODEL)
     revision: str | None = None
     experts: ExpertsSection | None = Field(None, description="on the mean of the response's last hidden states; unused without a teacher")
 
@@ -53,13 +53,13 @@ class CausalDataSection(Section):
     train: Path
     holdout: Path | None = Field(None, description="by default holdout_rows of the training file, by seed")
     holdout_rows: int = Field(500, gt=0)
-    tests: dict[str, Path] = Field(default_factory=dict, description="files to answer at the end, by name; ROUGE-L is reported")
+    tests: dict[Name, Path] = Field(default_factory=dict, description="files to answer at the end, by name; ROUGE-L is reported")
     template: str = Field(ASK + "### Instruction:\n{instruction}\n\n### Response:\n", description="the prompt of a row without input")
     template_with_input: str = ASK_ON + "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
-    max_prompt: int = Field(256, gt=0, description="tokens of a prompt, by either tokenizer")
-    max_length: int = Field(512, gt=1, description="tokens of prompt and response; longer responses are cut")
+    max_prompt: int = Field(256, gt=0, le=MOST_TOKENS, description="tokens of a prompt, by either tokenizer")
+    max_length: int = Field(512, gt=1, le=MOST_TOKENS, description="tokens of prompt and response; longer responses are cut")
     long_prompts: Literal["refuse", "drop"] = "refuse"
-    seed: int = Field(0, ge=0, description="of the held-out rows")
+    seed: Seed = Field(0, description="of the held-out rows")
 
     @model_validator(mode="after")
     def holds_together(self) -> CausalDataSection:
@@ -86,17 +86,17 @@ class CausalMethodSection(Section):
 class GenerationSection(Section):
     """Greedy decoding of the test files."""
 
-    max_new_tokens: int = Field(256, gt=0)
-    batch_size: int = Field(16, gt=0)
+    max_new_tokens: int = Field(256, gt=0, le=MOST_TOKENS)
+    batch_size: int = Field(16, gt=0, le=MOST_ROWS)
 
 
 class CausalRecipe(Section):
     """A whole experiment on causal language models. Without a teacher the student learns from the responses alone."""
 
-    name: str
+    name: Name
     description: str = ""
     paper: str | None = None
-    output: Path = Path("runs")
+    output: Path = Field(Path("runs"), json_schema_extra=WORKING)
     teacher: CausalTeacherSection | None = None
     student: CausalStudentSection
     data: CausalDataSection
@@ -106,33 +106,12 @@ class CausalRecipe(Section):
 
 
 def load_causal(path: Path, variant: str | None = None, overrides: list[str] | None = None) -> CausalRecipe:
-    """Read a causal recipe as `recipe.load` reads others; paths and models that start with '.' are relative to its folder.
+    """Read a causal recipe as `recipe.load` reads others, with the same rules for relative paths.
 
     Errors: DistilvecError with every problem that was found.
     """
-    tree = recipes.resolved_tree(path, variant, overrides)
+    tree = recipes.resolved_tree(path, variant, overrides, CausalRecipe)
     try:
-        recipe = CausalRecipe.model_validate(tree)
+        return CausalRecipe.model_validate(tree)
     except ValidationError as error:
-        listed = "\n".join(f"  {problem}" for problem in recipes.explain(error, section=CausalRecipe))
-        raise DistilvecError(f"{path}: the causal recipe does not hold together.\n{listed}") from None
-    return _resolve_paths(recipe, path.parent.resolve())
-
-
-def _resolve_paths(recipe: CausalRecipe, folder: Path) -> CausalRecipe:
-    def fix(path: Path) -> Path:
-        return (folder / path.expanduser()).resolve()
-
-    def fix_model(model: str | None) -> str | None:
-        return str((folder / model).resolve()) if model and model.startswith(".") else model
-
-    data, student, teacher = recipe.data, recipe.student, recipe.teacher
-    files = {"train": fix(data.train), "tests": {name: fix(path) for name, path in data.tests.items()}}
-    files["holdout"] = fix(data.holdout) if data.holdout else None
-    return recipe.model_copy(
-        update={
-            "data": data.model_copy(update=files),
-            "student": student.model_copy(update={"model": fix_model(student.model), "tokenizer": fix_model(student.tokenizer)}),
-            "teacher": teacher and teacher.model_copy(update={"model": fix_model(teacher.model)}),
-        }
-    )
+        raise invalid("recipe", str(path), explain(error, CausalRecipe)) from None

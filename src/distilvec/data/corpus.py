@@ -110,7 +110,9 @@ def corpus_fingerprint(section: CorpusSection, prompts: dict[Role, str], batch_s
     """Changes when a file (name, content), an option, a prompt or an excluded text does; for docstrings, the Python too."""
     files = hash_files(_files(section))
     python = sys.version if any(source.builtin for source in section.sources) else None
-    return fingerprint(FORMAT, section.model_dump(mode="json"), files, python, prompts, batch_size, excluded_fingerprint)
+    settings = section.model_dump(mode="json")
+    settings["exclude_evaluation"] = bool(section.exclude_evaluation)  # which texts are excluded tells excluded_fingerprint
+    return fingerprint(FORMAT, settings, files, python, prompts, batch_size, excluded_fingerprint)
 
 
 def build_corpus(

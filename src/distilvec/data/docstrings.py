@@ -72,7 +72,9 @@ def read_library(folder: Path) -> Library:
             continue
         found += _docstrings_of(tree, ".".join(parts[:-1] if parts[-1] == "__init__" else parts), "module")
     if not found:
-        raise DistilvecError(f"no Python sources with docstrings in {folder}: this interpreter comes without them. Give texts with 'path'.")
+        raise DistilvecError(
+            f"[builtin] no Python sources with docstrings in {folder}: this interpreter comes without them. Give texts with 'path'."
+        )
     return Library(tuple(found), unparsed)
 
 

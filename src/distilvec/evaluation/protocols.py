@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, nearest
 from distilvec.evaluation.evaluate import Score
 
 
@@ -47,7 +47,7 @@ _MTEB_NAMES = {"macro_f1": "f1", "average_precision": "cosine_ap", "best_accurac
 def find_protocol(name: str) -> Protocol:
     """The protocol of that name. Errors: DistilvecError that lists the names."""
     if name not in PROTOCOLS:
-        raise DistilvecError(f"unknown protocol '{name}'; expected one of {', '.join(PROTOCOLS)}.")
+        raise DistilvecError(f"[--protocol] unknown protocol '{name}'{nearest(name, PROTOCOLS) or '.'} Known: {', '.join(PROTOCOLS)}.")
     return PROTOCOLS[name]
 
 
@@ -66,7 +66,7 @@ def with_protocol(score: Score, protocol: Protocol) -> Score:
     metric = wanted if wanted in score.metrics else _MTEB_NAMES.get(wanted, wanted)
     if metric not in score.metrics:
         raise DistilvecError(
-            f"task '{score.task}': protocol {protocol.name} reports {wanted}, but the score holds {', '.join(score.metrics)}. "
+            f"[--protocol] task '{score.task}': protocol {protocol.name} reports {wanted}, but the score holds {', '.join(score.metrics)}. "
             "Evaluate the task again."
         )
     return dataclasses.replace(score, metric=metric, value=score.metrics[metric])

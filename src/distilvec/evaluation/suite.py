@@ -16,14 +16,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError
 
 from distilvec.errors import DistilvecError, nearest
 from distilvec.evaluation.load import TableOptions, Titles, load_classification, load_pairs, load_retrieval, load_sts
 from distilvec.evaluation.tasks import Problem, RetrievalTask, Task, task_texts
 from distilvec.schema import Role
-from distilvec.section import Section
+from distilvec.schema_errors import explain, refusal
+from distilvec.schema_paths import absolute, resolve_tree
+from distilvec.section import LABELS, Name, Section, Seed, excerpt
+from distilvec.yaml_dialect import read_yaml
 
 RESERVED = "average"
 
@@ -31,7 +33,7 @@ RESERVED = "average"
 class TaskSection(Section):
     """What every entry of a suite has."""
 
-    name: str = Field(min_length=1, description="what tables call the task; distinct within the suite")
+    name: Name = Field(description="what tables call the task; distinct within the suite")
     path: Path = Field(description="file or folder, relative to the suite file")
     split: str = Field("test", description="the rows that are scored")
     domain: Literal["in", "out"] | None = Field(None, description="whether the texts are like the training texts; averaged apart")
@@ -61,7 +63,7 @@ class PairSection(TableSection):
     """Pairs that match or do not: columns sentence1, sentence2, label."""
 
     type: Literal["pair"]
-    positive_label: str | int = Field(1, description="the label of pairs that match")
+    positive_label: str | int = Field(1, description="the label of pairs that match", json_schema_extra=LABELS)
 
 
 class ClassificationSection(TableSection):
@@ -70,7 +72,7 @@ class ClassificationSection(TableSection):
     type: Literal["classification"]
     train_split: str = Field("train", description="the rows the classifier is fitted to")
     train_limit: int | None = Field(None, gt=0, description="fit it to so many of them, drawn by seed")
-    seed: int = 0
+    seed: Seed = 0
 
 
 class RetrievalSection(TaskSection):
@@ -107,13 +109,13 @@ def load_suite(path: Path, problems: list[Problem] | None = None) -> list[Task]:
         try:
             task = load_task(section, path.parent)
         except DistilvecError as error:
-            found.append(Problem(section.name, f"[{number}.path] {error}"))
+            found.append(Problem(section.name, f"{number}.path: {error}"))
             continue
         tasks.append(task)
         if isinstance(task, RetrievalTask) and isinstance(section, RetrievalSection) and section.gaps == "refuse" and task.warnings:
             found.append(Problem(task.name, f"{'; '.join(task.warnings)}. Mend the files, or set gaps: accept in the suite."))
     if problems is None and found:
-        raise DistilvecError("\n".join(f"{path}: task '{problem.task}' {problem.message}" for problem in found))
+        raise refusal("suite", str(path), [f"task '{problem.task}', {problem.message}" for problem in found])
     if problems is not None:
         problems += found
     return tasks
@@ -121,36 +123,29 @@ def load_suite(path: Path, problems: list[Problem] | None = None) -> list[Task]:
 
 def read_suite(path: Path) -> list[TaskSection]:
     """The entries of a suite file, validated, without reading any data."""
-    try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DistilvecError(f"suite not found: {path}. A suite is a YAML list of {{name, type, path}}.") from None
-    except (UnicodeDecodeError, IsADirectoryError) as error:
-        raise DistilvecError(f"{path} is not a UTF-8 text file ({error}); a suite is a YAML file.") from None
-    except yaml.YAMLError as error:
-        raise DistilvecError(f"{path} is not valid YAML: {error}") from None
+    entries = read_yaml(path, "suite", "A suite is a YAML list of tasks, each with name, type and path.")
     if not isinstance(entries, list) or not entries:
         found = "an empty suite" if not entries else f"a {type(entries).__name__}"
-        raise DistilvecError(f"{path}: expected a list of tasks, each with name, type and path; found {found}.")
+        raise DistilvecError(f"[suite] {path}: expected a list of tasks, each with name, type and path; found {found}.")
     sections: list[TaskSection] = []
     problems: list[str] = []
     for number, entry in enumerate(entries):
-        section = _section(number, entry)
+        section = _section(number, entry, path.parent)
         if isinstance(section, list):
             problems += section
             continue
         if section.name == RESERVED or section.name in {other.name for other in sections}:
             reason = "is kept for the mean of all tasks" if section.name == RESERVED else "stands twice; names must be distinct"
-            problems.append(f"[{number}.name] '{section.name}' {reason}")
+            problems.append(f"[{number}.name] '{section.name}' {reason}.")
         sections.append(section)
     if problems:
-        raise DistilvecError("\n".join([f"{path}: the suite does not hold together.", *(f"  {problem}" for problem in problems)]))
+        raise refusal("suite", str(path), problems)
     return sections
 
 
 def load_task(section: TaskSection, folder: Path) -> Task:
     """The task of one entry; its relative path starts at `folder`. Errors: DistilvecError that names the data file."""
-    path = (folder / section.path.expanduser()).resolve()
+    path = Path(absolute(str(section.path), folder, "suite"))
     task: Task
     match section:
         case StsSection():
@@ -168,13 +163,14 @@ def load_task(section: TaskSection, folder: Path) -> Task:
     return dataclasses.replace(task, domain=section.domain)
 
 
-def suite_texts(tasks: Iterable[Task]) -> Iterator[str]:
+def suite_texts(tasks: Iterable[Task], documents: bool = True) -> Iterator[str]:
     """Every text the tasks are scored on, so that a training corpus can leave them out.
 
-    Test rows, queries, and documents with and without their title; not the training rows of a classifier.
+    Test rows and queries; with `documents` those of retrieval tasks, with and without their title. Not the training rows of
+    a classifier.
     """
     for task in tasks:
-        yield from task_texts(task)
+        yield from task_texts(task) if documents or not isinstance(task, RetrievalTask) else task.queries
 
 
 def suite_fingerprint(tasks: Iterable[Task]) -> str:
@@ -190,24 +186,18 @@ def suite_fingerprint(tasks: Iterable[Task]) -> str:
     return digest.hexdigest()
 
 
-def _section(number: int, entry: Any) -> TaskSection | list[str]:
-    """One entry as its section, or what is wrong with it."""
+def _section(number: int, entry: Any, folder: Path) -> TaskSection | list[str]:
+    """One entry as its section, its path below `folder`; or what is wrong with it."""
     if not isinstance(entry, dict):
-        return [f"[{number}] expected a mapping with name, type and path; found {entry!r}"]
+        return [f"[{number}] expected a mapping with name, type and path; found {excerpt(entry)}."]
     kind = entry.get("type")
     if not isinstance(kind, str) or kind not in _SECTIONS:
-        return [f"[{number}.type] expected one of {', '.join(_SECTIONS)}{nearest(str(kind), _SECTIONS)}; found {kind!r}"]
+        hint = nearest(str(kind)[:100], _SECTIONS) or "."
+        return [f"[{number}.type] found {excerpt(kind)}{hint} Expected one of {', '.join(_SECTIONS)}."]
     model = _SECTIONS[kind]
     try:
-        return model.model_validate(entry)
+        return model.model_validate(resolve_tree(entry, folder, model))
     except ValidationError as error:
-        return [_explain(number, model, problem) for problem in error.errors()]
-
-
-def _explain(number: int, model: type[TaskSection], problem: Any) -> str:
-    where = ".".join(str(part) for part in (number, *problem["loc"]))
-    if problem["type"] == "extra_forbidden":
-        known = list(model.model_fields)
-        return f"[{where}] unknown key{nearest(str(problem['loc'][0]), known)}. Known here: {', '.join(known)}."
-    found = "" if problem["type"] == "missing" else f"; found {problem['input']!r}"
-    return f"[{where}] {problem['msg']}{found}"
+        return explain(error, model, str(number))
+    except DistilvecError as error:
+        return [str(error).replace("[", f"[{number}.", 1)]

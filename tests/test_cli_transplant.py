@@ -76,14 +76,14 @@ def test_a_longer_reach_where_positions_allow_it(teachers, texts, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--kind", "bpe"], r"\[transplant\] kind 'bpe' needs a 'size'"),
-        (["--kind", "bpe", "--vocab-size", "20"], "a vocabulary of 20 is too small"),
-        (["--kind", "unigram", "--vocab-size", "90000"], "cannot be had"),
+        (["--kind", "bpe"], r"\[--vocab-size\] --kind bpe needs it"),
+        (["--kind", "bpe", "--vocab-size", "20"], r"\[--vocab-size\] a vocabulary of 20 is too small"),
+        (["--kind", "unigram", "--vocab-size", "90000"], r"\[--vocab-size\] .*cannot be had"),
         (["--vocab-size", "9"], "special tokens, bytes and the alphabet"),
         (["--vocab-size", "99999"], r"the texts use \d+ tokens"),
-        (["--kind", "hybrid", "--vocab-size", "300"], "'target' and 'share' belong to kind 'hybrid'"),
-        (["--kind", "hybrid", "--vocab-size", "300", "--target", "tr", "--share", "9"], "no texts of 'tr'"),
-        (["--tokenizer", "/nowhere"], "no tokenizer in /nowhere"),
+        (["--kind", "hybrid", "--vocab-size", "300"], r"\[--target\] --kind hybrid needs it"),
+        (["--kind", "hybrid", "--vocab-size", "300", "--target", "tr", "--share", "9"], r"\[--target\] no texts of 'tr'"),
+        (["--tokenizer", "/nowhere"], r"\[--tokenizer\] no tokenizer in /nowhere"),
     ],
 )
 def test_bad_input_is_named_and_leaves_nothing(teachers, texts, tmp_path, arguments, message):

@@ -10,10 +10,10 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, first_line
 from distilvec.mapping import load_tokenizer
-from distilvec.surgery.sentencepiece import OPTION, from_sentencepiece
-from distilvec.surgery.surfaces import Pieces
+from distilvec.surgery.sentencepiece import from_sentencepiece
+from distilvec.surgery.surfaces import OPTION, Pieces
 from distilvec.surgery.tokenizer import fast_tokenizer
 
 NAMES = {  # the usual ones by role, the likeliest first
@@ -28,7 +28,7 @@ NAMES = {  # the usual ones by role, the likeliest first
 _STAND_INS = {"cls": "bos", "bos": "cls", "sep": "eos", "eos": "sep"}
 
 
-def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
+def read_tokenizer(name: str, like: Pieces, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer `name`: a model's folder or id as it is; a `.json` or `.model` file with the special tokens' places of `like`.
 
     `like` is the tokenizer of the model that it is for. Files do not say which special token has which role: they have them by
@@ -38,7 +38,7 @@ def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
     """
     path, kind = Path(name), Path(name).suffix.lower()
     if kind not in (".json", ".model") or path.is_dir():
-        return load_tokenizer(name, OPTION)
+        return load_tokenizer(name, OPTION, trust_remote_code=trust_remote_code)
     if not path.is_file():
         raise DistilvecError(f"[{OPTION}] no file {name}. Expected a tokenizer.json, a SentencePiece .model, or a model's folder or id.")
     return _framed(_from_json(path) if kind == ".json" else from_sentencepiece(path), path, like)
@@ -48,8 +48,9 @@ def _from_json(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = json.loads(Tokenizer.from_file(str(path)).to_str())
     except Exception as error:  # tokenizers raises nothing narrower
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DistilvecError(f"[{OPTION}] {path} is no tokenizer.json: {reason}. Expected what Tokenizer.save writes.") from error
+        raise DistilvecError(
+            f"[{OPTION}] {path} is no tokenizer.json: {first_line(error)}. Expected what Tokenizer.save writes."
+        ) from error
     return state
 
 
@@ -58,7 +59,7 @@ def _framed(state: dict[str, Any], path: Path, like: Pieces) -> PreTrainedTokeni
     own, theirs = state["post_processor"], like.state["post_processor"]
     state = {**state, "post_processor": None, "truncation": None, "padding": None}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(state)))
-    known = Pieces(tokenizer, f"[{OPTION}] {path}").dense().vocabulary
+    known = Pieces(tokenizer, str(path)).dense().vocabulary
     bare = fast_tokenizer(state, like.tokenizer, _roles(known, like))
     if bare.pad_token is None and like.tokenizer.pad_token is not None:
         bare.add_special_tokens({"pad_token": NAMES["pad"][0]})

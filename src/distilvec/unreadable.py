@@ -24,8 +24,9 @@ _FIXES = {
     "tokenizer": "Expected the folder or id of a model",
     "causal language model": "Expected a causal language model with its tokenizer: its folder, or its id on the hub",
 }
-_PICKLE = "its weights are a pickle file that holds more than tensors, which may run code; such files are not read"
+_PICKLE = "its weights are a pickle file that is damaged or holds more than tensors, which may run code; such files are not read"
 _NO_FOLDER = "there is no such folder"
+_LONGEST = 1000  # characters of a name
 _PROBE = "a text"
 
 
@@ -118,10 +119,12 @@ def how_to_trust(key: str) -> str:
 
 def _no_model(name: str, key: str, kind: Kind) -> str | None:
     """Why the name can be no model, None where it may be one."""
+    if not name.strip():
+        return "the name is empty"
+    if len(name) > _LONGEST:
+        return f"a name of {len(name):,} characters is too long"
     path = Path(name)
     with explained(key, path):
-        if not name.strip():
-            return "the name is empty"
         if path.is_dir():
             inside = {entry.name for entry in path.iterdir()}
             return None if kind == "tokenizer" or inside & set(_MODEL_FILES) else f"it holds none of {', '.join(_MODEL_FILES)}"
@@ -137,10 +140,14 @@ def _no_model(name: str, key: str, kind: Kind) -> str | None:
 def _reason(error: Exception) -> str:
     if isinstance(error, pickle.UnpicklingError):
         return _PICKLE
+    if "ignore_mismatched_sizes" in str(error):
+        return "its weights have other shapes than its configuration states"
     return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _message(name: str, key: str, kind: Kind, reason: str, error: Exception | None = None) -> str:
+    if not name.strip() or len(name) > _LONGEST:
+        return f"[{key}] {reason}. {_FIXES[kind]}."
     path, place = Path(name), "a hub id (or a folder that is not there)"
     if path.exists():
         place = "a folder" if path.is_dir() else "a file"
@@ -148,4 +155,4 @@ def _message(name: str, key: str, kind: Kind, reason: str, error: Exception | No
         place = "a link" if path.is_symlink() else "a path"
     what = {"model": "cannot load", "tokenizer": "no tokenizer in"}.get(kind, f"no {kind} in")
     fix = how_to_trust(key) if error is not None and "trust_remote_code" in str(error) else _FIXES[kind]
-    return f"[{key}] {what} {name}, {place}: {reason.strip().rstrip('.')}. {fix}."
+    return f"[{key}] {what} {name}, {place}: {reason.strip().rstrip('.:!…')}. {fix}."

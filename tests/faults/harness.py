@@ -29,7 +29,7 @@ from samples import make_texts
 
 VERDICTS = ("right", "traceback", "unclear", "silent", "lost")
 LONGEST_MESSAGE = 3000  # characters: no message prints a whole file, table or expanded alias
-_CLEAR = re.compile(r"^distilvec: (?P<text>\[(?P<key>[^\]\n]+)\] \S.*[.)\]:])$", re.DOTALL)
+_CLEAR = re.compile(r"^distilvec: (?P<text>\[(?P<key>[^\]\n]+)\] \S.*[.)\]:'])$", re.DOTALL)
 
 
 @dataclass

@@ -27,7 +27,7 @@ from distilvec.students.positions import UNLIMITED
 from distilvec.surgery.analysis import compare_tokenizers, parameter_figures
 from distilvec.surgery.choose import FIGURES, Texts, choose
 from distilvec.surgery.surfaces import Pieces
-from distilvec.surgery.transplant import Composition, transplant
+from distilvec.surgery.transplant import Composition, check_length, transplant
 from distilvec.teachers.local import folder_of
 
 TAGS = ("sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec")
@@ -94,13 +94,15 @@ def transplant_folder(
     """
     check_target(out, overwrite, [name, *([section.tokenizer] if section.tokenizer else [])])
     transformers.utils.logging.disable_progress_bar()
-    model = load_model(name, "student.model", trust_remote_code=trust_remote_code)
+    model = load_model(name, "teacher", trust_remote_code=trust_remote_code)
     if not hasattr(model[0], "auto_model"):
         raise DistilvecError(
-            f"[student.model] {name} begins with a {type(model[0]).__name__} module; expected a transformer with an embedding table. "
+            f"[teacher] {name} begins with a {type(model[0]).__name__} module; expected a transformer with an embedding table. "
             "Take another model."
         )
-    pieces = Pieces(model.tokenizer, f"the tokenizer of {name}", "student.model")
+    if max_length is not None:
+        check_length(model[0], max_length)
+    pieces = Pieces(model.tokenizer, f"the tokenizer of {name}", "teacher")
     for prompt in {prompt for prompt in (model.prompts or {}).values() if prompt}:
         texts = {language: _with_prompt(prompt, read) for language, read in texts.items()}
     chosen = choose(section, pieces, texts)

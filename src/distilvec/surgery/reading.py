@@ -28,7 +28,7 @@ NAMES = {  # the usual ones by role, the likeliest first
 _STAND_INS = {"cls": "bos", "bos": "cls", "sep": "eos", "eos": "sep"}
 
 
-def read_tokenizer(name: str, like: Pieces, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
     """The tokenizer `name`: a model's folder or id as it is; a `.json` or `.model` file with the special tokens' places of `like`.
 
     `like` is the tokenizer of the model that it is for. Files do not say which special token has which role: they have them by
@@ -38,7 +38,7 @@ def read_tokenizer(name: str, like: Pieces, trust_remote_code: bool = False) -> 
     """
     path, kind = Path(name), Path(name).suffix.lower()
     if kind not in (".json", ".model") or path.is_dir():
-        return load_tokenizer(name, OPTION, trust_remote_code=trust_remote_code)
+        return load_tokenizer(name, OPTION)
     if not path.is_file():
         raise DistilvecError(f"[{OPTION}] no file {name}. Expected a tokenizer.json, a SentencePiece .model, or a model's folder or id.")
     return _framed(_from_json(path) if kind == ".json" else from_sentencepiece(path), path, like)

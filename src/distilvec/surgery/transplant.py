@@ -172,15 +172,20 @@ def give_tokenizer(
 
 
 def extend(first: Transformer, length: int) -> None:
-    """Let a model's first module read so many tokens of a text. DistilvecError where its positions are learned and fewer."""
+    """Let a model's first module read so many tokens of a text; errors as `check_length`."""
+    check_length(first, length)
+    lengthen(first, length)
+    first.tokenizer.model_max_length = length
+
+
+def check_length(first: Transformer, length: int) -> None:
+    """DistilvecError where the module's positions are learned and fewer than `length`."""
     limit = position_limit(first.auto_model)
     if limit is not None and length > limit:
         raise DistilvecError(
             f"[max_length] a maximum length of {length} is more than the model's {limit} learned positions; only rotary and relative ones "
             "go on beyond what they were trained on. Give at most that."
         )
-    lengthen(first, length)
-    first.tokenizer.model_max_length = length
 
 
 def _output(backbone: Any, table: Tensor) -> list[Tensor]:

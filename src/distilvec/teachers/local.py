@@ -76,6 +76,10 @@ class LocalTeacher:
         """float32 [n, width] in the order of the texts, the role's prompt put in front."""
         return self.signals([self.prompts.get(role, "") + text for text in texts])["embedding"]
 
+    def probe(self, texts: list[str]) -> npt.NDArray[np.float32]:
+        """float32 [n, width] of a few texts as they are: whether the model works, before anything is made with it."""
+        return self._window(texts, False, None)["embedding"]
+
     def signals(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Callable[[int], None] | None = None) -> Vectors:
         """ "embedding" [n, width] and, if asked for, "pre_dense" [n, pre_dense_width] of texts that hold their prompts.
 
@@ -182,7 +186,7 @@ def load_teacher(section: TeacherSection, device: str = "auto", key: str = "teac
         attention=section.attention,
         origin=(section.model, revision, folder),
     )
-    check_outputs(teacher.embed, model, section.model, key)
+    check_outputs(teacher.probe, model, section.model, key)
     return teacher
 
 

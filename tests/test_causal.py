@@ -315,7 +315,7 @@ def test_other_errors_name_the_key(causal_recipe, models, tmp_path):
         (["data.max_length=100"], r"\[data.max_length\] 100 tokens; student reads 64"),
         (["data.holdout_rows=40"], r"\[data.holdout_rows\] 40 is more than half"),
         (["train.batch_size=60"], r"\[train.batch_size\] 60 rows"),
-        (["teacher.model=./nowhere"], r"\[teacher.model\] .*nowhere could not be loaded"),
+        (["teacher.model=./nowhere"], r"\[teacher.model\] .*nowhere"),
         (["student.config.model_type=gpt3"], r"\[student.config\] no causal language model"),
         (["data.train=./nowhere.jsonl"], r"not found"),
         (["method.options.layers=4"], r"\[method.options.layers\] found 4; expected 1 to 3"),

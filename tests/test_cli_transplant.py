@@ -7,6 +7,7 @@ import json
 import architectures
 import numpy as np
 import pytest
+import yaml
 from architectures import ARCHITECTURES, sentence_transformer
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
@@ -14,6 +15,7 @@ from transformers import AutoTokenizer, ByT5Tokenizer
 
 from distilvec.cli import app
 from distilvec.errors import DistilvecError
+from distilvec.surgery.job import _card
 
 TEXTS = make_texts(300)
 
@@ -76,14 +78,14 @@ def test_a_longer_reach_where_positions_allow_it(teachers, texts, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--kind", "bpe"], r"\[transplant\] kind 'bpe' needs a 'size'"),
-        (["--kind", "bpe", "--vocab-size", "20"], "a vocabulary of 20 is too small"),
-        (["--kind", "unigram", "--vocab-size", "90000"], "cannot be had"),
+        (["--kind", "bpe"], r"\[--vocab-size\] --kind bpe needs it"),
+        (["--kind", "bpe", "--vocab-size", "20"], r"\[--vocab-size\] a vocabulary of 20 is too small"),
+        (["--kind", "unigram", "--vocab-size", "90000"], r"\[--vocab-size\] .*cannot be had"),
         (["--vocab-size", "9"], "special tokens, bytes and the alphabet"),
         (["--vocab-size", "99999"], r"the texts use \d+ tokens"),
-        (["--kind", "hybrid", "--vocab-size", "300"], "'target' and 'share' belong to kind 'hybrid'"),
-        (["--kind", "hybrid", "--vocab-size", "300", "--target", "tr", "--share", "9"], "no texts of 'tr'"),
-        (["--tokenizer", "/nowhere"], "no tokenizer in /nowhere"),
+        (["--kind", "hybrid", "--vocab-size", "300"], r"\[--target\] --kind hybrid needs it"),
+        (["--kind", "hybrid", "--vocab-size", "300", "--target", "tr", "--share", "9"], r"\[--target\] no texts of 'tr'"),
+        (["--tokenizer", "/nowhere"], r"\[--tokenizer\] no tokenizer in /nowhere"),
     ],
 )
 def test_bad_input_is_named_and_leaves_nothing(teachers, texts, tmp_path, arguments, message):
@@ -131,3 +133,27 @@ def test_texts_have_to_be_there(teachers, tmp_path):
         transplant(teachers["bert"], "--texts", tmp_path / "empty.txt", "--out", tmp_path / "out")
     with pytest.raises(DistilvecError, match="not found"):
         transplant(teachers["bert"], "--texts", tmp_path / "absent.txt", "--out", tmp_path / "out")
+
+
+def test_overwriting_keeps_what_others_put_into_the_folder(teachers, texts, tmp_path):
+    out = tmp_path / "out"
+    transplant(teachers["bert"], "--texts", texts, "--out", out)
+    (out / "notes.txt").write_text("mine")
+    (out / "onnx").mkdir()
+    (out / "onnx" / "model.onnx").write_bytes(b"onnx")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(DistilvecError, match=r"\[--out\] .* is not empty.*--overwrite"):
+        transplant(teachers["bert"], "--texts", texts, "--out", out)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    transplant(teachers["bert"], "--texts", texts, "--kind", "bpe", "--vocab-size", 380, "--out", out, "--overwrite")
+    assert len(SentenceTransformer(str(out), device="cpu").tokenizer) == 380
+    assert (out / "notes.txt").read_text() == "mine" and (out / "onnx" / "model.onnx").read_bytes() == b"onnx"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "texts.txt"]
+
+
+def test_the_models_card_names_its_model(teachers, texts, tmp_path):
+    """A name with marks of YAML and Markdown in it stays a name."""
+    card = _card("org/a: [b] *c*\nd", {"chosen": {"before": 1000, "tokens": 10}})
+    _, front, body = card.split("---\n")
+    assert yaml.safe_load(front)["base_model"] == "org/a: [b] *c*\nd" and yaml.safe_load(front)["pipeline_tag"] == "sentence-similarity"
+    assert "\n# org/a: \\[b\\] \\*c\\* d with another vocabulary\n" in body

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+
+from distilvec.cli_options import TrustRemoteCode, named_options
+
+_OPTIONS = {
+    "teacher.model": "--teacher",
+    "student.model": "--student",
+    "teacher.max_length": "--max-length",
+    "student.max_length": "--max-length",
+    "student.tokenizer": "--student",
+}
 
 
 class Kind(StrEnum):
@@ -31,6 +40,7 @@ def align(
     limit: Annotated[Optional[int], typer.Option(min=1, help="Read only so many texts of each file.")] = None,
     max_length: Annotated[int, typer.Option(min=1, help="Tokens that either model reads of a text, special ones included.")] = 512,
     json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Which part of two models' tokens can be paired one to one, on texts: the mapping rates of EMO's table 6.
 
@@ -39,25 +49,35 @@ def align(
     """
     from itertools import islice
 
+    from distilvec.files import check_output_file, write_json
+
+    check_output_file(json_file, "--json")
+
     from distilvec.alignment import Aligner
-    from distilvec.data.readers import read_source
-    from distilvec.mapping import load_tokenizer, measure_mapping
+    from distilvec.data.readers import read_source, source_files
+    from distilvec.mapping import load_tokenizer, measure_mapping, unicode_texts
     from distilvec.progress import progress
     from distilvec.report.terminal import show_table
     from distilvec.schema import SourceSection
 
-    tokenizers = load_tokenizer(student, "--student"), load_tokenizer(teacher, "--teacher")
-    aligner = Aligner(tokenizers[0], max_length, tokenizers[1], max_length, kind.value)
     found = []
-    for position, path in enumerate(texts):
-        source = SourceSection(path=path, column=column or None)
-        read = list(islice(read_source(source, position), limit))
-        with progress(f"aligning {source.label}", len(read), "texts") as advance:
-            measured = measure_mapping(aligner, read, advance)
-        found.append({"name": source.label, "file": str(path), **measured})
+    with named_options(_OPTIONS):
+        sources = [SourceSection(path=path, column=column or None) for path in texts]
+        for position, source in enumerate(sources):
+            source_files(source, position)
+        tokenizers = [
+            load_tokenizer(name, option, trust_remote_code=trust_remote_code)
+            for name, option in ((student, "--student"), (teacher, "--teacher"))
+        ]
+        aligner = Aligner(tokenizers[0], max_length, tokenizers[1], max_length, kind.value)
+        for position, (path, source) in enumerate(zip(texts, sources, strict=True)):
+            read = list(islice(unicode_texts(read_source(source, position), source), limit))
+            with progress(f"aligning {source.label}", len(read), "texts") as advance:
+                measured = measure_mapping(aligner, read, advance)
+            found.append({"name": source.label, "file": str(path), **measured})
     if json_file:
         content = {"teacher": teacher, "student": student, "kind": kind.value, "max_length": max_length, "texts": found}
-        json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_json(json_file, content, key="--json")
     show_table(
         ["texts", "teacher %", "student %", "pairs", "texts/s"],
         [

@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from distilvec.cli_options import TrustRemoteCode
 from distilvec.errors import DistilvecError
 
 
@@ -21,15 +22,23 @@ def export(
     model: Annotated[str, typer.Argument(help="A SentenceTransformer folder or id.")],
     to: Annotated[Form, typer.Option(help="The form: one fp32 file, from token ids to the vector.")] = Form.onnx,
     out: Annotated[Optional[Path], typer.Option(help="The file; onnx/model.onnx in the model's folder by default.")] = None,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Write a model as ONNX, checked against PyTorch before it is kept; no code of anyone's is needed to run it."""
-    from distilvec.export.onnx import PROBES, OnnxEmbedder, export_onnx, parity, plain_copy
-    from distilvec.loading import load
-    from distilvec.teachers.local import resolve_model
+    from distilvec.extras import require_extra
 
+    require_extra("onnx", f"--to {to.value}")
+
+    from distilvec.export.onnx import PROBES, OnnxEmbedder, check_onnx_place, export_onnx, parity, plain_copy
+    from distilvec.loading import load_model
+    from distilvec.unreadable import check_place
+
+    check_place(model, "model")
     if out is None and not Path(model).is_dir():
-        raise DistilvecError(f"{model} is no folder; say with --out where to write the {to} file.")
-    loaded = load(resolve_model(model), device="cpu")
-    path = export_onnx(loaded, out or Path(model) / "onnx" / "model.onnx")
+        raise DistilvecError(f"[--out] {model} is a hub id, no folder. Say with --out where to write the {to.value} file.")
+    place = out or Path(model) / "onnx" / "model.onnx"
+    check_onnx_place(place, "--out")
+    loaded = load_model(model, "model", trust_remote_code=trust_remote_code)
+    path = export_onnx(loaded, place)
     difference = parity(plain_copy(loaded), OnnxEmbedder(path), PROBES)
     print(f"{path}  {path.stat().st_size / 1e6:.1f} MB, vectors differ from PyTorch's by at most {difference:.1g}")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from distilvec.cli_arguments import Overrides, Restart
+from distilvec.cli_options import TrustRemoteCode
 
 POOLINGS = ("mean", "cls", "lasttoken")
 
@@ -27,6 +28,7 @@ def finetune(
     learning_rate: Annotated[Optional[float], typer.Option(help="By default 2e-3 with adapters, 2e-5 without.")] = None,
     batch_size: Annotated[int, typer.Option(help="Examples in a step.")] = 32,
     restart: Restart = False,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Fine-tune a teacher on a labelled task, with its head; run again to resume.
 
@@ -34,18 +36,26 @@ def finetune(
     as for `distilvec run`, such as task.limit=2000.
     """
     from distilvec import recipe as recipes
+    from distilvec.extras import require_extra
+    from distilvec.files import check_output_folder
+
+    changes = recipes.read_overrides(overrides or [])
+    if changes.get("student.lora", lora):
+        require_extra("finetune", "--lora")
+    check_output_folder(out, "--out")
+
     from distilvec.report.terminal import show_problems, show_result
     from distilvec.run import Run
     from distilvec.schema import Recipe
     from distilvec.schema_paths import resolve_tree
 
     settings = {"r": r, "alpha": alpha, "dropout": dropout} if lora else None
-    tree = finetune_recipe(model, task, kind, encode, settings)
+    tree = finetune_recipe(model, task, kind, encode, settings, trust_remote_code)
     rate = learning_rate if learning_rate is not None else 2e-3 if lora else 2e-5
     tree["name"] = out.resolve().name or "finetune"
     tree["train"] |= {"epochs": epochs, "learning_rate": rate, "batch_size": batch_size}
     tree = resolve_tree(tree, Path.cwd(), Recipe)
-    for key, value in recipes.read_overrides(overrides or []).items():
+    for key, value in changes.items():
         recipes.set_key(tree, key, value)
     result = Run(recipes.validate(tree), out, restart).execute()
     if result is not None:
@@ -53,19 +63,20 @@ def finetune(
         show_problems(result.problems)
 
 
-def finetune_recipe(model: str, task: Path, kind: str, encode: str, lora: dict[str, Any] | None) -> dict[str, Any]:
+def finetune_recipe(model: str, task: Path, kind: str, encode: str, lora: dict[str, Any] | None, trust: bool = False) -> dict[str, Any]:
     """The recipe of a fine-tuning as plain data: the teacher's own backbone, pooling and length, trained on labels alone."""
     from distilvec.schema import TeacherSection
     from distilvec.teachers.local import load_teacher
 
-    teacher = load_teacher(TeacherSection(model=model), "cpu")
+    teacher = load_teacher(TeacherSection(model=model, trust_remote_code=trust), "cpu", key="model")
     modes = {str(module.pooling_mode) for module in teacher.model if type(module).__name__ == "Pooling"}
     pooling = next((mode for mode in POOLINGS if modes == {mode}), "mean")
+    trusted = {"trust_remote_code": True} if trust else {}
     return {
         "name": "finetune",
         "description": "Fine-tunes a teacher on a labelled task.",
-        "teacher": {"model": model},
-        "student": {"model": "teacher", "pooling": pooling, "max_length": teacher.max_length, "lora": lora},
+        "teacher": {"model": model, **trusted},
+        "student": {"model": "teacher", "pooling": pooling, "max_length": teacher.max_length, "lora": lora, **trusted},
         "task": {"type": kind, "path": str(task), "encode": encode},
         "method": {"name": "task"},
         "train": {"schedule": {"name": "linear", "warmup": 0.1}, "max_grad_norm": 1.0, "precision": "fp32"},

@@ -8,6 +8,20 @@ from typing import Annotated, Optional
 
 import typer
 
+from distilvec.cli_options import TrustRemoteCode, named_options
+from distilvec.errors import DistilvecError
+
+_OPTIONS = {
+    "student.vocabulary": "--texts",
+    "student.vocabulary.kind": "--kind",
+    "student.vocabulary.size": "--vocab-size",
+    "student.vocabulary.tokenizer": "--tokenizer",
+    "student.vocabulary.target": "--target",
+    "student.vocabulary.share": "--share",
+    "student.model": "teacher",
+    "max_length": "--max-length",
+}
+
 
 class Kind(StrEnum):
     """Where the vocabulary comes from."""
@@ -61,12 +75,20 @@ def transplant(
     max_length: Annotated[Optional[int], typer.Option(min=1, help="Tokens that the model reads of a text; as before by default.")] = None,
     column: Annotated[Optional[list[str]], typer.Option(help="The column(s) with texts; found by name when left out.")] = None,
     limit: Annotated[Optional[int], typer.Option(min=1, help="Read only so many texts of each file.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the model that distilvec wrote to the folder of --out; files of others there stay.")
+    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Give a model another vocabulary: rows are composed of the old ones, every other weight stays. Nothing is trained."""
+    _check_options(kind, tokenizer, vocab_size, target, share, texts)
+
+    from distilvec.extras import require_extra
     from distilvec.recipe import section_of
     from distilvec.report.vocabulary_report import show_tokenizers
     from distilvec.schema import VocabularySection
-    from distilvec.surgery.job import read_texts, transplant_folder
+    from distilvec.surgery.job import check_target, read_texts, transplant_folder
+    from distilvec.unreadable import check_place
 
     asked = {
         "kind": kind.value,
@@ -78,7 +100,35 @@ def transplant(
         "compose": compose.value,
         "keep_norm": keep_norm,
     }
-    section = section_of(VocabularySection, "transplant", asked)
-    found = transplant_folder(teacher, section, read_texts(texts or [], column, limit), out, max_length)
+    with named_options(_OPTIONS):
+        section = section_of(VocabularySection, "student.vocabulary", asked)
+        check_place(teacher, "teacher")
+        check_target(out, overwrite, [teacher, *([tokenizer] if tokenizer else [])])
+        if tokenizer is not None and tokenizer.endswith(".model"):
+            require_extra("sentencepiece", "--tokenizer")
+        sources = read_texts(texts or [], column, limit)
+        for read in sources.values():
+            next(read(), None)  # so that a file that cannot be read is reported before the model is loaded
+        found = transplant_folder(teacher, section, sources, out, max_length, overwrite=overwrite, trust_remote_code=trust_remote_code)
     show_tokenizers(found["compared"])
     print(f"{out}: rows {', '.join(f'{count:,} {origin}' for origin, count in sorted(found['rows'].items()))}")
+
+
+def _check_options(
+    kind: Kind, tokenizer: str | None, size: int | None, target: str | None, share: int | None, texts: list[str] | None
+) -> None:
+    """DistilvecError for options that do not go together, by the option that is missing or too many."""
+    given = {"--vocab-size": size, "--target": target, "--share": share, "--kind": None if kind is Kind.trim else kind.value}
+    if tokenizer is not None:
+        if extra := [option for option, value in given.items() if value is not None]:
+            raise DistilvecError(f"[--tokenizer] is a tokenizer that exists; {', '.join(extra)} is for a new one. Leave out one of both.")
+        return
+    if not texts:
+        raise DistilvecError("[--texts] there are no texts to choose a vocabulary from. Give some, or --tokenizer.")
+    if kind is not Kind.trim and size is None:
+        raise DistilvecError(f"[--vocab-size] --kind {kind.value} needs it. Give a number of tokens.")
+    for option, value in (("--target", target), ("--share", share)):
+        if kind is Kind.hybrid and value is None:
+            raise DistilvecError(f"[{option}] --kind hybrid needs it. Give --target and --share.")
+        if kind is not Kind.hybrid and value is not None:
+            raise DistilvecError(f"[{option}] belongs to --kind hybrid; found --kind {kind.value}. Leave it out or change --kind.")

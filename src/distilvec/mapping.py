@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
-
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from distilvec.alignment import Aligner, mapping_rates
 from distilvec.batch import Text
 from distilvec.errors import DistilvecError
+from distilvec.loading import load_tokenizer as load_tokenizer
 from distilvec.progress import Advance
-from distilvec.teachers.local import resolve_model
+from distilvec.schema import SourceSection
 
 CHUNK = 512  # texts aligned at once
-
-
-def load_tokenizer(name: str, option: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model's folder or id; the model itself is not loaded. Of a SentenceTransformer it is its first module's.
-
-    Errors: DistilvecError, naming the `option` that gave the name, where there is none.
-    """
-    source = resolve_model(name)
-    errors = []
-    places: list[str | Path] = [_first_module(Path(source))] if Path(source).is_dir() else [source]
-    if "/" not in name and not Path(source).is_dir():
-        places.append(f"sentence-transformers/{source}")
-    for place in places:
-        try:
-            return AutoTokenizer.from_pretrained(place)
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError) as error:
-            errors.append(f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}")
-    raise DistilvecError(f"[{option}] no tokenizer in {name}: {errors[0]} Expected the folder or id of a model.")
-
-
-def _first_module(folder: Path) -> Path:
-    try:
-        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-        return folder / modules[0]["path"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return folder
 
 
 def measure_mapping(aligner: Aligner, texts: Iterable[Text], advance: Advance = lambda done, note: None) -> dict[str, Any]:
@@ -58,8 +29,21 @@ def measure_mapping(aligner: Aligner, texts: Iterable[Text], advance: Advance = 
         count += len(chunk)
         advance(count, "")
     if count == 0:
-        raise DistilvecError("no text to align. Look at --texts and --column.")
+        raise DistilvecError("[--texts] there is no text to align. Look at --texts and --column.")
     return {"texts": count, "texts_per_second": count / seconds, **mapping_rates(report), **report}
+
+
+def unicode_texts(texts: Iterable[str], source: SourceSection) -> Iterator[str]:
+    """The same texts. DistilvecError for one with half of a surrogate pair, which is no character and which tokenizers refuse."""
+    for number, text in enumerate(texts, start=1):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DistilvecError(
+                f"[--texts] {source.label}, text {number}: character {error.start + 1} is half of a surrogate pair "
+                f"(\\u{ord(text[error.start]):04x}), which is not valid Unicode. Remove it or convert the file."
+            ) from None
+        yield text
 
 
 def _chunks(texts: Iterable[Text]) -> Iterator[list[Text]]:

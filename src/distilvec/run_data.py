@@ -99,7 +99,7 @@ def vocabulary(run: Run) -> PreTrainedTokenizerFast | None:
         model = run.facts.model
     if model is None:
         raise DistilvecError("[student.vocabulary] needs student.model: a fresh backbone has the tokenizer of student.tokenizer, or none.")
-    pieces = Pieces(load_tokenizer(model, "student.model"), "the backbone's tokenizer")
+    pieces = Pieces(load_tokenizer(model, "student.model"), "the backbone's tokenizer", "student.model")
     corpus = run.corpus
     made_of = [section.model_dump(exclude={"compose", "keep_norm"}), corpus.fingerprint, tokenizer_hash(pieces.tokenizer)]
     if section.tokenizer is not None:

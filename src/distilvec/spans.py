@@ -203,7 +203,7 @@ def special_around(tokenizer: Tokenizer) -> tuple[int, int]:
         mask = tokenizer.encode(probe).special_tokens_mask
         if 0 in mask:
             return mask.index(0), mask[::-1].index(0)
-    raise DistilvecError("a tokenizer gives no token for any text. Take a model whose tokenizer works.")
+    raise DistilvecError("[student.tokenizer] a tokenizer gives no token for any text. Take a model whose tokenizer works.")
 
 
 # -- pieces ----------------------------------------------------------------------------------------------------------

@@ -127,13 +127,13 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     model = loaded(tmp_path)
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
-    with pytest.raises(DistilvecError, match=r"cannot read .*broken\.onnx as an ONNX model"):
+    with pytest.raises(DistilvecError, match=r"\[broken\.onnx\] cannot read .*broken\.onnx as an ONNX model"):
         OnnxEmbedder(tmp_path / "broken.onnx")
     static = SentenceTransformer(modules=[StaticEmbedding(model[0].tokenizer.backend_tokenizer, embedding_dim=WIDTH)], device="cpu")
-    with pytest.raises(DistilvecError, match="found StaticEmbedding"):
+    with pytest.raises(DistilvecError, match=r"\[model\] its first module is a StaticEmbedding"):
         export_onnx(static, tmp_path / "static.onnx")
     (tmp_path / "file").write_text("")
-    with pytest.raises(DistilvecError, match="cannot write"):
+    with pytest.raises(DistilvecError, match=r"\[--out\] cannot write"):
         export_onnx(model, tmp_path / "file" / "model.onnx")
     model.prompts, model[1].include_prompt = {"query": "q: ", "document": ""}, False
     with pytest.raises(DistilvecError, match="leaves its prompt's tokens out"):
@@ -143,5 +143,5 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DistilvecError, match="one ONNX file holds at most"):
         export_onnx(model, tmp_path / "large.onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(DistilvecError, match=r"pip install 'distilvec\[onnx\]'"):
+    with pytest.raises(DistilvecError, match=r"\[--to onnx\] needs the package onnxruntime.*pip install .*\[onnx\]"):
         export_onnx(model, tmp_path / "model.onnx")

@@ -38,6 +38,11 @@ def read(path: Path) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def record(folder: Path) -> dict:
+    """What was handed over as the record: without the list of files."""
+    return {name: value for name, value in read(folder / "distillation.json").items() if name != "files"}
+
+
 @pytest.mark.parametrize(("name", "layout"), [*[(name, "portable") for name in ARCHITECTURES], ("bert", "current"), ("gemma3", "current")])
 def test_reload_gives_the_same_vectors(name: str, layout: str, backbones: dict[str, Path], tmp_path: Path) -> None:
     student = student_of(backbones[name], layers=[0, 3])
@@ -50,7 +55,7 @@ def test_reload_gives_the_same_vectors(name: str, layout: str, backbones: dict[s
     assert loaded.max_seq_length == 60 and loaded.similarity_fn_name == "cosine"
     assert loaded.prompts == {"query": "query: ", "document": ""} and loaded.default_prompt_name is None
     assert loaded.preprocess([" ".join(TEXTS * 20)])["input_ids"].shape[1] == 60
-    assert read(folder / "distillation.json") == {"name": "tiny"}
+    assert record(folder) == {"name": "tiny"}
     assert (folder / "README.md").read_text() == "# Tiny\n"
 
 
@@ -121,12 +126,69 @@ def test_saved_in_fp32_from_a_model_in_training(backbones: dict[str, Path], tmp_
 def test_replaces_an_earlier_student(backbones: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "student"
     save_student(student_of(backbones["bert"]), folder, {"n": 1}, "")
-    (folder / "left-over.txt").write_text("x")
+    (folder / "distillation.json").write_text('{"n": 1}')  # as earlier versions wrote it
+    (folder / "2_Dense" / "left-over.txt").write_text("of the earlier model")
+    (folder / "notes.txt").write_text("mine")
     other = student_of(backbones["xlm_roberta"])
     save_student(other, folder, {"n": 2}, "")
-    assert read(folder / "distillation.json") == {"n": 2} and not (folder / "left-over.txt").exists()
+    assert record(folder) == {"n": 2} and not (folder / "2_Dense" / "left-over.txt").exists()
+    assert (folder / "notes.txt").read_text() == "mine"
     assert np.abs(SentenceTransformer(str(folder), device="cpu").encode(TEXTS) - other.encode(TEXTS)).max() < 1e-6
     assert [path.name for path in tmp_path.iterdir()] == ["student"]
+
+
+def test_what_others_put_into_the_folder_stays(backbones: dict[str, Path], tmp_path: Path) -> None:
+    """An ONNX file, notes, a link, and a card that was changed by hand; a file of the earlier model goes."""
+    folder, student = tmp_path / "student", student_of(backbones["bert"])
+    save_student(student, folder, {"n": 1}, "# One\n", beside=lambda new: (new / "head.json").write_text("{}"))
+    assert sorted(read(folder / "distillation.json")["files"]) == [
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+        "README.md",
+        "config.json",
+        "config_sentence_transformers.json",
+        "head.json",
+        "model.safetensors",
+        "modules.json",
+        "sentence_bert_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_bytes(b"onnx")
+    (folder / "notes.md").symlink_to("/nowhere/notes.md")
+    (folder / "README.md").write_text("# Mine\n")
+    for n in (2, 3):
+        save_student(student, folder, {"n": n}, f"# {n}\n")
+        assert (folder / "onnx" / "model.onnx").read_bytes() == b"onnx" and (folder / "notes.md").is_symlink()
+        assert (folder / "README.md").read_text() == f"# {n}\n" and (folder / "README.md.yours").read_text() == "# Mine\n"
+        assert not (folder / "head.json").exists()
+        assert sorted(path.name for path in folder.iterdir() if path.name.startswith("README")) == ["README.md", "README.md.yours"]
+
+
+def test_nothing_is_written_where_nothing_changes(backbones: dict[str, Path], tmp_path: Path) -> None:
+    folder, student = tmp_path / "student", student_of(backbones["bert"])
+    save_student(student, folder, {"n": 1}, "# One\n")
+    (folder / "README.md").write_text("# Mine\n")
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.rglob("*") if path.is_file()}
+    save_student(student, folder, {"n": 1}, "# One\n")
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.rglob("*") if path.is_file()} == before
+    (folder / "config.json").unlink()
+    save_student(student, folder, {"n": 1}, "# One\n")
+    assert (folder / "config.json").exists() and (folder / "README.md.yours").read_text() == "# Mine\n"
+
+
+def test_a_link_to_the_folder_stays(backbones: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "student").symlink_to("disk")
+    for n in (1, 2):
+        save_student(student_of(backbones["bert"]), tmp_path / "student", {"n": n}, "")
+        assert (tmp_path / "student").is_symlink() and record(tmp_path / "disk") == {"n": n}
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "student"]
+    (tmp_path / "gone").symlink_to("nowhere")
+    with pytest.raises(DistilvecError, match=r"\[--out\] .*link"):
+        save_student(student_of(backbones["bert"]), tmp_path / "gone", {}, "", key="--out")
 
 
 @pytest.mark.parametrize("place", ["_write", "_sync_tree"])
@@ -139,9 +201,9 @@ def test_no_room_keeps_the_earlier_student(place: str, backbones: dict[str, Path
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(portable, place, full)
-    with pytest.raises(DistilvecError, match=r"No space left on device.*is kept"):
+    with pytest.raises(DistilvecError, match=r"\[student\] .*No space left on device.*is kept"):
         save_student(student, folder, {"n": 2}, "")
-    assert read(folder / "distillation.json") == {"n": 1}
+    assert record(folder) == {"n": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["student"]
 
 
@@ -164,16 +226,26 @@ def test_killed_at_any_rename(backbones: dict[str, Path], tmp_path: Path, monkey
             save_student(student, folder, {"n": 2}, "")
         monkeypatch.setattr(Path, "rename", real)
         recover_student(folder)
-        assert read(folder / "distillation.json") == {"n": 1}
+        assert record(folder) == {"n": 1}
         assert [path.name for path in tmp_path.iterdir()] == ["student"]
 
 
 def test_foreign_folders_are_never_replaced(backbones: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(DistilvecError, match="is no saved model"):
+    with pytest.raises(DistilvecError, match=r"\[student\] .* is no model that distilvec wrote"):
         save_student(student_of(backbones["bert"]), tmp_path, {}, "")
     assert (tmp_path / "notes.txt").read_text() == "mine"
+    SentenceTransformer(modules=list(student_of(backbones["bert"])), device="cpu").save_pretrained(str(tmp_path / "theirs"))
+    with pytest.raises(DistilvecError, match=r"\[student\] .* is no model that distilvec wrote"):
+        save_student(student_of(backbones["bert"]), tmp_path / "theirs", {}, "")
+    (tmp_path / ".empty.old").mkdir()
+    (tmp_path / ".empty.old" / "notes.txt").write_text("mine")
     (tmp_path / "empty").mkdir()
+    with pytest.raises(DistilvecError, match=r"\[student\] cannot write"):
+        save_student(student_of(backbones["bert"]), tmp_path / "empty", {}, "")
+    assert (tmp_path / ".empty.old" / "notes.txt").read_text() == "mine"
+    (tmp_path / ".empty.old" / "notes.txt").unlink()
+    (tmp_path / ".empty.old").rmdir()
     save_student(student_of(backbones["bert"]), tmp_path / "empty", {}, "")
     assert (tmp_path / "empty" / "modules.json").exists()
 

@@ -132,7 +132,7 @@ def test_a_full_disk_leaves_what_was_there(models, tmp_path, place, monkeypatch)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def make(section):
-        transplant_folder(models["bert"], section, {"en": lambda: iter(TEXTS)}, tmp_path / "out")
+        transplant_folder(models["bert"], section, {"en": lambda: iter(TEXTS)}, tmp_path / "out", overwrite=True)
 
     with monkeypatch.context() as patched, pytest.raises(DistilvecError, match="No space left on device"):
         patched.setattr(portable, place, full)
@@ -153,8 +153,9 @@ def test_killed_while_saving(models, tmp_path):
     script = (
         "import os, signal, sys; from pathlib import Path; from distilvec.export import portable; "
         "from distilvec.schema import VocabularySection; from distilvec.surgery.job import transplant_folder; "
-        "portable._swap = lambda new, folder: os.kill(os.getpid(), signal.SIGKILL); "
-        "transplant_folder(sys.argv[1], VocabularySection(kind='bpe', size=380), {'en': lambda: iter(sys.argv[3:])}, Path(sys.argv[2]))"
+        "portable.replace_folder = lambda new, folder: os.kill(os.getpid(), signal.SIGKILL); "
+        "section = VocabularySection(kind='bpe', size=380); "
+        "transplant_folder(sys.argv[1], section, {'en': lambda: iter(sys.argv[3:])}, Path(sys.argv[2]), overwrite=True)"
     )
     vectors = None
     for earlier in (False, True):
@@ -162,9 +163,9 @@ def test_killed_while_saving(models, tmp_path):
             [sys.executable, "-c", script, models["bert"], str(tmp_path / "out"), *TEXTS], capture_output=True, timeout=280
         )
         assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-3000:]
-        assert (tmp_path / "out").exists() == earlier and (tmp_path / ".out.new").exists()
+        assert (tmp_path / "out").exists() == earlier and list(tmp_path.glob(".out.distilvec-*"))
         if vectors is not None:
             np.testing.assert_array_equal(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(ASKED), vectors)
-        transplant_folder(models["bert"], VocabularySection(), {"en": lambda: iter(TEXTS)}, tmp_path / "out")
+        transplant_folder(models["bert"], VocabularySection(), {"en": lambda: iter(TEXTS)}, tmp_path / "out", overwrite=True)
         assert [path.name for path in tmp_path.iterdir()] == ["out"]
         vectors = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(ASKED)

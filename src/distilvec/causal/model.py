@@ -12,16 +12,18 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from distilvec.batch import Encoded, TextBatch, Wants
 from distilvec.causal.data import IGNORED, Tokens
 from distilvec.causal.schema import CausalRecipe, CausalTeacherSection
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, first_line
+from distilvec.loading import load_tokenizer
 from distilvec.students.dropout import install_fast_dropout
 from distilvec.students.encoder import Encoder
 from distilvec.students.experts import Experts
 from distilvec.students.pooling import full_precision, pool_states, pooling_weights
+from distilvec.unreadable import check_weights, readable
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class CausalEncoder(Encoder):
     def forward(self, batch: TextBatch, wants: Wants, attention_rows: Int[Tensor, "batch rows"] | None = None) -> CausalEncoded:
         """One pass over prompts and responses; `batch.tokens` has `labels`, which are -100 but at the response."""
         if wants.second_view or wants.attention_layers or wants.projection_layers or wants.pooled_layers or wants.pre_dense:
-            raise DistilvecError(f"[method.options] this method wants what a causal language model is not asked for: {wants}.")
+            raise DistilvecError(f"[method.name] a causal language model is not asked for {wants}. Use another method.")
         tokens = dict(batch.tokens)
         labels = tokens.pop("labels")
         if self.positions and "attention_mask" in tokens:  # so that padding on the left moves nothing
@@ -140,26 +142,25 @@ def build_student_model(recipe: CausalRecipe) -> tuple[PreTrainedModel, PreTrain
     if section.model is not None:
         return _loaded("student.model", section.model, section.revision, torch.float32)
     assert section.config is not None and section.tokenizer is not None
+    tokenizer = load_tokenizer(section.tokenizer, "student.tokenizer", revision=section.revision)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(section.tokenizer)
         special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
         config = AutoConfig.for_model(**{"vocab_size": len(tokenizer), **special, **section.config})
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.train.seed)
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DistilvecError(f"[student.config] no causal language model can be built from it: {error}") from None
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ZeroDivisionError) as error:
+        reason = first_line(error).rstrip(".")
+        raise DistilvecError(f"[student.config] no causal language model can be built from it: {reason}. Look at its settings.") from None
     return model, tokenizer
 
 
 def _loaded(key: str, name: str, revision: str | None, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A model and its tokenizer from a folder or the hub; DistilvecError where there is none, or no causal language model."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
-        model = AutoModelForCausalLM.from_pretrained(name, revision=revision, dtype=dtype)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise DistilvecError(f"[{key}] {name} could not be loaded as a causal language model with its tokenizer: {reason}") from None
+    with readable(name, key, "causal language model"):
+        tokenizer = load_tokenizer(name, key, revision=revision)
+        model = AutoModelForCausalLM.from_pretrained(name, revision=revision, dtype=dtype, trust_remote_code=False)
+        check_weights(model, name, key)
     return model, tokenizer
 
 

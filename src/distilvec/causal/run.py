@@ -176,8 +176,8 @@ class CausalRun:
         section, found = self.recipe.data, {}
         folder = self.folder / "student"
         device = pick_device(self.recipe.train.device)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).to(device)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         for name, path in section.tests.items():
             read = read_pairs(path, f"data.tests.{name}", section)
             pairs = fitting(read, [tokenizer], section)

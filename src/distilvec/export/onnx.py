@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-import tempfile
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,11 +22,15 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, first_line
 from distilvec.export.portable import in_float32
+from distilvec.export.replace import real
+from distilvec.extras import install_command
+from distilvec.files import check_output_file, check_output_folder, remove, remove_scratch, scratch, sync_folder
 from distilvec.students.attention import NAME as OUR_ATTENTION
 from distilvec.students.positions import position_limit
 
+_BEGINS = re.compile(rb"\x08[\x01-\x20][\x12\x1a\x22\x28\x32\x3a\x42]", re.DOTALL)  # ir_version, then another field of ModelProto
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
 TOLERANCE = 1e-4  # largest absolute difference to PyTorch
@@ -40,6 +44,18 @@ PROBES = (
     "def mean(values):\n    return sum(values) / len(values)  # raises ZeroDivisionError for no values",
     "The boundary layer grows along the plate until it becomes turbulent. " * 40,
 )
+
+
+def check_onnx_place(path: Path, key: str) -> None:
+    """DistilvecError where no ONNX file could be written as `path`, or where another kind of file is there. Nothing is changed."""
+    check_output_folder(path.parent, key)
+    if not path.exists() and not path.is_symlink():
+        return
+    check_output_file(path, key)
+    with path.open("rb") as file:
+        start = file.read(3)
+    if start and not _BEGINS.match(start):
+        raise DistilvecError(f"[{key}] {path} exists and is no ONNX file. Choose another path.")
 
 
 class _Graph(nn.Module):
@@ -74,15 +90,14 @@ class OnnxEmbedder:
         try:
             self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own classes share no base
-            reason = str(error).strip().splitlines()[0]
-            raise DistilvecError(f"cannot read {path} as an ONNX model: {reason}. Export it again.") from error
+            raise DistilvecError(f"[{path.name}] cannot read {path} as an ONNX model: {first_line(error)}. Export it again.") from error
         self.inputs: tuple[str, ...] = tuple(entry.name for entry in self.session.get_inputs())
         self.output: str = self.session.get_outputs()[0].name
 
     def encode_tokens(self, tokens: Mapping[str, Any]) -> npt.NDArray[np.float32]:
         """float32 [batch, width] of `input_ids` and `attention_mask`, int [batch, tokens], arrays or CPU tensors; others are ignored."""
         if missing := [name for name in self.inputs if name not in tokens]:
-            raise DistilvecError(f"the ONNX model needs {', '.join(self.inputs)}; found no {', '.join(missing)}.")
+            raise DistilvecError(f"[tokens] the ONNX model needs {', '.join(self.inputs)}; found no {', '.join(missing)}. Add it.")
         feed = {name: np.asarray(tokens[name], dtype=np.int64) for name in self.inputs}
         return np.asarray(self.session.run([self.output], feed)[0], dtype=np.float32)
 
@@ -101,25 +116,28 @@ def export_onnx(model: SentenceTransformer, path: Path) -> Path:
     size = sum(weight.nbytes for weight in plain.parameters())
     if size > LARGEST:
         raise DistilvecError(
-            f"the model has {size / 1e9:.1f} GB of weights in fp32; one ONNX file holds at most 2. Export a smaller model."
+            f"[model] the model has {size / 1e9:.1f} GB of weights in fp32; one ONNX file holds at most 2. Export a smaller model."
         )
     if any(getattr(module, "include_prompt", True) is False for module in model) and any((model.prompts or {}).values()):
         raise DistilvecError(
-            "the model leaves its prompt's tokens out of its pooling (include_prompt false), which token ids alone cannot tell. "
+            "[model] the model leaves its prompt's tokens out of its pooling (include_prompt false), which token ids alone cannot tell. "
             "Remove its prompts, or serve it with sentence-transformers."
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return _write_checked(plain, path)
     except OSError as error:
-        raise DistilvecError(f"cannot write {path}: {error}. Make room or give another place.") from error
+        raise DistilvecError(f"[--out] cannot write {path}: {first_line(error)}. Free space or choose another path.") from error
 
 
 def _write_checked(plain: SentenceTransformer, path: Path) -> Path:
     """The file from the first exporter whose vectors match, put in its place whole."""
-    problems = []
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        written = Path(folder) / "model.onnx"
+    problems, place = [], real(path)
+    remove_scratch(place.parent)
+    folder = scratch(place)
+    folder.mkdir()
+    try:
+        written = folder / "model.onnx"
         for dynamo in (False, True):
             try:
                 _write_graph(plain, written, dynamo)
@@ -128,11 +146,15 @@ def _write_checked(plain: SentenceTransformer, path: Path) -> Path:
                 problems.append(f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}")
                 continue
             if difference <= TOLERANCE:  # False for NaN
-                written.replace(path)
+                written.replace(place)
+                sync_folder(place.parent)
                 return path
             problems.append(f"vectors differ from PyTorch's by up to {difference:.2g}, allowed is {TOLERANCE:g}")
+    finally:
+        remove(folder)
     raise DistilvecError(
-        f"{type(plain[0].auto_model).__name__} cannot be exported to ONNX: {problems[0]}; with torch's newer exporter: {problems[1]}. "
+        f"[model] {type(plain[0].auto_model).__name__} cannot be exported to ONNX: {problems[0]}; "
+        f"with torch's newer exporter: {problems[1]}. "
         "Serve it with PyTorch, or try other versions of torch and transformers."
     )
 
@@ -143,7 +165,7 @@ def parity(model: SentenceTransformer, session: OnnxEmbedder, texts: Sequence[st
     NaN if either gives NaN. Errors: DistilvecError for no texts.
     """
     if not texts:
-        raise DistilvecError("a comparison of ONNX with PyTorch needs at least one text.")
+        raise DistilvecError("[texts] a comparison of ONNX with PyTorch needs at least one text. Give one.")
     batches = [[text] for text in texts]
     if model[0].tokenizer.pad_token is not None and len(texts) > 1:
         batches.append(list(texts))
@@ -165,7 +187,7 @@ def plain_copy(model: SentenceTransformer) -> SentenceTransformer:
     """
     first = model[0]
     if not isinstance(getattr(first, "auto_model", None), nn.Module):
-        raise DistilvecError(f"expected a transformer as the model's first module; found {type(first).__name__}.")
+        raise DistilvecError(f"[model] its first module is a {type(first).__name__}; expected a transformer. Take another model.")
     weights = [*model.parameters(), *model.buffers()]
     shared = all(weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.int64) for weight in weights)
     copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()} if shared else {})
@@ -217,5 +239,5 @@ def _onnxruntime() -> ModuleType:
     try:
         import onnxruntime  # type: ignore[import-untyped]
     except ImportError as error:
-        raise DistilvecError("ONNX needs the package onnxruntime, which is not installed: pip install 'distilvec[onnx]'") from error
+        raise DistilvecError(f"[--to onnx] needs the package onnxruntime. Install: {install_command('onnx')}") from error
     return onnxruntime

@@ -32,7 +32,20 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerBase
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, first_line
+from distilvec.export.replace import (
+    FILES,
+    RECORD,
+    carry_over,
+    check_replaceable,
+    checksums,
+    is_unchanged,
+    read_record,
+    real,
+    replace_folder,
+)
+from distilvec.export.replace import recover_student as recover_student
+from distilvec.files import remove, scratch
 from distilvec.loading import EXPERTS_FILE, EXPERTS_TYPE, OURS
 from distilvec.students.experts import Experts
 from distilvec.students.positions import UNLIMITED
@@ -57,47 +70,45 @@ def save_student(
     card: str,
     layout: Layout = "portable",
     beside: Callable[[Path], None] = lambda folder: None,
+    key: str = "student",
 ) -> None:
     """Write the student, `distillation.json` and the model card (`README.md`) as `folder`, whole or not at all.
 
-    The folder is written beside its place, synced to disk and renamed; an earlier student there is replaced at the end.
-    Weights are saved in fp32. `layout="current"` keeps the installed sentence-transformers' own files. The folder loads
-    with `SentenceTransformer(folder)` alone, or, where the student has experts, with `trust_remote_code=True`. `beside` may
-    write further files into the folder before it takes its place.
-    Errors: DistilvecError if `folder` holds something else than a model, cannot be written, or the model has a module
-    that the portable layout cannot hold; what was there before is then untouched.
+    The folder is written under a scratch name, synced to disk and renamed. An earlier student there is replaced at the end, but
+    for files that distilvec did not write, which stay; where nothing would change, the folder is left alone. `distillation.json`
+    gets the checksums of all other files (`files`). Weights are saved in fp32. `layout="current"` keeps the installed
+    sentence-transformers' own files. The folder loads with `SentenceTransformer(folder)` alone, or, where the student has experts,
+    with `trust_remote_code=True`. `beside` may write further files into the folder before it takes its place.
+    Errors: DistilvecError with `key` if `folder` holds something else than a model that distilvec wrote, cannot be written, or the
+    model has a module that the portable layout cannot hold; what was there before is then untouched.
     """
-    folder = Path(os.path.abspath(folder))  # noqa: PTH100 - resolve() would follow a link that is to be replaced
     recover_student(folder)
-    if folder.exists() and not _replaceable(folder):
-        raise DistilvecError(f"cannot save a student as {folder}: it exists and is no saved model. Give a new or empty folder.")
-    new = _sibling(folder, "new")
+    check_replaceable(folder, key)
+    place = real(folder)
+    new = scratch(place)
     try:
-        shutil.rmtree(new, ignore_errors=True)
+        remove(new)
         new.mkdir(parents=True)
         _write(in_float32(model), new, layout)
         (new / "README.md").write_text(card, encoding="utf-8")
-        _write_json(new / "distillation.json", distillation)
         beside(new)
         mode = (new / "README.md").stat().st_mode
         for weights in new.rglob("*.safetensors"):  # safetensors gives its files to the owner alone
             weights.chmod(mode)
+        _write_json(new / RECORD, {**distillation, FILES: checksums(new)})
+        if is_unchanged(place, read_record(new) or {}):
+            return
+        if place.is_dir():
+            carry_over(place, new)
         _sync_tree(new)
-        _swap(new, folder)
+        replace_folder(new, place)
     except (OSError, SafetensorError) as error:
         raise DistilvecError(
-            f"cannot write the student to {folder}: {error}. What was there before is kept; make room or give another folder."
+            f"[{key}] cannot write the student to {folder}: {first_line(error)}. What was there before is kept. "
+            "Free space or choose another folder."
         ) from error
     finally:
-        shutil.rmtree(new, ignore_errors=True)
-
-
-def recover_student(folder: Path) -> None:
-    """Put back the earlier student if a kill fell between the two renames of a save; else nothing."""
-    old = _sibling(folder, "old")
-    if old.exists() and not folder.exists():
-        old.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+        remove(new)
 
 
 def in_float32(model: SentenceTransformer) -> SentenceTransformer:
@@ -122,8 +133,8 @@ def _write(model: SentenceTransformer, folder: Path, layout: Layout) -> None:
         ours = isinstance(module, Experts)
         if (kind == "Transformer") != (number == 0) or not (ours or kind in ("Transformer", "Pooling", "Dense", "Normalize")):
             raise DistilvecError(
-                f"the portable layout holds a Transformer, then Pooling, Experts, Dense and Normalize; module {number} is a {kind} "
-                f"of {type(module).__module__}. Save with layout 'current', which newer sentence-transformers read; "
+                f"[student.model] the portable layout holds a Transformer, then Pooling, Experts, Dense and Normalize; module {number} "
+                f"is a {kind} of {type(module).__module__}. Save with layout 'current', which newer sentence-transformers read; "
                 "a student with experts must have been loaded by distilvec.load."
             )
         path = "" if number == 0 else f"{number}_{kind}"
@@ -165,7 +176,9 @@ def _write_transformer(transformer: Any, folder: Path) -> None:
     _write_json(folder / "config.json", portable_config(config))
     tokenizer.save_pretrained(str(folder))
     if not (folder / "tokenizer.json").exists():
-        raise DistilvecError("the student's tokenizer has no tokenizer.json (it is not a fast tokenizer); save with layout 'current'.")
+        raise DistilvecError(
+            "[student.tokenizer] the student's tokenizer has no tokenizer.json: it is no fast tokenizer. Take a model that has one."
+        )
     state = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     state["truncation"] = state["padding"] = None  # left over from the last call, not a property of the tokenizer
     _write_json(folder / "tokenizer.json", state)
@@ -181,7 +194,9 @@ def _write_dense(dense: Any, folder: Path) -> None:
     kept = {name: config.pop(name) for name in ("in_features", "out_features", "bias", "activation_function")}
     named = {config.pop("module_input_name", "sentence_embedding"), config.pop("module_output_name", "sentence_embedding")}
     if named != {"sentence_embedding"} or any(config.values()):
-        raise DistilvecError(f"the portable layout cannot hold a Dense module with {config or named}; save with layout 'current'.")
+        raise DistilvecError(
+            f"[student.dense] the portable layout cannot hold a Dense module with {config or named}. Save with layout 'current'."
+        )
     _write_json(folder / "config.json", kept)
     weights = {name: value.detach().cpu().contiguous() for name, value in dense.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -262,26 +277,10 @@ def _rope_keys(model_type: str | None, rope: dict[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def _sibling(folder: Path, word: str) -> Path:
-    return folder.with_name(f".{folder.name}.{word}")
-
-
-def _replaceable(folder: Path) -> bool:
-    return folder.is_dir() and ((folder / "modules.json").exists() or not any(folder.iterdir()))
-
-
-def _swap(new: Path, folder: Path) -> None:
-    old = _sibling(folder, "old")
-    if folder.exists():
-        folder.rename(old)
-    new.rename(folder)
-    _sync(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def _sync_tree(folder: Path) -> None:
     for path in [*folder.rglob("*"), folder]:
-        _sync(path)
+        if not path.is_symlink():
+            _sync(path)
 
 
 def _sync(path: Path) -> None:

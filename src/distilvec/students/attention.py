@@ -66,7 +66,10 @@ def attention_forward(
     whole = False
     if recording is not None and number in recording.attention_layers:
         if kwargs.get("position_bias") is not None:
-            raise DistilvecError(f"attention maps of {type(module).__name__}, which adds a bias for positions, cannot be read.")
+            raise DistilvecError(
+                f"[method.name] attention maps of {type(module).__name__} cannot be read: it adds a bias for positions. "
+                "Take another architecture, or a method without attention maps."
+            )
         whole = recording.rows is None
         if recording.rows is not None:
             recording.maps[number] = attention_rows(module, query, key, attention_mask, scaling, is_causal, recording.rows)
@@ -174,7 +177,8 @@ def recording(
     missing = sorted({*attention_layers} - {*kept.maps} | {*projection_layers} - {*kept.projections})
     if missing:
         raise DistilvecError(
-            f"the attention of layers {missing} cannot be read. Layers with attention are numbered from 1, and must run through "
+            f"[method.name] the attention of layers {missing} cannot be read. Layers with attention are numbered from 1, and must run "
+            "through "
             "transformers' attention interface with SDPA; take another architecture, or a method that does not want attention."
         )
 

@@ -11,28 +11,24 @@ import copy
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from distilvec.errors import DistilvecError, nearest
-from distilvec.loading import load
+from distilvec.errors import DistilvecError, first_line, nearest
+from distilvec.loading import load_backbone, load_tokenizer
 from distilvec.schema import Role, StudentSection
 from distilvec.students.dense import kept_modules
 from distilvec.students.experts import Experts
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
 from distilvec.students.positions import UNLIMITED, lengthen, position_limit
 from distilvec.surgery.transplant import give_tokenizer
-from distilvec.teachers.local import resolve_model
 
 ROLES: tuple[Role, ...] = ("query", "document")
-UNREADABLE = (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError)
 # settings of transformers 4 that transformers 5 still takes, though its configurations no longer list them
 EARLIER = {"rope_theta", "rope_scaling", "rope_local_base_freq", "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers"}
 EARLIER |= {"sliding_window_pattern", "torch_dtype", "architectures"}
@@ -116,16 +112,8 @@ def load_modules(section: StudentSection, teacher: TeacherFacts) -> list[Any]:
                 "name a model here, or give teacher.model."
             )
     assert name is not None
-    try:
-        model = load(
-            resolve_model(name),
-            revision=revision,
-            trust_remote_code=section.trust_remote_code,
-            model_kwargs={"dtype": torch.float32},
-            device="cpu",
-        )
-    except UNREADABLE as error:
-        raise DistilvecError(_cannot_load("student.model", name, error)) from error
+    trusted = section.trust_remote_code
+    model = load_backbone(name, "student.model", revision=revision, trust_remote_code=trusted, model_kwargs={"dtype": torch.float32})
     first = model[0]
     if not isinstance(getattr(first, "auto_model", None), PreTrainedModel):
         raise DistilvecError(
@@ -138,18 +126,20 @@ def load_modules(section: StudentSection, teacher: TeacherFacts) -> list[Any]:
 def fresh_transformer(section: StudentSection) -> Transformer:
     """A backbone from `section.config` with random weights from torch's current generator, and the recipe's tokenizer."""
     assert section.config is not None and section.tokenizer is not None
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            resolve_model(section.tokenizer), revision=section.revision, trust_remote_code=section.trust_remote_code
-        )
-    except UNREADABLE as error:
-        raise DistilvecError(_cannot_load("student.tokenizer", section.tokenizer, error)) from error
+    trusted = section.trust_remote_code
+    tokenizer = load_tokenizer(section.tokenizer, "student.tokenizer", revision=section.revision, trust_remote_code=trusted)
     config = fresh_config(section.config, tokenizer)
-    backbone = AutoModel.from_config(config, dtype=torch.float32)
+    try:
+        backbone = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError) as error:
+        raise DistilvecError(f"[student.config] no model can be built from it: {first_line(error)}. Look at the sizes in it.") from error
     with tempfile.TemporaryDirectory() as folder:
         backbone.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        return Transformer(folder, model_kwargs={"dtype": torch.float32})
+        common = {"trust_remote_code": trusted}  # a tokenizer with code of its own
+        return Transformer(
+            folder, model_kwargs={"dtype": torch.float32, **common}, processor_kwargs=dict(common), config_kwargs=dict(common)
+        )
 
 
 def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
@@ -169,7 +159,7 @@ def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
     try:
         config = AutoConfig.for_model(**{**own, **settings})
     except (TypeError, ValueError) as error:
-        raise DistilvecError(f"[student.config] transformers refuses it: {error}") from error
+        raise DistilvecError(f"[student.config] transformers refuses it: {first_line(error)}. Look at the settings in it.") from error
     return config
 
 
@@ -208,7 +198,8 @@ def _settle_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedMo
         stand_in = tokenizer.eos_token or tokenizer.unk_token
         if stand_in is None:
             raise DistilvecError(
-                "[student.tokenizer] the student's tokenizer has no padding token, nor an end or unknown token to use as one."
+                "[student.tokenizer] the student's tokenizer has no padding token, nor an end or unknown token to use as one. "
+                "Set its pad_token and save it."
             )
         tokenizer.pad_token = stand_in
     rows = backbone.get_input_embeddings().num_embeddings
@@ -222,9 +213,3 @@ def _settle_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedMo
 def _special_tokens(tokenizer: PreTrainedTokenizerBase, names: set[str]) -> dict[str, int | None]:
     roles = [f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")]
     return {role: getattr(tokenizer, role) for role in roles if role in names}
-
-
-def _cannot_load(key: str, name: str, error: Exception) -> str:
-    kind = "folder" if Path(name).exists() else "model id"
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return f"[{key}] cannot load {kind} '{name}': {reason} Expected a SentenceTransformer or Hugging Face folder, or an id on the hub."

@@ -30,7 +30,9 @@ class Encoder(nn.Module):
         self.model = model
         modules = list(model)
         if not hasattr(modules[0], "auto_model"):
-            raise DistilvecError(f"expected a transformer as the model's first module; found {type(modules[0]).__name__}")
+            raise DistilvecError(
+                f"[student.model] its first module is a {type(modules[0]).__name__}; expected a transformer. Take another model."
+            )
         config = self.backbone.config.get_text_config()
         self.layers: int = config.num_hidden_layers
         self.hidden_width: int = config.hidden_size
@@ -92,7 +94,9 @@ class Encoder(nn.Module):
         """A layer number counted from the embedding output (0), with negative numbers from the last."""
         layer = number if number >= 0 else self.layers + 1 + number
         if not 0 <= layer <= self.layers:
-            raise DistilvecError(f"layer {number} was asked for; the model has layers 0 (embeddings) to {self.layers}")
+            raise DistilvecError(
+                f"[method.options] layer {number} was asked for; the model has layers 0 (embeddings) to {self.layers}. Name one."
+            )
         return layer
 
     def _after(self, states: Tensor, mask: Tensor) -> dict[str, Tensor]:

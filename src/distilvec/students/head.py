@@ -16,12 +16,14 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from distilvec.batch import Text
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, first_line
+from distilvec.files import read_json
 from distilvec.loading import load
 from distilvec.objective import TaskFacts
 from distilvec.teachers.forward import evaluating
 
 WEIGHTS, FACTS = "head.safetensors", "head.json"
+_AGAIN = "Copy the model again, or save it again from its run."
 _BATCH = 32
 
 
@@ -66,21 +68,25 @@ def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
     found = head_facts(folder)
     if found is None:
         return None
-    head = TaskHead(found["width"], TaskFacts(**found["task"]))
+    try:
+        head = TaskHead(found["width"], TaskFacts(**found["task"]))
+        classes = [str(name) for name in found["classes"]]
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise DistilvecError(f"[{FACTS}] {folder / FACTS} describes no head ({reason}). {_AGAIN}") from None
     try:
         head.load_state_dict(load_file(folder / WEIGHTS))
     except (SafetensorError, RuntimeError, OSError) as error:
-        raise DistilvecError(f"{folder / WEIGHTS} does not hold the head that {FACTS} describes: {str(error).splitlines()[0]}") from None
-    return head.eval(), found["classes"]
+        raise DistilvecError(
+            f"[{WEIGHTS}] {folder / WEIGHTS} does not hold the head that {FACTS} describes: {first_line(error)}. {_AGAIN}"
+        ) from None
+    return head.eval(), classes
 
 
 def head_facts(folder: Path) -> dict[str, Any] | None:
     """What head.json says, None where there is none."""
     path = folder / FACTS
-    if not path.is_file():
-        return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return read_json(path, _AGAIN) if path.is_file() else None
 
 
 def predict(folder: Path | str, texts: Sequence[Text]) -> list[str] | list[float]:
@@ -92,12 +98,12 @@ def predict(folder: Path | str, texts: Sequence[Text]) -> list[str] | list[float
     folder = Path(folder)
     found, facts = load_head(folder), head_facts(folder)
     if found is None or facts is None:
-        raise DistilvecError(f"{folder} has no {FACTS}: it was not trained on a labelled task.")
+        raise DistilvecError(f"[{FACTS}] {folder} has none: it was not trained on a labelled task. Name a model that was.")
     head, classes = found
     pairs = head.task.kind != "classification"
     if any(isinstance(text, tuple) != pairs for text in texts):
         raise DistilvecError(
-            f"expected {'pairs of texts, such as (a, b)' if pairs else 'single texts'} for a task of kind {head.task.kind}."
+            f"[texts] expected {'pairs of texts, such as (a, b)' if pairs else 'single texts'} for a task of kind {head.task.kind}."
         )
     inputs = [tuple(text) if head.task.members == 2 else (text,) for text in texts]
     model = load(folder, device="cpu")

@@ -10,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from distilvec.errors import DistilvecError, nearest
+from distilvec.extras import require_extra
 from distilvec.schema import LoraSection
 
 MARK = "adapters_only"  # set on a backbone whose own weights stay as they are
@@ -22,10 +23,9 @@ def add_adapters(model: SentenceTransformer, section: LoraSection, seed: int) ->
     The adapters are drawn from `seed` and change nothing before they are trained. Poolers (which no embedding comes from)
     get none. Errors: DistilvecError where peft is not installed or `targets` names a layer that is not there.
     """
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError:
-        raise DistilvecError("[student.lora] adapters need the package 'peft': pip install distilvec[finetune]") from None
+    require_extra("finetune", "student.lora")
+    from peft import LoraConfig, inject_adapter_in_model
+
     backbone: Any = model[0].auto_model
     linear = [name for name, module in backbone.named_modules() if isinstance(module, nn.Linear) and "pooler" not in name]
     for target in section.targets or ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -10,55 +11,98 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+import yaml
+from huggingface_hub.constants import HF_HUB_CACHE
 from sentence_transformers import SentenceTransformer
 
-from distilvec.data.readers import read_source
+from distilvec.data.readers import read_source, source_files
 from distilvec.errors import DistilvecError
 from distilvec.export.portable import save_student
-from distilvec.loading import load
+from distilvec.export.replace import check_replaceable, is_ours, real
+from distilvec.files import check_output_folder
+from distilvec.loading import load_model, resolve_model
+from distilvec.mapping import unicode_texts
 from distilvec.schema import SourceSection, VocabularySection
 from distilvec.students.positions import UNLIMITED
 from distilvec.surgery.analysis import compare_tokenizers, parameter_figures
 from distilvec.surgery.choose import FIGURES, Texts, choose
 from distilvec.surgery.surfaces import Pieces
-from distilvec.surgery.transplant import Composition, transplant
-from distilvec.teachers.local import resolve_model
+from distilvec.surgery.transplant import Composition, check_length, transplant
+from distilvec.teachers.local import folder_of
 
+TAGS = ("sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec")
 COMPARED = 2000  # texts of a language on which the tokenizers are compared
 
 
 def read_texts(sources: Sequence[str], columns: Sequence[str] | None = None, limit: int | None = None) -> dict[str, Texts]:
-    """Readers of the texts by language, from FILE or LANGUAGE=FILE; a file without language is one of its own by its name."""
+    """Readers of the texts by language, from FILE or LANGUAGE=FILE; a file without language is one of its own by its name.
+
+    Errors: DistilvecError for a source that is not there. Readers raise it for texts that cannot be read.
+    """
     found: dict[str, list[SourceSection]] = {}
-    for given in sources:
+    for position, given in enumerate(sources):
         language, sign, path = given.partition("=") if not Path(given).exists() else ("", "", "")
         section = SourceSection(path=Path(path if sign else given), column=list(columns) if columns else None)
+        source_files(section, position)
         found.setdefault(language if sign else section.label, []).append(section)
 
     def reader(sections: list[SourceSection]) -> Texts:
         def read() -> Iterator[str]:
             for place, section in enumerate(sections):
-                yield from islice((text.strip() for text in read_source(section, place) if text.strip()), limit)
+                yield from islice((text.strip() for text in unicode_texts(read_source(section, place), section) if text.strip()), limit)
 
         return read
 
     return {language: reader(sections) for language, sections in found.items()}
 
 
+def check_target(out: Path, overwrite: bool, sources: Sequence[str], key: str = "--out") -> None:
+    """DistilvecError where `out` may not become the new model's folder: it holds something, or is one of the `sources` or the hub's cache.
+
+    `overwrite` allows a folder that holds a model that distilvec wrote.
+    """
+    place = real(out)
+    if place.is_relative_to(real(Path(HF_HUB_CACHE))):
+        raise DistilvecError(f"[{key}] {out} is in the cache of the hub ({HF_HUB_CACHE}). Choose another folder.")
+    for name in sources:
+        folder = _source_folder(name)
+        if folder is not None and real(folder) == place:
+            raise DistilvecError(f"[{key}] {out} is the folder of {name}, which is read. Choose another folder.")
+    check_output_folder(out, key)
+    if not overwrite and out.is_dir() and any(out.iterdir()):
+        fix = ", or replace the model in it with --overwrite" if is_ours(out) else ""
+        raise DistilvecError(f"[{key}] {out} exists and is not empty. Choose a new or empty folder{fix}.")
+    check_replaceable(out, key)
+
+
 def transplant_folder(
-    name: str, section: VocabularySection, texts: dict[str, Texts], out: Path, max_length: int | None = None
+    name: str,
+    section: VocabularySection,
+    texts: dict[str, Texts],
+    out: Path,
+    max_length: int | None = None,
+    *,
+    overwrite: bool = False,
+    trust_remote_code: bool = False,
 ) -> dict[str, Any]:
     """Choose the vocabulary on the texts, give it to the model `name`, save that as `out`, whole or not at all.
 
-    Beside the model lies vocabulary.json, whose content comes back: what was asked for, what was chosen, how the rows were made, with
+    vocabulary.json is saved with the model. Its content is returned: the options, what was chosen, how the rows were made, with
     the tokens that had no piece of their own, and both tokenizers compared on the first 2,000 texts of each language.
-    Errors: DistilvecError for what cannot be read, chosen or saved; nothing is then written.
+    Errors: DistilvecError for what cannot be read, chosen or saved, and for an `out` that holds something (see `check_target`);
+    nothing is then written.
     """
+    check_target(out, overwrite, [name, *([section.tokenizer] if section.tokenizer else [])])
     transformers.utils.logging.disable_progress_bar()
-    model = load(resolve_model(name), device="cpu")
+    model = load_model(name, "teacher", trust_remote_code=trust_remote_code)
     if not hasattr(model[0], "auto_model"):
-        raise DistilvecError(f"{name} begins with a {type(model[0]).__name__} module; expected a transformer with an embedding table.")
-    pieces = Pieces(model.tokenizer, f"the tokenizer of {name}")
+        raise DistilvecError(
+            f"[teacher] {name} begins with a {type(model[0]).__name__} module; expected a transformer with an embedding table. "
+            "Take another model."
+        )
+    if max_length is not None:
+        check_length(model[0], max_length)
+    pieces = Pieces(model.tokenizer, f"the tokenizer of {name}", "teacher")
     for prompt in {prompt for prompt in (model.prompts or {}).values() if prompt}:
         texts = {language: _with_prompt(prompt, read) for language, read in texts.items()}
     chosen = choose(section, pieces, texts)
@@ -73,8 +117,19 @@ def transplant_folder(
         "compared": _compare(model, changed, {language: list(islice(read(), COMPARED)) for language, read in texts.items()}),
     }
     del model  # writing needs memory for another table
-    save_student(changed, out, record, _card(name, record), beside=lambda folder: _write(folder / FIGURES, record))
+    save_student(changed, out, record, _card(name, record), beside=lambda folder: _write(folder / FIGURES, record), key="--out")
     return record
+
+
+def _source_folder(name: str) -> Path | None:
+    """The folder that a model's or tokenizer's name stands for on this machine, None where there is none."""
+    path = Path(resolve_model(name))
+    if path.exists():
+        return path if path.is_dir() else path.parent
+    try:
+        return folder_of(str(path), None)[0]
+    except (OSError, ValueError):  # no valid id: loading reports it
+        return None
 
 
 def _with_prompt(prompt: str, read: Texts) -> Texts:
@@ -104,10 +159,15 @@ def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dic
 
 
 def _card(name: str, record: dict[str, Any]) -> str:
-    chosen = record["chosen"]
+    """The model's README.md; a name with marks of YAML or Markdown in it stays a name."""
+    front: dict[str, Any] = {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity", "tags": list(TAGS)}
+    if not Path(name).exists():
+        front |= {"base_model": name, "base_model_relation": "finetune"}
+    chosen, title = record["chosen"], re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(name.split()))
     return (
-        f"# {name} with another vocabulary\n\nMade by `distilvec transplant`: {chosen['before']:,} tokens became {chosen['tokens']:,}. "
-        "Every weight but the embedding table is that of the original; nothing was trained. How it was made stands in `vocabulary.json`.\n"
+        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---\n\n"
+        f"# {title} with another vocabulary\n\nMade by `distilvec transplant`: {chosen['before']:,} tokens became {chosen['tokens']:,}. "
+        "Every weight but the embedding table is that of the original; nothing was trained. `vocabulary.json` tells how it was made.\n"
     )
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, first_line
 from distilvec.mapping import load_tokenizer
-from distilvec.surgery.sentencepiece import OPTION, from_sentencepiece
-from distilvec.surgery.surfaces import Pieces
+from distilvec.surgery.sentencepiece import from_sentencepiece
+from distilvec.surgery.surfaces import OPTION, Pieces
 from distilvec.surgery.tokenizer import fast_tokenizer
 
 NAMES = {  # the usual ones by role, the likeliest first
@@ -48,8 +48,9 @@ def _from_json(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = json.loads(Tokenizer.from_file(str(path)).to_str())
     except Exception as error:  # tokenizers raises nothing narrower
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DistilvecError(f"[{OPTION}] {path} is no tokenizer.json: {reason}. Expected what Tokenizer.save writes.") from error
+        raise DistilvecError(
+            f"[{OPTION}] {path} is no tokenizer.json: {first_line(error)}. Expected what Tokenizer.save writes."
+        ) from error
     return state
 
 
@@ -58,7 +59,7 @@ def _framed(state: dict[str, Any], path: Path, like: Pieces) -> PreTrainedTokeni
     own, theirs = state["post_processor"], like.state["post_processor"]
     state = {**state, "post_processor": None, "truncation": None, "padding": None}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(state)))
-    known = Pieces(tokenizer, f"[{OPTION}] {path}").dense().vocabulary
+    known = Pieces(tokenizer, str(path)).dense().vocabulary
     bare = fast_tokenizer(state, like.tokenizer, _roles(known, like))
     if bare.pad_token is None and like.tokenizer.pad_token is not None:
         bare.add_special_tokens({"pad_token": NAMES["pad"][0]})

@@ -10,10 +10,10 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from distilvec.errors import DistilvecError
-from distilvec.surgery.surfaces import EDGES, SPACE
+from distilvec.errors import DistilvecError, explained, first_line
+from distilvec.extras import install_command, require_extra
+from distilvec.surgery.surfaces import EDGES, OPTION, SPACE
 
-OPTION = "student.vocabulary.tokenizer"
 _ORDINARY, _UNKNOWN, _CONTROL, _GIVEN, _UNUSED, _BYTE = range(1, 7)  # kinds of pieces; given: by the user of the trainer
 _KINDS = {1: "Unigram", 2: "BPE", 3: "word", 4: "character"}
 _BYTES_APART = 7  # a byte's score in times the lowest: below that of the six characters that its name is written with
@@ -70,6 +70,7 @@ def from_sentencepiece(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> Any:
+    require_extra("sentencepiece", OPTION)
     try:
         from google.protobuf.message import DecodeError
         from transformers.convert_slow_tokenizer import import_protobuf
@@ -77,12 +78,14 @@ def _read(path: Path) -> Any:
         proto = import_protobuf().ModelProto()
     except Exception as error:  # ImportError, or protobuf's own where its version and sentencepiece's do not go together
         raise DistilvecError(
-            f"[{OPTION}] reading {path} needs the packages sentencepiece and protobuf, new enough: pip install 'distilvec[sentencepiece]' "
-            f"({(str(error).strip().splitlines() or [type(error).__name__])[0]})"
+            f"[{OPTION}] reading {path} needs newer versions of the packages sentencepiece and protobuf ({first_line(error)}). "
+            f"Install: {install_command('sentencepiece')}"
         ) from error
+    with explained(OPTION, path):
+        content = path.read_bytes()
     try:
-        proto.ParseFromString(path.read_bytes())
-    except (OSError, DecodeError) as error:
+        proto.ParseFromString(content)
+    except DecodeError as error:
         raise DistilvecError(f"[{OPTION}] cannot read {path} as a SentencePiece model: {error}. Give the .model that it wrote.") from error
     if not proto.pieces:
         raise DistilvecError(f"[{OPTION}] {path} is no SentencePiece model: it has no pieces. Give the .model that it wrote.")

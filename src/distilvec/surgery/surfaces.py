@@ -22,6 +22,7 @@ from distilvec.data.tokens import plain_copy
 from distilvec.errors import DistilvecError
 
 Kind = Literal["wordpiece", "byte_level", "metaspace", "plain"]
+OPTION = "student.vocabulary.tokenizer"  # the recipe's key for a tokenizer that exists
 SPACE = "\u2581"
 EDGES = ("^ +", " +$")  # patterns that take the spaces around a text away
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -45,17 +46,17 @@ class Surface:
 class Pieces:
     """A fast tokenizer, read both ways: every token's surface, and the tokens of a surface.
 
-    `plain` is a copy that neither pads nor truncates. Errors: DistilvecError for a slow tokenizer (one without tokenizer.json).
+    `plain` is a copy that neither pads nor truncates. Errors: DistilvecError with `key` for a slow tokenizer (one without tokenizer.json).
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, name: str = "the tokenizer") -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, name: str = "the tokenizer", key: str = OPTION) -> None:
         copy = plain_copy(tokenizer)
         if copy is None:
             raise DistilvecError(
-                f"{name} is a {type(tokenizer).__name__} without a fast form (tokenizer.json). Convert it: load it with transformers' "
-                "AutoTokenizer and use_fast=True, save it, and give that folder."
+                f"[{key}] {name} is a {type(tokenizer).__name__} without a fast form (tokenizer.json). Convert it: load it with "
+                "transformers' AutoTokenizer and use_fast=True, save it, and give that folder."
             )
-        self.tokenizer, self.name, self.plain = tokenizer, name, copy
+        self.tokenizer, self.name, self.key, self.plain = tokenizer, name, key, copy
         self.state: dict[str, Any] = json.loads(copy.to_str())
         self.vocabulary: dict[str, int] = copy.get_vocab(with_added_tokens=True)
         self.tokens: list[str | None] = [None] * (1 + max(self.vocabulary.values()))
@@ -71,7 +72,9 @@ class Pieces:
     def dense(self) -> Pieces:
         """This tokenizer, if every id up to the last has a token. Errors: DistilvecError, naming the first that has none."""
         if None in self.tokens:
-            raise DistilvecError(f"{self.name}: its ids have holes, {self.tokens.index(None)} has no token. Save it with dense ids.")
+            raise DistilvecError(
+                f"[{self.key}] {self.name}: its ids have holes, {self.tokens.index(None)} has no token. Save it with dense ids."
+            )
         return self
 
     @property

@@ -64,7 +64,9 @@ def needed(pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = 
     known = {number for number, token in enumerate(pieces.tokens) if token is not None}
     kept = {int(number) for number in keep}
     if unknown := kept - known:
-        raise DistilvecError(f"{pieces.name} has no token {min(unknown)}: its ids end at {max(known)}.")
+        raise DistilvecError(
+            f"[student.vocabulary] {pieces.name} has no token {min(unknown)}: its ids end at {max(known)}. Keep tokens that it has."
+        )
     kept |= (pieces.special | pieces.added | set(alphabet(pieces) if letters is None else letters)) & known
     parts = parts_of(pieces)
     return {part for number in kept for part in parts(number)}
@@ -141,7 +143,7 @@ def fast_tokenizer(
     settings = {name: value for name in _KEPT if (value := getattr(like, name, None)) is not None}
     made = PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **settings)
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
-        raise DistilvecError("the new tokenizer's ids have holes; give tokens of one tokenizer, each once.")
+        raise DistilvecError("[student.vocabulary.tokenizer] the new tokenizer's ids have holes. Save it with dense ids.")
     return made
 
 

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 from distilvec.errors import DistilvecError
 from distilvec.students.positions import lengthen, position_limit
-from distilvec.surgery.surfaces import Pieces, Surface
+from distilvec.surgery.surfaces import OPTION, Pieces, Surface
 from distilvec.surgery.tokenizer import swap_ids
 
 Compose = Literal["mean", "weighted", "first", "last"]
@@ -129,7 +129,9 @@ def transplant(
     text, or without a padding token where the model's has one, or more tokens than the model has positions.
     """
     if tokenizer.pad_token is None and model.tokenizer.pad_token is not None:
-        raise DistilvecError("the new tokenizer has no padding token, which batches need. Set its pad_token, save it, and give that.")
+        raise DistilvecError(
+            f"[{OPTION}] the new tokenizer has no padding token, which batches need. Set its pad_token, save it, and give that."
+        )
     table = model[0].auto_model.get_input_embeddings().weight
     changed = copy.deepcopy(model, {id(part): part for part in (table, model.tokenizer)})  # both large, and replaced at once
     length = model.max_seq_length
@@ -144,12 +146,12 @@ def give_tokenizer(
     first: Transformer, tokenizer: PreTrainedTokenizerFast, compose: Compose = "mean", keep_norm: bool = False
 ) -> Composition:
     """Put another tokenizer, and an embedding table composed for it, into a model's first module; see `transplant`."""
-    old, new = Pieces(first.tokenizer, "the model's tokenizer"), Pieces(tokenizer, "the new tokenizer").dense()
+    old, new = Pieces(first.tokenizer, "the model's tokenizer", "student.model"), Pieces(tokenizer, "the new tokenizer").dense()
     if lacking := [str(old.tokens[number]) for number in old.frame if old.counterpart(number, new) is None]:
         raise DistilvecError(
-            f"the model reads texts with {' and '.join(lacking)}, which the new tokenizer has no token for. Its special tokens by role: "
-            f"{', '.join(f'{role} {new.tokens[number]}' for role, number in new.roles.items()) or 'none'}. Give it one of that role "
-            "(cls or bos before a text, sep or eos behind it), and save it with that."
+            f"[{OPTION}] the model reads texts with {' and '.join(lacking)}, which the new tokenizer has no token for. "
+            f"Its special tokens by role: {', '.join(f'{role} {new.tokens[number]}' for role, number in new.roles.items()) or 'none'}. "
+            "Give it one of that role (cls or bos before a text, sep or eos behind it), and save it with that."
         )
     backbone = first.auto_model
     if _positions_follow_padding(backbone):  # positions are counted from the padding token's id: it has to stay where it was
@@ -170,15 +172,20 @@ def give_tokenizer(
 
 
 def extend(first: Transformer, length: int) -> None:
-    """Let a model's first module read so many tokens of a text. DistilvecError where its positions are learned and fewer."""
+    """Let a model's first module read so many tokens of a text; errors as `check_length`."""
+    check_length(first, length)
+    lengthen(first, length)
+    first.tokenizer.model_max_length = length
+
+
+def check_length(first: Transformer, length: int) -> None:
+    """DistilvecError where the module's positions are learned and fewer than `length`."""
     limit = position_limit(first.auto_model)
     if limit is not None and length > limit:
         raise DistilvecError(
-            f"a maximum length of {length} is more than the model's {limit} learned positions; only rotary and relative ones go on beyond "
-            "what they were trained on. Give at most that."
+            f"[max_length] a maximum length of {length} is more than the model's {limit} learned positions; only rotary and relative ones "
+            "go on beyond what they were trained on. Give at most that."
         )
-    lengthen(first, length)
-    first.tokenizer.model_max_length = length
 
 
 def _output(backbone: Any, table: Tensor) -> list[Tensor]:

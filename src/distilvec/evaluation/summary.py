@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.evaluate import Score
+from distilvec.report.escape import markdown_cell
 
 ABSENT = "–"  # noqa: RUF001 (an en dash stands for "no value")
 
@@ -64,7 +65,7 @@ def scores_table(columns: Mapping[str, Sequence[Score]], reference: str | None =
 
 def to_markdown(rows: Sequence[Sequence[str]]) -> str:
     """The rows of a table, header first, as a Markdown table; columns after the second are aligned to the right."""
-    header, *body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    header, *body = [[markdown_cell(cell) for cell in row] for row in rows]
     rule = ["---" if place < 2 else "---:" for place in range(len(header))]
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *body]) + "\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,6 +20,11 @@ class Problem:
     task: str
     message: str
     column: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The message without the keys in brackets that it begins with."""
+        return re.sub(r"^(\[[^\]\n]+\] )+", "", self.message)
 
 
 @dataclass(frozen=True)

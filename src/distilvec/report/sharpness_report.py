@@ -11,7 +11,7 @@ from distilvec.errors import DistilvecError
 from distilvec.progress import say
 from distilvec.report.figure_style import DASHES, MARKERS, SERIES, figure_style, new_figure, shortened, write_figure
 from distilvec.report.page_cells import Table, figure
-from distilvec.report.terminal import show_table
+from distilvec.report.terminal import say_result, show_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,7 +97,7 @@ def show_sharpness(*runs: Part) -> None:
     header = ["run", "step", "epoch", "lambda_max", "trace", "SAM", "ASAM", "loss"]
     one = len(runs) == 1
     show_table(header[one:], [row[one:] for row in rows])
-    print(note(runs[0]))
+    say_result(note(runs[0]))
 
 
 def draw_sharpness(runs: Sequence[Part], path: Path | None) -> list[Path]:

@@ -101,3 +101,38 @@ def test_quoted_reads_back():
     for text in ['say "hi"', "two\nlines", "```", "back\\slash"]:
         assert json.loads(escape.quoted(text)) == text
     assert eval(escape.quoted("a\u202eb\x7f")) == "a\u202eb\x7f"
+
+
+def test_pictures_and_pages_of_hostile_names(tmp_path):
+    """Every SVG is well-formed, no page runs a script or hides a direction, in a run's report and in a comparison."""
+    from xml.etree import ElementTree
+
+    from distilvec.report.write import draw_comparison, draw_report
+    from tests.report.comparison_sample import sample_comparison
+    from tests.report.report_sample import sample_report
+
+    evil = '<script>alert(1)</script>]]>&"\x1b\u202e\ud800 $x$\nb'
+    report = json.loads(json.dumps(sample_report()).replace("stsb", json.dumps(evil)[1:-1] + "stsb")) | {"name": evil}
+    comparison = sample_comparison()
+    for number, row in enumerate(comparison["rows"]):
+        row["run"] = evil + str(number)
+    comparison |= {"reference": evil + "0", "differences": [], "notes": [evil]}
+    draw_report(tmp_path, report)
+    draw_comparison(tmp_path / "comparison.html", comparison)
+    pictures = list(tmp_path.rglob("*.svg"))
+    assert len(pictures) > 10
+    for path in pictures:
+        ElementTree.parse(path)
+    for path in [*pictures, tmp_path / "report.html", tmp_path / "comparison.html"]:
+        text = path.read_text(encoding="utf-8")
+        assert "<script>alert" not in text and "\u202e" not in text and "\x1b" not in text
+
+
+def test_a_file_name_cannot_leave_its_attribute():
+    from matplotlib.figure import Figure
+
+    from distilvec.report.figure_style import inline_svg
+
+    figure = Figure()
+    figure.subplots().plot([1, 2])
+    assert 'id="x--onload--1-' in inline_svg(figure, 'x" onload="1', "words")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
 # C0 without tab and line feed, DEL, C1, marks of direction, invisible line breaks, byte-order mark, lone surrogates
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -40,6 +42,15 @@ def visible(text: object) -> str:
 def one_line(text: object) -> str:
     """Visible text on one line: every run of white space and line breaks is one space."""
     return visible(" ".join(str(text).split()))
+
+
+def visible_tree(content: Any) -> Any:
+    """JSON content with every string, keys too, visible: what pictures and pages are made of."""
+    if isinstance(content, Mapping):
+        return {visible(key): visible_tree(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [visible_tree(value) for value in content]
+    return visible(content) if isinstance(content, str) else content
 
 
 def markdown(text: object) -> str:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
+from distilvec.extras import require_extra
 from distilvec.progress import say
+from distilvec.report.escape import visible_tree
 from distilvec.report.figure_style import DASHES, MARKERS, SERIES, figure_style, new_figure, shortened, write_figure
 from distilvec.report.page_cells import Table, figure
 from distilvec.report.terminal import say_result, show_table
@@ -105,11 +107,13 @@ def draw_sharpness(runs: Sequence[Part], path: Path | None) -> list[Path]:
     first = Path(runs[0]["folder"])
     place = path or (first / "figures" if len(runs) == 1 else first.resolve().parent) / "sharpness.svg"
     try:
-        files: Sequence[Path] = write_figure(sharpness_figure(*runs), place.parent, place.stem, describe_sharpness(*runs))["files"]
+        require_extra("report", "--figure")
     except DistilvecError as error:
         say(f"no figure: {error}")
         return []
-    return list(files)
+    runs, key = visible_tree(runs), "--figure" if path else "figures"
+    files: list[Path] = write_figure(sharpness_figure(*runs), place.parent, place.stem, describe_sharpness(*runs), key=key)["files"]
+    return files
 
 
 def _cells(point: Part) -> list[str]:

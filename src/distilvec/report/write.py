@@ -9,8 +9,10 @@ from typing import Any
 
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.evaluate import read_score
+from distilvec.extras import require_extra
 from distilvec.files import write_json
 from distilvec.progress import say
+from distilvec.report.escape import visible_tree
 from distilvec.report.page import write_page
 from distilvec.report.sharpness_report import read_sharpness
 from distilvec.report.verdict import make_verdict
@@ -49,10 +51,12 @@ def draw_report(folder: Path, found: Mapping[str, Any]) -> Path | None:
     from distilvec.report.figures import all_figures
 
     try:
-        figures = all_figures(found, folder / "figures")
+        require_extra("report", "report.html")
     except DistilvecError as error:
         say(f"no report.html: {error}")
         return None
+    found = visible_tree(found)
+    figures = all_figures(found, folder / "figures")
     path = folder / "report.html"
     write_page(found, figures, path)
     return path
@@ -64,14 +68,15 @@ def draw_comparison(path: Path, comparison: Mapping[str, Any]) -> Path:
     from distilvec.report.figure_text import describe_leaderboard
     from distilvec.report.figures import leaderboard_figure
 
+    comparison = visible_tree(comparison)
     figures = []
     for against, title in (("parameters", "What is kept against size"), ("texts_per_second", "What is kept against speed")):
         known = [row for row in comparison["rows"] if row.get(against) and "average" in row["retention"]]
         rows = [{**row, "name": row["run"], "retention": row["retention"]["average"]} for row in known]
         if rows:
             figure, text = leaderboard_figure(rows, against), describe_leaderboard(rows, against)
-            figures.append(write_figure(figure, path.with_name(f"{path.stem}-figures"), against, text, title))
-    return write_page(dict(comparison), figures, path)
+            figures.append(write_figure(figure, path.with_name(f"{path.stem}-figures"), against, text, title, "--out"))
+    return write_page(comparison, figures, path, "--out")
 
 
 def history(metrics: Path) -> list[dict[str, Any]]:

@@ -252,5 +252,5 @@ def test_folders_that_hold_something_else(sweep_of, tmp_path):
     assert read_sweep(tmp_path / "run") is None
     for content in ("{", "[]", '{"members": [{"name": "a"}]}'):
         (tmp_path / "run" / "sweep.json").write_text(content)
-        with pytest.raises(DistilvecError, match="sweep.json is damaged"):
+        with pytest.raises(DistilvecError, match=r"\[sweep.json\] .*sweep.json (is damaged|holds a JSON list)"):
             read_sweep(tmp_path / "run")

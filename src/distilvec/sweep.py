@@ -24,7 +24,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import DistilvecError, first_line, nearest
+from distilvec.files import read_json
 from distilvec.schema import Recipe, SweepSection
 
 SWEEP_FILE = "sweep.json"
@@ -133,11 +134,12 @@ def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
     path = folder / SWEEP_FILE
     if not path.is_file():
         return None
+    fix = "Delete it and run the sweep again: finished members stay as they are."
+    content = read_json(path, fix)
     try:
-        members = json.loads(path.read_text(encoding="utf-8"))["members"]
-        return [{**entry, **{key: str(entry[key]) for key in ("name", "group", "folder", "state")}} for entry in members]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DistilvecError(f"{path} is damaged ({error}); run the sweep again to write it anew.") from None
+        return [{**entry, **{key: str(entry[key]) for key in ("name", "group", "folder", "state")}} for entry in content["members"]]
+    except (KeyError, TypeError) as error:
+        raise DistilvecError(f"[{SWEEP_FILE}] {path} is damaged: {first_line(error)}. {fix}") from None
 
 
 def _run_member(recipe: Recipe, folder: Path) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +12,14 @@ from distilvec.progress import say
 from distilvec.report.escape import visible_tree
 from distilvec.report.figure_style import DASHES, MARKERS, SERIES, figure_style, new_figure, shortened, write_figure
 from distilvec.report.page_cells import Table, figure
+from distilvec.report.run_files import SHARPNESS, read_run_file
 from distilvec.report.terminal import say_result, show_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Part = Mapping[str, Any]
-FILE = "sharpness.json"
+FILE = SHARPNESS
 QUANTITIES = {"lambda_max": "largest eigenvalue", "trace": "trace", "sam": "rise by SAM", "asam": "rise by ASAM"}
 NOTE = (
     "The largest algebraic eigenvalue of the Hessian of the full training objective, its trace with one standard error, and by how "
@@ -28,15 +28,8 @@ NOTE = (
 
 
 def read_sharpness(folder: Path) -> dict[str, Any] | None:
-    """A run's sharpness.json, None where there is none; DistilvecError if it is damaged."""
-    path = folder / FILE
-    if not path.exists():
-        return None
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DistilvecError(f"{path} is damaged ({error}); delete it and measure again.") from None
-    return content
+    """A run's sharpness.json, None where there is none; DistilvecError as `read_run_file`."""
+    return read_run_file(folder, FILE)
 
 
 def note(content: Part) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, first_line
 from distilvec.evaluation.evaluate import read_score
 from distilvec.extras import require_extra
-from distilvec.files import write_json
+from distilvec.files import SEAL, write_json
 from distilvec.progress import say
 from distilvec.report.escape import visible_tree
 from distilvec.report.page import write_page
+from distilvec.report.run_files import REPORT, RUN_AGAIN, read_run_file
 from distilvec.report.sharpness_report import read_sharpness
 from distilvec.report.verdict import make_verdict
 from distilvec.train.metrics import read_metrics, watched
@@ -32,18 +32,26 @@ def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any],
         "record": dict(record),
         "recipe": recipe,
     }
-    write_json(folder / "report.json", found)
+    write_json(folder / REPORT, found, sealed=True, key=REPORT)
     return draw_report(folder, found)
 
 
 def refresh_report(folder: Path) -> Path | None:
-    """Make the page anew of a run that has one, with a sharpness.json that was measured since; None for a run without."""
-    path = folder / "report.json"
-    if not path.exists():
+    """Make the page anew of a run that has one, with a sharpness.json that was measured since; None for a run without.
+
+    Errors: DistilvecError for a report.json that is damaged or was changed by hand.
+    """
+    content = read_run_file(folder, REPORT)
+    if content is None:
         return None
-    found = json.loads(path.read_text(encoding="utf-8")) | {"sharpness": read_sharpness(folder)}
-    write_json(path, found)
-    return draw_report(folder, found)
+    found = content | {"sharpness": read_sharpness(folder)}
+    write_json(folder / REPORT, found, sealed=True, key=REPORT)
+    try:
+        return draw_report(folder, found)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if SEAL in content:
+            raise
+        raise DistilvecError(f"[{REPORT}] {folder / REPORT} lacks a part of a report ({first_line(error)}). {RUN_AGAIN}") from None
 
 
 def draw_report(folder: Path, found: Mapping[str, Any]) -> Path | None:

@@ -87,11 +87,15 @@ def _shared_tasks(runs: Sequence[RunSummary], column: str) -> tuple[list[str], l
     scored = [{(task, score["metric"]) for task, score in run.scores(column).items()} for run in runs]
     if not any(scored):
         if any(run.scores(other) for run in runs for other in COLUMNS):
-            raise DistilvecError(f"[--column] no run has a column '{column}'. A student of another width than its teacher's has no asymmetric one.")
+            raise DistilvecError(
+                f"[--column] no run has a column '{column}'. A student of another width than its teacher's has no asymmetric one."
+            )
         return [], ["No run was evaluated: they are compared by distance and cost."]
     for run, pairs in zip(runs, scored, strict=True):
         if not pairs:
-            raise DistilvecError(f"[--column] {run.folder} has no scores in column '{column}'. Evaluate it on the others' suite, or leave it out.")
+            raise DistilvecError(
+                f"[--column] {run.folder} has no scores in column '{column}'. Evaluate it on the others' suite, or leave it out."
+            )
     shared = set.intersection(*scored)
     if not shared:
         listed = "; ".join(f"{run.folder}: {', '.join(run.scores(column))}" for run in runs)

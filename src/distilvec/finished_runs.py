@@ -81,14 +81,18 @@ def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
                 if entry["state"] != "failed" and _is_finished(folder / entry["folder"])
             ]
             if not runs:
-                raise DistilvecError(f"[run folder] {folder}: none of the sweep's {len(members)} members has finished. Run the sweep again.")
+                raise DistilvecError(
+                    f"[run folder] {folder}: none of the sweep's {len(members)} members has finished. Run the sweep again."
+                )
         elif _is_finished(folder):
             listed = {entry["folder"]: entry["group"] for entry in read_sweep(folder.resolve().parent) or []}
             runs = [_load_run(folder, folder.resolve().parent, listed.get(folder.resolve().name))]
         elif (folder / "recipe.yaml").exists():
             raise DistilvecError(f"[run folder] {folder}: the run has not finished. Run its recipe again, then compare.")
         else:
-            raise DistilvecError(f"[run folder] {folder} is neither a run nor a sweep. Name a folder with distillation.json or {SWEEP_FILE}.")
+            raise DistilvecError(
+                f"[run folder] {folder} is neither a run nor a sweep. Name a folder with distillation.json or {SWEEP_FILE}."
+            )
         for run in runs:
             found.setdefault(run.folder.resolve(), run)
     return list(found.values())
@@ -125,4 +129,3 @@ def _load_run(folder: Path, sweep: Path, group: str | None) -> RunSummary:
     origin = [(part or {}).get("fingerprint") for part in parts]
     key = recipes.fingerprint(kept, origin) if recipe else str(folder.resolve())
     return RunSummary(folder, str(record.get("name") or folder.resolve().name), key, seed, recipe, record, report)
-

@@ -73,7 +73,9 @@ def test_latex(comparison):
     assert all(line.count(" & ") == 9 and line.endswith(r" \\") for line in lines if " & " in line)
     assert lines[2].startswith(r"Run & Method & Seeds & sts\_b & average & \% of teacher")
     first, base, odd = lines[4:7]
-    assert first.startswith(r"50\%\_mix\textbar{}b,c & redact & 3 & \textbf{81.26} $\pm$ 0.50$^{*}$ & \textbf{81.26} $\pm$ 0.50 & \textbf{90.3}")
+    assert first.startswith(
+        r"50\%\_mix\textbar{}b,c & redact & 3 & \textbf{81.26} $\pm$ 0.50$^{*}$ & \textbf{81.26} $\pm$ 0.50 & \textbf{90.3}"
+    )
     assert first.endswith(r"\textbf{0.2500} \\") and r"\textbf{2.5}" in first and r"\textbf{2.5}" in base, "equal figures are both best"
     assert odd.startswith(r"\{odd\}\textbackslash{}\textasciitilde{}\textasciicircum{}\&\#\$ & redact") and " & -- & " in odd
     assert "31" in first and r"\textbf{31}" not in text, "more steps are neither better nor worse"

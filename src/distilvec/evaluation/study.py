@@ -162,11 +162,11 @@ class Study:
         if self.teacher is not None:
             models = {"teacher": self.teacher.model, **models}
         with progress("speed", 100, "%") as advance:
-
-            def tell(what: str, done: int, total: int) -> None:
-                advance(100 * done // max(1, total), what)
-
-            return measure_speed(models, budget_seconds=self.section.speed_seconds, progress=tell)
+            return measure_speed(
+                models,
+                budget_seconds=self.section.speed_seconds,
+                progress=lambda what, done, total: advance(100 * done // max(1, total), what),
+            )
 
     def projections(self) -> dict[str, Any]:
         """Sentences of the tasks and tokens of a few of them, in two dimensions."""
@@ -209,8 +209,8 @@ class Study:
     @property
     def scored_tasks(self) -> list[Task]:
         """The tasks that every column has a score on."""
-        named = [{score["task"] for score in column} for column in self.found["scores"].values()]
-        return [task for task in self.tasks if all(task.name in names for names in named)]
+        columns = self.found["scores"].values()
+        return [task for task in self.tasks if all(task.name in {score["task"] for score in column} for column in columns)]
 
     def _quick_tasks(self) -> list[Task]:
         """The tasks that are scored many times: without classification, unless it is asked for."""
@@ -281,8 +281,7 @@ def intervals(samples: dict[str, dict[str, Sample]], draws: int, problems: list[
 
 def write_samples(folder: Path, samples: dict[str, dict[str, Sample]]) -> None:
     """Write samples.npz, whole or not at all."""
-    content = io.BytesIO()
-    np.savez_compressed(content, **flat_samples(samples))
+    np.savez_compressed(content := io.BytesIO(), **flat_samples(samples))
     write_file(folder / "samples.npz", content.getvalue(), "samples.npz")
 
 

@@ -14,7 +14,7 @@ ABSENT = "–"  # noqa: RUF001 (an en dash stands for "no value")
 def average(scores: Sequence[Score]) -> float:
     """The plain mean of the main figures, each task counting the same; DistilvecError for no scores."""
     if not scores:
-        raise DistilvecError("there is no average of no scores; evaluate at least one task.")
+        raise DistilvecError("[scores] there is no average of no scores. Evaluate at least one task.")
     return sum(score.value for score in scores) / len(scores)
 
 
@@ -37,7 +37,7 @@ def retention(student: Sequence[Score], teacher: Sequence[Score]) -> dict[str, f
     ours, theirs = ({score.task: score.value for score in scores} for scores in (student, teacher))
     if set(ours) != set(theirs):
         odd = ", ".join(sorted(set(ours) ^ set(theirs)))
-        raise DistilvecError(f"retention needs the same tasks for student and teacher; scored for only one of them: {odd}.")
+        raise DistilvecError(f"[scores] retention needs the same tasks for student and teacher; scored for only one of them: {odd}.")
     pairs = {**{task: (value, theirs[task]) for task, value in ours.items()}, "average": (average(student), average(teacher))}
     return {task: 100 * value / whole for task, (value, whole) in pairs.items() if whole > 0}
 

@@ -114,4 +114,3 @@ def _text(name: str) -> str:
 def _template() -> Template:
     environment = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=True, undefined=StrictUndefined)
     return environment.from_string(_text("page.html.jinja"))
-

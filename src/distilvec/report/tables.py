@@ -14,6 +14,7 @@ from distilvec.report.escape import csv_cell, latex, markdown
 AVERAGE = "average"
 Row = Mapping[str, Any]
 
+
 @dataclass(frozen=True)
 class Figure:
     """A column of figures. `scale` divides what is shown; `better` is 1 where more is better, -1 where less is, else 0."""

@@ -139,7 +139,7 @@ class LocalTeacher:
         return ", ".join(type(module).__name__ for module in self.model)
 
 
-def load_teacher(section: TeacherSection, device: str = "auto") -> LocalTeacher:
+def load_teacher(section: TeacherSection, device: str = "auto", key: str = "teacher.model") -> LocalTeacher:
     """The recipe's teacher: a SentenceTransformer folder or id, or a plain Hugging Face model with a stated pooling.
 
     `device`: auto, cpu, cuda or mps. Errors: DistilvecError if it cannot be loaded, if a plain model comes without
@@ -151,7 +151,7 @@ def load_teacher(section: TeacherSection, device: str = "auto") -> LocalTeacher:
     try:
         model = _load(section, source)
     except _UNREADABLE as error:
-        raise DistilvecError(_cannot_load(section.model, error)) from error
+        raise DistilvecError(_cannot_load(section.model, error).replace("[teacher.model]", f"[{key}]", 1)) from error
     _set_length(section, model)
     full = int(model.get_embedding_dimension() or 0)
     if section.truncate_dim is not None and section.truncate_dim > full:

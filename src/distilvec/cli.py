@@ -166,7 +166,8 @@ def evaluate(
 
 def _check_mteb(names: list[str] | None, benchmark: str | None) -> list[Any]:
     """mteb's tasks of these names. DistilvecError for what mteb does not know."""
-    from distilvec.evaluation.mteb_tasks import find_tasks, import_mteb
+    from distilvec.evaluation.mteb_model import import_mteb
+    from distilvec.evaluation.mteb_tasks import find_tasks
     from distilvec.run_data import cache_root
 
     import_mteb(cache_root() / "mteb")

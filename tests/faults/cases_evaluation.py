@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -149,10 +150,13 @@ def _(world: World) -> list[str]:
     return [arguments[0], "./absent", *arguments[2:]]
 
 
-@case("evaluate-unknown-mteb-task", key="--mteb")
+@case("evaluate-mteb-not-installed", key="--mteb")
 def _(world: World) -> list[str]:
     never_loads(world)
-    return ["evaluate", str(world.model), "--mteb", "STSbenchmrk"]
+    known = sys.modules.get("mteb")
+    sys.modules["mteb"] = None  # type: ignore[assignment]
+    world.undo.append(lambda: sys.modules.pop("mteb") if known is None else sys.modules.update(mteb=known))
+    return ["evaluate", str(world.model), "--mteb", "STSBenchmark"]
 
 
 @case("evaluate-mteb-data-absent", key="--data")

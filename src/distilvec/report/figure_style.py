@@ -99,8 +99,8 @@ def write_figure(
     files = [folder / f"{name}.svg", folder / f"{name}.png"]
     with explained(key, folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for path, content in zip(files, (standalone_svg(svg), png.getvalue()), strict=True):
-        write_file(path, content, key)
+    write_file(files[0], standalone_svg(svg), key)
+    write_file(files[1], png.getvalue(), key)
     title = title or name.replace("_", " ").capitalize()
     return {"name": name, "title": title, "description": description, "svg": svg, "files": files}
 

@@ -267,9 +267,49 @@ def test_folders_that_are_no_runs(write_run, tmp_path):
 def test_damaged_files_are_named(write_run):
     folder, other = write_run("run", {"a": sts(1)}), write_run("other", {"a": sts(2)})
     (folder / "samples.npz").write_bytes((folder / "samples.npz").read_bytes()[:200])
-    with pytest.raises(DistilvecError, match=r"samples.npz is damaged"):
+    with pytest.raises(DistilvecError, match=r"^\[samples.npz\] .*samples.npz is damaged"):
         compare_runs([folder, other], draws=20)
-    for content in ("{", "[]"):
+    for content in ("{", "[]", "[" * 100_000):
         (folder / "report.json").write_text(content)
-        with pytest.raises(DistilvecError, match=r"report.json (is damaged|holds a JSON list)"):
+        with pytest.raises(DistilvecError, match=r"^\[report.json\] .*report.json (is damaged|holds a JSON list)"):
             compare_runs([folder])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("report.json", {"scores": []}),
+        ("report.json", {"scores": {"student": [{"task": "a"}]}}),
+        ("report.json", {"scores": {"student": [{"task": "a", "type": "sts", "metric": "spearman", "value": "81"}]}}),
+        ("report.json", {"scores": {"student": [{"task": "a", "type": "sts", "metric": "spearman", "value": float("nan")}]}}),
+        ("report.json", {"speed": {"rows": [{"model": "student"}]}}),
+        ("distillation.json", {"teacher": "big"}),
+        ("distillation.json", {"training": {"minutes": "two"}}),
+        ("distillation.json", {"metrics": {"distance": True}}),
+        ("distillation.json", {"student": {"parameters": []}}),
+    ],
+)
+def test_files_of_another_shape_are_named(write_run, name, change):
+    folder = write_run("run", {"a": sts(1)})
+    content = json.loads((folder / name).read_text()) | change
+    (folder / name).write_text(json.dumps(content))
+    key = next(iter(change))
+    with pytest.raises(DistilvecError, match=rf"^\[{name}\] .*{name}: {key}.* Delete it"):
+        compare_runs([folder])
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"predicted": np.zeros((3, 2)), "gold": np.zeros(3)},
+        {"predicted": np.zeros(3), "gold": np.zeros(4)},
+        {"predicted": np.full(ROWS, np.nan), "gold": np.zeros(ROWS)},
+        {"predicted": np.array(["a"] * ROWS), "gold": np.zeros(ROWS)},
+        {"predicted": np.array([{}] * 3, dtype=object), "gold": np.zeros(3)},
+    ],
+)
+def test_samples_that_do_not_fit(write_run, arrays):
+    folder, other = write_run("run", {"a": sts(1)}), write_run("other", {"a": sts(2)})
+    np.savez(folder / "samples.npz", **{f"student/a/{name}": values for name, values in arrays.items()})
+    with pytest.raises(DistilvecError, match=r"^\[samples.npz\]"):
+        compare_runs([folder, other], draws=20)

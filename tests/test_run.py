@@ -17,6 +17,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec import recipe as recipes
 from distilvec import run_report
 from distilvec.cli import main as cli_main
+from distilvec.compare import compare_runs
 from distilvec.errors import DistilvecError
 from distilvec.methods import redact
 from distilvec.plan import make_plan
@@ -52,7 +53,8 @@ def test_whole_run_with_evaluation(tiny_recipe, suite, tmp_path, capsys):
     assert {score.task for score in result.scores["asymmetric"]} == {"sts", "find"}
     assert result.distance["distance"] < result.distance["untrained_distance"]
     record = json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())
-    assert "model.safetensors" in record.pop("files") and record == json.loads((tmp_path / "run" / "distillation.json").read_text())
+    own = json.loads((tmp_path / "run" / "distillation.json").read_text())
+    assert own.pop("seal") and "model.safetensors" in record.pop("files") and record == own
     assert record["teacher_compatible"] and record["training"]["steps"] == result.state.step
     card = (tmp_path / "run" / "student" / "README.md").read_text()
     assert "Teacher-compatible: yes" in card and "asymmetric" in card
@@ -83,7 +85,7 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path):
     assert arrays["student/sts/predicted"].shape == arrays["student/sts/gold"].shape == (20,)
 
     pages = (folder / "report.json").read_bytes()
-    del report["agreement"]
+    del report["agreement"], report["seal"]  # an unfinished report of an earlier version
     (folder / "report.json").write_text(json.dumps(report))
     Run(recipe, folder).execute()
     again = json.loads((folder / "report.json").read_text())
@@ -122,6 +124,23 @@ def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(tiny_recip
     assert report["margin"] is None and {row["task"] for row in report["compression"]["rows"]} == {"sts", "find"}
     assert (tmp_path / "run" / "distillation.json").exists() and result.page is not None
     assert "distances of two" not in result.page.read_text() and "margin" in result.page.read_text()
+
+
+def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_path, capsys):
+    """A score that was edited by hand, and a damaged file, are not believed: the run finds its own figures again."""
+    recipe, folder = tiny_recipe(evaluation__suite=str(suite)), tmp_path / "run"
+    scores = Run(recipe, folder).execute().scores
+    path = folder / "report.json"
+    edited = json.loads(path.read_text())
+    edited["scores"]["student"][0]["value"] = 99.9
+    for content in (json.dumps(edited), path.read_text()[:100]):
+        path.write_text(content)
+        with pytest.raises(DistilvecError, match=r"^\[report.json\] .*report.json (was changed|is damaged)"):
+            compare_runs([folder])
+        again = Run(recipe, folder).execute().scores
+        values = [[score.value for column in found.values() for score in column] for found in (scores, again)]
+        assert values[0] == values[1] and "measuring everything again" in capsys.readouterr().err
+        assert compare_runs([folder])["rows"][0]["mean"]["sts"] == scores["student"][0].value
 
 
 def test_a_report_without_matplotlib_says_so(tiny_recipe, suite, tmp_path, monkeypatch, capsys):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -17,9 +16,12 @@ from distilvec.cli_cache import cache_app
 from distilvec.cli_causal import causal
 from distilvec.cli_export import export
 from distilvec.cli_finetune import finetune
+from distilvec.cli_outputs import check_outputs, check_page, check_positive
 from distilvec.cli_sharpness import sharpness
 from distilvec.cli_transplant import transplant
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, nearest
+from distilvec.extras import require_extra
+from distilvec.files import write_file, write_json
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -115,8 +117,18 @@ def evaluate(
     """Score a model on local tasks or on MTEB: STS, classification, pairs, retrieval."""
     from dataclasses import asdict
 
+    check_outputs([("--json", json_file)], [suite])
+    if (suite is None) == (mteb is None and benchmark is None):
+        raise DistilvecError("[--suite] give either --suite, or --mteb or --benchmark.")
+    if suite is None:
+        require_extra("mteb", "--benchmark" if benchmark else "--mteb")
+    if data is not None and not data.is_dir():
+        raise DistilvecError(f"[--data] {data} is no folder. Name the folder that holds <MTEB task>/ folders.")
+    if teacher is not None and teacher.endswith(".parquet"):
+        raise DistilvecError(f"[--teacher] {teacher} is a table of vectors, which cannot embed new texts. Name a model.")
+
     from distilvec.evaluation.evaluate import Memo
-    from distilvec.evaluation.protocols import find_protocol, with_protocol
+    from distilvec.evaluation.protocols import PROTOCOLS, find_protocol, with_protocol
     from distilvec.evaluation.study import make_columns, score_columns
     from distilvec.evaluation.suite import load_suite
     from distilvec.evaluation.tasks import Problem
@@ -124,32 +136,43 @@ def evaluate(
     from distilvec.schema import TeacherSection
     from distilvec.teachers.local import load_teacher
 
-    if (suite is None) == (mteb is None and benchmark is None):
-        raise DistilvecError("give either --suite, or --mteb or --benchmark.")
+    if protocol not in PROTOCOLS:
+        raise DistilvecError(f"[--protocol] no protocol '{protocol}'{nearest(protocol, PROTOCOLS)}. Protocols: {', '.join(PROTOCOLS)}.")
     chosen, problems = find_protocol(protocol), list[Problem]()
-    student = load_teacher(TeacherSection(model=model))
-    other = load_teacher(TeacherSection(model=teacher)) if teacher else None
+    names = [name.strip() for name in mteb.split(",")] if mteb else None
+    tasks = load_suite(suite, problems) if suite is not None else _check_mteb(names, benchmark)
+    if not tasks:
+        show_problems(problems, "suite")
+    student = load_teacher(TeacherSection(model=model), key="model")
+    other = load_teacher(TeacherSection(model=teacher), key="--teacher") if teacher else None
     columns = make_columns(student, None, other)
     if other is not None and "asymmetric" not in columns:
         problems.append(
-            Problem("all", f"{model} gives vectors of width {student.width}, {teacher} of {other.width}: no common space", "asymmetric")
+            Problem("all", f"{model} gives vectors of width {student.width}, {teacher} of {other.width}: no common space.", "asymmetric")
         )
     if suite is not None:
-        tasks = load_suite(suite, problems)
-        scores = score_columns(tasks, columns, Memo(), problems)[0] if tasks else {}
+        scores = score_columns(tasks, columns, Memo(), problems)[0]
     else:
         from distilvec.evaluation.mteb_tasks import mteb_scores
         from distilvec.run_data import cache_root
 
-        names = [name.strip() for name in mteb.split(",")] if mteb else None
         scores = mteb_scores(columns, names, benchmark, data, cache_root() / "mteb", problems)
     scores = {name: [with_protocol(score, chosen) for score in column] for name, column in scores.items()}
     if json_file:
-        content = {name: [asdict(score) for score in column] for name, column in scores.items()}
-        json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_json(json_file, {name: [asdict(score) for score in column] for name, column in scores.items()}, key="--json")
     if any(scores.values()):
         show_scores(scores)
-    show_problems(problems)
+    show_problems(problems, "suite" if suite is not None else "--mteb")
+
+
+def _check_mteb(names: list[str] | None, benchmark: str | None) -> list[Any]:
+    """mteb's tasks of these names. DistilvecError for what mteb does not know."""
+    from distilvec.evaluation.mteb_model import import_mteb
+    from distilvec.evaluation.mteb_tasks import find_tasks
+    from distilvec.run_data import cache_root
+
+    import_mteb(cache_root() / "mteb")
+    return find_tasks(names, benchmark)
 
 
 @app.command()
@@ -164,20 +187,29 @@ def compare(
     json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Runs side by side: means and deviations over seeds, differences with confidence intervals, costs."""
+    from distilvec.report.card import COLUMNS
+
+    check_outputs([("--out", out), ("--csv", csv), ("--markdown", markdown), ("--latex", latex), ("--json", json_file)])
+    check_page(out, "--out")
+    if out is not None:
+        require_extra("report", "--out")
+    if column not in COLUMNS:
+        raise DistilvecError(f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Columns: {', '.join(COLUMNS)}.")
+
     from distilvec.compare import compare_runs
     from distilvec.report.tables import to_csv, to_latex, to_markdown_table
-    from distilvec.report.terminal import show_comparison
+    from distilvec.report.terminal import say_result, show_comparison
     from distilvec.report.write import draw_comparison
 
     comparison = compare_runs(runs, reference, column)
-    for path, make in ((csv, to_csv), (markdown, to_markdown_table), (latex, to_latex)):
+    for key, path, make in (("--csv", csv, to_csv), ("--markdown", markdown, to_markdown_table), ("--latex", latex, to_latex)):
         if path is not None:
-            path.write_text(make(comparison), encoding="utf-8")
+            write_file(path, make(comparison), key)
     if json_file:
-        json_file.write_text(json.dumps(comparison, indent=1) + "\n", encoding="utf-8")
+        write_json(json_file, comparison, key="--json")
     show_comparison(comparison)
     if out is not None:
-        print(draw_comparison(out, comparison))
+        say_result(str(draw_comparison(out, comparison)))
 
 
 @app.command()
@@ -188,24 +220,29 @@ def speed(
     json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Latency and throughput by batch size and length, PyTorch and ONNX Runtime, size and memory."""
-    from distilvec.evaluation.speed import measure_speed, speed_tables
-    from distilvec.loading import load
-    from distilvec.progress import progress
-    from distilvec.report.terminal import show_table
-    from distilvec.teachers.local import resolve_model
+    check_outputs([("--json", json_file)])
+    check_positive(seconds, "--seconds")
+    if twice := next((name for name in models if models.count(name) > 1), None):
+        raise DistilvecError(f"[models] {twice} is named twice. Name each model once.")
 
-    loaded = {name: load(resolve_model(name), device="cpu") for name in models}
+    from distilvec.evaluation.speed import measure_speed, speed_tables
+    from distilvec.progress import progress
+    from distilvec.report.terminal import say_result, show_table
+    from distilvec.schema import TeacherSection
+    from distilvec.teachers.local import load_teacher
+
+    loaded = {name: load_teacher(TeacherSection(model=name), device="cpu", key="models").model for name in models}
     with progress("speed", 100, "%") as advance:
         report = measure_speed(
             loaded, budget_seconds=seconds, full=full, progress=lambda what, done, total: advance(100 * done // max(1, total), what)
         )
     if json_file:
-        json_file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write_json(json_file, report, key="--json")
     for title, header, rows in speed_tables(report):
-        print(f"\n{title}")
+        say_result(f"\n{title}")
         show_table(header, rows)
     for note in report["notes"]:
-        print(f"note: {note}")
+        say_result(f"note: {note}")
 
 
 @app.command("recipes")
@@ -226,7 +263,7 @@ def recipes_command(
             if tree.get("variants"):
                 print(f"{'':24} variants: {', '.join(tree['variants'])}")
     else:
-        raise DistilvecError("expected `distilvec recipes` or `distilvec recipes show NAME`.")
+        raise DistilvecError("[recipes] expected `distilvec recipes` or `distilvec recipes show NAME`.")
 
 
 @app.callback(invoke_without_command=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
+from distilvec.cli_outputs import check_outputs, check_positive, pictures_of
 from distilvec.errors import DistilvecError
+from distilvec.extras import require_extra
+from distilvec.files import write_json
 
 
 def sharpness(
@@ -28,14 +30,20 @@ def sharpness(
 
     Of the full training objective, in fp32, at every student that a run has kept (train.keep_students). Run again to resume.
     """
+    check_outputs([("--json", json_file), *pictures_of(figure, "--figure")])
+    check_positive(rho, "--rho")
+    chosen = _steps(steps)
+    if figure is not None:
+        require_extra("report", "--figure")
+
     from distilvec.report.sharpness_report import draw_sharpness, show_sharpness
     from distilvec.report.write import refresh_report
     from distilvec.sharpness import Settings, measure_runs
 
     settings = Settings(texts=texts, seed=seed, dropout=dropout, rho=rho)
-    found = measure_runs(runs, _steps(steps), settings, trace)
+    found = measure_runs(runs, chosen, settings, trace)
     if json_file:
-        json_file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_json(json_file, found, key="--json")
     show_sharpness(*found)
     for run in found:
         refresh_report(Path(run["folder"]))
@@ -50,4 +58,4 @@ def _steps(text: str | None) -> list[int] | None:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise DistilvecError(f"--steps is {text!r}; expected numbers separated by commas, for example 100,200.") from None
+        raise DistilvecError(f"[--steps] found {text!r}. Give numbers separated by commas, for example 100,200.") from None

@@ -34,9 +34,9 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
     """
     runs = load_runs(folders)
     if not runs:
-        raise DistilvecError("there is nothing to compare; name the folder of at least one run or sweep.")
+        raise DistilvecError("[run folder] there is nothing to compare. Name the folder of at least one run or sweep.")
     if column not in COLUMNS:
-        raise DistilvecError(f"no column '{column}'{nearest(column, COLUMNS)}. Columns: {', '.join(COLUMNS)}.")
+        raise DistilvecError(f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Columns: {', '.join(COLUMNS)}.")
     groups = _group(runs)
     reference = _find_reference(reference, groups)
     tasks, notes = _shared_tasks(runs, column)
@@ -79,7 +79,7 @@ def _find_reference(reference: str | None, groups: Mapping[str, Sequence[RunSumm
     for name, group in groups.items():
         if reference == name or any(Path(reference).resolve() == run.folder.resolve() or reference == run.folder.name for run in group):
             return name
-    raise DistilvecError(f"no run '{reference}'{nearest(reference, groups)}. Runs: {', '.join(groups)}.")
+    raise DistilvecError(f"[--reference] no run '{reference}'{nearest(reference, groups)}. Runs: {', '.join(groups)}.")
 
 
 def _shared_tasks(runs: Sequence[RunSummary], column: str) -> tuple[list[str], list[str]]:
@@ -87,15 +87,19 @@ def _shared_tasks(runs: Sequence[RunSummary], column: str) -> tuple[list[str], l
     scored = [{(task, score["metric"]) for task, score in run.scores(column).items()} for run in runs]
     if not any(scored):
         if any(run.scores(other) for run in runs for other in COLUMNS):
-            raise DistilvecError(f"no run has a column '{column}'; a student of another width than its teacher's has no asymmetric one.")
+            raise DistilvecError(
+                f"[--column] no run has a column '{column}'. A student of another width than its teacher's has no asymmetric one."
+            )
         return [], ["No run was evaluated: they are compared by distance and cost."]
     for run, pairs in zip(runs, scored, strict=True):
         if not pairs:
-            raise DistilvecError(f"{run.folder} has no scores in column '{column}'. Evaluate it on the others' suite, or leave it out.")
+            raise DistilvecError(
+                f"[--column] {run.folder} has no scores in column '{column}'. Evaluate it on the others' suite, or leave it out."
+            )
     shared = set.intersection(*scored)
     if not shared:
         listed = "; ".join(f"{run.folder}: {', '.join(run.scores(column))}" for run in runs)
-        raise DistilvecError(f"the runs share no task ({listed}). Evaluate them on one suite.")
+        raise DistilvecError(f"[run folder] the runs share no task ({listed}). Evaluate them on one suite.")
     tasks = [task for task, score in runs[0].scores(column).items() if (task, score["metric"]) in shared]
     rest = sorted({task for pairs in scored for task, _ in pairs} - set(tasks))
     return tasks, [f"Compared on the tasks that all runs share; left out: {', '.join(rest)}."] if rest else []

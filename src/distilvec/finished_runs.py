@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError
+from distilvec.errors import UNREADABLE, DistilvecError, first_line
 from distilvec.evaluation.evaluate import Sample
+from distilvec.report.run_files import RECORD, REPORT, read_run_file
 from distilvec.sweep import SWEEP_FILE, read_sweep
 
 _SAME_BUT_FOR = ("name", "description", "paper", "output", "cache", "evaluation", "sweep")  # keys that do not change what a recipe trains
+_SCORE_AGAIN = "Delete it and report.json and run the same recipe again: training is kept."
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,26 @@ class RunSummary:
         try:
             with np.load(path, allow_pickle=False) as kept:
                 parts = {task: [f"{column}/{task}/{part}" for part in ("predicted", "gold")] for task in tasks}
-                return {
+                found = {
                     task: Sample(scores[task]["type"], scores[task]["metric"], *(kept[key] for key in keys))
                     for task, keys in parts.items()
                     if all(key in kept for key in keys)
                 }
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise DistilvecError(f"{path} is damaged ({error}); delete it with report.json and run the recipe again.") from None
+        except (*UNREADABLE, zlib.error) as error:
+            raise DistilvecError(f"[samples.npz] {path} is damaged: {first_line(error)}. {_SCORE_AGAIN}") from None
+        for task, sample in found.items():
+            _check_sample(sample, f"{path}: {column}/{task}")
+        return found
+
+
+def _check_sample(sample: Sample, where: str) -> None:
+    """DistilvecError unless there is a finite number, and a gold one, for every row."""
+    arrays = (sample.predicted, sample.gold)
+    if any(values.ndim != 1 or values.dtype.kind not in "biuf" for values in arrays) or len(sample.predicted) != len(sample.gold):
+        shapes = " and ".join(f"{values.dtype} {list(values.shape)}" for values in arrays)
+        raise DistilvecError(f"[samples.npz] {where}: expected two lists of as many numbers; found {shapes}. {_SCORE_AGAIN}")
+    if not all(np.isfinite(values).all() for values in arrays):
+        raise DistilvecError(f"[samples.npz] {where} holds NaN or infinite numbers. {_SCORE_AGAIN}")
 
 
 def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
@@ -67,14 +81,18 @@ def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
                 if entry["state"] != "failed" and _is_finished(folder / entry["folder"])
             ]
             if not runs:
-                raise DistilvecError(f"{folder}: none of the sweep's {len(members)} members has finished. Run the sweep (again).")
+                raise DistilvecError(
+                    f"[run folder] {folder}: none of the sweep's {len(members)} members has finished. Run the sweep again."
+                )
         elif _is_finished(folder):
             listed = {entry["folder"]: entry["group"] for entry in read_sweep(folder.resolve().parent) or []}
             runs = [_load_run(folder, folder.resolve().parent, listed.get(folder.resolve().name))]
         elif (folder / "recipe.yaml").exists():
-            raise DistilvecError(f"{folder}: the run has not finished. Run its recipe again, then compare.")
+            raise DistilvecError(f"[run folder] {folder}: the run has not finished. Run its recipe again, then compare.")
         else:
-            raise DistilvecError(f"{folder} is neither a run nor a sweep; expected a folder with distillation.json or {SWEEP_FILE}.")
+            raise DistilvecError(
+                f"[run folder] {folder} is neither a run nor a sweep. Name a folder with distillation.json or {SWEEP_FILE}."
+            )
         for run in runs:
             found.setdefault(run.folder.resolve(), run)
     return list(found.values())
@@ -97,9 +115,11 @@ def _is_finished(folder: Path) -> bool:
 
 def _load_run(folder: Path, sweep: Path, group: str | None) -> RunSummary:
     """A run; `group` is its group's name in the sweep whose folder is `sweep`, None for a run of no sweep."""
-    record, report = _read_json(folder / "distillation.json"), _read_json(folder / "report.json")
+    record, report = read_run_file(folder, RECORD) or {}, read_run_file(folder, REPORT) or {}
     path = folder / "recipe.yaml"
     recipe = recipes.read_tree(path) if path.exists() else {}
+    if not isinstance(recipe.get("train") or {}, dict):
+        raise DistilvecError(f"[recipe.yaml] {path}: train is no mapping. Run the recipe again: it writes the file again.")
     seed = (recipe.get("train") or record.get("training") or {}).get("seed")
     if group is not None:
         return RunSummary(folder, group, f"{sweep.resolve()}:{group}", seed, recipe, record, report)
@@ -109,15 +129,3 @@ def _load_run(folder: Path, sweep: Path, group: str | None) -> RunSummary:
     origin = [(part or {}).get("fingerprint") for part in parts]
     key = recipes.fingerprint(kept, origin) if recipe else str(folder.resolve())
     return RunSummary(folder, str(record.get("name") or folder.resolve().name), key, seed, recipe, record, report)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DistilvecError(f"{path} is damaged ({error}); delete it and run the recipe again.") from None
-    if not isinstance(content, dict):
-        raise DistilvecError(f"{path} holds a JSON {type(content).__name__}; expected an object. Delete it and run the recipe again.")
-    return content

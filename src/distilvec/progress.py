@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from distilvec.report.escape import one_line, visible
+
 console = Console(stderr=True)
 Advance = Callable[[int, str], None]  # (done so far, note such as the current loss)
 LINE_SECONDS = 30.0
@@ -45,7 +47,7 @@ def _bar(what: str, total: int, unit: str, start: int) -> Iterator[Advance]:
 
         def advance(done: int, note: str = "") -> None:
             rate = (done - start) / max(time.monotonic() - began, 1e-9)
-            bar.update(task, completed=done, note=note, rate=f"{rate:,.0f}/s")
+            bar.update(task, completed=done, note=one_line(note), rate=f"{rate:,.0f}/s")
 
         yield advance
 
@@ -61,14 +63,16 @@ def _lines(what: str, total: int, unit: str, start: int) -> Advance:
         last = now
         rate = (done - start) / max(now - began, 1e-9)
         left = (total - done) / rate if rate > 0 else float("inf")
-        print(f"{what}: {done:,}/{total:,} {unit}, {rate:,.1f}/s, {_clock(left)} left {note}".rstrip(), file=sys.stderr, flush=True)
+        print(
+            f"{what}: {done:,}/{total:,} {unit}, {rate:,.1f}/s, {_clock(left)} left {one_line(note)}".rstrip(), file=sys.stderr, flush=True
+        )
 
     return advance
 
 
 def say(text: str) -> None:
     """One line about what is going on, to standard error, so that standard output holds results only."""
-    console.print(text, highlight=False, soft_wrap=True, markup=False)  # keys stand in [brackets]
+    console.print(visible(text), highlight=False, soft_wrap=True, markup=False, emoji=False)  # keys stand in [brackets]
 
 
 def _clock(seconds: float) -> str:

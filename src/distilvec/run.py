@@ -255,7 +255,7 @@ class Run:
             record["supervised"] = found["supervised"]
         head = copy_head(self.folder / "student")
         save_student(model, self.folder / "student", dict(record), model_card(record), beside=head)
-        write_json(self.folder / "distillation.json", record)
+        write_json(self.folder / "distillation.json", record, sealed=True, key="distillation.json")
         page = write_report(self.folder, found, record, recipes.dump(self.recipe)) if found else None
         problems = [Problem(**problem) for problem in found.get("failures", [])]
         return RunResult(self.folder, state, distance, scores, record, problems, page)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec import recipe as recipes
 from distilvec import run_data
+from distilvec.errors import DistilvecError
 from distilvec.evaluation.evaluate import Score
 from distilvec.evaluation.experts import labelled_groups
 from distilvec.evaluation.study import FORMAT, Kept, Study
@@ -15,8 +16,10 @@ from distilvec.evaluation.suite import suite_fingerprint
 from distilvec.evaluation.tasks import Task
 from distilvec.loading import load
 from distilvec.objective import method_class
+from distilvec.progress import say
 from distilvec.report.card import Distillation
 from distilvec.report.record import distillation_record
+from distilvec.report.run_files import REPORT, read_run_file
 from distilvec.run_folder import kept_folders
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.local import LocalTeacher, wrap_model
@@ -33,12 +36,20 @@ def study(run: Run) -> Study:
     section = run.recipe.evaluation
     settings = section.model_dump(mode="json", include={"columns", "every_classification", "draws", "speed_seconds"})
     mark = recipes.fingerprint(run.train_fingerprint(), suite_fingerprint(run.tasks), FORMAT, settings)
-    path = run.folder / "report.json"
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found = earlier_report(run.folder)
     if found.get("fingerprint") != mark:
         created = datetime.now(UTC).isoformat(timespec="seconds")
         found = {"format": FORMAT, "fingerprint": mark, "name": run.recipe.name, "created": created}
     return side_by_side(run, run.tasks, found)
+
+
+def earlier_report(folder: Path) -> dict[str, Any]:
+    """What an earlier study wrote to report.json; {} where there is none, or none that can be believed, which is logged."""
+    try:
+        return read_run_file(folder, REPORT) or {}
+    except DistilvecError as error:
+        say(f"{error}\nmeasuring everything again")
+        return {}
 
 
 def side_by_side(run: Run, tasks: list[Task], found: dict[str, Any]) -> Study:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from distilvec import run_data
 from distilvec.data.examples import Examples
 from distilvec.errors import DistilvecError
-from distilvec.evaluation.study import FORMAT, flat_samples, intervals
+from distilvec.evaluation.study import FORMAT, intervals, write_samples
 from distilvec.evaluation.summary import averages
 from distilvec.evaluation.supervised import as_scores, supervised_report
 from distilvec.evaluation.tasks import Problem
@@ -22,7 +19,7 @@ from distilvec.files import write_json
 from distilvec.loading import load
 from distilvec.objective import Objective
 from distilvec.recipe import fingerprint
-from distilvec.run_report import side_by_side
+from distilvec.run_report import earlier_report, side_by_side
 from distilvec.schema import TeacherSection
 from distilvec.students.head import TaskHead, load_head, save_head
 from distilvec.teachers.local import LocalTeacher
@@ -81,7 +78,7 @@ def with_supervised(run: Run, found: dict[str, Any], mark: str) -> dict[str, Any
     alone = not found
     if alone:
         own = fingerprint(mark, FORMAT, "supervised")
-        kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        kept = earlier_report(run.folder)
         created = datetime.now(UTC).isoformat(timespec="seconds")
         new = {"format": FORMAT, "fingerprint": own, "name": run.recipe.name, "created": created, "scores": {}, "failures": []}
         found = kept if kept.get("fingerprint") == own else new
@@ -94,12 +91,12 @@ def with_supervised(run: Run, found: dict[str, Any], mark: str) -> dict[str, Any
         found["supervised"], samples = supervised_report(examples.name, models, run_data.test_split(run))
         if alone:
             scores, problems = as_scores(found["supervised"]), list[Problem]()
-            np.savez_compressed(run.folder / "samples.npz", **flat_samples(samples))
+            write_samples(run.folder, samples)
             found["scores"] = {name: [asdict(score) for score in column] for name, column in scores.items()}
             found["averages"] = {name: averages(column) for name, column in scores.items()}
             found["intervals"] = intervals(samples, run.recipe.evaluation.draws, problems)
             found["failures"] = [asdict(problem) for problem in problems]
-        write_json(path, found)
+        write_json(path, found, sealed=True, key="report.json")
     return side_by_side(run, [], found).run(only=("experts", "tokens", "vocabulary")) if alone else found
 
 

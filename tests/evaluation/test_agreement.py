@@ -155,10 +155,12 @@ def test_one_document_is_full_agreement(embedder):
 
 def test_what_cannot_be_compared_is_named(embedder, columns):
     task = dataclasses.replace(TASK, name="cranfield")
-    with pytest.raises(DistilvecError, match="cranfield: .* needs a column 'teacher' and one to compare with it; found teacher"):
+    with pytest.raises(
+        DistilvecError, match=r"^\[evaluation.columns\] cranfield: .* needs a column 'teacher' and another one; found teacher"
+    ):
         ranking_agreement(task, {"teacher": columns["teacher"]}, Memo())
     with pytest.raises(DistilvecError, match="found student"):
         ranking_agreement(task, {"student": columns["student"]}, Memo())
     narrow = embedder("narrow", width=8)
-    with pytest.raises(DistilvecError, match="model 'narrow' gives vectors of width 8, 'teacher' of width 16"):
+    with pytest.raises(DistilvecError, match=r"^\[model\] 'narrow' gives vectors of width 8, 'teacher' of width 16"):
         ranking_agreement(task, {**columns, "asymmetric": (narrow, columns["teacher"][0])}, Memo())

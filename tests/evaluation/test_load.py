@@ -1,8 +1,18 @@
+import json
+
 import numpy as np
 import pytest
 
 from distilvec.errors import DistilvecError
-from distilvec.evaluation.load import TableOptions, join_title, load_classification, load_pairs, load_retrieval, load_sts
+from distilvec.evaluation.load import (
+    TableOptions,
+    join_title,
+    load_classification,
+    load_labelled,
+    load_pairs,
+    load_retrieval,
+    load_sts,
+)
 from distilvec.evaluation.tasks import make_retrieval, task_texts
 
 STS = [
@@ -37,7 +47,7 @@ def test_columns_of_other_names(write_jsonl):
 @pytest.mark.parametrize("score", ["high", None, float("nan"), float("inf"), True])
 def test_a_score_that_is_no_number_is_named(write_jsonl, score):
     path = write_jsonl("a.jsonl", [*STS[:2], {**STS[2], "score": score}])
-    with pytest.raises(DistilvecError, match=r"a\.jsonl, line 3 has .* in column score; expected a finite number"):
+    with pytest.raises(DistilvecError, match=r"^\[suite\] /.*a\.jsonl, line 3 has .* in column score\. Expected a finite number"):
         load_sts("t", path)
 
 
@@ -89,7 +99,7 @@ def test_classification_refuses_unseen_labels_one_label_and_one_split(write_json
     without = [{key: value for key, value in row.items() if key != "split"} for row in LABELLED]
     with pytest.raises(DistilvecError, match="no column split"):
         load_classification("t", write_jsonl("d.jsonl", without))
-    with pytest.raises(DistilvecError, match="expected a text or a whole number"):
+    with pytest.raises(DistilvecError, match="Expected a text or a whole number"):
         load_classification("t", write_jsonl("e.jsonl", [*LABELLED, {"split": "test", "text": "t", "label": None}]))
 
 
@@ -136,7 +146,7 @@ def test_retrieval_refuses_what_cannot_be_scored(write_jsonl, tmp_path):
     with pytest.raises(DistilvecError, match=r"qrels\.tsv, line 2 has 'x' in column score"):
         load_retrieval("t", retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", "x")]))
     (folder / "qrels.tsv").unlink()
-    with pytest.raises(DistilvecError, match=r"no judgements; expected qrels\.tsv or qrels/test\.tsv"):
+    with pytest.raises(DistilvecError, match=r"no judgements\. Expected qrels\.tsv or qrels/test\.tsv"):
         load_retrieval("t", folder)
     write_jsonl("r/corpus.jsonl", [{"id": "d1", "text": "a"}, {"id": "d1", "text": "b"}])
     with pytest.raises(DistilvecError, match="line 2 repeats the id 'd1'"):
@@ -154,3 +164,49 @@ def test_made_in_memory():
     task = make_retrieval("t", {"a": "x", "b": "y"}, {"q": "z"}, {("q", "a"): 1})
     np.testing.assert_array_equal(task.judged, [[0, 1]])
     assert task.document_ids == ["b", "a"] and task.warnings == ()
+
+
+def test_lone_surrogates_are_named(write_jsonl, tmp_path):
+    def bad(row):
+        (tmp_path / "bad.jsonl").write_text(json.dumps(row) + "\n")
+        return tmp_path / "bad.jsonl"
+
+    with pytest.raises(DistilvecError, match=r"line 1: the text in column sentence2 is no Unicode"):
+        load_sts("t", bad({"sentence1": "a", "sentence2": "b\ud800", "score": 1}))
+    with pytest.raises(DistilvecError, match=r"line 1: the text in column label is no Unicode"):
+        load_pairs("t", bad({"sentence1": "a", "sentence2": "b", "label": "b\ud800"}))
+    folder = retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", 1)])
+    for name in ("id", "title", "text"):
+        (folder / "corpus.jsonl").write_text(json.dumps({"id": "d1", "text": "a", name: "x\ud800"}) + "\n")
+        with pytest.raises(DistilvecError, match=rf"corpus\.jsonl, line 1: the text in column {name} is no Unicode"):
+            load_retrieval("t", folder)
+
+
+@pytest.mark.parametrize("score", [10**400, [], {}, "1e999"])
+def test_scores_beyond_numbers(write_jsonl, score):
+    with pytest.raises(DistilvecError, match=r"line 1 has .* in column score\. Expected a finite number"):
+        load_sts("t", write_jsonl("a.jsonl", [{**STS[0], "score": score}]))
+
+
+def test_a_renamed_column_wins_over_one_of_the_name(write_jsonl):
+    rows = [{"sentence1": "x", "mine": "a", "sentence2": "b", "score": number} for number in (1, 2)]
+    assert load_sts("t", write_jsonl("a.jsonl", rows), TableOptions(columns={"sentence1": "mine"})).first == ["a", "a"]
+    rows = [{"mine": "a", "sentence1": "x", "sentence2": "b", "score": number} for number in (1, 2)]
+    assert load_sts("t", write_jsonl("b.jsonl", rows), TableOptions(columns={"sentence1": "mine"})).first == ["a", "a"]
+
+
+def test_judgements_that_contradict_each_other_are_told(write_jsonl, tmp_path):
+    folder = retrieval_folder(write_jsonl, tmp_path, [(f"q{number}", "d1", 1) for number in range(3)] + [("q0", "d1", 2), ("q1", "d1", 1)])
+    task = load_retrieval("t", folder)
+    assert task.warnings == ("1 of 3 judgements stand twice with different scores; the highest counts",) and task.gains.max() == 2
+
+
+def test_qrels_anywhere(write_jsonl, tmp_path):
+    folder = retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", 1)])
+    with pytest.raises(DistilvecError, match=r"no judgements\. Expected \.\./absent\.tsv"):
+        load_retrieval("t", folder, qrels=str(tmp_path / "absent.tsv"))
+
+
+def test_a_labelled_task_has_a_key_of_its_own(write_jsonl):
+    with pytest.raises(DistilvecError, match=r"^\[task\.path\] .*line 1 has None in column text"):
+        load_labelled(write_jsonl("a.jsonl", [{"text": None, "label": 1}]), "classification", "test")

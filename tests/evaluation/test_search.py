@@ -165,11 +165,11 @@ def test_faulty_input_is_named(rng):
         top_k(np.ones((2, 3)), vectors, 1)
     with pytest.raises(DistilvecError, match="same number of bytes"):
         hamming_top_k(np.ones((2, 3), np.uint8), np.ones((2, 4), np.uint8), 1)
-    with pytest.raises(DistilvecError, match="count of at least 1"):
+    with pytest.raises(DistilvecError, match=r"^\[count\]"):
         top_k(vectors, vectors, 0)
     broken = vectors.copy()
     broken[25] = np.nan
-    with pytest.raises(DistilvecError, match="documents 20 to 29 hold numbers that are not finite"):
+    with pytest.raises(DistilvecError, match=r"^\[documents\] rows 20 to 29 hold numbers that are not finite"):
         top_k(vectors, broken, 1, block=10)
     with pytest.raises(DistilvecError, match="queries hold numbers that are not finite"):
         top_k(broken, vectors, 1)

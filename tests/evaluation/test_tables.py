@@ -4,6 +4,7 @@ import json
 import pytest
 
 from distilvec.errors import DistilvecError
+from distilvec.evaluation.data_error import DataError
 from distilvec.evaluation.tables import find_table, read_rows, read_split
 
 ROWS = [{"split": "test", "text": 'a "quoted", ünïcode text', "label": "x"}, {"split": "train", "text": "b", "label": "y"}]
@@ -94,3 +95,35 @@ def test_missing_and_empty_files(tmp_path, write_jsonl):
     (tmp_path / "twice.csv").write_text("text\n")
     with pytest.raises(DistilvecError, match="several files"):
         find_table(tmp_path, "twice")
+
+
+MORE_BAD = {
+    "a.csv": (b"text,text\na,b\n", "line 1: column 'text' stands twice"),
+    "b.jsonl": (b'{"score": ' + b"9" * 5000 + b"}\n", "line 1 is not JSON"),
+    "c.jsonl": (b"[" * 100_000 + b"\n", "line 1 is not JSON"),
+    "d.csv": (b'text\n"never closed\n', "cannot be read"),
+    "e.parquet": (b"PAR1" + bytes(100) + b"PAR1", "not a Parquet file, or a damaged one"),
+    "f.csv": ("text\n" + "x," * 5000 + "\n").encode(),
+}
+
+
+@pytest.mark.parametrize("name", MORE_BAD)
+def test_more_damaged_files(tmp_path, name):
+    content, message = MORE_BAD[name] if isinstance(MORE_BAD[name], tuple) else (MORE_BAD[name], "has 5001 fields, the header 1")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        list(read_rows(tmp_path / name))
+    assert str(caught.value).startswith(f"[suite] {tmp_path / name}") and len(str(caught.value)) < 500
+
+
+def test_a_folder_in_the_place_of_a_file(tmp_path):
+    (tmp_path / "a.csv").mkdir()
+    with pytest.raises(DataError, match=r"^\[suite\] .*a\.csv is a folder"):
+        list(read_rows(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize("split", [{}, {"split": None}, {"split": ""}])
+def test_no_row_is_dropped_for_want_of_a_split(write_jsonl, split):
+    path = write_jsonl("a.jsonl", [{"split": "test", "text": "a"}, {"text": "b", **split}])
+    with pytest.raises(DataError, match=r"a\.jsonl, line 2: no split"):
+        read_split(path, "test")

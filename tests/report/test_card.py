@@ -167,3 +167,28 @@ def test_a_student_with_experts_says_how_it_loads(tmp_path: Path) -> None:
     plain = model_card({"name": "mixed", "student": {name: value for name, value in facts.items() if name != "experts"}})
     assert "loads with sentence-transformers alone" in plain and "experts" not in plain and "distilvec.load" not in plain
     assert loading_call({}) == ("from sentence_transformers import SentenceTransformer", "SentenceTransformer")
+
+
+def test_hostile_names_stay_text(record: Distillation) -> None:
+    """Names, prompts, options and sources full of markup: the front matter and the tables keep their shape."""
+    from markdown_it import MarkdownIt
+
+    evil = '<script>alert(1)</script> | [x](javascript:alert(1)) `a` "quoted"\n---\n# heading\n\u202e'
+    record["name"] = record["teacher"]["name"] = record["method"]["name"] = evil
+    record["student"]["base_model"] = evil
+    record["student"]["prompts"] = {"query": evil}
+    record["data"]["sources"][0] |= {"name": evil, "language": evil, "role": evil}
+    record["method"] |= {"options": {"x": evil}, "citation": f"@misc{{x}}\n```\n{evil}", "summary": evil}
+    record["training"] = {"schedule": evil, evil: 1}
+    record["versions"] = {evil: evil}
+    record["scores"] = {name: [{**one, "task": evil} for one in column[:1]] for name, column in SCORES.items()}
+    front, text = split(model_card(record))
+    assert front["base_model"] == evil and front["language"] == sorted(["en", evil])
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    inner = [child.type for token in tokens for child in token.children or ()]
+    assert not {"html_inline", "link_open", "image"} & set(inner) and not any(token.type == "html_block" for token in tokens)
+    titles = [tokens[place + 1].content for place, token in enumerate(tokens) if token.type == "heading_open"]
+    assert len(titles) == 10 and "javascript" in titles[0] and titles[1] == "Usage"
+    assert not any(token.type == "hr" for token in tokens) and "\u202e" not in text
+    (line,) = (line for line in text.splitlines() if line.startswith("model = SentenceTransformer("))
+    assert line.startswith('model = SentenceTransformer("<script>') and '\\"quoted\\"\\n---\\n# heading' in line

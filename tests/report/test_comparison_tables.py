@@ -8,6 +8,7 @@ import io
 import pytest
 
 from distilvec.evaluation.summary import ABSENT
+from distilvec.report.escape import one_line
 from distilvec.report.tables import leaderboard, to_csv, to_latex, to_markdown_table
 
 
@@ -59,7 +60,7 @@ def test_csv_reads_back(comparison):
 def test_markdown(comparison):
     text = to_markdown_table(comparison)
     lines = text.splitlines()
-    assert lines[1].startswith("| --- | --- | ---: |") and lines[2].startswith("| 50%_mix\\|b,c | redact | 3 | 81.26 ± 0.50* |")
+    assert lines[1].startswith("| --- | --- | ---: |") and lines[2].startswith("| 50%\\_mix\\|b,c | redact | 3 | 81.26 ± 0.50\\* |")
     assert len({line.replace("\\|", "").count("|") for line in lines[:5]}) == 1
     assert lines[-1] == "- Differences are to base: 95% ± x_1."
 
@@ -72,7 +73,9 @@ def test_latex(comparison):
     assert all(line.count(" & ") == 9 and line.endswith(r" \\") for line in lines if " & " in line)
     assert lines[2].startswith(r"Run & Method & Seeds & sts\_b & average & \% of teacher")
     first, base, odd = lines[4:7]
-    assert first.startswith(r"50\%\_mix|b,c & redact & 3 & \textbf{81.26} $\pm$ 0.50$^{*}$ & \textbf{81.26} $\pm$ 0.50 & \textbf{90.3}")
+    assert first.startswith(
+        r"50\%\_mix\textbar{}b,c & redact & 3 & \textbf{81.26} $\pm$ 0.50$^{*}$ & \textbf{81.26} $\pm$ 0.50 & \textbf{90.3}"
+    )
     assert first.endswith(r"\textbf{0.2500} \\") and r"\textbf{2.5}" in first and r"\textbf{2.5}" in base, "equal figures are both best"
     assert odd.startswith(r"\{odd\}\textbackslash{}\textasciitilde{}\textasciicircum{}\&\#\$ & redact") and " & -- & " in odd
     assert "31" in first and r"\textbf{31}" not in text, "more steps are neither better nor worse"
@@ -89,3 +92,19 @@ def test_runs_without_scores(comparison):
 def test_one_row_has_no_best(comparison):
     comparison["rows"] = [row for row in comparison["rows"] if row["run"] == "base"]
     assert r"\textbf" not in to_latex(comparison) and leaderboard(comparison)[1][0] == "base"
+
+
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "@x", "-2", "\t=1", "a\n%\\input{x}", "[1ex]", "\u202e<script>|`x`"])
+def test_hostile_names(comparison, name):
+    for row in comparison["rows"][:1]:
+        row["run"] = row["method"] = name
+    comparison["notes"].append(f"about {name}")
+    comparison["tasks"] = [name]
+    first = list(csv.reader(io.StringIO(to_csv(comparison))))
+    assert len({len(row) for row in first}) == 1 and not any(cell.startswith(tuple("=+@\t")) for row in first for cell in row)
+    assert first[1][0].removeprefix("'") == one_line(name) and first[1][2] == "3"
+    lines = to_latex(comparison).splitlines()
+    assert len(lines) == 3 + 9 and not any(line.startswith(("[", "*")) or r"\input" in line for line in lines)
+    lines = to_markdown_table(comparison).splitlines()
+    assert len(lines) == 5 + 3 and len({line.replace("\\|", "").count("|") for line in lines[:5]}) == 1
+    assert not any("\u202e" in line or " <script" in line for line in lines)

@@ -37,7 +37,9 @@ def ranking_agreement(task: RetrievalTask, columns: Mapping[str, Pair], memo: Me
     others = [name for name in columns if name != "teacher"]
     if "teacher" not in columns or not others:
         found = ", ".join(columns) or "none"
-        raise DistilvecError(f"{task.name}: ranking agreement needs a column 'teacher' and one to compare with it; found {found}.")
+        raise DistilvecError(
+            f"[evaluation.columns] {task.name}: ranking agreement needs a column 'teacher' and another one; found {found}. Name both."
+        )
     top = {name: _top(task, pair, memo) for name, pair in columns.items()}
     shared = {name: (top[name][:, :, None] == top["teacher"][:, None, :]).any(axis=2) for name in others}
     overlap = {name: hits.mean(axis=1) for name, hits in shared.items()}

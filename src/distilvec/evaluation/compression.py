@@ -69,7 +69,7 @@ def truncate(vectors: Array, width: int) -> Array:
     """
     if not 1 <= width <= vectors.shape[1]:
         raise DistilvecError(
-            f"vectors of width {vectors.shape[1]} cannot be cut to width {width}; choose widths from 1 to {vectors.shape[1]}."
+            f"[widths] vectors of width {vectors.shape[1]} cannot be cut to width {width}. Choose widths from 1 to {vectors.shape[1]}."
         )
     return metrics.unit(vectors[:, :width])
 
@@ -91,7 +91,7 @@ def compress(vectors: Array, precision: str, ranges: Array | None = None) -> Arr
     if precision == "binary":
         return np.where(vectors > 0, np.float32(1), np.float32(-1))
     raise DistilvecError(
-        f"vectors cannot be made {precision!r}{' without ranges' if precision == 'int8' else ''}; "
+        f"[precision] vectors cannot be made {precision!r}{' without ranges' if precision == 'int8' else ''}; "
         "expected float32, float16, int8 (with the ranges of int8_ranges) or binary."
     )
 
@@ -128,7 +128,7 @@ def compression_rows(
     Errors: DistilvecError for a width above a column's, an unknown precision, and as `score_task`.
     """
     if unknown := [name for name in precisions if name not in PRECISIONS]:
-        raise DistilvecError(f"unknown precision {', '.join(map(repr, unknown))}; expected {', '.join(PRECISIONS)}.")
+        raise DistilvecError(f"[precisions] unknown precision {', '.join(map(repr, unknown))}; expected {', '.join(PRECISIONS)}.")
     rows: list[dict[str, Any]] = []
     parts = [(task, column) for task in tasks for column in columns]
     label = ""
@@ -152,8 +152,8 @@ def _figures(
     wanted = sorted({*(default_widths(full) if widths is None else widths)})
     if wanted and wanted[-1] > full:
         raise DistilvecError(
-            f"{task.name}: model '{pair[1].name}' gives vectors of width {full}, which cannot be cut to width {wanted[-1]}; "
-            f"choose widths up to {full}."
+            f"[widths] {task.name}: model '{pair[1].name}' gives vectors of width {full}, which cannot be cut to width {wanted[-1]}. "
+            f"Choose widths up to {full}."
         )
     cells = {(width, precision) for width in wanted for precision in precisions}
     if isinstance(task, ClassificationTask) and not classification:

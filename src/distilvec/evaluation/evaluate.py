@@ -129,7 +129,7 @@ def evaluate(
     Errors: DistilvecError for no tasks, an embedder's faulty vectors, or two different widths.
     """
     if not tasks:
-        raise DistilvecError("there is nothing to evaluate: the list of tasks is empty. Name at least one task in the suite.")
+        raise DistilvecError("[suite] there is nothing to evaluate: the list of tasks is empty. Name at least one task in the suite.")
     memo, document = memo if memo is not None else Memo(), document if document is not None else query
     scores = []
     for done, task in enumerate(tasks):
@@ -177,12 +177,12 @@ def embed_checked(embedder: Embedder, texts: Sequence[str], role: Role) -> Array
     vectors = np.asarray(embedder.embed(texts, role), dtype=np.float32)
     if vectors.ndim != 2 or len(vectors) != len(texts):
         raise DistilvecError(
-            f"model '{embedder.name}' gave an array of shape {vectors.shape} for {len(texts)} texts; expected one row a text."
+            f"[model] '{embedder.name}' gave an array of shape {vectors.shape} for {len(texts)} texts; expected one row a text."
         )
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
         raise DistilvecError(
-            f"model '{embedder.name}' gave vectors with NaN or infinite numbers for {len(bad)} of {len(texts)} texts; the first is "
+            f"[model] '{embedder.name}' gave vectors with NaN or infinite numbers for {len(bad)} of {len(texts)} texts; the first is "
             f"{texts[bad[0]][:80]!r}. Check its weights, or compute in float32."
         )
     return vectors
@@ -279,7 +279,7 @@ def _ideal_gains(task: RetrievalTask) -> Array:
 
 def _similarities(first: list[str], second: list[str], role: Role, query: Embedder, document: Embedder, memo: Memo) -> Array:
     if len(first) < 3:
-        raise DistilvecError(f"the task has {len(first)} pairs; at least three are needed to score anything.")
+        raise DistilvecError(f"[suite] the task has {len(first)} pairs. At least three are needed to score anything.")
     left, right = memo.vectors(query, first, role), memo.vectors(document, second, role)
     _same_width(right.shape[1], left.shape[1], query, document)
     return metrics.cosine_pairs(left, right)
@@ -288,6 +288,6 @@ def _similarities(first: list[str], second: list[str], role: Role, query: Embedd
 def _same_width(documents: int, queries: int, query: Embedder, document: Embedder) -> None:
     if documents != queries:
         raise DistilvecError(
-            f"model '{query.name}' gives vectors of width {queries}, '{document.name}' of width {documents}; an asymmetric evaluation "
+            f"[model] '{query.name}' gives vectors of width {queries}, '{document.name}' of width {documents}; an asymmetric evaluation "
             "needs two models of one space. Evaluate each alone, or train the student with a Dense layer to the teacher's width."
         )

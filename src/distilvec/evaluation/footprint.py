@@ -23,7 +23,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import explained
 from distilvec.loading import load
 
 _SAMPLE_SECONDS = 0.002
@@ -36,10 +36,8 @@ def model_facts(model: SentenceTransformer, folder: Path, batch: int | None, tok
 
     The model is saved to `folder`, which must be new. Errors: DistilvecError if it cannot be saved.
     """
-    try:
+    with explained("speed", folder.parent):
         model.save_pretrained(str(folder), create_model_card=False)
-    except OSError as error:
-        raise DistilvecError(f"cannot save a copy of the model to measure its size: {error}. Make room in {folder.parent}.") from error
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in _WEIGHTS)
     table = model[0].auto_model.get_input_embeddings()
     memory = measure_memory(folder, batch, tokens, threads) if batch is not None and tokens is not None else None

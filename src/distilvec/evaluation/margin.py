@@ -15,6 +15,7 @@ from scipy.stats import linregress
 from scipy.stats import t as student_t
 
 from distilvec.errors import DistilvecError
+from distilvec.evaluation.tasks import Problem
 
 LEAST_POINTS = 3
 
@@ -93,7 +94,7 @@ def margin_report(
     """
     tasks = [task for task in teacher if task != "average"]
     if not tasks:
-        raise DistilvecError("the robustness margin needs the teacher's score on at least one task; evaluate the teacher first.")
+        raise DistilvecError("[margin] the robustness margin needs the teacher's score on at least one task. Evaluate the teacher first.")
     if epoch_steps and epochs_in_cycle and epochs_in_cycle > 1:
         points = [point for point in points if int(np.ceil(point["step"] / epoch_steps) - 1) % epochs_in_cycle]
     kept = [{**point, "scores": _with_average(point["scores"], tasks)} for point in points]
@@ -103,7 +104,7 @@ def margin_report(
         try:
             fit = fit_margin([p["distance"] for p in chosen], [p["scores"][task] for p in chosen], references[task], level)
         except DistilvecError as error:
-            raise DistilvecError(f"robustness margin of {task}: {error}") from None
+            raise DistilvecError(f"[margin] robustness margin of {task}: {Problem(task, str(error)).text}") from None
         fits[task] = {**asdict(fit), "line": [asdict(point) for point in fit.line]}
     return {"points": kept, "fits": fits}
 
@@ -111,16 +112,16 @@ def margin_report(
 def _check_points(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], teacher_score: float) -> None:
     if len(x) != len(y) or len(x) < LEAST_POINTS:
         raise DistilvecError(
-            f"a line with a confidence band needs at least {LEAST_POINTS} checkpoints with a distance and a score; found {len(x)} "
+            f"[margin] a line with a confidence band needs at least {LEAST_POINTS} checkpoints with a distance and a score; found {len(x)} "
             f"distances and {len(y)} scores. Keep more checkpoints of the run."
         )
     if not (np.isfinite(x).all() and np.isfinite(y).all() and np.isfinite(teacher_score)):
-        raise DistilvecError("a distance or a score of a checkpoint, or the teacher's score, is NaN or infinite. Evaluate again.")
+        raise DistilvecError("[margin] a distance or a score of a checkpoint, or the teacher's score, is NaN or infinite. Evaluate again.")
     if x.min() < 0:
-        raise DistilvecError(f"a checkpoint has the distance {x.min():g}; distances to the teacher are 0 or more. Evaluate again.")
+        raise DistilvecError(f"[margin] a checkpoint has the distance {x.min():g}; distances to the teacher are 0 or more. Evaluate again.")
     if np.ptp(x) == 0:
         raise DistilvecError(
-            f"all {len(x)} checkpoints have the distance {x[0]:g}; a line needs two different ones. Keep other checkpoints."
+            f"[margin] all {len(x)} checkpoints have the distance {x[0]:g}; a line needs two different ones. Keep other checkpoints."
         )
 
 

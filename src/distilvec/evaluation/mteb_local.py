@@ -42,13 +42,15 @@ def load_local(task: Any, folder: Path) -> LocalData:
     if kind not in _READERS or task.is_aggregate:
         what = f"is made of {len(task.tasks)} others" if task.is_aggregate else f"has type {kind}"
         raise DistilvecError(
-            f"{folder}: mteb task '{name}' {what}; local data serve tasks of type {', '.join(_READERS)}. "
+            f"[--data] {folder}: mteb task '{name}' {what}; local data serve tasks of type {', '.join(_READERS)}. "
             "Remove the folder to take its data from the hub, or leave the task out."
         )
     subsets = {subset: folder / subset for subset in task.hf_subsets if (folder / subset).is_dir()}
     if not subsets and len(task.hf_subsets) > 1:
         some = ", ".join(task.hf_subsets[:8])
-        raise DistilvecError(f"{folder}: mteb task '{name}' has {len(task.hf_subsets)} subsets ({some}, ...); expected a folder for each.")
+        raise DistilvecError(
+            f"[--data] {folder}: mteb task '{name}' has {len(task.hf_subsets)} subsets ({some}, ...). Make a folder for each."
+        )
     paths = subsets or {task.hf_subsets[0]: folder}
     dataset: dict[str, Splits] = {subset: {} for subset in paths}
     read: list[Task] = []
@@ -91,7 +93,8 @@ def _read_retrieval(task: Any, path: Path, split: str) -> tuple[RetrievalTask, S
     ours = load_retrieval(task.metadata.name, path, split)
     if fractions := [gain for gain in ours.gains.tolist() if gain != int(gain)]:
         raise DistilvecError(
-            f"{path}: {len(fractions)} judgements have scores that are not whole, such as {fractions[0]:g}; mteb needs whole ones."
+            f"[--data] {path}: {len(fractions)} judgements have scores that are not whole, such as {fractions[0]:g}. "
+            "Round them: mteb needs whole ones."
         )
     relevant: dict[str, dict[str, int]] = {query: {} for query in ours.query_ids}
     for (query, document), gain in zip(ours.judged.tolist(), ours.gains.tolist(), strict=True):

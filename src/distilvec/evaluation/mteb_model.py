@@ -13,6 +13,7 @@ Note: the prompts are our embedder's, by role; mteb's prompts by task for instru
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import re
 import sys
@@ -25,6 +26,7 @@ import numpy as np
 
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.evaluate import Embedder, Memo, embed_checked
+from distilvec.extras import require_extra
 from distilvec.schema import Role
 
 Array = np.ndarray[Any, Any]
@@ -59,7 +61,7 @@ class MtebModel:
         texts: list[str] = []
         for batch in inputs:
             if "text" not in batch:
-                raise DistilvecError(f"mteb task '{task_metadata.name}' holds {', '.join(batch)}; expected texts. Leave the task out.")
+                raise DistilvecError(f"[--mteb] task '{task_metadata.name}' holds {', '.join(batch)}; expected texts. Leave the task out.")
             texts += batch["text"]
         side = _side(task_metadata, hf_split, prompt_type)
         role: Role = side if task_metadata.type not in (*PAIR_TYPES, *CLASS_TYPES) else "document"
@@ -67,8 +69,8 @@ class MtebModel:
         self._widths[side] = vectors.shape[1]
         if len(set(self._widths.values())) > 1:
             raise DistilvecError(
-                f"'{self.query.name}' has {self._widths['query']} dimensions, '{self.document.name}' {self._widths['document']}; "
-                "asymmetric evaluation needs models that share a space."
+                f"[--teacher] '{self.query.name}' has width {self._widths['query']}, '{self.document.name}' {self._widths['document']}. "
+                "Asymmetric evaluation needs models that share a space."
             )
         return vectors
 
@@ -119,8 +121,5 @@ def _side(task_metadata: Any, hf_split: str, prompt_type: Any) -> Role:
 
 
 def _import() -> Any:
-    try:
-        import mteb
-    except ImportError as error:
-        raise DistilvecError(f"MTEB's tasks need the package mteb ({error}). Install it: pip install 'distilvec[mteb]'") from None
-    return mteb
+    require_extra("mteb", "--mteb")
+    return importlib.import_module("mteb")

@@ -70,16 +70,18 @@ def find_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
     """mteb's task objects, ours to change. Errors: DistilvecError with the nearest names for what mteb does not know."""
     mteb = import_mteb()
     if bool(names) == bool(benchmark):
-        raise DistilvecError("expected the names of mteb tasks or of one benchmark, not both and not neither (--mteb or --benchmark).")
+        raise DistilvecError(
+            "[--mteb] expected the names of mteb tasks or of one benchmark, not both and not neither (--mteb or --benchmark)."
+        )
     if benchmark:
         try:
             return [copy.copy(task) for task in mteb.get_benchmark(benchmark).tasks]
         except KeyError:
             known = [entry.name for entry in mteb.get_benchmarks()]
-            raise DistilvecError(f"mteb has no benchmark '{benchmark}'{_nearest(benchmark, known)}.") from None
+            raise DistilvecError(f"[--benchmark] mteb has no benchmark '{benchmark}'{_nearest(benchmark, known)}.") from None
     known = [entry.metadata.name for entry in vars(importlib.import_module("mteb.tasks")).values() if hasattr(entry, "metadata")]
     if unknown := [name for name in names or [] if name not in known]:
-        raise DistilvecError("\n".join(f"mteb has no task '{name}'{_nearest(name, known)}." for name in unknown))
+        raise DistilvecError("\n".join(f"[--mteb] mteb has no task '{name}'{_nearest(name, known)}." for name in unknown))
     return [mteb.get_task(name) for name in dict.fromkeys(names or [])]
 
 
@@ -147,7 +149,7 @@ class _Work:
             missing = f"; {self.data / name} is not there either" if self.data else ""
             reason = next(iter(str(error).splitlines()), "")
             raise _NoDataError(
-                f"its data ({where}) cannot be fetched from the Hugging Face hub ({type(error).__name__}: {reason}){missing}. "
+                f"[--data] its data ({where}) cannot be fetched from the Hugging Face hub ({type(error).__name__}: {reason}){missing}. "
                 f"Go online, or put the task's files into a folder DATA/{name} and pass --data DATA."
             ) from error
 
@@ -166,7 +168,7 @@ class _Work:
     def _report(self, problem: Problem) -> None:
         if self.problems is None:
             where = f" ({problem.column})" if problem.column else ""
-            raise DistilvecError(f"task '{problem.task}'{where}: {problem.message}")
+            raise DistilvecError(f"[--mteb] task '{problem.task}'{where}: {problem.text}")
         self.problems.append(problem)
 
 

@@ -113,7 +113,9 @@ def _candidates(
     for start in range(0, len(documents), block):
         part = decode(documents[start : start + block])
         if not np.isfinite(part).all():
-            raise DistilvecError(f"documents {start} to {start + len(part) - 1} hold numbers that are not finite; compute them again.")
+            raise DistilvecError(
+                f"[documents] rows {start} to {start + len(part) - 1} hold numbers that are not finite. Compute them again."
+            )
         lengths = np.sqrt(np.einsum("bw,bw->b", part, part, dtype=np.float64)) if cosine else np.ones(len(part))
         inverse = (1 / np.where(lengths > 0, lengths, 1)).astype(np.float32)
         known, now = min(start, count), min(start + len(part), count)
@@ -187,10 +189,10 @@ def _signs_of_bytes() -> Array:
 def _check(queries: Array, documents: Array, count: int, unit: str) -> None:
     if queries.ndim != 2 or documents.ndim != 2 or queries.shape[1] != documents.shape[1]:
         raise DistilvecError(
-            f"queries of shape {queries.shape} cannot be searched in documents of shape {documents.shape}; expected two tables "
+            f"[queries] vectors of shape {queries.shape} cannot be searched in documents of shape {documents.shape}; expected two tables "
             f"with the same number of {unit} a row."
         )
     if count < 1:
-        raise DistilvecError(f"a search for {count} documents finds nothing; expected a count of at least 1.")
+        raise DistilvecError(f"[count] a search for {count} documents finds nothing. Ask for at least 1.")
     if not np.isfinite(queries).all():
-        raise DistilvecError("the queries hold numbers that are not finite; compute them again.")
+        raise DistilvecError("[queries] the queries hold numbers that are not finite. Compute them again.")

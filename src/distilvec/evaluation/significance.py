@@ -50,15 +50,17 @@ def paired_interval(ours: Sample, theirs: Sample, draws: int = 1000, level: floa
 def average_interval(pairs: Sequence[tuple[Sample, Sample]], draws: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
     """`paired_interval` for the plain mean over tasks of (ours - theirs); every task's rows are drawn independently."""
     if not pairs:
-        raise DistilvecError("there is no average difference of no tasks; give at least one pair of samples.")
+        raise DistilvecError("[samples] there is no average difference of no tasks; give at least one pair of samples.")
     if draws < 1 or not 0 < level < 1:
-        raise DistilvecError(f"a bootstrap needs at least one draw and a level between 0 and 1; got draws {draws}, level {level}.")
+        raise DistilvecError(f"[draws] a bootstrap needs at least one draw and a level between 0 and 1; got draws {draws}, level {level}.")
     found = [_differences(ours, theirs, draws, np.random.default_rng([seed, task])) for task, (ours, theirs) in enumerate(pairs)]
     difference = float(np.mean([observed for observed, _ in found]))
     interval = percentile_interval(difference, np.mean([drawn for _, drawn in found], axis=0), level)
     if interval is None:
         metrics = ", ".join(dict.fromkeys(ours.metric for ours, _ in pairs))
-        raise DistilvecError(f"the difference in {metrics} is undefined: a task's gold scores or labels are all equal. Check its files.")
+        raise DistilvecError(
+            f"[samples] the difference in {metrics} is undefined: a task's gold scores or labels are all equal. Check its files."
+        )
     return interval
 
 
@@ -94,7 +96,7 @@ def draw_rows(rows: int, draws: int, generator: np.random.Generator) -> Iterator
 def seed_summary(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and sample standard deviation (n - 1) over seeds; None for the deviation of a single value."""
     if not values:
-        raise DistilvecError("there is no mean of no values; give the figure of at least one seed.")
+        raise DistilvecError("[values] there is no mean of no values; give the figure of at least one seed.")
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
@@ -116,12 +118,12 @@ def _differences(ours: Sample, theirs: Sample, draws: int, generator: np.random.
     """The observed difference and the resampled ones, float64 [draws], in points."""
     if (ours.type, ours.metric) != (theirs.type, theirs.metric) or not np.array_equal(ours.gold, theirs.gold):
         raise DistilvecError(
-            f"a paired bootstrap needs two results on the same rows; found {ours.metric} on {len(ours.gold)} and {theirs.metric} on "
+            f"[samples] two results must be on the same rows; found {ours.metric} on {len(ours.gold)} and {theirs.metric} on "
             f"{len(theirs.gold)} rows, or other gold values. Evaluate both on one version of the task."
         )
     rows = len(ours.gold)
     if not rows:
-        raise DistilvecError("a paired bootstrap needs rows; the samples are empty. Evaluate the task again.")
+        raise DistilvecError("[samples] a paired bootstrap needs rows; the samples are empty. Evaluate the task again.")
     left, right = _metric(ours), _metric(theirs)
     once = np.ones((1, rows), dtype=np.int64)
     blocks = [left(counts) - right(counts) for counts in draw_rows(rows, draws, generator)]
@@ -145,7 +147,7 @@ def _metric(sample: Sample) -> Metric:
             return _mean(predicted == gold)
         case "macro_f1":
             return _macro_f1(predicted, gold)
-    raise DistilvecError(f"cannot resample metric '{sample.metric}'; expected spearman, average_precision, accuracy or macro_f1.")
+    raise DistilvecError(f"[samples] cannot resample metric '{sample.metric}'; expected spearman, average_precision, accuracy or macro_f1.")
 
 
 def _mean(values: Array) -> Metric:

@@ -274,11 +274,11 @@ def _mean_tokens(model: SentenceTransformer, role: Role, texts: Sequence[str]) -
 
 def _check(models: Mapping[str, Any], backends: Sequence[str], batch_sizes: Sequence[int], lengths: Sequence[int]) -> None:
     if not models:
-        raise DistilvecError("there is no model to measure; name at least one.")
+        raise DistilvecError("[models] there is no model to measure. Name at least one.")
     if unknown := [name for name in backends if name not in BACKENDS]:
-        raise DistilvecError(f"unknown backend {', '.join(unknown)}; expected one of {', '.join(BACKENDS)}.")
+        raise DistilvecError(f"[backends] unknown backend {', '.join(unknown)}; expected one of {', '.join(BACKENDS)}.")
     if not backends or not batch_sizes or min([*batch_sizes, *lengths]) < 1:
         raise DistilvecError(
-            f"expected at least one backend and one batch size, all sizes and lengths at least 1; found backends {list(backends)}, "
+            f"[batch_sizes] expected at least one backend and one batch size, sizes and lengths of 1 or more; found {list(backends)}, "
             f"batch sizes {list(batch_sizes)}, lengths {list(lengths)}."
         )

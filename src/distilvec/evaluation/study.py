@@ -7,6 +7,7 @@ precisions. What the parts hold is described in docs/report.md.
 from __future__ import annotations
 
 import gc
+import io
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ from distilvec.evaluation.significance import average_interval, paired_interval
 from distilvec.evaluation.summary import average, averages
 from distilvec.evaluation.tasks import ClassificationTask, Problem, RetrievalTask, Task, task_texts
 from distilvec.evaluation.vocabulary import vocabulary_report
-from distilvec.files import write_json
+from distilvec.files import write_file, write_json
 from distilvec.loading import load
 from distilvec.progress import progress
 from distilvec.report.projection import project_sentences, project_tokens, token_states
@@ -99,7 +100,7 @@ class Study:
 
     def write(self) -> None:
         """report.json as it stands."""
-        write_json(self.folder / "report.json", self.found)
+        write_json(self.folder / "report.json", self.found, sealed=True, key="report.json")
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
@@ -107,7 +108,7 @@ class Study:
         """Scores, samples.npz, averages by domain, and confidence intervals of the differences from the teacher."""
         problems: list[Problem] = []
         scores, samples = score_columns(self.tasks, self.columns, self.memo, problems)
-        np.savez_compressed(self.folder / "samples.npz", **flat_samples(samples))
+        write_samples(self.folder, samples)
         return {
             "scores": {name: [asdict(score) for score in column] for name, column in scores.items()},
             "averages": {name: averages(column) for name, column in scores.items() if column},
@@ -161,11 +162,11 @@ class Study:
         if self.teacher is not None:
             models = {"teacher": self.teacher.model, **models}
         with progress("speed", 100, "%") as advance:
-
-            def tell(what: str, done: int, total: int) -> None:
-                advance(100 * done // max(1, total), what)
-
-            return measure_speed(models, budget_seconds=self.section.speed_seconds, progress=tell)
+            return measure_speed(
+                models,
+                budget_seconds=self.section.speed_seconds,
+                progress=lambda what, done, total: advance(100 * done // max(1, total), what),
+            )
 
     def projections(self) -> dict[str, Any]:
         """Sentences of the tasks and tokens of a few of them, in two dimensions."""
@@ -208,8 +209,8 @@ class Study:
     @property
     def scored_tasks(self) -> list[Task]:
         """The tasks that every column has a score on."""
-        named = [{score["task"] for score in column} for column in self.found["scores"].values()]
-        return [task for task in self.tasks if all(task.name in names for names in named)]
+        columns = self.found["scores"].values()
+        return [task for task in self.tasks if all(task.name in {score["task"] for score in column} for column in columns)]
 
     def _quick_tasks(self) -> list[Task]:
         """The tasks that are scored many times: without classification, unless it is asked for."""
@@ -276,6 +277,12 @@ def intervals(samples: dict[str, dict[str, Sample]], draws: int, problems: list[
             found["average"] = average_interval(list(pairs.values()), draws=draws)
         report[name] = {task: [interval.low, interval.high, interval.p] for task, interval in found.items()}
     return report
+
+
+def write_samples(folder: Path, samples: dict[str, dict[str, Sample]]) -> None:
+    """Write samples.npz, whole or not at all."""
+    np.savez_compressed(content := io.BytesIO(), **flat_samples(samples))
+    write_file(folder / "samples.npz", content.getvalue(), "samples.npz")
 
 
 def flat_samples(samples: dict[str, dict[str, Sample]]) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def load_suite(path: Path, problems: list[Problem] | None = None) -> list[Task]:
         if isinstance(task, RetrievalTask) and isinstance(section, RetrievalSection) and section.gaps == "refuse" and task.warnings:
             found.append(Problem(task.name, f"{'; '.join(task.warnings)}. Mend the files, or set gaps: accept in the suite."))
     if problems is None and found:
-        raise refusal("suite", str(path), [f"task '{problem.task}', {problem.message}" for problem in found])
+        raise refusal("suite", str(path), [f"task '{problem.task}': {problem.text}" for problem in found])
     if problems is not None:
         problems += found
     return tasks

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.evaluate import Score
+from distilvec.report.escape import markdown_cell
 
 ABSENT = "–"  # noqa: RUF001 (an en dash stands for "no value")
 
@@ -13,7 +14,7 @@ ABSENT = "–"  # noqa: RUF001 (an en dash stands for "no value")
 def average(scores: Sequence[Score]) -> float:
     """The plain mean of the main figures, each task counting the same; DistilvecError for no scores."""
     if not scores:
-        raise DistilvecError("there is no average of no scores; evaluate at least one task.")
+        raise DistilvecError("[scores] there is no average of no scores. Evaluate at least one task.")
     return sum(score.value for score in scores) / len(scores)
 
 
@@ -36,7 +37,7 @@ def retention(student: Sequence[Score], teacher: Sequence[Score]) -> dict[str, f
     ours, theirs = ({score.task: score.value for score in scores} for scores in (student, teacher))
     if set(ours) != set(theirs):
         odd = ", ".join(sorted(set(ours) ^ set(theirs)))
-        raise DistilvecError(f"retention needs the same tasks for student and teacher; scored for only one of them: {odd}.")
+        raise DistilvecError(f"[scores] retention needs the same tasks for student and teacher; scored for only one of them: {odd}.")
     pairs = {**{task: (value, theirs[task]) for task, value in ours.items()}, "average": (average(student), average(teacher))}
     return {task: 100 * value / whole for task, (value, whole) in pairs.items() if whole > 0}
 
@@ -64,7 +65,7 @@ def scores_table(columns: Mapping[str, Sequence[Score]], reference: str | None =
 
 def to_markdown(rows: Sequence[Sequence[str]]) -> str:
     """The rows of a table, header first, as a Markdown table; columns after the second are aligned to the right."""
-    header, *body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    header, *body = [[markdown_cell(cell) for cell in row] for row in rows]
     rule = ["---" if place < 2 else "---:" for place in range(len(header))]
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *body]) + "\n"
 

@@ -7,11 +7,14 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, explain, first_line
+from distilvec.evaluation.data_error import DataError
 
 Row = dict[str, Any]
 
@@ -20,47 +23,64 @@ _LONGEST_FIELD = 1 << 30  # characters; the csv module's own limit of 131072 is 
 
 
 def find_table(folder: Path, stem: str) -> Path | None:
-    """The file `stem` + one of ENDINGS in a folder, None if there is none; DistilvecError if there are several."""
+    """The file `stem` + one of ENDINGS in a folder, None if there is none; DataError if there are several."""
     found = [folder / (stem + ending) for ending in ENDINGS if (folder / (stem + ending)).is_file()]
     if len(found) > 1:
-        raise DistilvecError(f"{folder} holds several files for '{stem}': {', '.join(p.name for p in found)}. Keep one of them.")
+        raise DataError(f"{folder} holds several files for '{stem}': {', '.join(p.name for p in found)}. Keep one of them.")
     return found[0] if found else None
 
 
 def read_split(path: Path, split: str) -> list[tuple[str, Row]]:
-    """The rows of one split, each with its place in the file for messages.
+    """The rows of one split, each with its place for messages.
 
     `path` is a file whose rows may have a column `split` (without one every row belongs to the split asked for), or a
-    folder with one file a split (`test.jsonl`, `train.csv`, ...) or with a single data file. Errors: DistilvecError if
-    nothing is there, or the split is missing or empty; it lists the splits that exist.
+    folder with one file a split (`test.jsonl`, `train.csv`, ...) or with a single data file. Errors: DataError if nothing is
+    there, the split is missing or empty (it lists the splits that exist), or a row among others with a split states none.
     """
-    file = _split_file(path, split) if path.is_dir() else path
+    with data_errors(path):
+        file = _split_file(path, split) if path.is_dir() else path
     rows = list(read_rows(file))
     if not rows:
-        raise DistilvecError(f"{file} holds no rows; expected the rows of split '{split}'.")
+        raise DataError(f"{file} holds no rows. Expected the rows of split '{split}'.")
     if all("split" not in row for _, row in rows):
         return rows
-    chosen = [(place, row) for place, row in rows if row.get("split") == split]
+    for place, row in rows:
+        if row.get("split") in (None, ""):
+            raise DataError(f"{place}: no split, though other rows have one. Name the split of every row.")
+    chosen = [(place, row) for place, row in rows if row["split"] == split]
     if not chosen:
-        present = sorted({str(row.get("split")) for _, row in rows})
-        raise DistilvecError(f"{file} has no split '{split}'. Its splits: {', '.join(present)}. Name one of them in the suite.")
+        present = sorted({str(row["split"]) for _, row in rows})
+        raise DataError(f"{file} has no split '{split}'. Its splits: {', '.join(present[:20])}. Name one of them in the suite.")
     return chosen
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """Rows of a file as mappings, each with its place ("file.csv, line 7"); the ending of the name decides the format.
+    """Rows of a file as mappings, each with its place ("/data/file.csv, line 7"); the ending of the name decides the format.
 
-    Errors: DistilvecError naming file and line if it is missing, not UTF-8, damaged, or not what its name says.
+    Errors: DataError naming file and line if it is missing, not UTF-8, damaged, or not what its name says.
     """
-    if not path.is_file():
-        raise DistilvecError(f"file not found: {path}. Expected a {', '.join(ENDINGS)} file.")
-    reader = _reader(path)
+    with data_errors(path):
+        if path.is_dir():
+            raise DataError(f"{path} is a folder. Expected a {', '.join(ENDINGS)} file.")
+        if not path.is_file():
+            raise DataError(f"file not found: {path}. Expected a {', '.join(ENDINGS)} file.")
+        yield from _reader(path)(path)
+
+
+@contextmanager
+def data_errors(path: Path) -> Iterator[None]:
+    """What the system and the readers of formats raise, as DataError."""
     try:
-        yield from reader(path)
+        yield
+    except DistilvecError:
+        raise
     except UnicodeDecodeError as error:
-        raise DistilvecError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}). Convert it to UTF-8.") from None
+        raise DataError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}). Convert it to UTF-8.") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DistilvecError(f"{path} is not a whole gzip file ({error}). Fetch it again or rename it.") from None
+        raise DataError(f"{path} is not a whole gzip file ({error}). Fetch it again or rename it.") from None
+    except (OSError, MemoryError) as error:
+        message = explain(error, "suite", path)
+        raise DataError((message or f"{path} cannot be read: {first_line(error)}. Check it.").removeprefix("[suite] ")) from None
 
 
 def _reader(path: Path) -> Callable[[Path], Iterator[tuple[str, Row]]]:
@@ -69,7 +89,7 @@ def _reader(path: Path) -> Callable[[Path], Iterator[tuple[str, Row]]]:
     for ending, reader in readers.items():
         if name.endswith(ending):
             return reader
-    raise DistilvecError(f"{path}: the ending is not one of {', '.join(ENDINGS)}.")
+    raise DataError(f"{path}: the ending is not one of {', '.join(ENDINGS)}. Convert the file or rename it.")
 
 
 def _open_text(path: Path) -> io.TextIOWrapper:
@@ -83,13 +103,15 @@ def _read_jsonl(path: Path) -> Iterator[tuple[str, Row]]:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            place = f"{path.name}, line {number}"
+            place = f"{path}, line {number}"
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DistilvecError(f"{path}, line {number} is not JSON ({error.msg}); every line must hold one object.") from None
+            except (ValueError, RecursionError) as error:
+                raise DataError(
+                    f"{place} is not JSON ({getattr(error, 'msg', None) or first_line(error)}). Every line must hold one object."
+                ) from None
             if not isinstance(row, dict):
-                raise DistilvecError(f"{path}, line {number} holds a JSON {type(row).__name__}; every line must hold one object.")
+                raise DataError(f"{place} holds a JSON {type(row).__name__}. Every line must hold one object.")
             yield place, row
 
 
@@ -101,17 +123,26 @@ def _read_delimited(path: Path) -> Iterator[tuple[str, Row]]:
         reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines, strict=True)
         try:
             header = next(reader, [])
+            if twice := [name for name, count in Counter(header).items() if count > 1]:
+                raise DataError(f"{path}, line 1: column {', '.join(map(repr, twice))} stands twice. Rename or remove one.")
             for values in reader:
                 if not values:
                     continue
                 if len(values) != len(header):
-                    raise DistilvecError(
-                        f"{path}, line {reader.line_num} has {len(values)} fields, the header {len(header)} ({', '.join(header)})."
+                    raise DataError(
+                        f"{path}, line {reader.line_num} has {len(values)} fields, the header {len(header)} ({columns_of(header)}). "
+                        "Quote fields that hold the separator."
                     )
                 fields = [_unquote(value) for value in values] if tabs else values
-                yield f"{path.name}, line {reader.line_num}", dict(zip(header, fields, strict=True))
+                yield f"{path}, line {reader.line_num}", dict(zip(header, fields, strict=True))
         except csv.Error as error:
-            raise DistilvecError(f"{path}, line {reader.line_num} cannot be read: {error}.") from None
+            raise DataError(f"{path}, line {reader.line_num} cannot be read: {error}. Mend the line.") from None
+
+
+def columns_of(names: Iterable[str]) -> str:
+    """Names of columns for a message, shortened."""
+    found = [name if len(name) <= 40 else f"{name[:40]}…" for name in map(str, names)]
+    return ", ".join(found[:12]) + (f" and {len(found) - 12} more" if len(found) > 12 else "")
 
 
 def _unquote(field: str) -> str:
@@ -131,9 +162,11 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Row]]:
             for batch in file.iter_batches(batch_size=4096):
                 for row in batch.to_pylist():
                     number += 1
-                    yield f"{path.name}, row {number}", row
-    except (arrow.ArrowInvalid, OSError) as error:
-        raise DistilvecError(f"{path} is not a Parquet file ({str(error).splitlines()[0]}).") from None
+                    yield f"{path}, row {number}", row
+    except (arrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the file
+            raise
+        raise DataError(f"{path} is not a Parquet file, or a damaged one ({first_line(error)}). Fetch it again.") from None
 
 
 def _split_file(folder: Path, split: str) -> Path:
@@ -144,4 +177,4 @@ def _split_file(folder: Path, split: str) -> Path:
     if len(files) == 1:
         return files[0]
     names = ", ".join(file.name for file in files) or "no data file"
-    raise DistilvecError(f"{folder} holds {names}; expected {split}{ENDINGS[0]} (or another of {', '.join(ENDINGS)}), or a single file.")
+    raise DataError(f"{folder} holds {names}; expected {split}{ENDINGS[0]} (or another of {', '.join(ENDINGS)}), or a single file.")

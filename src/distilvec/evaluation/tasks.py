@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from distilvec.errors import DistilvecError
+from distilvec.evaluation.data_error import DataError
 from distilvec.schema import Role
 
 
@@ -19,6 +20,11 @@ class Problem:
     task: str
     message: str
     column: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The message without the keys in brackets that it begins with."""
+        return re.sub(r"^(\[[^\]\n]+\] )+", "", self.message)
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ def make_retrieval(
     """A retrieval task from texts by id and gains by (query id, document id).
 
     Queries without a relevant document (gain above 0) are left out, as they have no nDCG. Judgements that name
-    unknown ids are left out and counted in the task's `warnings`; DistilvecError if none is left.
+    unknown ids are left out and counted in the task's `warnings`; DataError if none is left.
     """
     known = {pair: gain for pair, gain in judgements.items() if pair[0] in queries and pair[1] in documents}
     relevant = {query for (query, _), gain in known.items() if gain > 0}
@@ -118,9 +124,9 @@ def make_retrieval(
     if not relevant:
         reason = f"none of its {len(judgements)} pairs names a known query and document" if not known else "no pair has a score above 0"
         example = f" (first pair: {next(iter(judgements))})" if judgements else ""
-        raise DistilvecError(f"{where}: no query has a relevant document: {reason}{example}. Check that the ids match.")
+        raise DataError(f"{where}: no query has a relevant document: {reason}{example}. Check that the ids match.")
     if not any(text.strip() for text in documents.values()):
-        raise DistilvecError(f"{where}: all {len(documents)} documents are empty; expected texts in column text.")
+        raise DataError(f"{where}: all {len(documents)} documents are empty. Expected texts in column text.")
     document_ids, query_ids = sorted(documents, reverse=True), [query for query in queries if query in relevant]
     document_rows, query_rows = ({key: row for row, key in enumerate(keys)} for keys in (document_ids, query_ids))
     pairs = [(query_rows[query], document_rows[document], gain) for (query, document), gain in known.items() if query in relevant]

@@ -44,7 +44,7 @@ class Timing:
     def __post_init__(self) -> None:
         if self.repeats < 2 or self.warmup < 0 or (self.budget_seconds is not None and not self.budget_seconds > 0):
             raise DistilvecError(
-                "expected at least 2 repeats (a spread needs two), a warm-up of 0 or more and a budget above 0 seconds; found repeats "
+                "[--seconds] expected at least 2 repeats (a spread needs two), a warm-up of 0 or more, more than 0 seconds; found repeats "
                 f"{self.repeats}, warm-up {self.warmup}, budget {self.budget_seconds}."
             )
 

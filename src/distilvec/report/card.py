@@ -10,6 +10,8 @@ from typing import Any, TypedDict
 import yaml
 from jinja2 import Environment
 
+from distilvec.report.escape import code_block, code_span, markdown, markdown_cell, quoted
+
 FORMAT = 1
 COLUMNS = ("teacher", "untrained", "student", "asymmetric")
 TAGS = ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec", "knowledge-distillation"]
@@ -156,10 +158,11 @@ def model_card(distillation: Distillation | Mapping[str, Any], scores: Mapping[s
     columns = dict(record.get("scores") or {} if scores is None else scores)
     teacher, student, data = (dict(record.get(part) or {}) for part in ("teacher", "student", "data"))
     environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    environment.filters.update(cell=_cell, count=_count, json=_json, figure=_figure, quoted=_quoted)
+    environment.filters.update(cell=markdown_cell, md=markdown, code=code_span, block=code_block, quoted=quoted)
+    environment.filters.update(count=_count, json=_json, figure=_figure)
     template = environment.from_string(Path(__file__).with_name("card.md.jinja").read_text(encoding="utf-8"))
     return template.render(
-        front=yaml.safe_dump(front_matter(record), sort_keys=False, allow_unicode=True, width=1000).strip(),
+        front=yaml.safe_dump(front_matter(record), sort_keys=False, width=1000).strip(),
         name=record.get("name") or student.get("name") or "student",
         teacher=teacher,
         teachers=teachers_table([teacher, *(record.get("more_teachers") or [])]),
@@ -257,16 +260,6 @@ def _count(number: int) -> str:
         if number >= size:
             return f"{number / size:.1f}{letter}"
     return str(number)
-
-
-def _cell(text: Any) -> str:
-    """Text that cannot break a Markdown table."""
-    return " ".join(str(text).replace("|", "\\|").split())
-
-
-def _quoted(text: str) -> str:
-    """Text in quotes, so that spaces at its ends show, in one table cell."""
-    return json.dumps(text, ensure_ascii=False).replace("|", "\\|")
 
 
 def _json(value: Any) -> str:

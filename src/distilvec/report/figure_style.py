@@ -6,6 +6,7 @@ inside a page follows the page from light to dark; files on disk have a white gr
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import explained
+from distilvec.extras import require_extra
+from distilvec.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,10 +68,9 @@ _STYLE: dict[str, Any] = {
 @contextmanager
 def figure_style() -> Iterator[None]:
     """Matplotlib's settings for the time of one figure; also a decorator. DistilvecError if matplotlib is not installed."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise DistilvecError("figures need matplotlib, which is not installed. Run: pip install 'distilvec[report]'.") from error
+    require_extra("report", "figures")
+    import matplotlib
+
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         settings: Any = matplotlib.rcParams
@@ -83,18 +85,22 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
     return Figure(figsize=(width, height), layout="compressed")
 
 
-def write_figure(figure: Figure, folder: Path, name: str, description: str, title: str | None = None) -> dict[str, Any]:
+def write_figure(
+    figure: Figure, folder: Path, name: str, description: str, title: str | None = None, key: str = "figures"
+) -> dict[str, Any]:
     """Write folder/name.svg and folder/name.png.
 
     Gives {"name", "title", "description", "svg": the text to put into a page, "files": [paths]}. The same figure gives the
-    same bytes. `description` says in words what the picture shows.
+    same bytes. `description` says in words what the picture shows; `key` is for messages about the files.
     """
-    svg = inline_svg(figure, name, description)
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{name}.svg", folder / f"{name}.png"]
-    files[0].write_text(standalone_svg(svg), encoding="utf-8")
+    svg, png = inline_svg(figure, name, description), io.BytesIO()
     with figure_style():
-        figure.savefig(files[1], dpi=PNG_DPI, facecolor="white", metadata={"Software": None, "Description": description})
+        figure.savefig(png, dpi=PNG_DPI, facecolor="white", format="png", metadata={"Software": None, "Description": description})
+    files = [folder / f"{name}.svg", folder / f"{name}.png"]
+    with explained(key, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_file(files[0], standalone_svg(svg), key)
+    write_file(files[1], png.getvalue(), key)
     title = title or name.replace("_", " ").capitalize()
     return {"name": name, "title": title, "description": description, "svg": svg, "files": files}
 
@@ -105,9 +111,9 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     Text stays text in the page's font, INK is `currentColor`, ids carry the figure's name, there is no style sheet that
     would reach the page, no date, and the element's label is the description.
     """
-    import io
-
     import matplotlib
+
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", name)
 
     buffer = io.StringIO()
     with figure_style(), matplotlib.rc_context({"svg.hashsalt": name}):

@@ -11,7 +11,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, explained
+from distilvec.files import write_file
 from distilvec.report.page_cells import number
 from distilvec.report.page_sections import Section, comparison_sections, report_sections
 
@@ -45,13 +46,12 @@ def render_comparison(comparison: Part, figures: Sequence[Part]) -> str:
     return _render(kind, ", ".join(part for part in (under, against) if part), comparison_verdict(comparison), [], sections, figures)
 
 
-def write_page(report: Part, figures: Sequence[Part], path: Path) -> Path:
-    """Write a run's page, or a comparison's where `report` has `rows`, whole or not at all."""
+def write_page(report: Part, figures: Sequence[Part], path: Path, key: str = "report.html") -> Path:
+    """Write a run's page, or a comparison's where `report` has `rows`, whole or not at all; `key` is for messages."""
     page = render_comparison(report, figures) if "rows" in report else render_page(report, figures)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
-    new.write_text(page, encoding="utf-8")
-    new.replace(path)
+    with explained(key, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, page, key)
     return path
 
 
@@ -96,7 +96,7 @@ def comparison_verdict(comparison: Part) -> str:
 def _render(title: str, subtitle: str, verdict: str | None, numbers: Any, sections: Sequence[Section], figures: Sequence[Part]) -> str:
     for figure in figures:
         if not str(figure.get("description") or "").strip():
-            raise DistilvecError(f"figure '{figure.get('name')}' has no description; every image of the page needs one in words.")
+            raise DistilvecError(f"[figure] '{figure.get('name')}' has no description. Describe every image of the page in words.")
     script = _text("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = _template().render(

@@ -84,7 +84,7 @@ def project_sentences(vectors: Mapping[str, Array], align: Align = "auto", refer
     than three texts, vectors that are not finite or all equal.
     """
     if reference not in vectors:
-        raise DistilvecError(f"the projection needs the vectors of '{reference}'; found {', '.join(vectors) or 'none'}.")
+        raise DistilvecError(f"[projections] the projection needs the vectors of '{reference}'; found {', '.join(vectors) or 'none'}.")
     picture = draw_plane(vectors[reference], reference)
     placed = {name: place(name, found, picture, align) for name, found in vectors.items() if name != reference}
     return {
@@ -106,7 +106,7 @@ def project_tokens(texts: Sequence[str], teacher: Sequence[TokenStates], student
     """
     if not len(texts) == len(teacher) == len(student):
         raise DistilvecError(
-            f"expected token states of {len(texts)} texts; found {len(teacher)} of the teacher, {len(student)} of the student."
+            f"[projections] expected token states of {len(texts)} texts; found {len(teacher)} of the teacher, {len(student)} the student's."
         )
     picture = draw_plane(np.concatenate([states for _, states in teacher]), "teacher")
     states = _checked(np.concatenate([found for _, found in student]), "student")
@@ -180,7 +180,9 @@ def draw_plane(vectors: Array, name: str) -> Picture:
     checked = _checked(vectors, name)
     total = float(((checked - checked.mean(axis=0)) ** 2).sum())
     if total == 0:
-        raise DistilvecError(f"all {len(checked)} vectors of '{name}' are equal, so there is nothing to draw. Choose different texts.")
+        raise DistilvecError(
+            f"[projections] all {len(checked)} vectors of '{name}' are equal, so there is nothing to draw. Choose different texts."
+        )
     return Picture(checked, PCA(n_components=2, svd_solver="full").fit(checked), total)
 
 
@@ -188,7 +190,9 @@ def place(name: str, vectors: Array, picture: Picture, align: Align = "auto") ->
     """A column's vectors [n, width of the column] in the teacher's picture."""
     found = _checked(vectors, name)
     if len(found) != len(picture.vectors):
-        raise DistilvecError(f"'{name}' has vectors of {len(found)} texts, the teacher of {len(picture.vectors)}. Embed the same texts.")
+        raise DistilvecError(
+            f"[projections] '{name}' has vectors of {len(found)} texts, the teacher of {len(picture.vectors)}. Embed the same texts."
+        )
     if found.shape[1] != picture.vectors.shape[1]:
         places, left = _own_plane(found, name, picture)
         return Placed(places, None, left, True)
@@ -235,11 +239,11 @@ def _checked(vectors: Array, name: str) -> Array:
     found = np.asarray(vectors, dtype=np.float64)
     if found.ndim != 2 or len(found) < 3 or found.shape[1] < 2:
         raise DistilvecError(
-            f"a picture of '{name}' needs at least 3 vectors of at least 2 dimensions; found an array of shape {found.shape}."
+            f"[projections] a picture of '{name}' needs at least 3 vectors of at least 2 dimensions; found an array of shape {found.shape}."
         )
     if not np.isfinite(found).all():
         raise DistilvecError(
-            f"the vectors of '{name}' hold NaN or infinite numbers in {int((~np.isfinite(found)).any(axis=1).sum())} rows."
+            f"[projections] the vectors of '{name}' hold NaN or infinite numbers in {int((~np.isfinite(found)).any(axis=1).sum())} rows."
         )
     return found
 

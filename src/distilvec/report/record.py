@@ -14,6 +14,7 @@ import transformers
 
 import distilvec
 from distilvec.data.corpus import Corpus
+from distilvec.errors import DistilvecError
 from distilvec.evaluation.evaluate import Score
 from distilvec.objective import Objective
 from distilvec.report.card import FORMAT, DataRecord, Distillation, TeacherRecord, describe_student
@@ -125,6 +126,8 @@ def best_distance(metrics: Sequence[Path]) -> dict[str, float]:
     The watched one is `distance`, or `similarity_gap` for a student in a space of its own; on a task the greatest score is best.
     """
     first, last = ([line for line in read_metrics(path) if watched(line)] for path in (metrics[0], metrics[-1]))
+    if not first or not last:
+        raise DistilvecError(f"[metrics.jsonl] {metrics[-1 if first else 0]} has no held-out figures. Start over: --restart.")
     name = watched(last[0])
     best = (max if name in SCORES else min)(last[1:] or last, key=lambda line: float(line[f"eval/{name}"]))
     found = {key.removeprefix("eval/"): value for key, value in best.items() if key.startswith("eval/")}

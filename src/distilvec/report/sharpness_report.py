@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
-from distilvec.files import read_json
+from distilvec.extras import require_extra
 from distilvec.progress import say
+from distilvec.report.escape import visible_tree
 from distilvec.report.figure_style import DASHES, MARKERS, SERIES, figure_style, new_figure, shortened, write_figure
 from distilvec.report.page_cells import Table, figure
-from distilvec.report.terminal import show_table
+from distilvec.report.run_files import SHARPNESS, read_run_file
+from distilvec.report.terminal import say_result, show_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Part = Mapping[str, Any]
-FILE = "sharpness.json"
-MEASURE_AGAIN = "Delete it and measure again: distilvec sharpness."
-POINT = {"step", "epoch", "loss", "lambda_max", "sam", "asam"}
+FILE = SHARPNESS
 QUANTITIES = {"lambda_max": "largest eigenvalue", "trace": "trace", "sam": "rise by SAM", "asam": "rise by ASAM"}
 NOTE = (
     "The largest algebraic eigenvalue of the Hessian of the full training objective, its trace with one standard error, and by how "
@@ -28,15 +28,8 @@ NOTE = (
 
 
 def read_sharpness(folder: Path) -> dict[str, Any] | None:
-    """A run's sharpness.json, None where there is none; DistilvecError if it is damaged."""
-    path = folder / FILE
-    if not path.exists():
-        return None
-    content = read_json(path, MEASURE_AGAIN)
-    points = content.get("points")
-    if not isinstance(points, list) or not all(isinstance(point, dict) and point.keys() >= POINT for point in points):
-        raise DistilvecError(f"[{FILE}] {path} lacks points, or a point one of {', '.join(sorted(POINT))}. {MEASURE_AGAIN}")
-    return content
+    """A run's sharpness.json, None where there is none; DistilvecError as `read_run_file`."""
+    return read_run_file(folder, FILE)
 
 
 def note(content: Part) -> str:
@@ -99,7 +92,7 @@ def show_sharpness(*runs: Part) -> None:
     header = ["run", "step", "epoch", "lambda_max", "trace", "SAM", "ASAM", "loss"]
     one = len(runs) == 1
     show_table(header[one:], [row[one:] for row in rows])
-    print(note(runs[0]))
+    say_result(note(runs[0]))
 
 
 def draw_sharpness(runs: Sequence[Part], path: Path | None) -> list[Path]:
@@ -107,11 +100,13 @@ def draw_sharpness(runs: Sequence[Part], path: Path | None) -> list[Path]:
     first = Path(runs[0]["folder"])
     place = path or (first / "figures" if len(runs) == 1 else first.resolve().parent) / "sharpness.svg"
     try:
-        files: Sequence[Path] = write_figure(sharpness_figure(*runs), place.parent, place.stem, describe_sharpness(*runs))["files"]
+        require_extra("report", "--figure")
     except DistilvecError as error:
         say(f"no figure: {error}")
         return []
-    return list(files)
+    runs, key = visible_tree(runs), "--figure" if path else "figures"
+    files: list[Path] = write_figure(sharpness_figure(*runs), place.parent, place.stem, describe_sharpness(*runs), key=key)["files"]
+    return files
 
 
 def _cells(point: Part) -> list[str]:

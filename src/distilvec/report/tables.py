@@ -9,18 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from distilvec.evaluation.summary import ABSENT, to_markdown
+from distilvec.report.escape import csv_cell, latex, markdown
 
 AVERAGE = "average"
 Row = Mapping[str, Any]
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{letter: f"\\{letter}" for letter in "&%$#_"},
-}
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,7 @@ def leaderboard(comparison: Mapping[str, Any]) -> list[list[str]]:
 
 def to_markdown_table(comparison: Mapping[str, Any]) -> str:
     """The leaderboard as a Markdown table, with the comparison's notes below."""
-    notes = "".join(f"- {_plain(note)}\n" for note in comparison["notes"])
+    notes = "".join(f"- {markdown(note)}\n" for note in comparison["notes"])
     return to_markdown(leaderboard(comparison)) + (f"\n{notes}" if notes else "")
 
 
@@ -89,11 +81,13 @@ def to_csv(comparison: Mapping[str, Any]) -> str:
     parts = (("", "mean"), (" std", "std"), (" mark", "marks"), (" % of teacher", "retention"))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "method", "seeds", "reference", *(task + ending for task in tasks for ending, _ in parts), *plain])
+    header = ["run", "method", "seeds", "reference", *(task + ending for task in tasks for ending, _ in parts), *plain]
+    writer.writerow([csv_cell(title) for title in header])
     for row in comparison["rows"]:
         figures = [(row.get(key) or {}).get(task) for task in tasks for _, key in parts]
         reference = int(row["run"] == comparison["reference"])
-        writer.writerow([row["run"], row["method"], row["seeds"], reference, *figures, *(row.get(key) for key in plain)])
+        cells = [row["run"], row["method"], row["seeds"], reference, *figures, *(row.get(key) for key in plain)]
+        writer.writerow([csv_cell(cell) for cell in cells])
     return text.getvalue()
 
 
@@ -104,11 +98,11 @@ def to_latex(comparison: Mapping[str, Any]) -> str:
     """
     columns, rows = figures(comparison), comparison["rows"]
     best = [_best(column, rows) for column in columns]
-    lines = [f"% {_plain(note)}" for note in ("needs \\usepackage{booktabs}", *comparison["notes"])]
+    lines = [r"% needs \usepackage{booktabs}", *(f"% {latex(note)}" for note in comparison["notes"])]
     lines += [rf"\begin{{tabular}}{{ll{'r' * (len(columns) + 1)}}}", r"\toprule"]
-    lines += [" & ".join(["Run", "Method", "Seeds", *(_escape(column.title) for column in columns)]) + r" \\", r"\midrule"]
+    lines += [" & ".join(["Run", "Method", "Seeds", *(latex(column.title) for column in columns)]) + r" \\", r"\midrule"]
     for row in rows:
-        cells = [_escape(cell) for cell in _head(comparison, row)]
+        cells = [latex(cell) for cell in _head(comparison, row)]
         cells += [_latex_cell(column, row, top) for column, top in zip(columns, best, strict=True)]
         lines.append(" & ".join(cells) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
@@ -141,11 +135,3 @@ def _best(column: Figure, rows: list[Row]) -> str | None:
     """The best figure of a column as it is shown; None where there is none, or only one."""
     values = [value for row in rows if (value := column.value(row)) is not None]
     return column.text(max(values, key=lambda value: column.better * value)) if column.better and len(values) > 1 else None
-
-
-def _escape(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in _plain(text)).replace(ABSENT, "--").replace("±", r"$\pm$")
-
-
-def _plain(text: str) -> str:
-    return " ".join(str(text).split())

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from distilvec.evaluation.evaluate import Score
-from distilvec.evaluation.summary import scores_table
+from distilvec.evaluation.summary import ABSENT, scores_table
 from distilvec.evaluation.tasks import Problem
 from distilvec.report.card import loading_call, supervised_table
+from distilvec.report.escape import one_line, visible
+from distilvec.report.table_layout import layout
 from distilvec.report.tables import leaderboard
 from distilvec.train.metrics import WATCHED
 
@@ -28,15 +29,28 @@ HELD_OUT = {
     "spearman": ("Spearman", "on held-out examples"),
 }
 
+NARROWEST = 30  # columns of a terminal
+_PLAIN = str.maketrans({"│": "|", "─": "-", "┼": "+", ABSENT: "-", "±": "+-", "→": "->", "\N{MINUS SIGN}": "-"})
 
-def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table; the first column left-aligned, the others right-aligned if there are several."""
-    table = Table(show_edge=False, pad_edge=False)
-    for number, name in enumerate(header):
-        table.add_column(name, justify="right" if number and len(header) > 2 else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console(markup=False).print(table)
+
+def say_result(text: str = "", error: bool = False) -> None:
+    """Text on standard output (or error), with hidden characters written out, and those that its encoding lacks."""
+    stream = sys.stderr if error else sys.stdout
+    encoding, shown = stream.encoding or "utf-8", visible(text)
+    try:
+        shown.encode(encoding)
+    except UnicodeEncodeError:
+        shown = shown.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+    print(shown, file=stream)
+
+
+def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> None:
+    """A table as wide as the terminal at most (80 columns where there is none); see `table_layout`.
+
+    The first column is left-aligned, the others right-aligned if there are several.
+    """
+    for line in layout(header, rows, width or max(NARROWEST, shutil.get_terminal_size().columns)):
+        say_result(line)
 
 
 def show_scores(scores: dict[str, list[Score]]) -> None:
@@ -59,26 +73,26 @@ def show_result(result: RunResult) -> None:
     name = next(name for name in WATCHED if name in result.distance)
     measure, where = HELD_OUT[name]
     found, before = result.distance[name], result.distance.get(f"untrained_{name}")
-    print(f"\nstudent   {size}")
+    say_result(f"\nstudent   {size}")
     began = "" if before is None else f" ({before:.4f} before training)"
-    print(f"{measure:9} {found:.4f} {where}{began}")
-    print(f"run       {result.folder}")
+    say_result(f"{measure:9} {found:.4f} {where}{began}")
+    say_result(f"run       {result.folder}")
     if result.page is not None:
-        print(f"report    {result.page}")
+        say_result(f"report    {result.page}")
     if "supervised" in result.record:
-        print("\nfrom distilvec.students.head import predict")
-        print(f'predict("{result.folder / "student"}", texts)  # labels or scores; pairs of texts are tuples')
+        say_result("\nfrom distilvec.students.head import predict")
+        say_result(f'predict("{result.folder / "student"}", texts)  # labels or scores; pairs of texts are tuples')
     imported, call = loading_call(student)
-    print(f"\n{imported}")
-    print(f'student = {call}("{result.folder / "student"}")')
-    print('vectors = student.encode_query(["a text to search for"])')
+    say_result(f"\n{imported}")
+    say_result(f'student = {call}("{result.folder / "student"}")')
+    say_result('vectors = student.encode_query(["a text to search for"])')
 
 
-def show_problems(problems: Sequence[Problem]) -> None:
+def show_problems(problems: Sequence[Problem], key: str = "evaluation") -> None:
     """Name what could not be scored, or only in part, on standard error, and leave with exit status 1; nothing without problems."""
     for problem in problems:
-        column = f" ({problem.column})" if problem.column else ""
-        print(f"distilvec: task '{problem.task}'{column}: {problem.message}", file=sys.stderr)
+        column = f" ({one_line(problem.column)})" if problem.column else ""
+        say_result(f"distilvec: [{key}] task '{one_line(problem.task)}'{column}: {problem.text}", error=True)
     if problems:
         raise typer.Exit(1)
 
@@ -88,11 +102,14 @@ def show_comparison(comparison: Mapping[str, Any]) -> None:
     header, *rows = leaderboard(comparison)
     show_table(header, rows)
     if comparison["differences"]:
-        print(f"\nDifferences from {comparison['reference']} (points, 95 % interval, p by paired bootstrap)")
-        shown = [
-            [row["a"], row["task"], f"{row['difference']:+.2f}{row['mark']}", f"{row['low']:+.2f} to {row['high']:+.2f}", f"{row['p']:.3f}"]
-            for row in comparison["differences"]
-        ]
-        show_table(["run", "task", "difference", "interval", "p"], shown)
+        say_result(f"\nDifferences from {one_line(comparison['reference'])} (points, 95 % interval, p by paired bootstrap)")
+        show_table(["run", "task", "difference", "interval", "p"], [_difference(row) for row in comparison["differences"]])
     for note in comparison["notes"]:
-        print(f"note: {note}")
+        say_result(f"note: {one_line(note)}")
+
+
+def _difference(row: Mapping[str, Any]) -> list[str]:
+    """A difference, with dashes where it was not tested."""
+    interval = ABSENT if row["low"] is None else f"{row['low']:+.2f} to {row['high']:+.2f}"
+    chance = ABSENT if row["p"] is None else f"{row['p']:.3f}"
+    return [row["a"], row["task"], f"{row['difference']:+.2f}{row['mark']}", interval, chance]

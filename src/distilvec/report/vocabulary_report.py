@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distilvec.evaluation.summary import to_markdown
+from distilvec.report.escape import markdown
 from distilvec.report.figure_style import BLUE, INK, figure_style, new_figure, shortened
 from distilvec.report.page_cells import Cell, Table, figure, number, words
-from distilvec.report.terminal import show_table
+from distilvec.report.terminal import say_result, show_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +73,7 @@ def tables(content: Part) -> dict[str, Table]:
 def markdown_table(content: Part) -> str:
     """All tables in Markdown, one below the other, with the notes."""
     parts = [to_markdown(_texts(content, table)) for table in tables(content).values()]
-    return "\n".join([*parts, *(f"{text}\n" for text in (content.get("notes") or ()))])
+    return "\n".join([*parts, *(f"{markdown(text)}\n" for text in (content.get("notes") or ()))])
 
 
 def show_tokenizers(content: Part) -> None:
@@ -80,8 +81,8 @@ def show_tokenizers(content: Part) -> None:
     for table in tables(content).values():
         header, *rows = _texts(content, table)
         show_table(header, rows)
-        print()
-    print(note(content))
+        say_result()
+    say_result(note(content))
 
 
 def _texts(content: Part, table: Table) -> list[list[str]]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, first_line
 from distilvec.evaluation.evaluate import read_score
-from distilvec.files import write_json
+from distilvec.extras import require_extra
+from distilvec.files import SEAL, write_json
 from distilvec.progress import say
+from distilvec.report.escape import visible_tree
 from distilvec.report.page import write_page
+from distilvec.report.run_files import REPORT, RUN_AGAIN, read_run_file
 from distilvec.report.sharpness_report import read_sharpness
 from distilvec.report.verdict import make_verdict
 from distilvec.train.metrics import read_metrics, watched
@@ -30,18 +32,26 @@ def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any],
         "record": dict(record),
         "recipe": recipe,
     }
-    write_json(folder / "report.json", found)
+    write_json(folder / REPORT, found, sealed=True, key=REPORT)
     return draw_report(folder, found)
 
 
 def refresh_report(folder: Path) -> Path | None:
-    """Make the page anew of a run that has one, with a sharpness.json that was measured since; None for a run without."""
-    path = folder / "report.json"
-    if not path.exists():
+    """Make the page anew of a run that has one, with a sharpness.json that was measured since; None for a run without.
+
+    Errors: DistilvecError for a report.json that is damaged or was changed by hand.
+    """
+    content = read_run_file(folder, REPORT)
+    if content is None:
         return None
-    found = json.loads(path.read_text(encoding="utf-8")) | {"sharpness": read_sharpness(folder)}
-    write_json(path, found)
-    return draw_report(folder, found)
+    found = content | {"sharpness": read_sharpness(folder)}
+    write_json(folder / REPORT, found, sealed=True, key=REPORT)
+    try:
+        return draw_report(folder, found)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if SEAL in content:
+            raise
+        raise DistilvecError(f"[{REPORT}] {folder / REPORT} lacks a part of a report ({first_line(error)}). {RUN_AGAIN}") from None
 
 
 def draw_report(folder: Path, found: Mapping[str, Any]) -> Path | None:
@@ -49,10 +59,12 @@ def draw_report(folder: Path, found: Mapping[str, Any]) -> Path | None:
     from distilvec.report.figures import all_figures
 
     try:
-        figures = all_figures(found, folder / "figures")
+        require_extra("report", "report.html")
     except DistilvecError as error:
         say(f"no report.html: {error}")
         return None
+    found = visible_tree(found)
+    figures = all_figures(found, folder / "figures")
     path = folder / "report.html"
     write_page(found, figures, path)
     return path
@@ -64,14 +76,15 @@ def draw_comparison(path: Path, comparison: Mapping[str, Any]) -> Path:
     from distilvec.report.figure_text import describe_leaderboard
     from distilvec.report.figures import leaderboard_figure
 
+    comparison = visible_tree(comparison)
     figures = []
     for against, title in (("parameters", "What is kept against size"), ("texts_per_second", "What is kept against speed")):
         known = [row for row in comparison["rows"] if row.get(against) and "average" in row["retention"]]
         rows = [{**row, "name": row["run"], "retention": row["retention"]["average"]} for row in known]
         if rows:
             figure, text = leaderboard_figure(rows, against), describe_leaderboard(rows, against)
-            figures.append(write_figure(figure, path.with_name(f"{path.stem}-figures"), against, text, title))
-    return write_page(dict(comparison), figures, path)
+            figures.append(write_figure(figure, path.with_name(f"{path.stem}-figures"), against, text, title, "--out"))
+    return write_page(comparison, figures, path, "--out")
 
 
 def history(metrics: Path) -> list[dict[str, Any]]:

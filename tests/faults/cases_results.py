@@ -1,0 +1,256 @@
+"""`compare` and `sharpness`: run folders that are damaged or edited, outputs that cannot be written, hostile names."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from faults.harness import Outcome, World, case
+
+TASK = {"task": "sts", "type": "sts", "metric": "spearman"}
+
+
+def a_run(world: World, name: str = "run", sealed: bool = True, title: str | None = None, value: float = 70.0) -> Path:
+    """The folder of a finished run with one score, as `distilvec run` leaves it but without a model."""
+    from distilvec.files import write_json
+
+    folder = world.root / name
+    folder.mkdir()
+    tree = {"name": title or name, "train": {"seed": 0}, "student": {"model": "teacher"}, "x": name}
+    scores = {"teacher": [{**TASK, "value": 80.0}], "student": [{**TASK, "value": value}]}
+    record = {
+        "name": title or name,
+        "teacher": {"name": "big", "fingerprint": "t"},
+        "data": {"fingerprint": "d"},
+        "metrics": {"distance": 0.3},
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
+    write_json(folder / "distillation.json", record, sealed=sealed)
+    write_json(folder / "report.json", {"format": 2, "scores": scores}, sealed=sealed)
+    gold = np.arange(20.0)
+    np.savez(folder / "samples.npz", **{"student/sts/predicted": gold + value, "student/sts/gold": gold})
+    return folder
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Change keys of a JSON file as an editor would."""
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+
+
+@case("two-runs", key=None)
+def _(world: World) -> list[str]:
+    world.checks.append(lambda found: _has(found, "70.00", "75.00"))
+    return ["compare", str(a_run(world)), str(a_run(world, "other", value=75.0))]
+
+
+def _has(found: Outcome, *texts: str) -> None:
+    for text in texts:
+        assert text in found.out, found.out
+
+
+@case("runs-of-an-earlier-version-without-a-seal", key=None)
+def _(world: World) -> list[str]:
+    return ["compare", str(a_run(world, sealed=False)), str(a_run(world, "other", sealed=False))]
+
+
+@case("runs-without-samples", key=None)
+def _(world: World) -> list[str]:
+    folders = [a_run(world), a_run(world, "other", value=75.0)]
+    (folders[0] / "samples.npz").unlink()
+    world.checks.append(lambda found: _has(found, "No interval where the rows"))
+    return ["compare", *map(str, folders)]
+
+
+@case("score-edited", key="report.json")
+def _(world: World) -> list[str]:
+    folder = a_run(world)
+    edit(folder / "report.json", scores={"student": [{**TASK, "value": 99.9}]})
+    return ["compare", str(folder)]
+
+
+@case("record-edited", key="distillation.json")
+def _(world: World) -> list[str]:
+    folder = a_run(world)
+    edit(folder / "distillation.json", metrics={"distance": 0.01})
+    return ["compare", str(folder)]
+
+
+@case("report-truncated", key="report.json")
+def _(world: World) -> list[str]:
+    folder = a_run(world)
+    (folder / "report.json").write_bytes((folder / "report.json").read_bytes()[:100])
+    return ["compare", str(folder)]
+
+
+@case("report-is-a-list", key="report.json")
+def _(world: World) -> list[str]:
+    folder = a_run(world)
+    (folder / "report.json").write_text("[]")
+    return ["compare", str(folder)]
+
+
+@case("report-is-a-folder", key="report.json")
+def _(world: World) -> list[str]:
+    folder = a_run(world)
+    (folder / "report.json").unlink()
+    (folder / "report.json").mkdir()
+    return ["compare", str(folder)]
+
+
+@case("report-latin-1", key="report.json")
+def _(world: World) -> list[str]:
+    folder = a_run(world)
+    (folder / "report.json").write_bytes('{"name": "é"}'.encode("latin-1"))
+    return ["compare", str(folder)]
+
+
+@case("score-is-text", key="report.json")
+def _(world: World) -> list[str]:
+    folder = a_run(world, sealed=False)
+    edit(folder / "report.json", scores={"student": [{**TASK, "value": "good"}]})
+    return ["compare", str(folder)]
+
+
+@case("score-is-nan", key="report.json")
+def _(world: World) -> list[str]:
+    folder = a_run(world, sealed=False)
+    edit(folder / "report.json", scores={"student": [{**TASK, "value": float("nan")}]})
+    return ["compare", str(folder)]
+
+
+@case("record-damaged", key="distillation.json")
+def _(world: World) -> list[str]:
+    folder = a_run(world)
+    (folder / "distillation.json").write_text("{")
+    return ["compare", str(folder)]
+
+
+@case("record-of-another-shape", key="distillation.json")
+def _(world: World) -> list[str]:
+    folder = a_run(world, sealed=False)
+    edit(folder / "distillation.json", training=["minutes"])
+    return ["compare", str(folder)]
+
+
+@case("samples-truncated", key="samples.npz")
+def _(world: World) -> list[str]:
+    folder = a_run(world)
+    (folder / "samples.npz").write_bytes((folder / "samples.npz").read_bytes()[:200])
+    return ["compare", str(folder), str(a_run(world, "other"))]
+
+
+@case("samples-of-two-lengths", key="samples.npz")
+def _(world: World) -> list[str]:
+    folder = a_run(world)
+    np.savez(folder / "samples.npz", **{"student/sts/predicted": np.zeros(3), "student/sts/gold": np.zeros(4)})
+    return ["compare", str(folder), str(a_run(world, "other"))]
+
+
+@case("sweep-damaged", key="sweep.json")
+def _(world: World) -> list[str]:
+    world.file("sweep/sweep.json", '{"members": [{"name": "a"}]}')
+    return ["compare", str(world.root / "sweep")]
+
+
+@case("no-run", key="run folder")
+def _(world: World) -> list[str]:
+    (world.root / "empty").mkdir()
+    return ["compare", "empty"]
+
+
+@case("run-not-finished", key="run folder")
+def _(world: World) -> list[str]:
+    folder = a_run(world)
+    (folder / "distillation.json").unlink()
+    return ["compare", str(folder)]
+
+
+@case("compare-unknown-column", key="--column")
+def _(world: World) -> list[str]:
+    return ["compare", str(a_run(world)), "--column", "studnt"]
+
+
+@case("compare-unknown-reference", key="--reference")
+def _(world: World) -> list[str]:
+    return ["compare", str(a_run(world)), "--reference", "absent"]
+
+
+@case("compare-no-asymmetric-column", key="--column")
+def _(world: World) -> list[str]:
+    return ["compare", str(a_run(world)), "--column", "asymmetric"]
+
+
+@case("two-outputs-one-file", key="--latex")
+def _(world: World) -> list[str]:
+    return ["compare", str(a_run(world)), "--csv", "table.txt", "--latex", str(world.root / "table.txt")]
+
+
+@case("csv-in-a-missing-folder", key="--csv")
+def _(world: World) -> list[str]:
+    return ["compare", str(a_run(world)), "--json", "first.json", "--csv", "nowhere/table.csv"]
+
+
+@case("json-would-replace-the-report", key="--json")
+def _(world: World) -> list[str]:
+    folder = a_run(world)
+    return ["compare", str(folder), "--json", str(folder / "report.json")]
+
+
+@case("page-where-figures-are-a-file", key="--out")
+def _(world: World) -> list[str]:
+    world.file("page-figures", "kept")
+    return ["compare", str(a_run(world)), "--out", "page.html"]
+
+
+@case("page-is-a-folder", key="--out")
+def _(world: World) -> list[str]:
+    return ["compare", str(a_run(world)), "--out", str(a_run(world, "other"))]
+
+
+@case("hostile-run-names", key=None)
+def _(world: World) -> list[str]:
+    names = ["=cmd|' /C calc'!A0", "[red]x[/red] \u202e | `y` <script> \\input{z} %"]
+    folders = [a_run(world, f"run{number}", title=name, value=70.0 + number) for number, name in enumerate(names)]
+    world.checks.append(lambda found: _harmless(found, world.root))
+    return ["compare", *map(str, folders), "--csv", "t.csv", "--markdown", "t.md", "--latex", "t.tex", "--out", "t.html"]
+
+
+def _harmless(found: Outcome, root: Path) -> None:
+    assert "[red]x[/red]" in found.out and "\u202e" not in found.out
+    with (root / "t.csv").open(encoding="utf-8", newline="") as file:
+        assert not any(cell.startswith(("=", "+", "@")) for row in csv.reader(file) for cell in row)
+    assert all("\u202e" not in (root / name).read_text(encoding="utf-8") for name in ("t.md", "t.tex", "t.html"))
+    assert "\\input" not in (root / "t.tex").read_text(encoding="utf-8")
+    assert "<script>" not in (root / "t.md").read_text(encoding="utf-8").replace("\\<script>", "")
+
+
+@case("sharpness-rho-zero", key="--rho")
+def _(world: World) -> list[str]:
+    return ["sharpness", str(a_run(world)), "--rho", "0"]
+
+
+@case("sharpness-rho-nan", key="--rho")
+def _(world: World) -> list[str]:
+    return ["sharpness", str(a_run(world)), "--rho", "nan"]
+
+
+@case("sharpness-steps-are-text", key="--steps")
+def _(world: World) -> list[str]:
+    return ["sharpness", str(a_run(world)), "--steps", "last"]
+
+
+@case("sharpness-figure-in-a-missing-folder", key="--figure")
+def _(world: World) -> list[str]:
+    return ["sharpness", str(a_run(world)), "--figure", "nowhere/sharp.svg"]
+
+
+@case("sharpness-of-an-edited-report", key="report.json")
+def _(world: World) -> list[str]:
+    folder = a_run(world)
+    edit(folder / "report.json", scores={})
+    return ["sharpness", str(folder)]

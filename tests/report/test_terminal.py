@@ -1,0 +1,105 @@
+"""Tables on a terminal: nothing wider than it, no number and no word of a header split, names stay text."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import sys
+
+import pytest
+from report.comparison_sample import sample_comparison
+from report.vocabulary_sample import sample_vocabulary
+from rich.cells import cell_len
+
+from distilvec.evaluation.evaluate import Score
+from distilvec.evaluation.tasks import Problem
+from distilvec.report.table_layout import layout, wrapped
+from distilvec.report.tables import leaderboard
+from distilvec.report.terminal import say_result, show_comparison, show_problems, show_scores, show_table
+from distilvec.report.vocabulary_report import show_tokenizers
+
+TASKS = [
+    "STSBenchmark", "Banking77Classification", "SprintDuplicateQuestions", "cranfield", "NFCorpus", "TwentyNewsgroups", "sick-r", "mrpc",
+]  # fmt: skip
+
+
+def wide_comparison():
+    comparison = sample_comparison()
+    comparison["tasks"] = TASKS
+    for row in comparison["rows"]:
+        for task in TASKS:
+            row["mean"][task], row["std"][task], row["marks"][task], row["retention"][task] = 81.2345, 0.2, "***", 99.0
+    return comparison
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_wide_leaderboard_comes_in_parts(width):
+    header, *rows = leaderboard(wide_comparison())
+    lines = layout(header, rows, width)
+    assert max(map(cell_len, lines)) <= width
+    text = "\n".join(lines)
+    for cell in {cell for row in rows for cell in row[1:]}:
+        assert cell in text
+    for word in {word for title in header for word in title.split()}:
+        assert word in text
+    parts = [list(part) for blank, part in itertools.groupby(lines, key=lambda line: not line) if not blank]
+    assert len(parts) > 2 and all(part[0].startswith("Run ") for part in parts)
+    assert all(any(line.startswith("talas") for line in part) for part in parts)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_real_outputs_fit(width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(width))
+    columns = ("teacher", "untrained", "student", "asymmetric")
+    show_scores({name: [Score(task, "sts", "spearman", 81.234, {}, 0.0, 3) for task in TASKS] for name in columns})
+    show_table(["", "tiny"], [["run folder", "/home/" + "long/" * 30], ["texts", "12,000 (300 held out)"]])
+    content = sample_vocabulary()
+    content["notes"] = []
+    show_tokenizers(content)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(cell_len(line) for line in lines if "│" in line) <= width
+    text = "\n".join(lines)
+    for whole in ("81.23", "12,000 (300 held out)", "262,144", "2.35 → 1.52", "attention", "untrained", "asymmetric"):
+        assert whole in text
+
+
+def test_long_names_fold_after_commas_and_slashes():
+    assert wrapped("batch_size=16,learning_rate=0.0001,seed=0", 22) == ["batch_size=16,", "learning_rate=0.0001,", "seed=0"]
+    assert wrapped("words and more", 9) == ["words and", "more"] and wrapped("", 5) == [""]
+    assert wrapped("x" * 12, 5) == ["xxxxx", "xxxxx", "xx"]
+    lines = layout(["Run", "a", "b"], [["lr=0.0001,seed=12345,more=" + "x" * 40, "1.23", "4.56"]], 40)
+    assert max(map(len, lines)) <= 40 and any(line.endswith("1.23 │ 4.56") for line in lines)
+
+
+def test_wide_letters_count_twice():
+    lines = layout(["", "x", "y"], [["中文名称", "1", "2"], ["ab", "3", "4"]], 40)
+    assert len({cell_len(line) for line in lines}) == 1
+
+
+def test_names_stay_text(capsys):
+    show_table(["a", "[bold]b[/]", "c"], [["[red]x[/red]", ":fire:", "\x1b[2J\u202ey"], ["two\nlines", "", ""]])
+    printed = capsys.readouterr().out
+    for text in ("[bold]b[/]", "[red]x[/red]", ":fire:", "\\x1b[2J\\u202ey", "two lines"):
+        assert text in printed
+    assert "\x1b" not in printed
+
+
+def test_an_untested_difference_has_dashes(capsys):
+    show_comparison(sample_comparison())
+    assert "cosine" in capsys.readouterr().out
+
+
+def test_problems_name_the_key(capsys):
+    from typer import Exit
+
+    with pytest.raises(Exit):
+        show_problems([Problem("mini", "[0.path] [suite] /x.csv, line 3: text. Fix.", "student")], "suite")
+    assert capsys.readouterr().err == "distilvec: [suite] task 'mini' (student): /x.csv, line 3: text. Fix.\n"
+
+
+def test_an_encoding_without_these_letters(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    say_result("1.0 ± 0.2 │ é")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"1.0 +- 0.2 | \\xe9\n"

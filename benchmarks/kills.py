@@ -1,11 +1,20 @@
 """kill -9 at random moments: does the work end as if nothing had happened?
 
-    python -m benchmarks.kills --json FILE [--caching 20] [--training 10]
+    python -m benchmarks.kills --json FILE [--parts caching,training] [--long 50] [--short 20] [--teacher FOLDER]
 
-Caching: `distilvec cache fill` on generated texts with all-MiniLM-L6-v2, killed and started again until it ends; every file
-of the cache must have the bytes of an uninterrupted one. Training: `distilvec run` on the CPU in fp32; the student's weights
-must be equal to the bit. Work that ends before it was killed often enough is begun anew, in another folder. Only kills that
-hit a running process count. Exits with 1 if anything differs.
+| part | what is killed | what must equal an uninterrupted twin |
+|---|---|---|
+| caching | `cache fill` | every file of the cache |
+| training | `run` on the CPU in fp32 | weights of last/ and student/; metrics.jsonl but for the throughput |
+| evaluation | `run`, its training finished | report.json but for times, the samples in samples.npz |
+| saving | `run` that keeps a student after every step | weights of every student; after each kill every student there is loads |
+| transplant | `transplant` | every file of the model's folder |
+| export | `export --to onnx` | the file |
+| finetune | `finetune` with adapters | weights of the model and its head; metrics.jsonl but for the throughput |
+
+`--long` kills are shared by caching and training, `--short` ones by the other parts. A killed command is started again until it
+ends; work that ends before it was killed often enough is begun again in another folder. Only kills that hit a running process
+count. Exits with 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -15,39 +24,187 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import load_file
 
 from benchmarks.texts import sample_texts
 from distilvec import recipe as recipes
 from distilvec.schema import Recipe
 
+THROUGHPUT = ("train/texts_per_second", "train/tokens_per_second")
+TIMES = ("created", "seconds")
+LONG = ("caching", "training")
+SHORT = ("evaluation", "saving", "transplant", "export", "finetune")
+
+
+@dataclass(frozen=True)
+class Work:
+    """A command by its output (a folder of its own), what of the output must be the same, what is made before the command starts.
+
+    `resumes` is False where a killed command begins again. `whole` looks at an output after a kill.
+    """
+
+    line: Callable[[Path], list[str]]
+    found: Callable[[Path], dict[str, str]]
+    cache: Callable[[Path], Path]
+    prepare: Callable[[Path], object] = lambda out: None
+    resumes: bool = True
+    whole: Callable[[Path], bool] = lambda out: True
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--caching", type=int, default=20, help="kills while caching")
-    parser.add_argument("--training", type=int, default=10, help="kills while training")
+    parser.add_argument("--parts", default=",".join(LONG + SHORT), help="separated by commas; all by default")
+    parser.add_argument("--long", type=int, default=50, help=f"kills shared by {' and '.join(LONG)}")
+    parser.add_argument("--short", type=int, default=20, help=f"kills shared by {', '.join(SHORT)}")
+    parser.add_argument("--teacher", default="all-MiniLM-L6-v2", help="a SentenceTransformer folder or id")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    chosen, result = arguments.parts.split(","), {}
+    if unknown := set(chosen) - {*LONG, *SHORT}:
+        parser.error(f"--parts: unknown {', '.join(sorted(unknown))}; known are {', '.join(LONG + SHORT)}")
     with tempfile.TemporaryDirectory() as folder:
-        texts = Path(folder) / "texts.txt"
-        texts.write_text("\n".join(sample_texts(3000, Path("absent"))[0]), encoding="utf-8")
-        recipe = make_recipe(texts)
-        result = {
-            "caching": kill_caching(recipe, Path(folder), arguments.caching, arguments.seed),
-            "training": kill_training(recipe, Path(folder), arguments.training, arguments.seed),
-        }
+        for part in chosen:
+            group, kills = (LONG, arguments.long) if part in LONG else (SHORT, arguments.short)
+            share = max(1, kills // sum(name in group for name in chosen))
+            began = time.monotonic()
+            result[part] = kill(PARTS[part](Path(folder), arguments.teacher), Path(folder) / part, share, arguments.seed)
+            result[part]["seconds"] = round(time.monotonic() - began)
+            print(f"{part}: {json.dumps(result[part])}", flush=True)
     arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(result, indent=1))
     sys.exit(0 if all(part["same"] and part["kills"] for part in result.values()) else 1)
 
 
-def make_recipe(texts: Path, teacher: str = "all-MiniLM-L6-v2") -> Recipe:
+def kill(work: Work, folder: Path, kills: int, seed: int) -> dict[str, Any]:
+    """Do the work in peace once and then under fire, until it was killed `kills` times; compare all that came of it."""
+    calm = folder / "calm"
+    calm.mkdir(parents=True)
+    work.prepare(calm)
+    seconds = run_to_end(work.line(calm), work.cache(calm))
+    expected = work.found(calm)
+    startup = run_to_end(work.line(calm), work.cache(calm)) if work.resumes else 0.4 * seconds
+    share = max(0.1, (seconds - startup) / (kills if work.resumes else 2))
+    hits, rounds, same = 0, 0, bool(expected) and work.found(calm) == expected
+    while hits < kills and rounds < 4 * kills:
+        shot = folder / f"shot-{rounds}"
+        shot.mkdir()
+        work.prepare(shot)
+        count, whole = under_fire(work, shot, kills - hits, seed + rounds, startup, share)
+        hits, rounds, same = hits + count, rounds + 1, same and whole and work.found(shot) == expected
+        shutil.rmtree(shot)
+    return {"kills": hits, "rounds": rounds, "files": len(expected), "same": same}
+
+
+def under_fire(work: Work, out: Path, kills: int, seed: int, startup: float, share: float) -> tuple[int, bool]:
+    """Start the command and kill it, at most `kills` times, at random moments of its work; then run it to the end.
+
+    A kill comes after about `startup` seconds (what the command takes when nothing is left to do) and up to twice `share`
+    seconds of work. Gives how many hit a running process, fewer than `kills` if the work ended first, and whether what was there
+    after each of them was whole.
+    """
+    line, environment = command(work.line(out), work.cache(out))
+    generator, hits, whole = random.Random(seed), 0, True
+    for _ in range(kills):
+        process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + generator.uniform(0.6, 1.1) * startup + generator.uniform(0, 2) * share
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        if process.wait() != -signal.SIGKILL:
+            break
+        hits, whole = hits + 1, whole and work.whole(out)
+    run_to_end(work.line(out), work.cache(out))
+    return hits, whole
+
+
+# -- the parts ---------------------------------------------------------------------------------------------------------
+
+
+def caching(folder: Path, teacher: str, texts: int = 3000) -> Work:
+    file = write(folder, make_recipe(write_texts(folder, texts), teacher), "caching")
+    return Work(lambda out: ["cache", "fill", file], lambda out: hashes(out / "teachers"), lambda out: out)
+
+
+def training(folder: Path, teacher: str, texts: int = 1500) -> Work:
+    file = write(folder, make_recipe(write_texts(folder, texts), teacher), "training")
+    run_to_end(["cache", "fill", file], folder / "training-cache")
+    return Work(run_line(file), trained, lambda out: folder / "training-cache")
+
+
+def evaluation(folder: Path, teacher: str) -> Work:
+    """The run is trained with little to score; with more, the same training counts as finished."""
+    lines = sample_texts(300, Path("absent"))[0]
+    rows = [{"sentence1": lines[i], "sentence2": lines[i - 1 - i % 3], "score": i % 5, "label": i % 2} for i in range(300)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    tasks = ", ".join(f"{{name: {kind}, type: {kind}, path: rows.jsonl}}" for kind in ("sts", "pair"))
+    (folder / "suite.yaml").write_text(f"[{tasks}]\n", encoding="utf-8")
+    recipe, suite = make_recipe(write_texts(folder, 200), teacher, max_steps=2), folder / "suite.yaml"
+    little = {"suite": suite, "parts": [], "columns": ["student"]}
+    much = {"suite": suite, "parts": ["agreement", "compression", "margin"], "draws": 500}
+    file, scored_file = (
+        write(folder, recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update=keys)}), name)
+        for name, keys in {"evaluated": little, "evaluation": much}.items()
+    )
+    run_to_end(["run", file, "--out", str(folder / "evaluated")], folder / "evaluation-cache")
+
+    def prepare(out: Path) -> None:
+        shutil.copytree(folder / "evaluated", out, dirs_exist_ok=True)
+
+    return Work(run_line(scored_file), evaluated, lambda out: folder / "evaluation-cache", prepare)
+
+
+def saving(folder: Path, teacher: str) -> Work:
+    file = write(folder, make_recipe(write_texts(folder, 200), teacher, max_steps=6, keep_students=6), "saving")
+    run_to_end(["cache", "fill", file], folder / "saving-cache")
+    return Work(run_line(file), trained, lambda out: folder / "saving-cache", whole=students_load)
+
+
+def transplant(folder: Path, teacher: str) -> Work:
+    texts = write_texts(folder, 2000)
+    line = ["transplant", teacher, "--texts", str(texts), "--kind", "trim", "--out"]  # trained tokenizers differ between runs
+    return Work(lambda out: [*line, str(out / "model")], hashes, lambda out: folder / "cache", resumes=False)
+
+
+def export(folder: Path, teacher: str) -> Work:
+    return Work(lambda out: ["export", teacher, "--out", str(out / "model.onnx")], hashes, lambda out: folder / "cache", resumes=False)
+
+
+def finetune(folder: Path, teacher: str) -> Work:
+    lines, classes = sample_texts(240, Path("absent"))[0], ("one", "two", "three")
+    rows = [
+        {"text": f"{classes[i % 3]} {lines[i]}"[:60], "label": classes[i % 3], "split": "test" if i > 200 else "train"} for i in range(240)
+    ]
+    (folder / "task.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    line = ["finetune", teacher, "--task", str(folder / "task.jsonl"), "--type", "classification", "--r", "4", "--epochs", "2"]
+    line += ["--batch-size", "8", "train.device=cpu", "train.checkpoint_steps=5", "train.logging_steps=4", "evaluation.parts=[]"]
+    return Work(lambda out: [*line, "--out", str(out)], trained, lambda out: folder / "finetune-cache")
+
+
+PARTS: dict[str, Callable[[Path, str], Work]] = {
+    "caching": caching,
+    "training": training,
+    "evaluation": evaluation,
+    "saving": saving,
+    "transplant": transplant,
+    "export": export,
+    "finetune": finetune,
+}
+
+
+def make_recipe(texts: Path, teacher: str, **train: Any) -> Recipe:
+    settings = {"epochs": 2, "batch_size": 16, "precision": "fp32", "device": "cpu", "checkpoint_steps": 10, "logging_steps": 7}
     return recipes.validate(
         {
             "name": "kills",
@@ -56,44 +213,69 @@ def make_recipe(texts: Path, teacher: str = "all-MiniLM-L6-v2") -> Recipe:
             "corpus": {"sources": [{"path": str(texts)}], "holdout_batches": 2},
             "cache": {"shard_rows": 100},
             "method": {"name": "redact"},
-            "train": {"epochs": 2, "batch_size": 16, "precision": "fp32", "device": "cpu", "checkpoint_steps": 10, "logging_steps": 5},
+            "train": {**settings, **train},
         }
     )
 
 
-def kill_caching(recipe: Recipe, folder: Path, kills: int, seed: int) -> dict[str, object]:
-    """Fill caches under fire and one in peace; compare all their files but the lock."""
-    line = ["cache", "fill", write(recipe, folder, "caching")]
-    calm = folder / "calm-cache"
-    whole, nothing = (run_to_end(line, calm) for _ in range(2))
-    expected = hashes(calm / "teachers")
-    hits, rounds, same = 0, 0, True
-    while hits < kills and rounds < 4 * kills:
-        shot = folder / f"shot-cache-{rounds}"
-        hits += under_fire(line, shot, kills - hits, seed + rounds, nothing, max(0.1, (whole - nothing) / kills))
-        rounds, same = rounds + 1, same and hashes(shot / "teachers") == expected
-    return {"kills": hits, "rounds": rounds, "files": len(expected), "same": same}
+def run_line(file: str) -> Callable[[Path], list[str]]:
+    return lambda out: ["run", file, "--out", str(out)]
 
 
-def kill_training(recipe: Recipe, folder: Path, kills: int, seed: int) -> dict[str, object]:
-    """Train under fire and in peace from one cache; compare the students' weights."""
-    file, cache = write(recipe, folder, "training"), folder / "training-cache"
-    run_to_end(["cache", "fill", file], cache)
-    whole, nothing = (run_to_end(["run", file, "--out", str(folder / "calm")], cache) for _ in range(2))
-    expected = hashes(folder / "calm" / "last")["model.safetensors"]
-    hits, rounds, same = 0, 0, True
-    while hits < kills and rounds < 4 * kills:
-        line = ["run", file, "--out", str(folder / f"shot-{rounds}")]
-        hits += under_fire(line, cache, kills - hits, seed + rounds, nothing, max(0.1, (whole - nothing) / kills))
-        same = same and hashes(folder / f"shot-{rounds}" / "last")["model.safetensors"] == expected
-        rounds += 1
-    return {"kills": hits, "rounds": rounds, "same": same}
+def write_texts(folder: Path, count: int) -> Path:
+    path = folder / f"texts-{count}.txt"
+    path.write_text("\n".join(sample_texts(count, Path("absent"))[0]), encoding="utf-8")
+    return path
 
 
-def write(recipe: Recipe, folder: Path, name: str) -> str:
+def write(folder: Path, recipe: Recipe, name: str) -> str:
     path = folder / f"{name}.yaml"
     path.write_text(recipes.dump(recipe), encoding="utf-8")
     return str(path)
+
+
+# -- what must be the same ---------------------------------------------------------------------------------------------
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Checksum of every file below `folder` but locks, by name."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.endswith("lock"))
+    return {str(path.relative_to(folder)): hashlib.blake2b(path.read_bytes()).hexdigest() for path in files}
+
+
+def trained(out: Path) -> dict[str, str]:
+    """Every student's weights and the lines of metrics.jsonl without what depends on the clock."""
+    weights = {name: found for name, found in hashes(out).items() if name.endswith(".safetensors") and not name.startswith("checkpoint")}
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    plain = [{key: value for key, value in line.items() if key not in THROUGHPUT} for line in lines]
+    return {**weights, "metrics.jsonl": json.dumps(plain)}
+
+
+def evaluated(out: Path) -> dict[str, str]:
+    """The report without times, and what it was computed from."""
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    with np.load(out / "samples.npz") as samples:
+        arrays = {name: hashlib.blake2b(samples[name].tobytes()).hexdigest() for name in samples.files}
+    return {"report.json": json.dumps(without_times(report), sort_keys=True), **arrays}
+
+
+def without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_times(part) for key, part in value.items() if key not in TIMES}
+    return [without_times(part) for part in value] if isinstance(value, list) else value
+
+
+def students_load(out: Path) -> bool:
+    """Whether every student that has its name is whole."""
+    folders = [path for path in (out / "student", out / "last", *out.glob("students/step-*")) if path.is_dir()]
+    for folder in folders:
+        if not (folder / "modules.json").exists():
+            return False
+        load_file(folder / "model.safetensors")
+    return True
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
 
 
 def command(arguments: list[str], cache: Path) -> tuple[list[str], dict[str, str]]:
@@ -101,39 +283,13 @@ def command(arguments: list[str], cache: Path) -> tuple[list[str], dict[str, str
 
 
 def run_to_end(arguments: list[str], cache: Path) -> float:
-    """Run a distilvec command in peace; seconds."""
+    """Run a distilvec command in peace; seconds. Its own message is shown where it fails."""
     line, environment = command(arguments, cache)
     began = time.monotonic()
-    subprocess.run(line, env=environment, check=True, capture_output=True)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"distilvec {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
     return time.monotonic() - began
-
-
-def under_fire(arguments: list[str], cache: Path, kills: int, seed: int, startup: float, share: float) -> int:
-    """Start the command and kill it, at most `kills` times, at random moments of its work; then run it to the end.
-
-    A kill comes after about `startup` seconds (what the command takes when nothing is left to do) and up to twice `share`
-    seconds of work. Gives how many hit a running process; fewer than `kills` if the work ended first.
-    """
-    line, environment = command(arguments, cache)
-    generator, hits = random.Random(seed), 0
-    for _ in range(kills):
-        process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + generator.uniform(0.6, 1.1) * startup + generator.uniform(0, 2) * share
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        if process.poll() is not None:
-            break
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        hits += 1
-    run_to_end(arguments, cache)
-    return hits
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    """Checksum of every file below `folder` but locks, by name."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.endswith("lock"))
-    return {path.name: hashlib.blake2b(path.read_bytes()).hexdigest() for path in files}
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from distilvec.objective import Objective
 from distilvec.train import tensor_file
 from distilvec.train.checkpoint import Progress, load_checkpoint, load_objective, read_checkpoint, save_checkpoint, save_objective
 from distilvec.train.loop import all_finite
-from distilvec.train.tensor_file import CHECKSUMS, read_tensors, write_tensors
+from distilvec.train.tensor_file import SEALED, read_tensors, write_tensors
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_every_kind_of_tensor(tmp_path, value):
     (found,) = read_tensors(tmp_path / "file.safetensors", "file", "Fix.")[0].values()
     assert torch.equal(found, value) and found.dtype == value.dtype
     with safe_open(tmp_path / "file.safetensors", framework="pt") as file:
-        assert CHECKSUMS in file.metadata()
+        assert list(file.metadata()) == [SEALED]
 
 
 def test_finite():

@@ -19,7 +19,8 @@ from torch import Tensor
 from distilvec.errors import UNREADABLE, DistilvecError, explained, first_line
 from distilvec.files import SEAL, remove, remove_scratch, scratch, seal, sync_folder
 
-CHECKSUMS = "checksums"
+SEALED = "sealed"  # one key, since safetensors writes several in another order every time
+UNSEALED = {"progress", "fingerprint"}  # all that files had before there were seals
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], key: str) -> None:
@@ -29,7 +30,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     Errors: DistilvecError with `key` where it cannot be written.
     """
     contents = {name: value.detach().contiguous().cpu() for name, value in tensors.items()}
-    about = {**metadata, CHECKSUMS: json.dumps({name: tensor_checksum(value) for name, value in contents.items()})}
+    checksums = {name: tensor_checksum(value) for name, value in contents.items()}
+    sealed = json.dumps({"checksums": checksums, SEAL: seal({**metadata, "checksums": checksums})})
     folder = scratch(path)
     with explained(key, path):
         try:
@@ -37,7 +39,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
             remove_scratch(path.parent)
             folder.mkdir()
             new = folder / path.name
-            save_file(contents, new, metadata={**about, SEAL: seal(about)})
+            save_file(contents, new, metadata={**metadata, SEALED: sealed})
             with new.open("rb") as file:
                 os.fsync(file.fileno())
             new.replace(path)
@@ -62,7 +64,7 @@ def read_tensors(path: Path, key: str, fix: str, prefixes: tuple[str, ...] = (""
         raise DistilvecError(f"[{key}] {path} is damaged ({first_line(error)}). {fix}") from None
     if damage := _damage(metadata, names, tensors):
         raise DistilvecError(f"[{key}] {path} is damaged ({damage}). {fix}")
-    return tensors, {name: text for name, text in metadata.items() if name not in (SEAL, CHECKSUMS)}
+    return tensors, {name: text for name, text in metadata.items() if name != SEALED}
 
 
 def tensor_checksum(value: Tensor) -> str:
@@ -72,11 +74,15 @@ def tensor_checksum(value: Tensor) -> str:
 
 def _damage(metadata: dict[str, str], names: set[str], tensors: dict[str, Tensor]) -> str | None:
     """What differs from what was written; None where nothing does, or where the file has no seal."""
-    if SEAL not in metadata and CHECKSUMS not in metadata:
+    if metadata.keys() <= UNSEALED:
         return None
-    if metadata.get(SEAL) != seal({name: text for name, text in metadata.items() if name != SEAL}) or CHECKSUMS not in metadata:
+    try:
+        sealed = json.loads(metadata[SEALED])
+        expected, found = dict(sealed["checksums"]), sealed[SEAL]
+    except (KeyError, ValueError, TypeError):
         return "its metadata changed after distilvec wrote it"
-    expected = json.loads(metadata[CHECKSUMS])
+    if found != seal({**{name: text for name, text in metadata.items() if name != SEALED}, "checksums": expected}):
+        return "its metadata changed after distilvec wrote it"
     if names != expected.keys():
         return "it does not hold the tensors that distilvec wrote"
     changed = [name for name, value in tensors.items() if tensor_checksum(value) != expected[name]]

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.batch import Text
-from distilvec.data.columns import META, Column, new_folder, open_column, read_meta
+from distilvec.data.columns import META, Column, open_column, open_or_build
 from distilvec.data.readers import read_source, source_files
 from distilvec.data.selection import CHUNK, Mask, first_occurrences, thin
 from distilvec.errors import DistilvecError
@@ -108,6 +108,8 @@ def excluded_fingerprint(excluded: Iterable[str]) -> str:
 
 def corpus_fingerprint(section: CorpusSection, prompts: dict[Role, str], batch_size: int, excluded_fingerprint: str) -> str:
     """Changes when a file (name, content), an option, a prompt or an excluded text does; for docstrings, the Python too."""
+    for position, source in enumerate(section.sources):
+        hash_files(source_files(source, position), key=f"corpus.sources.{position}.path")  # read once: whose file it is, is known here
     files = hash_files(_files(section))
     python = sys.version if any(source.builtin for source in section.sources) else None
     return fingerprint(FORMAT, section.model_dump(mode="json"), files, python, prompts, batch_size, excluded_fingerprint)
@@ -129,12 +131,10 @@ def build_corpus(
     """
     barred = _loose_keys(excluded) if section.exclude_evaluation else frozenset()
     mark = corpus_fingerprint(section, prompts, batch_size, _fingerprint_of_keys(barred))
-    if read_meta(folder, mark) is not None:
-        with contextlib.suppress(OSError, ValueError, KeyError):  # damaged: built anew
-            return Corpus(folder)
     tell = progress or (lambda stage, rows: None)
     needed = sum(path.stat().st_size * (6 if path.suffix == ".gz" else 2) for path in _files(section))
-    with new_folder(folder, needed, "corpus") as place:
+
+    def build(place: Path) -> dict[str, Any]:
         raw = place / "raw"
         counts = _ingest(section.sources, prompts, barred, raw, tell)
         keep = first_occurrences(raw / "keys.npy", tell)
@@ -146,8 +146,9 @@ def build_corpus(
         _split(place, totals["kept"], held_out, section.seed)
         shutil.rmtree(raw)
         report = {**totals, "train": totals["kept"] - held_out, "holdout": held_out}
-        _write_meta(place / META, section.sources, counts, mark, report, prompts)
-    return Corpus(folder)
+        return _meta(section.sources, counts, report, prompts)
+
+    return open_or_build(folder, mark, "corpus", needed, build, Corpus)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -318,16 +319,12 @@ def _split(place: Path, rows: int, held_out: int, seed: int) -> None:
             holdout.append(np.flatnonzero(chunk) + start)
 
 
-def _write_meta(
-    path: Path, sources: list[SourceSection], counts: list[_Count], mark: str, report: dict[str, Any], prompts: dict[Role, str]
-) -> None:
+def _meta(sources: list[SourceSection], counts: list[_Count], report: dict[str, Any], prompts: dict[Role, str]) -> dict[str, Any]:
     by_source = [{"name": s.label, **{name: getattr(c, name) for name in _REPORTED}} for s, c in zip(sources, counts, strict=True)]
-    meta = {
-        "fingerprint": mark,
+    return {
         "report": {**report, "sources": by_source},
         "prompts": prompts,
         "source_names": [source.label for source in sources],
         "languages": [source.language for source in sources],
         "roles": [source.role for source in sources],
     }
-    path.write_text(json.dumps(meta, ensure_ascii=False, indent=1), encoding="utf-8")

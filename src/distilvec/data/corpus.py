@@ -25,6 +25,7 @@ from distilvec.data.readers import read_source, source_files
 from distilvec.data.selection import CHUNK, Mask, first_occurrences, thin
 from distilvec.errors import DistilvecError
 from distilvec.hashing import hash_files
+from distilvec.progress import say
 from distilvec.recipe import fingerprint
 from distilvec.schema import CorpusSection, Role, SourceSection
 
@@ -35,6 +36,7 @@ FORMAT = 1
 LONGEST_TEXT = 1_000_000  # characters; what is beyond is cut
 KEY_BYTES = 16
 SEPARATOR = "\uffff"  # between two texts that are one input: no character of any text (data/examples.py)
+_UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _BUFFER = 1 << 20  # bytes of text held before they are written
 _REPORTED = ("read", "empty", "excluded", "duplicates", "left_out", "kept", "cut")
 
@@ -214,7 +216,7 @@ def _ingest(sources: list[SourceSection], prompts: dict[Role, str], barred: froz
     with contextlib.ExitStack() as stack:
         out = _RawRows(raw, stack)
         for position, source in enumerate(sources):
-            count, prompt = _Count(start=out.rows), prompts.get(source.role, "")
+            count, prompt, mended = _Count(start=out.rows), prompts.get(source.role, ""), 0
             for text in read_source(source, position):
                 count.read += 1
                 clean = _clean(text)
@@ -223,6 +225,7 @@ def _ingest(sources: list[SourceSection], prompts: dict[Role, str], barred: froz
                 elif barred and _loose_key(clean) in barred:
                     count.excluded += 1
                 else:
+                    mended += _UNKNOWN in clean and _UNKNOWN not in text
                     count.cut += len(text) > LONGEST_TEXT and len(text.strip()) > LONGEST_TEXT
                     out.add(clean, text_key(prompt, clean))
                     if source.sample == "first" and out.rows - count.start == source.limit:
@@ -230,6 +233,8 @@ def _ingest(sources: list[SourceSection], prompts: dict[Role, str], barred: froz
                 if count.read % 8192 == 0:
                     tell(f"reading {source.label}", count.read)
             tell(f"reading {source.label}", count.read)
+            if mended:
+                say(f"{source.label}: {mended:,} texts with halves of surrogate pairs, which became {_UNKNOWN}")
             count.end = out.rows
             counts.append(count)
         out.flush()

@@ -178,7 +178,7 @@ def _lines(path: Path, key: str) -> Iterator[tuple[int, str]]:
     except UnicodeDecodeError as error:
         raise DistilvecError(
             f"[{key}] {path} is not UTF-8: line {number}, byte {error.start + 1} is 0x{error.object[error.start]:02x}. "
-            f"Convert it, for example with: iconv -f latin1 -t utf-8"
+            f"Convert it to UTF-8 (for example: iconv -f latin1 -t utf-8)."
         ) from None
     except gzip.BadGzipFile as error:
         raise DistilvecError(f"[{key}] {path} is named .gz but is not gzip data ({error}). Rename it or compress it.") from None

@@ -164,14 +164,13 @@ def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> 
     `role` is that of rows where the table has no such column. Errors: DistilvecError if the table was exported from a
     cache with other settings, has other widths, rows of one text that differ, or vectors that must not be stored.
     """
-    table = VectorTable(path)
+    table = VectorTable(path, "--table")
     found = table.manifest()
     if found is not None:
         alike = replace(found, store_dtype=cache.manifest.store_dtype, pre_dense_width=cache.manifest.pre_dense_width)
         if differences := alike.differences(cache.manifest):
-            raise DistilvecError(
-                f"[{table.key}] {path} holds other vectors than {cache.folder}:" + "".join(f"\n  {line}" for line in differences)
-            )
+            listed = "".join(f"\n  {line}" for line in differences)
+            raise DistilvecError(f"[{table.key}] {path} holds other vectors than {cache.folder}:{listed}\nSet these back in the recipe.")
     if lacking := set(cache.signals) - set(table.columns):
         raise DistilvecError(
             f"[{table.key}] {path} has no column '{_COLUMNS.get(name := lacking.pop(), name)}'; {cache.folder} stores it for every text."

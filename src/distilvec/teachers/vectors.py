@@ -98,7 +98,7 @@ class VectorsTeacher:
             close = _unit(vectors)
             if not other and (real & ~close).any():
                 other = piece.texts[int(np.argmax(real & ~close))]
-            seen, measured, unit = seen + len(real), measured + int(real.sum()), unit + int((real & close).sum())
+            seen, measured, unit = seen + len(piece.texts), measured + int(real.sum()), unit + int((real & close).sum())
             if seen >= _MEASURED:
                 break
         if _FEW * measured < unit < measured:

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
+from distilvec import hashing
 from distilvec.errors import DistilvecError
-from distilvec.hashing import hash_files
+from distilvec.hashing import checksum, checksum_once, hash_files
 
 
 def test_a_copied_file_is_the_same_file_and_a_changed_one_is_not(tmp_path):
@@ -29,5 +30,18 @@ def test_names_and_order_count(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(DistilvecError, match="cannot read .*missing.txt"):
-        hash_files([tmp_path / "missing.txt"])
+    with pytest.raises(DistilvecError, match=r"^\[task.path\] .*missing.txt does not exist"):
+        hash_files([tmp_path / "missing.txt"], key="task.path")
+
+
+def test_a_file_is_read_once_a_process_as_long_as_it_stays_the_same(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(hashing, "checksum", lambda path: read.append(path) or checksum(path))
+    path = tmp_path / "a"
+    path.write_text("one")
+    first = checksum_once(path)
+    moved = path.rename(tmp_path / "b")
+    assert checksum_once(moved) == first == checksum(moved) and len(read) == 1
+    moved.write_text("two")
+    os.utime(moved, ns=(2, 2))
+    assert checksum_once(moved) == checksum(moved) != first and len(read) == 2

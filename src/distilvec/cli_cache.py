@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from distilvec.cli_arguments import Overrides, RecipeFile, Variant, load_recipe
 from distilvec.errors import DistilvecError
+from distilvec.files import check_output_file, check_output_folder
 
 
 class FillByDefault(TyperGroup):
@@ -48,7 +49,9 @@ def cache_verify(
     for problem in problems:
         print(problem)
     if problems and not repair:
-        raise DistilvecError(f"{len(problems)} damaged shard(s) in {folder}. `distilvec cache verify {folder} --repair` drops them.")
+        raise DistilvecError(
+            f"[cache.path] {len(problems)} damaged shard(s) in {folder}. `distilvec cache verify {folder} --repair` drops them."
+        )
     print("repaired" if problems else "every shard matches its checksum")
 
 
@@ -66,6 +69,11 @@ def cache_export(
     recipe: RecipeFile, out: Annotated[Path, typer.Option(help="The Parquet file.")], overrides: Overrides = None, variant: Variant = None
 ) -> None:
     """Write a recipe's texts and their teacher vectors as Parquet; of several teachers, the first one's."""
+    if out.parent.is_dir():
+        check_output_file(out, "--out")
+    else:
+        check_output_folder(out.parent, "--out")
+
     from distilvec.run import Run
     from distilvec.teachers.parquet import export_parquet
 

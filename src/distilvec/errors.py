@@ -76,7 +76,7 @@ def explain(error: BaseException, key: str | None = None, path: Path | None = No
     """
     if isinstance(error, OSError) and error.errno is not None:
         return _explain_file(error, key, path)
-    if "No space left" in str(error):  # safetensors, pyarrow
+    if disk_is_full(error):
         return _full(key, path)
     if isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error):
         return f"[{key or 'memory'}] not enough memory: {first_line(error)}. Lower batch sizes or the length of texts, or free memory."
@@ -97,6 +97,11 @@ def explained(key: str, path: Path | None = None) -> Iterator[None]:
         if message is None:
             raise
         raise DistilvecError(message) from error
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether an error, of the system or of a library such as safetensors or pyarrow, says that the disk is full."""
+    return (isinstance(error, OSError) and error.errno in _FULL) or "No space left" in str(error)
 
 
 # What libraries raise for model files that are damaged, missing, or not what their name says.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import explained
 
 _BLOCK = 1 << 22
+_KNOWN: dict[tuple[int, int, int, int], str] = {}  # checksums by device, inode, size and time of the last change
 
 
 def checksum(path: Path) -> str:
@@ -22,12 +22,21 @@ def checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
-def hash_files(paths: Iterable[Path], folder: Path | None = None) -> str:
+def checksum_once(path: Path) -> str:
+    """The checksum of a file, which is read once a process as long as it does not change; renaming is no change."""
+    about = path.stat()
+    state = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+    if state not in _KNOWN:
+        _KNOWN[state] = checksum(path)
+    return _KNOWN[state]
+
+
+def hash_files(paths: Iterable[Path], folder: Path | None = None, key: str = "path") -> str:
     """A hash of files' contents and names (below `folder`, if one is given). A file that has not changed is read once a process.
 
-    Errors: DistilvecError for a file that cannot be read.
+    Errors: DistilvecError with `key` for a file that cannot be read.
     """
-    return combine((str(path.relative_to(folder)) if folder else path.name, _checksum_once(path)) for path in paths)
+    return combine((str(path.relative_to(folder)) if folder else path.name, _readable_checksum(path, key)) for path in paths)
 
 
 def combine(parts: Iterable[tuple[str, str]]) -> str:
@@ -35,14 +44,6 @@ def combine(parts: Iterable[tuple[str, str]]) -> str:
     return hashlib.blake2b(json.dumps(list(parts)).encode(), digest_size=16).hexdigest()
 
 
-def _checksum_once(path: Path) -> str:
-    try:
-        about = path.stat()
-        return _remembered(path, about.st_size, about.st_mtime_ns)
-    except OSError as error:
-        raise DistilvecError(f"cannot read {path}: {error.strerror}.") from error
-
-
-@functools.lru_cache(maxsize=1024)
-def _remembered(path: Path, size: int, time: int) -> str:
-    return checksum(path)
+def _readable_checksum(path: Path, key: str) -> str:
+    with explained(key, path):
+        return checksum_once(path)

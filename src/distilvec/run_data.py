@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerFast
 
 from distilvec import recipe as recipes
+from distilvec.data import docstrings
+from distilvec.data.columns import open_or_build
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
-from distilvec.data.docstrings import write_retrieval_task
 from distilvec.data.examples import Examples, Labelled, build_examples, examples_fingerprint, read_split
 from distilvec.data.tokens import TokenStore, build_tokens, tokenizer_hash
 from distilvec.errors import DistilvecError
@@ -28,6 +30,7 @@ from distilvec.surgery.reading import read_tokenizer
 from distilvec.surgery.surfaces import Pieces
 
 _ROWS = 4096  # of a corpus read at once
+_SUITE_BYTES = 2_000_000
 
 if TYPE_CHECKING:
     from distilvec.run import Run
@@ -37,10 +40,15 @@ def suite(run: Run) -> list[Task]:
     """The evaluation suite; empty where the recipe names none."""
     section = run.recipe.evaluation
     if section.builtin:
-        folder = run.root / "suites" / section.builtin
-        write_retrieval_task(folder, seed=0)
-        return load_suite(folder / "suite.yaml")
+        mark = recipes.fingerprint(docstrings.FORMAT, sys.version)
+        folder = run.root / "suites" / f"{section.builtin}-{mark}"
+        return open_or_build(folder, mark, "suite", _SUITE_BYTES, _write_suite, lambda folder: load_suite(folder / "suite.yaml"))
     return load_suite(section.suite) if section.suite else []
+
+
+def _write_suite(folder: Path) -> dict[str, Any]:
+    docstrings.write_retrieval_task(folder, seed=0)
+    return {}
 
 
 def examples(run: Run) -> Examples | None:

@@ -42,7 +42,7 @@ def test_it_is_the_corpus_itself_where_its_prompts_are_the_same(corpus, tmp_path
 
 def test_it_is_kept_and_damage_is_mended(corpus, tmp_path):
     first = behind(corpus, {}, tmp_path / "keys")
-    (folder,) = (tmp_path / "keys").iterdir()
+    (folder,) = (path for path in (tmp_path / "keys").iterdir() if path.is_dir())
     before = (folder / "keys.npy").stat()
     assert behind(corpus, {}, tmp_path / "keys").fingerprint == first.fingerprint
     assert (folder / "keys.npy").stat().st_mtime_ns == before.st_mtime_ns

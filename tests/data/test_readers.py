@@ -1,7 +1,6 @@
 import csv
 import gzip
 import json
-import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -172,6 +171,26 @@ def test_files_that_are_not_what_their_name_says(tmp_path):
     refused("holds Parquet data", path=real)
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv", "a.parquet"])
+def test_nul_is_refused(tmp_path, name):
+    path = tmp_path / name
+    write(path, ["good", "bad\0text"])
+    refused("[corpus.sources.3.path]", "2" if "csv" not in name else "3", "NUL", path=path, position=3)
+
+
+def test_utf_16_without_a_byte_order_mark_is_refused(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("plain ascii\n".encode("utf-16-le"))
+    refused("[corpus.sources.0.path]", "line 1", "UTF-16", path=path)
+
+
+def test_parquet_with_strings_that_are_not_utf_8_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    broken = pa.StringArray.from_buffers(2, pa.array([0, 4, 8], pa.int32()).buffers()[1], pa.py_buffer(b"fineb\xe9d!"))
+    pq.write_table(pa.table({"text": broken}), path)
+    refused("[corpus.sources.0.path]", "not a readable Parquet file", path=path)
+
+
 def test_broken_rows_are_named(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\n\n{"text": }\n')
@@ -213,8 +232,8 @@ def test_builtin_docstrings_are_the_passages(monkeypatch):
 
 
 def test_missing_datasets_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DistilvecError, match=r"corpus\.sources\.1\.dataset.*pip install distilvec\[datasets\]"):
+    monkeypatch.setattr("distilvec.extras._is_there", lambda name: name != "datasets")
+    with pytest.raises(DistilvecError, match=r"\[corpus\.sources\.1\.dataset\].*datasets.*pip install"):
         list(read_source(SourceSection(dataset="some/data"), 1))
 
 

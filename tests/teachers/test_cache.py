@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import multiprocessing
 import shutil
 from dataclasses import replace
 
@@ -188,6 +189,26 @@ def test_damage_is_found_and_repaired(cache, kind, signal):
         assert (cache.folder / path.name).read_bytes() == path.read_bytes()
 
 
+def test_flipped_bits_are_noticed_when_a_file_is_first_read(cache, monkeypatch):
+    for shard in range(3):
+        fill(cache, range(shard * 5, shard * 5 + 5), shard)
+    read = []
+    monkeypatch.setattr("distilvec.hashing.checksum", lambda path: read.append(path.name) or checksum(path))
+    damage(cache.folder / "00001.embedding.npy", "damaged")
+    damage(cache.folder / "00002.keys.npy", "damaged")
+    with pytest.raises(DistilvecError, match=r"^\[cache.path\].*shard 2: 00002.keys.npy is damaged.*cache verify .* --repair"):
+        TeacherCache.open(cache.folder)
+    damage(cache.folder / "00002.keys.npy", "damaged")  # back again
+    opened = TeacherCache.open(cache.folder)
+    assert opened.read(np.arange(5)).shape == (5, 8) and opened.read(np.arange(10, 15)).shape == (5, 8)
+    with pytest.raises(DistilvecError, match=r"^\[cache.path\].*shard 1: 00001.embedding.npy is damaged.*cache verify .* --repair"):
+        opened.read(np.arange(15))
+    assert read.count("00000.embedding.npy") == 0, "written by this process"
+    before = len(read)
+    TeacherCache.open(cache.folder).read(np.arange(5))
+    assert len(read) == before
+
+
 def test_a_damaged_journal_line_is_named(cache):
     for shard in range(3):
         fill(cache, range(shard * 5, shard * 5 + 5), shard)
@@ -204,14 +225,24 @@ def test_leftovers_of_a_killed_writer_go(cache):
     fill(cache, range(5))
     whole = (cache.folder / "shards.jsonl").read_bytes()
     (cache.folder / "shards.jsonl").write_bytes(whole + b'{"shard": 1, "rows"')
-    (cache.folder / "00001.embedding.tmp.npy").write_bytes(b"half")
+    (cache.folder / ".00001.embedding.npy.distilvec-99999999").write_bytes(b"half")
     shutil.copy(cache.folder / "00000.keys.npy", cache.folder / "00001.keys.npy")
+    others = ["12345.mine.npy", "00001.keys.tmp.npy", "notes.tmp", "my.tmp.folder", ".hidden", "x00001.keys.npy", "00001.keys.npy.bak"]
+    for name in others:
+        (cache.folder / name).write_text("mine")
     reopened = TeacherCache.create_or_open(cache.folder, MANIFEST, 16)
     assert len(reopened) == 5
     fill(reopened, range(5, 8), 1)
     assert sorted(path.name for path in cache.folder.iterdir()) == sorted(
-        ["manifest.json", "shards.jsonl", "lock", *(f"0000{shard}.{name}.npy" for shard in (0, 1) for name in ("keys", "embedding"))]
+        [
+            "manifest.json",
+            "shards.jsonl",
+            "lock",
+            *others,
+            *(f"0000{shard}.{name}.npy" for shard in (0, 1) for name in ("keys", "embedding")),
+        ]
     )
+    assert [(cache.folder / name).read_text() for name in others] == ["mine"] * len(others)
     assert (cache.folder / "shards.jsonl").read_bytes().startswith(whole)
     assert TeacherCache.open(cache.folder).verify() == []
 
@@ -230,7 +261,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(cache, monkeypatch, call):
         write(file, content)
 
     monkeypatch.setattr(shards, "write_synced", fails_half_way)
-    with pytest.raises(DistilvecError, match=r"no space left.*teacher: .* MB needed, .* MB free.*kept"):
+    with pytest.raises(DistilvecError, match=r"^\[cache.path\] no space left.*teacher.* MB were needed, .* MB were free.*kept"):
         fill(cache, range(5, 10), 1)
     monkeypatch.undo()
     assert {path.name: path.read_bytes() for path in cache.folder.iterdir() if path.name != "lock"} == before
@@ -238,27 +269,67 @@ def test_a_full_disk_is_told_and_leaves_nothing(cache, monkeypatch, call):
     assert len(TeacherCache.open(cache.folder)) == len(cache) == 10
 
 
-def test_two_writers_refuse_and_readers_do_not(cache):
-    other = TeacherCache.create_or_open(cache.folder, MANIFEST, 16)
+def _fill_after(start, folder, numbers):
+    start.wait()
+    fill(TeacherCache.create_or_open(folder, MANIFEST, 16), numbers)
+
+
+def test_a_writer_waits_for_another_and_readers_do_not(cache):
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(2)
+    waiting = context.Process(target=_fill_after, args=(start, cache.folder, [1, 2, 7]))
+    waiting.start()  # before the lock is taken: a child would share it
     with cache.writing():
+        start.wait()
         fill(cache, range(3))
-        with pytest.raises(DistilvecError, match=r"process \d+ is writing"):
-            fill(other, range(3, 6))
-        assert len(TeacherCache.open(cache.folder)) == 3
-    fill(other, [1, 2, 7])  # sees what was written meanwhile
-    assert len(other) == 4
+        with pytest.raises(DistilvecError, match=r"^\[cache.path\] process \d+ is writing"):
+            TeacherCache.verify_folder(cache.folder, repair=True)
+        waiting.join(0.5)
+        assert waiting.is_alive() and len(TeacherCache.open(cache.folder)) == 3
+    waiting.join(60)
+    assert waiting.exitcode == 0
+    assert len(TeacherCache.open(cache.folder)) == 4  # the other saw what was written meanwhile
     with (cache.folder / "lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def _write_part(folder, start, part):
+    start.wait()
+    cache = TeacherCache.create_or_open(folder, MANIFEST, 16)
+    fill(cache, range(part * 10, part * 10 + 10))
+    fill(cache, range(15))
+
+
+def test_processes_begin_and_fill_one_cache_together(tmp_path):
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(4)
+    workers = [context.Process(target=_write_part, args=(tmp_path / "deep" / "cache", start, part)) for part in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    cache = TeacherCache.open(tmp_path / "deep" / "cache")
+    assert len(cache) == 40 and (cache.positions(keys(*range(40))) >= 0).all() and cache.verify() == []
+
+
 def test_folders_that_hold_something_else_are_refused(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(DistilvecError, match="is not a teacher cache"):
-        TeacherCache.create_or_open(tmp_path, MANIFEST)
+    for name in ("notes.txt", "lock", "manifest.json.tmp.npy"):
+        folder = tmp_path / name.replace(".", "-")
+        folder.mkdir()
+        (folder / name).write_text("mine")
+        with pytest.raises(DistilvecError, match=r"^\[cache.path\].*is not a teacher cache"):
+            TeacherCache.create_or_open(folder, MANIFEST)
+        assert [(path.name, path.read_text()) for path in folder.iterdir()] == [(name, "mine")]
     with pytest.raises(DistilvecError, match=r"has no manifest.json"):
         TeacherCache.open(tmp_path)
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(DistilvecError, match="cannot be read as a teacher cache's manifest"):
+        TeacherCache.open(tmp_path)
+    changed = json.loads(MANIFEST.to_json())
+    changed["manifest"]["max_length"] = 129
+    (tmp_path / "manifest.json").write_text(json.dumps(changed))
+    with pytest.raises(DistilvecError, match="fields do not match its fingerprint"):
         TeacherCache.open(tmp_path)
     newer = json.loads(MANIFEST.to_json()) | {"format": 99}
     (tmp_path / "manifest.json").write_text(json.dumps(newer))

@@ -109,6 +109,41 @@ def test_bad_tables_are_explained(teacher, tmp_path, columns, words):
     assert len(cache) == 0
 
 
+def test_import_refuses_rows_that_disagree_and_damaged_metadata(teacher, tmp_path):
+    cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 16)
+    vectors = np.random.default_rng(0).standard_normal((3, 24)).astype(np.float32)
+    table = pa.table({"text": ["a", "b", "a"], FINAL: list(vectors)})
+    pq.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(DistilvecError, match=r"^\[--table\].*'a' with different vectors"):
+        import_parquet(tmp_path / "t.parquet", cache)
+    pq.write_table(table.replace_schema_metadata({b"distilvec.manifest": b'{"width": 3}'}), tmp_path / "t.parquet")
+    with pytest.raises(DistilvecError, match=r"^\[--table\].*damaged metadata"):
+        import_parquet(tmp_path / "t.parquet", cache)
+    assert len(cache) == 0
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_an_export_that_fails_keeps_what_was_there(corpus, teacher, tmp_path, monkeypatch, error):
+    cache = TeacherCache.create_or_open(tmp_path / "one", teacher.manifest(), 64)
+    fill_cache(cache, corpus, teacher)
+    for name in ("vectors.parquet", "vectors.parquet.tmp"):
+        (tmp_path / name).write_text("mine")
+
+    def fail(*arguments):
+        raise error
+
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises((DistilvecError, KeyboardInterrupt), match=r"^(\[--out\] no space left.*needed.*)?$"),
+    ):
+        patched.setattr(pq.ParquetWriter, "write_batch", fail)
+        export_parquet(cache, corpus, tmp_path / "vectors.parquet")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "vectors.parquet", "vectors.parquet.tmp"]
+    assert (tmp_path / "vectors.parquet").read_text() == "mine"
+    export_parquet(cache, corpus, tmp_path / "vectors.parquet")
+    assert (tmp_path / "vectors.parquet.tmp").read_text() == "mine" and pq.read_table(tmp_path / "vectors.parquet").num_rows == len(corpus)
+
+
 def test_files_that_are_no_tables_are_explained(teacher, tmp_path):
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 16)
     with pytest.raises(DistilvecError, match="no Parquet file"):

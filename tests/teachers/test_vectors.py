@@ -59,7 +59,7 @@ def test_vectors_of_the_corpus_are_taken_whatever_the_order(tmp_path):
 
 def test_interrupted_it_ends_with_the_same_bytes(tmp_path):
     texts = [*TEXTS[:60], *TEXTS[10:30], *TEXTS[60:]]  # some stand twice
-    table = write(tmp_path / "api.parquet", texts, unit(len(texts)))
+    table = write(tmp_path / "api.parquet", texts, unit(100)[[TEXTS.index(text) for text in texts]])
     teacher = VectorsTeacher(TeacherSection(vectors=table))
     corpus = corpus_of(tmp_path / "c", TEXTS)
 
@@ -121,6 +121,66 @@ def test_one_vector_of_another_length_is_found(tmp_path, monkeypatch):
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 200)
     with pytest.raises(DistilvecError, match=rf"{TEXTS[50]}' has not. Normalise"):
         fill_from_table(cache, corpus_of(tmp_path / "c", TEXTS), teacher)
+
+
+@pytest.mark.parametrize(("scale", "refused"), [(1.0, False), (1.0005, False), (1.2, True), (-1.0, True)])
+def test_rows_of_one_text_must_agree(tmp_path, monkeypatch, scale, refused):
+    monkeypatch.setattr("distilvec.teachers.parquet._ROWS", 30)
+    monkeypatch.setattr("distilvec.teachers.conflicts._MOST", 12 * 4 * 2)  # two vectors together
+    vectors = unit(100) * 3
+    texts, rows = [*TEXTS, *TEXTS[40:45], TEXTS[3]], np.concatenate([vectors, vectors[40:45], vectors[3:4] * scale])
+    teacher = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", texts, rows)))
+    cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 32)
+    corpus = corpus_of(tmp_path / "c", TEXTS)
+    if not refused:
+        fill_from_table(cache, corpus, teacher)
+        np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors)
+        return
+    with pytest.raises(DistilvecError, match=rf"^\[teacher.vectors\].*'{TEXTS[3]}' with different vectors"):
+        fill_from_table(cache, corpus, teacher)
+    assert len(cache) == 0
+
+
+def test_one_text_in_two_roles_needs_two_prompts(tmp_path):
+    texts, roles = TEXTS[:40] * 2, ["document"] * 40 + ["query"] * 40
+    for prompts, fits in (({"query": "find: "}, True), ({}, False)):
+        table = write(tmp_path / "t.parquet", texts, unit(80), role=roles)
+        teacher = VectorsTeacher(TeacherSection(vectors=table, prompts=prompts))
+        folder = tmp_path / str(fits)
+        corpus = corpus_of(folder, TEXTS[:40], TEXTS[:40], {"query": "", "document": "", **prompts})
+        cache = TeacherCache.create_or_open(folder / "cache", teacher.manifest(), 32)
+        if fits:
+            fill_from_table(cache, corpus, teacher)
+            assert len(cache) == 80
+        else:
+            with pytest.raises(DistilvecError, match="different vectors.*prompts"):
+                fill_from_table(cache, corpus, teacher)
+
+
+@pytest.mark.parametrize(
+    ("unit_rows", "zeros", "expected"), [(100, 0, True), (90, 10, True), (10, 0, False), (0, 0, False), (5, 50, False)]
+)
+def test_zero_vectors_and_a_few_of_length_1_do_not_count(tmp_path, unit_rows, zeros, expected):
+    vectors = unit(100) * 3
+    vectors[:unit_rows] = unit(unit_rows)
+    vectors[100 - zeros :] = 0
+    assert VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, vectors))).normalized is expected
+
+
+@pytest.mark.parametrize("rows", [11, 50, 99])
+def test_tables_of_which_only_some_have_length_1_are_refused(tmp_path, rows):
+    mixed = unit(100) * 3
+    mixed[100 - rows :] = unit(rows)
+    with pytest.raises(DistilvecError, match=rf"^\[teacher.vectors\].* {rows} of .*{TEXTS[0][:60]}.*Normalise"):
+        VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, mixed)))
+
+
+def test_files_of_other_widths_are_refused(tmp_path):
+    (tmp_path / "t").mkdir()
+    write(tmp_path / "t" / "a.parquet", TEXTS[:50], unit(50))
+    write(tmp_path / "t" / "b.parquet", TEXTS[40:], unit(60, 8))
+    with pytest.raises(DistilvecError, match=r"^\[teacher.vectors\].*b.parquet.*8 dimensions.*12"):
+        VectorsTeacher(TeacherSection(vectors=tmp_path / "t"))
 
 
 def test_the_manifest_follows_the_content(tmp_path):

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from distilvec.alignment import Aligned, Aligner, mapping_rates
 from distilvec.batch import Alignment, AlignmentKind, Text
-from distilvec.data.columns import META, Column, new_folder, open_column, read_meta
+from distilvec.data.columns import META, Column, open_column, open_or_build
 from distilvec.data.corpus import Corpus, Rows
 from distilvec.data.tokens import Progress, row_chunks, tokenizer_hash
 from distilvec.recipe import fingerprint
@@ -88,15 +88,13 @@ def build_alignment(
     side = getattr(teacher_tokenizer, "truncation_side", "right")
     hashes = [tokenizer_hash(student_tokenizer), student_max_length, tokenizer_hash(teacher_tokenizer), teacher_max_length, side]
     mark = fingerprint(FORMAT, corpus.fingerprint, len(corpus), kind, *hashes)
-    if read_meta(folder, mark) is not None:
-        with contextlib.suppress(OSError, ValueError, KeyError):  # damaged: built anew
-            return AlignmentStore(folder)
     positions = np.int16 if max(student_max_length, teacher_max_length) <= np.iinfo(np.int16).max else np.int32
-    with new_folder(folder, int(corpus.offsets[-1]), "alignment") as place:
+
+    def build(place: Path) -> dict[str, Any]:
         report = _write(place, corpus, aligner, positions, progress or (lambda stage, rows: None))
-        meta = {"fingerprint": mark, "kind": kind, "report": {**report, **mapping_rates(report)}}
-        (place / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
-    return AlignmentStore(folder)
+        return {"kind": kind, "report": {**report, **mapping_rates(report)}}
+
+    return open_or_build(folder, mark, "alignment", int(corpus.offsets[-1]), build, AlignmentStore)
 
 
 def _write(place: Path, corpus: Corpus, aligner: Aligner, positions: npt.DTypeLike, progress: Progress) -> dict[str, int]:

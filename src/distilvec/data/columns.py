@@ -1,22 +1,28 @@
-"""How arrays of the corpus lie on disk: flat .npy columns that grow while they are written, in folders that appear whole."""
+"""How arrays are stored: flat .npy columns that grow while they are written, in folders that are complete and verified."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import json
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import UNREADABLE, DistilvecError, explain, explained, first_line
+from distilvec.files import SEAL, full_disk_explained, is_scratch, locked, remove, scratch, seal, write_json
+from distilvec.hashing import checksum_once
+from distilvec.progress import say
 
 META = "meta.json"  # written last: a folder that has it is complete
+FINGERPRINT, CHECKSUMS = "fingerprint", "checksums"  # in META: of what the folder was made, and the content of every other file
+KEY = "cache.root"  # what messages name: these folders are stored below it
+
+Content = TypeVar("Content")
 
 
 class Column:
@@ -64,48 +70,96 @@ def open_column(path: Path) -> Any:
     return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))  # a plain array: np.memmap is slow to index
 
 
-def read_meta(folder: Path, fingerprint: str) -> dict[str, Any] | None:
-    """The folder's meta.json if the folder is complete and has this fingerprint, else None."""
+# -- folders -----------------------------------------------------------------------------------------------------------
+
+
+def open_or_build(
+    folder: Path,
+    fingerprint: str,
+    what: str,
+    needed: int,
+    build: Callable[[Path], dict[str, Any]],
+    load: Callable[[Path], Content],
+    meta: str = META,
+) -> Content:
+    """What `load(folder)` gives, where the folder is complete, undamaged and has this fingerprint; else it is built first.
+
+    `build(place)` fills an empty folder and gives the content of the file `meta`. Files are compared with their checksums
+    once a process. Processes that build the same folder wait for each other. `needed` is an estimate in bytes, for the message
+    when the disk is full; `what` names the content. Files of others in the folder stay.
+    Errors: DistilvecError if the folder is not ours, cannot be made, or the disk is full.
+    """
+    found = _opened(folder, fingerprint, what, load, meta)
+    if found is not None:
+        return found
+    with explained(KEY, folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder.with_name(f".{folder.name}.lock"), KEY, f"the {what} {folder}", wait=True):
+        found = _opened(folder, fingerprint, what, load, meta)  # another process may have built it meanwhile
+        if found is not None:
+            return found
+        with _new_folder(folder, needed, what, meta) as place:
+            content = {FINGERPRINT: fingerprint, **build(place)}
+            content[CHECKSUMS] = {str(path.relative_to(place)): checksum_once(path) for path in _files(place)}
+            write_json(place / meta, content, sealed=True, key=KEY)
+    return load(folder)
+
+
+def _opened(folder: Path, fingerprint: str, what: str, load: Callable[[Path], Content], meta: str) -> Content | None:
+    """The content of a folder; None where there is none, it was made of other things, or it is damaged (which is logged)."""
     try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        if not (folder / meta).exists():
+            return None
+        content = json.loads((folder / meta).read_text(encoding="utf-8"))
+        if content.get(FINGERPRINT, fingerprint) != fingerprint:
+            return None
+        _verify(folder, content)
+        return load(folder)
+    except UNREADABLE as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+            raise DistilvecError(str(explain(error, KEY, folder))) from error
+        say(f"{what} {folder} is damaged ({first_line(error)}); it is built again")
         return None
-    return meta if isinstance(meta, dict) and meta.get("fingerprint") == fingerprint else None
+
+
+def _verify(folder: Path, content: dict[str, Any]) -> None:
+    """ValueError for a file that is not as it was written. Folders made before there were checksums pass."""
+    if SEAL in content and content[SEAL] != seal({name: value for name, value in content.items() if name != SEAL}):
+        raise ValueError(f"the content of {META} does not match its checksum")
+    for name, expected in content.get(CHECKSUMS, {}).items():
+        if checksum_once(folder / name) != expected:
+            raise ValueError(f"{name} does not match its checksum")
 
 
 @contextlib.contextmanager
-def new_folder(folder: Path, needed: int, what: str) -> Iterator[Path]:
-    """A temporary sibling to fill; it becomes `folder` when the block ends well and is removed when it does not.
-
-    `needed` is an estimate in bytes, for the message when the disk is full; `what` names the content. An older folder of
-    ours is replaced; one that holds something else is refused. What a killed process left behind is cleared first.
-    Errors: DistilvecError if the folder is not ours, cannot be made, or the disk is full.
-    """
-    if folder.exists() and not (folder / META).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DistilvecError(f"{folder} exists and is not a {what} folder: it has no {META}. Move it away or choose another output folder.")
-    partial = folder.with_name(f".{folder.name}.partial")
+def _new_folder(folder: Path, needed: int, what: str, meta: str) -> Iterator[Path]:
+    """A scratch folder to fill; its files become those of `folder` when the block ends well. The caller holds the lock."""
+    if folder.exists() and not (folder / meta).is_file() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DistilvecError(f"[{KEY}] {folder} exists and is no {what} folder: it has no {meta}. Move it away or choose another folder.")
+    for path in folder.parent.iterdir():  # of killed processes: whoever builds this folder holds the lock
+        if is_scratch(path) and path.name.startswith(f".{folder.name}.distilvec-"):
+            remove(path)
+    place = scratch(folder)
     try:
-        if partial.exists():
-            shutil.rmtree(partial)
-        partial.mkdir(parents=True)
-        yield partial
-        if folder.exists():
-            shutil.rmtree(folder)
-        partial.rename(folder)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = shutil.disk_usage(next(parent for parent in folder.absolute().parents if parent.exists())).free
-            shutil.rmtree(partial, ignore_errors=True)
-            raise DistilvecError(
-                f"no space left on the disk of {folder} while writing the {what}: about {_megabytes(needed)} needed, "
-                f"{_megabytes(free)} were free at the end. What was written is removed. Free space or choose another output folder."
-            ) from None
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise DistilvecError(f"the {what} cannot be written to {folder}: {error}. Choose another output folder.") from None
-        raise
+        with full_disk_explained(KEY, folder, needed, "What was written is removed."):
+            place.mkdir()
+            yield place
+            _publish(place, folder, meta)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        remove(place)
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.0f} MB"
+def _publish(place: Path, folder: Path, meta: str) -> None:
+    """Put what was built in its place, `meta` last: until then the folder counts as made of other things."""
+    if not folder.exists():
+        place.rename(folder)
+        return
+    write_json(folder / meta, {FINGERPRINT: ""}, key=KEY)
+    for path in sorted(_files(place), key=lambda path: path == place / meta):
+        target = folder / path.relative_to(place)
+        target.parent.mkdir(exist_ok=True)
+        path.replace(target)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())

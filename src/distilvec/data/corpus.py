@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.batch import Text
-from distilvec.data.columns import META, Column, new_folder, open_column, read_meta
+from distilvec.data.columns import META, Column, open_column, open_or_build
 from distilvec.data.readers import read_source, source_files
 from distilvec.data.selection import CHUNK, Mask, first_occurrences, thin
 from distilvec.errors import DistilvecError
 from distilvec.hashing import hash_files
+from distilvec.progress import say
 from distilvec.recipe import fingerprint
 from distilvec.schema import CorpusSection, Role, SourceSection
 
@@ -35,6 +36,7 @@ FORMAT = 1
 LONGEST_TEXT = 1_000_000  # characters; what is beyond is cut
 KEY_BYTES = 16
 SEPARATOR = "\uffff"  # between two texts that are one input: no character of any text (data/examples.py)
+_UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _BUFFER = 1 << 20  # bytes of text held before they are written
 _REPORTED = ("read", "empty", "excluded", "duplicates", "left_out", "kept", "cut")
 
@@ -108,6 +110,8 @@ def excluded_fingerprint(excluded: Iterable[str]) -> str:
 
 def corpus_fingerprint(section: CorpusSection, prompts: dict[Role, str], batch_size: int, excluded_fingerprint: str) -> str:
     """Changes when a file (name, content), an option, a prompt or an excluded text does; for docstrings, the Python too."""
+    for position, source in enumerate(section.sources):
+        hash_files(source_files(source, position), key=f"corpus.sources.{position}.path")  # read once: whose file it is, is known here
     files = hash_files(_files(section))
     python = sys.version if any(source.builtin for source in section.sources) else None
     settings = section.model_dump(mode="json")
@@ -131,12 +135,10 @@ def build_corpus(
     """
     barred = _loose_keys(excluded) if section.exclude_evaluation else frozenset()
     mark = corpus_fingerprint(section, prompts, batch_size, _fingerprint_of_keys(barred))
-    if read_meta(folder, mark) is not None:
-        with contextlib.suppress(OSError, ValueError, KeyError):  # damaged: built anew
-            return Corpus(folder)
     tell = progress or (lambda stage, rows: None)
     needed = sum(path.stat().st_size * (6 if path.suffix == ".gz" else 2) for path in _files(section))
-    with new_folder(folder, needed, "corpus") as place:
+
+    def build(place: Path) -> dict[str, Any]:
         raw = place / "raw"
         counts = _ingest(section.sources, prompts, barred, raw, tell)
         keep = first_occurrences(raw / "keys.npy", tell)
@@ -148,8 +150,9 @@ def build_corpus(
         _split(place, totals["kept"], held_out, section.seed)
         shutil.rmtree(raw)
         report = {**totals, "train": totals["kept"] - held_out, "holdout": held_out}
-        _write_meta(place / META, section.sources, counts, mark, report, prompts)
-    return Corpus(folder)
+        return _meta(section.sources, counts, report, prompts)
+
+    return open_or_build(folder, mark, "corpus", needed, build, Corpus)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -215,7 +218,7 @@ def _ingest(sources: list[SourceSection], prompts: dict[Role, str], barred: froz
     with contextlib.ExitStack() as stack:
         out = _RawRows(raw, stack)
         for position, source in enumerate(sources):
-            count, prompt = _Count(start=out.rows), prompts.get(source.role, "")
+            count, prompt, mended = _Count(start=out.rows), prompts.get(source.role, ""), 0
             for text in read_source(source, position):
                 count.read += 1
                 clean = _clean(text)
@@ -224,6 +227,7 @@ def _ingest(sources: list[SourceSection], prompts: dict[Role, str], barred: froz
                 elif barred and _loose_key(clean) in barred:
                     count.excluded += 1
                 else:
+                    mended += _UNKNOWN in clean and _UNKNOWN not in text
                     count.cut += len(text) > LONGEST_TEXT and len(text.strip()) > LONGEST_TEXT
                     out.add(clean, text_key(prompt, clean))
                     if source.sample == "first" and out.rows - count.start == source.limit:
@@ -231,6 +235,8 @@ def _ingest(sources: list[SourceSection], prompts: dict[Role, str], barred: froz
                 if count.read % 8192 == 0:
                     tell(f"reading {source.label}", count.read)
             tell(f"reading {source.label}", count.read)
+            if mended:
+                say(f"{source.label}: {mended:,} texts with halves of surrogate pairs, which became {_UNKNOWN}")
             count.end = out.rows
             counts.append(count)
         out.flush()
@@ -320,16 +326,12 @@ def _split(place: Path, rows: int, held_out: int, seed: int) -> None:
             holdout.append(np.flatnonzero(chunk) + start)
 
 
-def _write_meta(
-    path: Path, sources: list[SourceSection], counts: list[_Count], mark: str, report: dict[str, Any], prompts: dict[Role, str]
-) -> None:
+def _meta(sources: list[SourceSection], counts: list[_Count], report: dict[str, Any], prompts: dict[Role, str]) -> dict[str, Any]:
     by_source = [{"name": s.label, **{name: getattr(c, name) for name in _REPORTED}} for s, c in zip(sources, counts, strict=True)]
-    meta = {
-        "fingerprint": mark,
+    return {
         "report": {**report, "sources": by_source},
         "prompts": prompts,
         "source_names": [source.label for source in sources],
         "languages": [source.language for source in sources],
         "roles": [source.role for source in sources],
     }
-    path.write_text(json.dumps(meta, ensure_ascii=False, indent=1), encoding="utf-8")

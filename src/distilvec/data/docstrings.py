@@ -24,6 +24,7 @@ from typing import Literal
 
 from distilvec.errors import DistilvecError
 
+FORMAT = 1  # of the retrieval tasks
 Kind = Literal["module", "class", "function"]
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -73,7 +74,7 @@ def read_library(folder: Path) -> Library:
         found += _docstrings_of(tree, ".".join(parts[:-1] if parts[-1] == "__init__" else parts), "module")
     if not found:
         raise DistilvecError(
-            f"[builtin] no Python sources with docstrings in {folder}: this interpreter comes without them. Give texts with 'path'."
+            f"[corpus.sources] no Python sources with docstrings in {folder}: this interpreter comes without them. Give texts with 'path'."
         )
     return Library(tuple(found), unparsed)
 

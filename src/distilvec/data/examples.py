@@ -7,10 +7,10 @@ texts are in no corpus, so nothing of it is cached.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.batch import Text
-from distilvec.data.columns import META, Column, new_folder, open_column, read_meta
+from distilvec.data.columns import META, Column, open_column, open_or_build
 from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, Rows, text_key
 from distilvec.errors import DistilvecError
 from distilvec.evaluation.load import load_labelled
@@ -87,7 +87,7 @@ def examples_fingerprint(section: TaskSection, prompts: Mapping[Role, str]) -> s
     """Changes when a file of the task (name, content), an option or a prompt does."""
     place = section.path
     files = [place] if place.is_file() else sorted(path for path in place.glob("*") if path.is_file())
-    return fingerprint(FORMAT, section.model_dump(mode="json"), hash_files(files), prompts)
+    return fingerprint(FORMAT, section.model_dump(mode="json"), hash_files(files, key="task.path"), prompts)
 
 
 def build_examples(section: TaskSection, prompts: Mapping[Role, str], folder: Path) -> Examples:
@@ -97,9 +97,13 @@ def build_examples(section: TaskSection, prompts: Mapping[Role, str], folder: Pa
     split lacks, training and test rows that are the same.
     """
     mark = examples_fingerprint(section, prompts)
-    if read_meta(folder, mark) is not None:
-        with contextlib.suppress(OSError, ValueError, KeyError):  # damaged: built anew
-            return Examples(folder)
+    files = [section.path] if section.path.is_file() else [path for path in section.path.glob("*") if path.is_file()]
+    needed = 2 * sum(path.stat().st_size for path in files)
+    return open_or_build(folder, mark, "task", needed, partial(_write, section, prompts, mark), Examples)
+
+
+def _write(section: TaskSection, prompts: Mapping[Role, str], mark: str, place: Path) -> dict[str, Any]:
+    """Read and check the task's rows and write them to `place`; the content of its meta.json."""
     texts, labels, scores = load_labelled(section.path, section.type, section.train_split)
     classes, scale = sorted(set(labels)), (min(scores), max(scores)) if scores else None
     _check(section, texts, classes, scale)
@@ -115,16 +119,13 @@ def build_examples(section: TaskSection, prompts: Mapping[Role, str], folder: Pa
     order = {text: row for row, text in enumerate(dict.fromkeys(text for parts in joined for text in parts))}
     rows = np.array([[order[text] for text in parts] for parts in joined], dtype=np.int64)
     columns = {"rows": rows.ravel(), "labels": numbers[chosen], "train": np.flatnonzero(~held_out), "holdout": np.flatnonzero(held_out)}
-    meta = {"fingerprint": mark, "name": section.label, "kind": section.type, "classes": classes, "scale": scale}
-    with new_folder(folder, 4 * sum(len(text) for text in order), "task") as place:
-        for name, values in columns.items():
-            with Column(place / f"{name}.npy", values.dtype) as column:
-                column.append(values)
-        (place / "corpus").mkdir()
-        trained = np.isin(np.arange(len(order)), rows[~held_out])
-        _write_corpus(place / "corpus", section, prompts, list(order), trained, mark, {"train": len(train), "holdout": len(holdout)})
-        (place / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
-    return Examples(folder)
+    for name, values in columns.items():
+        with Column(place / f"{name}.npy", values.dtype) as column:
+            column.append(values)
+    (place / "corpus").mkdir()
+    trained = np.isin(np.arange(len(order)), rows[~held_out])
+    _write_corpus(place / "corpus", section, prompts, list(order), trained, mark, {"train": len(train), "holdout": len(holdout)})
+    return {"name": section.label, "kind": section.type, "classes": classes, "scale": scale}
 
 
 def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str], scale: tuple[float, float] | None) -> None:

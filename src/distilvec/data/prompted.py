@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from distilvec.data.columns import META, Column, new_folder, open_column, read_meta
+from distilvec.data.columns import Column, open_column, open_or_build
 from distilvec.data.corpus import KEY_BYTES, Corpus, text_key
 from distilvec.recipe import fingerprint
 from distilvec.schema import Role
@@ -29,21 +28,24 @@ def behind(corpus: Corpus, prompts: Mapping[Role, str], root: Path) -> Corpus:
     if all(corpus.prompts.get(role, "") == prompt for role, prompt in wanted.items()):
         return corpus
     mark = fingerprint(FORMAT, corpus.fingerprint, wanted)
-    folder, found = root / mark, copy.copy(corpus)
-    found.prompts, found.fingerprint = dict(prompts), mark
-    if read_meta(folder, mark) is not None:
-        with contextlib.suppress(OSError, ValueError):  # damaged: built anew
-            found.keys = open_column(folder / "keys.npy")
-            if len(found.keys) == len(corpus):
-                return found
     by_source = [wanted[role] for role in corpus.roles]
-    with new_folder(folder, KEY_BYTES * len(corpus), "keys") as place:
+
+    def build(place: Path) -> dict[str, Any]:
         with Column(place / "keys.npy", f"V{KEY_BYTES}") as column:
             for start in range(0, len(corpus), _ROWS):
                 rows = range(start, min(len(corpus), start + _ROWS))
                 sources = corpus.sources[rows.start : rows.stop].tolist()
                 texts = zip(sources, corpus.stored(rows), strict=True)
                 column.append(np.frombuffer(b"".join(text_key(by_source[source], text) for source, text in texts), f"V{KEY_BYTES}"))
-        (place / META).write_text(json.dumps({"fingerprint": mark, "prompts": wanted}), encoding="utf-8")
-    found.keys = open_column(folder / "keys.npy")
+        return {"prompts": wanted}
+
+    def load(folder: Path) -> Any:
+        keys = open_column(folder / "keys.npy")
+        if len(keys) != len(corpus):
+            raise ValueError(f"keys.npy has {len(keys)} rows, the corpus {len(corpus)}")
+        return keys
+
+    found = copy.copy(corpus)
+    found.prompts, found.fingerprint = dict(prompts), mark
+    found.keys = open_or_build(root / mark, mark, "list of keys", KEY_BYTES * len(corpus), build, load)
     return found

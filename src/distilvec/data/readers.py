@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from distilvec.data import docstrings
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import DistilvecError, first_line, nearest
+from distilvec.extras import require_extra
 from distilvec.schema import SourceSection
 
 Row = Mapping[str, Any]
@@ -103,15 +104,14 @@ def json_rows(path: Path, key: str) -> Iterator[tuple[int, Row]]:
 
 def _texts(rows: Iterator[tuple[int, Row]], source: SourceSection, position: int, place: str, unit: str) -> Iterator[str]:
     columns: list[str] = []
+    key = f"corpus.sources.{position}.{'dataset' if source.dataset is not None else 'path'}"
     for number, row in rows:
         columns = columns or text_columns(row, source, position, place)
         if not all(name in row and _matches(row[name], wanted) for name, wanted in source.where.items()):
             continue
         for column in columns:
             if column not in row:
-                raise DistilvecError(
-                    f"[corpus.sources.{position}.path] {place}, {unit} {number}: no '{column}'; {_found(column, list(row))}"
-                )
+                raise DistilvecError(f"[{key}] {place}, {unit} {number}: no '{column}'; {_found(column, list(row))}")
             text = row[column]
             if source.column is None and column == "text" and "title" in row and _blank(text):
                 text = row["title"]
@@ -120,6 +120,8 @@ def _texts(rows: Iterator[tuple[int, Row]], source: SourceSection, position: int
                     f"[corpus.sources.{position}.column] {place}, {unit} {number}: '{column}' holds {type(text).__name__} "
                     f"({str(text)[:40]}), not text. Convert it, or name another column with 'column'."
                 )
+            if text and "\0" in text:
+                raise DistilvecError(f"[{key}] {place}, {unit} {number}: '{column}' holds a NUL character. Remove it.")
             yield text or ""
 
 
@@ -169,18 +171,21 @@ def _lines(path: Path, key: str) -> Iterator[tuple[int, str]]:
             file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if zipped else raw
             for line in file:
                 number += 1
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                if "\0" in text:
+                    raise DistilvecError(f"[{key}] {path}, line {number} holds NUL bytes: it is binary or UTF-16. Convert it to UTF-8.")
+                yield number, text
     except UnicodeDecodeError as error:
         raise DistilvecError(
             f"[{key}] {path} is not UTF-8: line {number}, byte {error.start + 1} is 0x{error.object[error.start]:02x}. "
-            f"Convert it, for example with: iconv -f latin1 -t utf-8"
+            f"Convert it to UTF-8 (for example: iconv -f latin1 -t utf-8)."
         ) from None
     except gzip.BadGzipFile as error:
         raise DistilvecError(f"[{key}] {path} is named .gz but is not gzip data ({error}). Rename it or compress it.") from None
     except (EOFError, zlib.error) as error:
         raise DistilvecError(f"[{key}] {path} is damaged or cut short after line {number} ({error}). Fetch it again.") from None
     except OSError as error:
-        raise DistilvecError(f"[{key}] {path} cannot be read: {error}.") from None
+        raise DistilvecError(f"[{key}] {path} cannot be read: {error.strerror or first_line(error)}.") from None
 
 
 def _json_rows(lines: Iterator[tuple[int, str]], path: Path, key: str) -> Iterator[tuple[int, Row]]:
@@ -247,8 +252,8 @@ def _parquet_rows(path: Path, source: SourceSection, position: int, key: str) ->
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
-    except (pa.ArrowException, OSError) as error:
-        raise DistilvecError(f"[{key}] {path} is not a readable Parquet file (after row {number}): {str(error)[:200]}") from None
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise DistilvecError(f"[{key}] {path} is not a readable Parquet file (after row {number}): {first_line(error)}.") from None
 
 
 # -- Hugging Face data sets ------------------------------------------------------------------------------------------
@@ -259,17 +264,16 @@ def _saved_dataset(folder: Path) -> bool:
 
 
 def _dataset_texts(source: SourceSection, position: int) -> Iterator[str]:
-    try:
-        import datasets
-    except ImportError:
-        raise DistilvecError(
-            f"[corpus.sources.{position}.dataset] reading '{source.dataset}' needs the package 'datasets': pip install distilvec[datasets]"
-        ) from None
     key, place = f"corpus.sources.{position}.dataset", f"data set {source.dataset}"
+    require_extra("datasets", key)
+    import datasets
+
     try:
         data = _load_dataset(source, key)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        raise DistilvecError(f"[{key}] {place} could not be loaded (split '{source.split}'): {type(error).__name__}: {error}") from None
+        raise DistilvecError(
+            f"[{key}] {place} could not be loaded (split '{source.split}'): {type(error).__name__}: {first_line(error)}"
+        ) from None
     if data.column_names is not None:  # unknown for some streams: then found on the first row
         needed = {*text_columns(data.column_names, source, position, place), *source.where, *({"title"} & set(data.column_names))}
         data = data.select_columns(sorted(needed))

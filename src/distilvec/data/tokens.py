@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.batch import Text
-from distilvec.data.columns import META, Column, new_folder, open_column, read_meta
+from distilvec.data.columns import META, Column, open_column, open_or_build
 from distilvec.data.corpus import Corpus, Rows
 from distilvec.errors import DistilvecError
 from distilvec.recipe import fingerprint
@@ -110,15 +110,13 @@ def build_tokens(
     typed = corpus.paired and token_types and "token_type_ids" in tokenizer.model_input_names
     facts = [corpus.fingerprint, len(corpus), max_length, _padding(tokenizer), tokenizer_hash(tokenizer)]
     mark = fingerprint(FORMAT, *facts, *(["token_types"] if typed else []), *(["left"] if side == "left" else []))
-    if read_meta(folder, mark) is not None:
-        with contextlib.suppress(OSError, ValueError, KeyError):  # damaged: built anew
-            return TokenStore(folder)
-    encode = _slow_encoder(tokenizer, max_length, side) if copy is None else _fast_encoder(copy, max_length, side)
-    with new_folder(folder, int(corpus.offsets[-1]) * 2, "token store") as place:
+
+    def build(place: Path) -> dict[str, Any]:
+        encode = _slow_encoder(tokenizer, max_length, side) if copy is None else _fast_encoder(copy, max_length, side)
         report = _write(place, corpus, encode, _unknown(tokenizer), typed, progress or (lambda stage, rows: None))
-        meta = {"fingerprint": mark, "report": report, "max_length": max_length, "padding": _padding(tokenizer), "token_types": typed}
-        (place / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
-    return TokenStore(folder)
+        return {"report": report, "max_length": max_length, "padding": _padding(tokenizer), "token_types": typed}
+
+    return open_or_build(folder, mark, "token store", int(corpus.offsets[-1]) * 2, build, TokenStore)
 
 
 def _write(place: Path, corpus: Corpus, encode: Encode, unknown: int, typed: bool, progress: Progress) -> dict[str, int]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from distilvec.data.columns import CHECKSUMS, FINGERPRINT, open_or_build
 from distilvec.errors import DistilvecError, nearest
+from distilvec.files import SEAL
 from distilvec.schema import VocabularySection
 from distilvec.surgery.counting import Words
 from distilvec.surgery.reading import read_tokenizer
@@ -20,6 +21,7 @@ from distilvec.surgery.vocabulary import Vocabulary, hybrid, trim
 
 Texts = Callable[[], Iterator[str]]  # called again for every pass
 FIGURES = "vocabulary.json"
+_NEEDED = 20_000_000  # bytes that a large tokenizer takes
 
 
 def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts]) -> Vocabulary:
@@ -53,13 +55,16 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
 
 
 def kept_vocabulary(folder: Path, make: Callable[[], Vocabulary]) -> tuple[PreTrainedTokenizerFast, dict[str, Any]]:
-    """The tokenizer kept in `folder` and its figures; made by `make` where it is not there yet, whole or not at all."""
-    if not (folder / FIGURES).exists():
+    """The tokenizer stored in `folder` and its figures; made by `make` where there is none, or a damaged one."""
+
+    def build(place: Path) -> dict[str, Any]:
         made = make()
-        new = folder.with_name(folder.name + ".new")
-        shutil.rmtree(new, ignore_errors=True)
-        made.tokenizer.save_pretrained(new)
-        (new / FIGURES).write_text(json.dumps(made.figures, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        new.rename(folder)
-    return AutoTokenizer.from_pretrained(folder), json.loads((folder / FIGURES).read_text(encoding="utf-8"))
+        made.tokenizer.save_pretrained(place)
+        return made.figures
+
+    def load(folder: Path) -> tuple[PreTrainedTokenizerFast, dict[str, Any]]:
+        content = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
+        figures = {name: value for name, value in content.items() if name not in (FINGERPRINT, CHECKSUMS, SEAL)}
+        return AutoTokenizer.from_pretrained(folder), figures
+
+    return open_or_build(folder, folder.name, "vocabulary", _NEEDED, build, load, FIGURES)

@@ -17,7 +17,7 @@ no notice of names they do not ask for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +25,22 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DistilvecError
+from distilvec.files import write_file
 from distilvec.teachers.checks import Describe, stored_form, stored_items, worst_cosine
 from distilvec.teachers.keys import KEY, KeyIndex
 from distilvec.teachers.manifest import Manifest, read_manifest
 from distilvec.teachers.reading import OFFSETS, Reader
 from distilvec.teachers.shards import (
+    CACHE_PATH,
     JOURNAL,
-    TEMPORARY,
     Shard,
     append_journal,
+    begin,
     how_to_repair,
-    locked,
+    lock,
     read_journal,
     remove_leftovers,
-    replace_file,
-    telling_disk_full,
+    write_errors,
     write_shard,
 )
 from distilvec.teachers.signals import Ragged, Signal
@@ -71,26 +72,17 @@ class TeacherCache:
         Errors: DistilvecError if the folder holds something else, other vectors than `manifest` asks for (each differing
         field is named) or damaged shards.
         """
-        path = folder / MANIFEST
-        if path.exists():
-            found = read_manifest(path)
-            if manifest.fingerprint in found.answers - {found.fingerprint}:
-                return cls(folder, found, shard_rows)
-            differences = found.differences(manifest)
-            if differences:
-                listed = "".join(f"\n  {line}" for line in differences)
-                raise DistilvecError(
-                    f"[cache.path] {folder} holds the vectors of another teacher or other settings:{listed}\n"
-                    "Set these back in the recipe, or choose another cache.path (without one, every teacher gets its own folder)."
-                )
-        else:
-            if folder.exists() and (not folder.is_dir() or any(file.name != path.name + TEMPORARY for file in folder.iterdir())):
-                raise DistilvecError(
-                    f"[cache.path] {folder} exists and is not a teacher cache: it has no {MANIFEST}. Choose another folder."
-                )
-            with telling_disk_full(folder.parent if not folder.exists() else folder, 0):
-                folder.mkdir(parents=True, exist_ok=True)
-                replace_file(path, manifest.to_json().encode())
+        if not (folder / MANIFEST).exists():
+            begin(folder / MANIFEST, manifest.to_json())
+        found = read_manifest(folder / MANIFEST)  # of a process that was faster, perhaps
+        if manifest.fingerprint in found.answers - {found.fingerprint}:
+            return cls(folder, found, shard_rows)
+        if differences := found.differences(manifest):
+            listed = "".join(f"\n  {line}" for line in differences)
+            raise DistilvecError(
+                f"[cache.path] {folder} holds the vectors of another teacher or other settings:{listed}\n"
+                "Set these back in the recipe, or choose another cache.path (without one, every teacher gets its own folder)."
+            )
         return cls(folder, manifest, shard_rows)
 
     @classmethod
@@ -102,9 +94,21 @@ class TeacherCache:
     def verify_folder(cls, folder: Path, repair: bool = False) -> list[str]:
         """Compare every file with its checksum: one line for each problem. `repair` drops the shards concerned.
 
-        Works where `open` refuses. Errors: DistilvecError if the folder is no cache, or another process writes to it.
+        Works where `open` refuses. Errors: DistilvecError if the folder is no cache, or is to be repaired while another process
+        writes to it.
         """
-        _manifest_of(folder)
+        names = _file_names(_manifest_of(folder))
+        with lock(folder, wait=False) if repair else nullcontext():
+            sound, problems = cls._sound(folder)
+            if problems and repair:
+                with write_errors(folder, 0):
+                    write_file(folder / JOURNAL, b"".join(shard.to_line() for shard in sound), CACHE_PATH)
+                    remove_leftovers(folder, sound, names)
+        return problems
+
+    @staticmethod
+    def _sound(folder: Path) -> tuple[list[Shard], list[str]]:
+        """The shards without damage, and a line for each problem of the others."""
         journal = read_journal(folder, strict=False)
         problems = [f"{JOURNAL}: {journal.damaged} damaged line(s); their rows must be computed again"] if journal.damaged else []
         sound = []
@@ -112,11 +116,7 @@ class TeacherCache:
             found = shard.problems(folder, checksums=True)
             problems += [f"{problem}; its {shard.rows:,} rows must be computed again" for problem in found]
             sound += [] if found else [shard]
-        if problems and repair:
-            with locked(folder), telling_disk_full(folder, 0):
-                replace_file(folder / JOURNAL, b"".join(shard.to_line() for shard in sound))
-                remove_leftovers(folder, sound)
-        return problems
+        return sound, problems
 
     @property
     def width(self) -> int:
@@ -147,10 +147,12 @@ class TeacherCache:
         """Add one shard: keys (V16, [n]) and every signal of the cache ([n, width], or Ragged where it is of uneven length).
 
         Texts that are there already are left out; `describe(row)` gives a row's text, for messages. Errors: DistilvecError
-        for vectors that must not be stored, a full disk, another writer; then nothing of the shard is there.
+        for vectors that must not be stored, or a full disk; then nothing of the shard is there. Waits for other writers.
         """
         if set(signals) != set(self.signals):
-            raise DistilvecError(f"the teacher cache {self.folder} stores {sorted(self.signals)} for a text; found {sorted(signals)}.")
+            raise DistilvecError(
+                f"[{CACHE_PATH}] the teacher cache {self.folder} stores {sorted(self.signals)} for a text; found {sorted(signals)}."
+            )
         with self.writing():
             keys = np.ascontiguousarray(keys, dtype=KEY)
             stored = {name: _stored(name, signals[name], len(keys), signal, describe) for name, signal in self.signals.items()}
@@ -165,26 +167,27 @@ class TeacherCache:
             arrays = {"keys": keys[new]}
             for name, values in stored.items():
                 arrays |= _files(name, values, new)
-            with telling_disk_full(self.folder, sum(array.nbytes for array in arrays.values())):
+            with write_errors(self.folder, sum(array.nbytes for array in arrays.values())):
                 try:
                     write_shard(self.folder, shard, arrays)
                     self._whole = append_journal(self.folder, shard, self._whole)
                 except OSError:
-                    remove_leftovers(self.folder, self._shards)
+                    remove_leftovers(self.folder, self._shards, _file_names(self.manifest))
                     raise
             self._admit(shard, arrays["keys"])
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the cache for writing, with whatever others have written meanwhile. DistilvecError if another process holds it."""
+        """Hold the cache for writing, with whatever others have written meanwhile; waits while another process holds it."""
         if self._writes:
             yield
             return
-        with locked(self.folder):
+        with lock(self.folder):
             self._writes = True
             try:
                 self._load()
-                remove_leftovers(self.folder, self._shards)
+                with write_errors(self.folder, 0):
+                    remove_leftovers(self.folder, self._shards, _file_names(self.manifest))
                 yield
             finally:
                 self._writes = False
@@ -233,12 +236,14 @@ class TeacherCache:
         problems = [problem for shard in shards for problem in shard.problems(self.folder, checksums=False)]
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-            raise DistilvecError(f"teacher cache {self.folder}: {problems[0]}{more}. {how_to_repair(self.folder)}")
+            raise DistilvecError(f"[{CACHE_PATH}] teacher cache {self.folder}: {problems[0]}{more}. {how_to_repair(self.folder)}")
         self._reader.shards = shards[: len(known)]
         for shard in shards[len(known) :]:
-            keys = np.load(shard.path(self.folder, "keys"), allow_pickle=False)
+            keys = np.load(shard.verify(self.folder, "keys"), allow_pickle=False)
             if keys.shape != (shard.rows,) or keys.dtype != KEY:
-                raise DistilvecError(f"teacher cache {self.folder}: shard {shard.number} has damaged keys. {how_to_repair(self.folder)}")
+                raise DistilvecError(
+                    f"[{CACHE_PATH}] teacher cache {self.folder}: shard {shard.number} has damaged keys. {how_to_repair(self.folder)}"
+                )
             self._admit(shard, keys)
 
     def _admit(self, shard: Shard, keys: npt.NDArray[Any]) -> None:
@@ -253,7 +258,7 @@ class TeacherCache:
         signal = self.signals.get(name)
         if signal is None or signal.uneven != uneven:
             known = ", ".join(name for name, signal in self.signals.items() if signal.uneven == uneven) or "no such signals"
-            raise DistilvecError(f"the teacher cache {self.folder} holds {known}; '{name}' was asked for.")
+            raise DistilvecError(f"[{CACHE_PATH}] the teacher cache {self.folder} holds {known}; '{name}' was asked for.")
         return signal
 
 
@@ -272,7 +277,15 @@ def _files(name: str, values: npt.NDArray[Any] | Ragged, rows: npt.NDArray[np.in
     return {name: np.ascontiguousarray(kept.values), name + OFFSETS: kept.offsets}
 
 
+def _file_names(manifest: Manifest) -> list[str]:
+    """What the files of a shard are called."""
+    offsets = [name + OFFSETS for name, signal in manifest.signals.items() if signal.uneven]
+    return ["keys", *manifest.signals, *offsets]
+
+
 def _manifest_of(folder: Path) -> Manifest:
     if not (folder / MANIFEST).is_file():
-        raise DistilvecError(f"{folder} is not a teacher cache: it has no {MANIFEST}. Give the folder that `distilvec cache fill` prints.")
+        raise DistilvecError(
+            f"[{CACHE_PATH}] {folder} is not a teacher cache: it has no {MANIFEST}. Give the folder that `distilvec cache fill` prints."
+        )
     return read_manifest(folder / MANIFEST)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, explain, first_line
 from distilvec.hashing import combine, hash_files
 from distilvec.recipe import fingerprint
 from distilvec.schema import Role
@@ -111,13 +111,19 @@ def read_manifest(path: Path) -> Manifest:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise DistilvecError(
-                f"{path} has format {content['format']}; this version reads format {FORMAT}. Use the version that wrote it."
+                f"[cache.path] {path} has format {content['format']}; this version reads format {FORMAT}. Use the version that wrote it."
             )
-        return parse_manifest(content["manifest"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
+        found = parse_manifest(content["manifest"])
+        if content.get("fingerprint", found.fingerprint) != found.fingerprint:
+            raise ValueError("its fields do not match its fingerprint")
+    except PermissionError as error:
+        raise DistilvecError(str(explain(error, "cache.path", path))) from error
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise DistilvecError(
-            f"{path} cannot be read as a teacher cache's manifest ({error}). Restore the file, or remove the folder to compute it again."
+            f"[cache.path] {path} cannot be read as a teacher cache's manifest ({first_line(error)}). Restore the file, or remove the "
+            "folder to compute it again."
         ) from None
+    return found
 
 
 def parse_manifest(fields: dict[str, Any]) -> Manifest:
@@ -128,11 +134,16 @@ def parse_manifest(fields: dict[str, Any]) -> Manifest:
 
 
 def hash_folder(folder: Path) -> str:
-    """A hash of a model folder's weights, configuration and tokenizer files: their names and contents, streamed."""
+    """A hash of a model folder's weights, configuration and tokenizer files: their names and contents, streamed.
+
+    Of weights that are stored twice, only the .safetensors files count: those are loaded.
+    """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and _counts(path.relative_to(folder))]
-    if any(path.suffix == ".safetensors" for path in paths):
-        paths = [path for path in paths if path.suffix != ".bin"]
-    return hash_files(paths, folder)
+    safe: dict[Path, list[str]] = {path.parent: [] for path in paths}
+    for path in paths:
+        safe[path.parent] += [path.name] if path.suffix == ".safetensors" else []
+    loaded = [path for path in paths if path.suffix != ".bin" or not _replaced(path.name, safe[path.parent])]
+    return hash_files(loaded, folder, "teacher.model")
 
 
 def hash_modules(model: torch.nn.Module, *settings: Any) -> str:
@@ -151,6 +162,13 @@ def _counts(path: Path) -> bool:
     if path.name in _IGNORED or any(part in _IGNORED_FOLDERS or part.startswith(".") for part in path.parts):
         return False
     return path.suffix in _WEIGHTS or path.suffix in _SETTINGS
+
+
+def _replaced(name: str, safe: list[str]) -> bool:
+    """Whether one of the .safetensors files of the same folder is loaded instead of this .bin file."""
+    if name.startswith("pytorch_model"):
+        return any(other.startswith("model") for other in safe)
+    return "adapter_model.safetensors" in safe if name.startswith("adapter_model") else bool(safe)
 
 
 def _hash_tensor(tensor: torch.Tensor) -> str:

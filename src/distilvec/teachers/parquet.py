@@ -18,10 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distilvec.data.corpus import Corpus, text_key
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, first_line
+from distilvec.files import full_disk_explained, remove, scratch
 from distilvec.schema import Role
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.checks import shortened
+from distilvec.teachers.conflicts import refuse_conflicts
 from distilvec.teachers.keys import KEY
 from distilvec.teachers.manifest import Manifest, parse_manifest
 
@@ -64,6 +66,7 @@ class VectorTable:
         self.columns = {"embedding": names[0], **({"pre_dense": PRE_DENSE} if PRE_DENSE in schema.names else {})}
         self.has_roles = "role" in schema.names
         self.type = str(getattr(schema.field(names[0]).type, "value_type", "?"))
+        self.widths: dict[str, int] = {}
         first = next(self.pieces(), None)
         if first is None:
             raise DistilvecError(f"[{key}] {path} has no rows.")
@@ -79,19 +82,26 @@ class VectorTable:
                 for batch in self._open(path).iter_batches(batch_size=_ROWS, columns=columns):
                     yield self._piece(path, batch, wanted, start)
                     start += batch.num_rows
-            except (pa.ArrowException, OSError, KeyError) as error:
-                raise DistilvecError(f"[{self.key}] {path} cannot be read: {error}. Its files must have the same columns.") from None
+            except (pa.ArrowException, OSError, KeyError, UnicodeError) as error:
+                raise DistilvecError(
+                    f"[{self.key}] {path} cannot be read: {first_line(error)}. Its files must have the same columns."
+                ) from None
 
     def manifest(self) -> Manifest | None:
         """The manifest that the table was exported with, if it was."""
         metadata = self._open(self.paths[0]).schema_arrow.metadata or {}
-        return parse_manifest(json.loads(metadata[_METADATA])) if _METADATA in metadata else None
+        try:
+            return parse_manifest(json.loads(metadata[_METADATA])) if _METADATA in metadata else None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DistilvecError(
+                f"[{self.key}] {self.path} has damaged metadata of the cache it was exported from ({first_line(error)}). Export it again."
+            ) from None
 
     def _open(self, path: Path) -> pq.ParquetFile:
         try:
             return pq.ParquetFile(path)
         except (pa.ArrowException, OSError) as error:
-            raise DistilvecError(f"[{self.key}] {path} cannot be read as Parquet: {error}") from None
+            raise DistilvecError(f"[{self.key}] {path} cannot be read as Parquet: {first_line(error)}. Give Parquet files.") from None
 
     def _piece(self, path: Path, batch: pa.RecordBatch, wanted: dict[str, str], start: int) -> Piece:
         texts, roles = batch.column("text").to_pylist(), batch.column("role").to_pylist() if self.has_roles else None
@@ -101,11 +111,13 @@ class VectorTable:
         if roles and (strange := set(roles) - {"query", "document"}):
             raise DistilvecError(f"[{self.key}] {path}: column 'role' holds {strange.pop()!r}; expected query or document.")
         where = f"[{self.key}] {path}: "
-        return Piece(
-            [text.strip() for text in texts],
-            roles,
-            {name: _matrix(batch.column(column), where + f"column '{column}'") for name, column in wanted.items()},
-        )
+        vectors = {name: _matrix(batch.column(column), where + f"column '{column}'") for name, column in wanted.items()}
+        for name, found in vectors.items():
+            if found.shape[1] != self.widths.get(name, found.shape[1]):
+                raise DistilvecError(
+                    f"{where}column '{wanted[name]}' has vectors of {found.shape[1]} dimensions; those before have {self.widths[name]}."
+                )
+        return Piece([text.strip() for text in texts], roles, vectors)
 
 
 def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
@@ -118,16 +130,15 @@ def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
     vectors = [pa.field(_COLUMNS[name], pa.list_(kind, width)) for name, width in widths.items()]
     metadata = {_METADATA: json.dumps(replace(cache.manifest, vector_width=None, tokens=None).settings())}
     schema = pa.schema([pa.field("text", pa.string()), pa.field("role", pa.string()), *vectors], metadata=metadata)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
+    new, needed = scratch(path), len(corpus) * numbers().nbytes * sum(widths.values())
     try:
-        with pq.ParquetWriter(temporary, schema) as writer:
+        with full_disk_explained("--out", path, needed, "What was written is removed."), _writer(new, schema) as writer:
             for start in range(0, len(corpus), _ROWS):
                 rows = np.arange(start, min(start + _ROWS, len(corpus)))
                 positions = cache.positions(np.asarray(corpus.keys[rows]))
                 if (lacking := rows[positions < 0]).size:
                     raise DistilvecError(
-                        f"{lacking.size:,} of the rows from {start:,} on have no vector in {cache.folder}, such as "
+                        f"[cache.path] {lacking.size:,} of the rows from {start:,} on have no vector in {cache.folder}, such as "
                         f"{shortened(corpus.stored(lacking[:1])[0])}. Run `distilvec cache fill` first."
                     )
                 roles = [corpus.roles[source] for source in corpus.sources[rows]]
@@ -136,29 +147,38 @@ def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
                     flat = cache.read(positions, name).astype(numbers).reshape(-1)
                     columns.append(pa.FixedSizeListArray.from_arrays(pa.array(flat, kind), width))
                 writer.write_batch(pa.record_batch(columns, schema=schema))
-        temporary.replace(path)
+            writer.close()
+            new.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        remove(new)
+
+
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return pq.ParquetWriter(path, schema)
 
 
 def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> int:
     """Add a table's vectors to the cache, keyed with the prompts of its manifest; how many were new.
 
     `role` is that of rows where the table has no such column. Errors: DistilvecError if the table was exported from a
-    cache with other settings, has other widths, or holds vectors that must not be stored.
+    cache with other settings, has other widths, rows of one text that differ, or vectors that must not be stored.
     """
-    table = VectorTable(path)
+    table = VectorTable(path, "--table")
     found = table.manifest()
     if found is not None:
         alike = replace(found, store_dtype=cache.manifest.store_dtype, pre_dense_width=cache.manifest.pre_dense_width)
         if differences := alike.differences(cache.manifest):
-            raise DistilvecError(f"{path} holds other vectors than {cache.folder}:" + "".join(f"\n  {line}" for line in differences))
+            listed = "".join(f"\n  {line}" for line in differences)
+            raise DistilvecError(f"[{table.key}] {path} holds other vectors than {cache.folder}:{listed}\nSet these back in the recipe.")
     if lacking := set(cache.signals) - set(table.columns):
         raise DistilvecError(
-            f"{path} has no column '{_COLUMNS.get(name := lacking.pop(), name)}'; the cache {cache.folder} stores it for every text."
+            f"[{table.key}] {path} has no column '{_COLUMNS.get(name := lacking.pop(), name)}'; {cache.folder} stores it for every text."
         )
+    refuse_conflicts(table, lambda piece: [piece.keys(cache.manifest.prompts, role)], tuple(cache.signals))
     before = len(cache)
     with cache.writing():
+        before = len(cache)
         for keys, piece in in_shards(
             ((piece.keys(cache.manifest.prompts, role), piece) for piece in table.pieces(tuple(cache.signals))), cache
         ):

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.errors import DistilvecError
-from distilvec.teachers.shards import Shard, how_to_repair
+from distilvec.errors import DistilvecError, explained
+from distilvec.teachers.shards import CACHE_PATH, Shard, how_to_repair
 from distilvec.teachers.signals import Ragged, Signal
 
 OFFSETS = "-offsets"  # behind the name of a signal of uneven length
@@ -86,7 +86,7 @@ class Reader:
         """int64 [rows + 1] of a shard."""
         found = self._offsets.get((number, name))
         if found is None:
-            found = np.load(self.shards[number].path(self.folder, name + OFFSETS), allow_pickle=False)
+            found = np.load(self.shards[number].verify(self.folder, name + OFFSETS), allow_pickle=False)
             self._offsets[number, name] = found
         return found
 
@@ -96,7 +96,9 @@ class Reader:
         if handle is None:
             if len(self._files) >= _OPEN_FILES:
                 os.close(self._files.pop(next(iter(self._files))))
-            handle = os.open(self.shards[number].path(self.folder, name), os.O_RDONLY)
+            path = self.shards[number].verify(self.folder, name)
+            with explained(CACHE_PATH, path):
+                handle = os.open(path, os.O_RDONLY)
         self._files[number, name] = handle
         offset = self.shards[number].files[name].bytes - (count - first) * size  # behind the file's header
         if rows.size == 0:
@@ -105,5 +107,7 @@ class Reader:
         while len(view):
             read = os.preadv(handle, [view], offset)
             if read == 0:
-                raise DistilvecError(f"teacher cache {self.folder}: shard {number} ends too early. {how_to_repair(self.folder)}")
+                raise DistilvecError(
+                    f"[{CACHE_PATH}] teacher cache {self.folder}: shard {number} ends too early. {how_to_repair(self.folder)}"
+                )
             view, offset = view[read:], offset + read

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,12 +14,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.errors import DistilvecError
-from distilvec.hashing import checksum
+from distilvec.errors import DistilvecError, explained
+from distilvec.files import full_disk_explained, is_scratch, locked, remove_scratch, scratch, sync_folder, write_file
+from distilvec.hashing import checksum, checksum_once
 
 JOURNAL = "shards.jsonl"
 LOCK = "lock"
-TEMPORARY = ".tmp"
+CACHE_PATH = "cache.path"  # what messages name
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,25 @@ class Shard:
                 kind = "cut short" if size < stored.bytes else "too long"
                 found.append(f"shard {self.number}: {path.name} is {kind}: {size:,} bytes found, {stored.bytes:,} expected")
             elif checksums and checksum(path) != stored.blake2b:
-                found.append(f"shard {self.number}: {path.name} is damaged: its content does not match its checksum")
+                found.append(f"shard {self.number}: {path.name} {_DAMAGED}")
         return found
+
+    def verify(self, folder: Path, name: str) -> Path:
+        """A signal's file, whose content is compared with its checksum where this process has not read it yet.
+
+        Errors: DistilvecError for a file that is damaged or cannot be read.
+        """
+        path = self.path(folder, name)
+        with explained(CACHE_PATH, path):
+            found = checksum_once(path)
+        if found != self.files[name].blake2b:
+            raise DistilvecError(
+                f"[{CACHE_PATH}] teacher cache {folder}: shard {self.number}: {path.name} {_DAMAGED}. {how_to_repair(folder)}"
+            )
+        return path
+
+
+_DAMAGED = "is damaged: its content does not match its checksum"
 
 
 def shard_path(folder: Path, number: int, name: str) -> Path:
@@ -96,7 +113,7 @@ def read_journal(folder: Path, strict: bool = True) -> Journal:
             shard = Shard(int(record.pop("shard")), int(record.pop("rows")), files, record)
         except (ValueError, KeyError, TypeError, AttributeError):
             if strict:
-                raise DistilvecError(f"{path}: line {number} is damaged. {how_to_repair(folder)}") from None
+                raise DistilvecError(f"[{CACHE_PATH}] {path}: line {number} is damaged. {how_to_repair(folder)}") from None
             damaged += 1
             continue
         shards.setdefault(shard.number, shard).files.update(files)
@@ -118,25 +135,16 @@ def append_journal(folder: Path, shard: Shard, whole: int) -> int:
     return whole + len(line)
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Put a whole small file in place at once."""
-    temporary = path.with_name(path.name + TEMPORARY)
-    with temporary.open("wb") as file:
-        write_synced(file, content)
-    temporary.replace(path)
-    sync_folder(path.parent)
-
-
 def write_shard(folder: Path, shard: Shard, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    """Write each array to a temporary name, sync, rename, and record it in `shard.files`."""
+    """Write each array to a scratch name, sync, rename, and record it in `shard.files`."""
     for name, array in arrays.items():
-        temporary = shard.path(folder, name + TEMPORARY)
-        with temporary.open("wb") as file:
+        new = scratch(shard.path(folder, name))
+        with new.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))  # type: ignore[no-untyped-call]
             write_synced(file, array.view(np.uint8).reshape(-1).data)
-        shard.files[name] = Stored(temporary.stat().st_size, checksum(temporary))
+        shard.files[name] = Stored(new.stat().st_size, checksum_once(new))
     for name in arrays:
-        shard.path(folder, name + TEMPORARY).replace(shard.path(folder, name))
+        scratch(shard.path(folder, name)).replace(shard.path(folder, name))
     sync_folder(folder)
 
 
@@ -147,62 +155,59 @@ def write_synced(file: BinaryIO, content: bytes | memoryview) -> None:
     os.fsync(file.fileno())
 
 
-def sync_folder(folder: Path) -> None:
-    """Wait until the folder's names are on the disk (no such thing on Windows)."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def remove_leftovers(folder: Path, shards: list[Shard], names: Iterable[str]) -> None:
+    """Remove what killed writers left: scratch files, and files of the signals `names` that no shard of the journal has.
 
-
-def remove_leftovers(folder: Path, shards: list[Shard]) -> None:
-    """Remove what a killed writer left: temporary files, and shard files that the journal does not know."""
+    The caller holds the lock. Files with other names are not ours and stay.
+    """
+    remove_scratch(folder)
+    ours = re.compile(rf"[0-9]{{5,}}\.({'|'.join(map(re.escape, names))})\.npy")
     known = {shard.path(folder, name).name for shard in shards for name in shard.files}
     for path in folder.iterdir():
-        shard_file = path.name.endswith(".npy") and path.name.partition(".")[0].isdigit()
-        if TEMPORARY in path.name or (shard_file and path.name not in known):
+        if path.name not in known and ours.fullmatch(path.name):
             path.unlink()
 
 
-@contextmanager
-def telling_disk_full(folder: Path, needed: int) -> Iterator[None]:
-    """Turn a full disk or a folder that cannot be written into a DistilvecError; `needed` in bytes."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = shutil.disk_usage(folder).free
-            raise DistilvecError(
-                f"[cache.path] no space left for a shard of the teacher cache {folder}: {needed / 1e6:,.1f} MB needed, "
-                f"{free / 1e6:,.1f} MB free. The shards written so far are kept; free space and run the same command again, "
-                "or choose another folder."
-            ) from None
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise DistilvecError(f"[cache.path] the teacher cache {folder} cannot be written: {error}. Choose another folder.") from None
-        raise
+def write_errors(folder: Path, needed: int) -> AbstractContextManager[None]:
+    """Failures to write `needed` bytes to a cache become a DistilvecError."""
+    return full_disk_explained(CACHE_PATH, folder, needed, "The shards written so far are kept.")
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system frees when the process ends; refused if another holds it."""
-    with telling_disk_full(folder, 0), (folder / LOCK).open("a+") as file:
-        if os.name == "posix":
-            import fcntl
+def lock(folder: Path, wait: bool = True) -> AbstractContextManager[None]:
+    """Hold the cache for writing; the system frees it when the process ends. Without `wait`, DistilvecError if another holds it."""
+    return locked(folder / LOCK, CACHE_PATH, f"to the teacher cache {folder}", wait)
 
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise DistilvecError(
-                    f"[cache.path] process {file.read().strip()} is writing to the teacher cache {folder}. "
-                    "Wait until it has ended and run the same command again."
-                ) from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
-        yield
+
+def begin(manifest: Path, content: str) -> None:
+    """Write the manifest of a cache in a new or empty folder, unless another process has done so meanwhile.
+
+    Errors: DistilvecError for a folder with anything else in it, or one that cannot be made.
+    """
+    folder = manifest.parent
+    _refuse_foreign(manifest)
+    with explained(CACHE_PATH, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder):
+        if not manifest.exists():
+            _refuse_foreign(manifest)
+            write_file(manifest, content, CACHE_PATH)
+
+
+def _refuse_foreign(manifest: Path) -> None:
+    """DistilvecError for a folder with anything in it but what a process leaves that has just begun a cache."""
+    folder = manifest.parent
+    with explained(CACHE_PATH, folder):
+        found = [folder] if folder.exists() and not folder.is_dir() else [*folder.iterdir()] if folder.exists() else []
+        foreign = [path for path in found if not is_scratch(path) and not _is_lock(path)]
+    if foreign and not manifest.exists():  # another process may have written it meanwhile
+        raise DistilvecError(
+            f"[{CACHE_PATH}] {folder} exists and is not a teacher cache: it has no {manifest.name}. Choose another folder."
+        )
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether a file is the lock of a cache: it holds a process id, or nothing yet."""
+    return path.name == LOCK and path.is_file() and path.stat().st_size < 20 and (path.read_bytes().strip() or b"0").isdigit()
 
 
 def how_to_repair(folder: Path) -> str:

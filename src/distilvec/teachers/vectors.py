@@ -14,12 +14,15 @@ from distilvec.hashing import hash_files
 from distilvec.schema import Role, TeacherSection
 from distilvec.teachers.cache import TeacherCache
 from distilvec.teachers.checks import cut_dimensions, shortened
+from distilvec.teachers.conflicts import refuse_conflicts
 from distilvec.teachers.keys import KeyIndex
 from distilvec.teachers.manifest import Manifest
 from distilvec.teachers.parquet import Piece, VectorTable, in_shards
+from distilvec.teachers.precompute import count_missing
 
 _CHUNK = 65_536
 _TOLERANCE = 1e-3
+_FEW = 0.1  # share of vectors that have length 1 by chance
 _MEASURED = 65_536  # rows whose lengths are looked at when the table is opened; all are when the cache is filled
 
 
@@ -51,7 +54,7 @@ class VectorsTeacher:
         return Manifest(
             model=self.name,
             revision=None,
-            weights=hash_files(self.table.paths),
+            weights=hash_files(self.table.paths, key="teacher.vectors"),
             prompts=self.prompts,
             pooling=None,
             normalized=self.normalized,
@@ -86,14 +89,24 @@ class VectorsTeacher:
         return [piece.keys(self.prompts, role) for role in roles[: 1 if self.prompts["query"] == self.prompts["document"] else 2]]
 
     def _measure(self) -> bool:
-        seen = 0
+        """Whether the first vectors have length 1, zero vectors left out. DistilvecError where most have and some have not."""
+        seen = measured = unit = 0
+        other = ""
         for piece in self.table.pieces(("embedding",)):
-            if not _unit(piece.signals["embedding"]).all():
-                return False
-            seen += len(piece.texts)
+            vectors = piece.signals["embedding"]
+            real = vectors.any(1) & np.isfinite(vectors).all(1)
+            close = _unit(vectors)
+            if not other and (real & ~close).any():
+                other = piece.texts[int(np.argmax(real & ~close))]
+            seen, measured, unit = seen + len(piece.texts), measured + int(real.sum()), unit + int((real & close).sum())
             if seen >= _MEASURED:
                 break
-        return True
+        if _FEW * measured < unit < measured:
+            raise DistilvecError(
+                f"[teacher.vectors] {self.table.path}: {unit:,} of the first {measured:,} vectors have length 1, that of "
+                f"{shortened(other)} has not. Normalise all of them, or none."
+            )
+        return 0 < measured == unit
 
 
 def fill_from_table(
@@ -102,16 +115,21 @@ def fill_from_table(
     """Put the table's vectors of the corpus's texts into the cache, in the table's order; exact resume as `fill_cache`.
 
     `progress(rows of the corpus that are in the cache, rows)`. Errors: DistilvecError if texts of the corpus are not in the
-    table (before anything is written), or vectors must not be stored.
+    table, rows of one text differ (both before anything is written), or vectors must not be stored.
     """
-    rows = len(corpus)
-    needed = KeyIndex()
+    if not count_missing(cache, corpus):
+        return
+    _refuse_missing(cache, corpus, teacher, refuse_conflicts(teacher.table, teacher.keys, tuple(cache.signals)))
+    with cache.writing():
+        _fill(cache, corpus, teacher, progress or (lambda done, rows: None))
+
+
+def _fill(cache: TeacherCache, corpus: Corpus, teacher: VectorsTeacher, progress: Callable[[int, int], None]) -> None:
+    """Append the rows that the cache lacks, which is held for writing."""
+    rows, needed = len(corpus), KeyIndex()
     for start in range(0, rows, _CHUNK):
         keys = np.asarray(corpus.keys[start : start + _CHUNK])
         needed.add(keys[cache.positions(keys) < 0])
-    if not len(needed):
-        return
-    _refuse_missing(cache, corpus, teacher)
 
     def wanted() -> Iterator[tuple[npt.NDArray[Any], Piece]]:
         for piece in teacher.pieces(tuple(cache.signals)):
@@ -120,21 +138,14 @@ def fill_from_table(
                 yield keys[chosen], Piece([piece.texts[row] for row in chosen], None, {k: v[chosen] for k, v in piece.signals.items()})
 
     done = rows - len(needed)
-    with cache.writing():
-        for keys, piece in in_shards(wanted(), cache):
-            cache.append(keys, piece.signals, piece.texts.__getitem__)
-            done += len(keys)
-            if progress:
-                progress(min(done, rows), rows)
+    for keys, piece in in_shards(wanted(), cache):
+        cache.append(keys, piece.signals, piece.texts.__getitem__)
+        done += len(keys)
+        progress(min(done, rows), rows)
 
 
-def _refuse_missing(cache: TeacherCache, corpus: Corpus, teacher: VectorsTeacher) -> None:
-    """Read the table's texts alone and see whether all of the corpus are there."""
-    table = KeyIndex()
-    for piece in teacher.table.pieces(()):
-        for keys in teacher.keys(piece):
-            distinct = np.sort(np.unique(keys, return_index=True)[1])
-            table.add(keys[distinct][table.positions(keys[distinct]) < 0])
+def _refuse_missing(cache: TeacherCache, corpus: Corpus, teacher: VectorsTeacher, table: KeyIndex) -> None:
+    """DistilvecError where texts of the corpus are neither in the cache nor among the table's keys."""
     lacking, example = 0, -1
     for start in range(0, len(corpus), _CHUNK):
         keys = np.asarray(corpus.keys[start : start + _CHUNK])

@@ -1,0 +1,59 @@
+"""What a model folder's hash notices."""
+
+from __future__ import annotations
+
+import pytest
+
+from distilvec.errors import DistilvecError
+from distilvec.hashing import hash_files
+from distilvec.teachers.manifest import hash_folder
+
+
+def write(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("files", "changed", "noticed"),
+    [
+        (["model.safetensors", "pytorch_model.bin"], "model.safetensors", True),
+        (["model.safetensors", "pytorch_model.bin"], "pytorch_model.bin", False),
+        (["pytorch_model.bin", "2_Dense/model.safetensors"], "pytorch_model.bin", True),
+        (["pytorch_model.bin", "onnx/model.safetensors"], "pytorch_model.bin", True),
+        (["model.safetensors", "2_Dense/pytorch_model.bin"], "2_Dense/pytorch_model.bin", True),
+        (["adapter_model.safetensors", "pytorch_model.bin"], "pytorch_model.bin", True),
+        (["adapter_model.safetensors", "adapter_model.bin"], "adapter_model.bin", False),
+        (["model.safetensors", "adapter_model.bin"], "adapter_model.bin", True),
+        (["model-00001-of-00002.safetensors", "pytorch_model-00001-of-00002.bin"], "pytorch_model-00001-of-00002.bin", False),
+        (["model.safetensors", "other.bin"], "other.bin", False),
+        (["model.safetensors", "training_args.bin"], "training_args.bin", False),
+    ],
+)
+def test_weights_that_are_loaded_count(tmp_path, files, changed, noticed):
+    write(tmp_path, "config.json", *files)
+    before = hash_folder(tmp_path)
+    assert hash_folder(tmp_path) == before
+    (tmp_path / changed).write_text("other weights")
+    assert (hash_folder(tmp_path) != before) == noticed
+
+
+def test_the_hash_of_ordinary_folders_is_that_of_earlier_versions(tmp_path):
+    names = ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors", "config.json", "model.safetensors", "vocab.txt"]
+    write(tmp_path, *names, "pytorch_model.bin", "2_Dense/pytorch_model.bin", "README.md")
+    assert hash_folder(tmp_path) == hash_files([tmp_path / name for name in names], tmp_path) == "c634b1906368998704933d3c70623582"
+    old = write(tmp_path / "old", "config.json", "pytorch_model.bin", "2_Dense/pytorch_model.bin")
+    assert hash_folder(old) == hash_files(sorted(path for path in old.rglob("*") if path.is_file()), old)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    write(tmp_path, "config.json")
+
+    def refuse(path):
+        raise PermissionError(13, "denied", str(path))
+
+    monkeypatch.setattr("distilvec.hashing.checksum", refuse)
+    with pytest.raises(DistilvecError, match=r"^\[teacher.model\] .*config.json .*permission denied"):
+        hash_folder(tmp_path)

@@ -120,7 +120,7 @@ def prepare(place: Path) -> bytes:
             raise KeyboardInterrupt
         step(loop, batches, index)
 
-    Loop._step = stepped  # type: ignore[method-assign]
+    Loop._step = stepped  # type: ignore[method-assign,assignment]
     try:
         assert world.execute("run", recipe, "--out", "run").status == 130
     finally:

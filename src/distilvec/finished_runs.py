@@ -14,7 +14,8 @@ from distilvec import recipe as recipes
 from distilvec.errors import UNREADABLE, DistilvecError, first_line
 from distilvec.evaluation.evaluate import Sample
 from distilvec.report.run_files import RECORD, REPORT, read_run_file
-from distilvec.sweep import SWEEP_FILE, read_sweep
+from distilvec.run_folder import SWEEP_FILE
+from distilvec.sweep import read_sweep
 
 _SAME_BUT_FOR = ("name", "description", "paper", "output", "cache", "evaluation", "sweep")  # keys that do not change what a recipe trains
 _SCORE_AGAIN = "Delete it and report.json and run the same recipe again: training is kept."

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
-    Texts = str | Path | Sequence[str] | Dataset
-    Model = str | Path | SentenceTransformer
+    Texts: TypeAlias = str | Path | Sequence[str] | Dataset
+    Model: TypeAlias = str | Path | SentenceTransformer
 
 
 def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path) -> dict[str, Any]:

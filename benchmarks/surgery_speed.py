@@ -88,7 +88,9 @@ def transplanting(rows: int) -> dict[str, Any]:
         with Peak() as peak:
             for _ in range(ROUNDS):
                 began = time.perf_counter()
-                found = transplant_folder(str(folder / "model"), VocabularySection(tokenizer=str(folder / "new")), {}, folder / "out")
+                found = transplant_folder(
+                    str(folder / "model"), VocabularySection(tokenizer=str(folder / "new")), {}, folder / "out", overwrite=True
+                )
                 seconds.append(time.perf_counter() - began)
         grown = (peak.megabytes - before) * 1.048576
     tables = 3 * rows * WIDTH * 4 / 1e6

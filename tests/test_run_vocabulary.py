@@ -27,7 +27,7 @@ def test_trimmed_to_the_corpus_the_untrained_student_is_the_teacher(recipe, tmp_
     texts = run.corpus.texts(run.corpus.train_rows[:40])
     np.testing.assert_allclose(student.encode(texts), teacher.encode(texts), atol=1e-6)
     assert Run(run.recipe, tmp_path / "again").student().tokenizer.get_vocab() == student.tokenizer.get_vocab()
-    assert len(list((run.root / "vocabularies").iterdir())) == 1, "made once"
+    assert len(list((run.root / "vocabularies").glob("[!.]*"))) == 1, "made once"
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])

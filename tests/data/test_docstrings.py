@@ -106,3 +106,19 @@ def test_retrieval_task_files(tmp_path):
         assert all(score == "1" for _, _, score in judged)
         if task == "docstring-sentence":
             assert not any(documents[document].startswith(queries[query]) for query, document, _ in judged)
+
+
+def test_the_suite_of_a_run_is_written_once(tmp_path, monkeypatch, tiny_recipe):
+    from types import SimpleNamespace
+
+    from distilvec import run_data
+
+    run = SimpleNamespace(recipe=tiny_recipe(evaluation__builtin="python-docstrings"), root=tmp_path)
+    first = [task.name for task in run_data.suite(run)]
+    assert first == ["docstring-sentence", "docstring-name"]
+    write_retrieval_task(tmp_path / "alone", seed=0)
+    (folder,) = (tmp_path / "suites").glob("[!.]*")
+    for path in (tmp_path / "alone").rglob("*.*"):
+        assert (folder / path.relative_to(tmp_path / "alone")).read_bytes() == path.read_bytes()
+    monkeypatch.setattr(subject, "write_retrieval_task", lambda *arguments, **options: pytest.fail("written again"))
+    assert [task.name for task in run_data.suite(run)] == first

@@ -45,13 +45,14 @@ def refresh_report(folder: Path) -> Path | None:
     if content is None:
         return None
     found = content | {"sharpness": read_sharpness(folder)}
-    write_json(folder / REPORT, found, sealed=True, key=REPORT)
     try:
-        return draw_report(folder, found)
+        page = draw_report(folder, found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if SEAL in content:
+        if SEAL in content:  # then the file is as we wrote it, and the mistake is ours
             raise
         raise DistilvecError(f"[{REPORT}] {folder / REPORT} lacks a part of a report ({first_line(error)}). {RUN_AGAIN}") from None
+    write_json(folder / REPORT, found, sealed=True, key=REPORT)
+    return page
 
 
 def draw_report(folder: Path, found: Mapping[str, Any]) -> Path | None:

@@ -1,0 +1,65 @@
+"""A run's JSON files when they are read again: sealed, whole, of the right shape."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from distilvec.errors import DistilvecError
+from distilvec.files import write_json
+from distilvec.report.record import best_distance
+from distilvec.report.run_files import RECORD, REPORT, read_run_file
+from distilvec.report.sharpness_report import read_sharpness
+from distilvec.report.write import refresh_report
+from tests.report.report_sample import sample_report
+
+POINT = {"step": 1, "epoch": None, "loss": 0.5, "lambda_max": 2.0, "sam": 0.1, "asam": 0.1}
+
+
+def test_what_is_not_there(tmp_path):
+    assert read_run_file(tmp_path, REPORT) is None and read_sharpness(tmp_path) is None and refresh_report(tmp_path) is None
+
+
+def test_a_whole_report_is_read_as_it_was_written(tmp_path):
+    report = json.loads(json.dumps(sample_report()))
+    write_json(tmp_path / REPORT, report, sealed=True)
+    write_json(tmp_path / RECORD, report["record"], sealed=True)
+    found = read_run_file(tmp_path, REPORT)
+    assert found is not None and found.pop("seal") and found == report
+    assert read_run_file(tmp_path, RECORD) is not None
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "{}", '{"points": [{"step": 1}]}', json.dumps({"points": [{**POINT, "lambda_max": "2"}]}), '{"points": 3}'],
+)
+def test_a_damaged_sharpness(tmp_path, content):
+    (tmp_path / "sharpness.json").write_text(content)
+    with pytest.raises(DistilvecError, match=r"^\[sharpness\.json\] .*measure again"):
+        read_sharpness(tmp_path)
+
+
+def test_a_page_is_not_made_of_an_edited_report(tmp_path):
+    report = json.loads(json.dumps(sample_report()))
+    write_json(tmp_path / REPORT, report, sealed=True)
+    assert refresh_report(tmp_path) is not None
+    content = json.loads((tmp_path / REPORT).read_text(encoding="utf-8"))
+    (tmp_path / REPORT).write_text(json.dumps(content | {"name": "another"}), encoding="utf-8")
+    with pytest.raises(DistilvecError, match=r"^\[report\.json\] .*was changed"):
+        refresh_report(tmp_path)
+
+
+def test_a_page_is_not_made_of_half_a_report(tmp_path):
+    """A file of an earlier version, without a seal, that lacks what pictures need."""
+    report = {"scores": {}, "speed": {"rows": [{"texts_per_second": 1.0}]}, "history": [{"step": 1}], "compression": {"rows": [{}]}}
+    (tmp_path / REPORT).write_text(json.dumps(report))
+    with pytest.raises(DistilvecError, match=r"^\[report\.json\] .*lacks a part of a report"):
+        refresh_report(tmp_path)
+    assert json.loads((tmp_path / REPORT).read_text()) == report
+
+
+def test_metrics_without_a_figure(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "epoch": 0.1, "train/loss": 0.5}\n')
+    with pytest.raises(DistilvecError, match=r"^\[metrics\.jsonl\] .*no held-out figures"):
+        best_distance([tmp_path / "metrics.jsonl"])

@@ -101,24 +101,26 @@ def kill(work: Work, folder: Path, kills: int, seed: int) -> dict[str, Any]:
         shot = folder / f"shot-{rounds}"
         shot.mkdir()
         work.prepare(shot)
-        count, whole = under_fire(work, shot, kills - hits, seed + rounds, startup, share)
+        count, whole = under_fire(work, shot, kills - hits, seed + rounds, (startup, share, 0.9 * seconds))
         hits, rounds, same = hits + count, rounds + 1, same and whole and work.found(shot) == expected
         shutil.rmtree(shot)
     return {"kills": hits, "rounds": rounds, "files": len(expected), "same": same}
 
 
-def under_fire(work: Work, out: Path, kills: int, seed: int, startup: float, share: float) -> tuple[int, bool]:
+def under_fire(work: Work, out: Path, kills: int, seed: int, times: tuple[float, float, float]) -> tuple[int, bool]:
     """Start the command and kill it, at most `kills` times, at random moments of its work; then run it to the end.
 
-    A kill comes after about `startup` seconds (what the command takes when nothing is left to do) and up to twice `share`
-    seconds of work. Gives how many hit a running process, fewer than `kills` if the work ended first, and whether what was there
-    after each of them was whole.
+    `times` are startup, share and longest: a kill comes after about `startup` seconds (what the command takes when nothing is left
+    to do) and up to twice `share` seconds of work, but not after `longest`, when it might miss. Gives how many hit a running process, fewer than `kills` if the work
+    ended first, and whether what was there after each of them was whole.
     """
     line, environment = command(work.line(out), work.cache(out))
     generator, hits, whole = random.Random(seed), 0, True
+    startup, share, longest = times
     for _ in range(kills):
         process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + generator.uniform(0.6, 1.1) * startup + generator.uniform(0, 2) * share
+        delay = generator.uniform(0.6, 1.1) * startup + generator.uniform(0, 2) * share
+        deadline = time.monotonic() + min(delay, longest)
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)

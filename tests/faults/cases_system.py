@@ -85,18 +85,18 @@ for _verb in ("evaluate", "transplant", "export", "cache-export", "run"):
     _full(_verb)
 
 
-def _full_cache(part: str, kilobytes: int) -> None:
-    @case(f"no-room-for-{part}", key="cache.root")
+def _full_cache(kilobytes: int, key: str) -> None:
+    @case(f"a-cache-root-with-{kilobytes}-kilobytes", key=key)
     def _(world: World) -> list[str]:
         place = small_disk(world, "small", 4096)
         world.file("small/kept.txt")
         recipe = world.recipe(cache__root=str(place / "cache"))
         fill(place, leave=kilobytes << 10)
-        return ["cache", recipe]
+        return ["run", recipe, "--out", "run"]
 
 
-for _part, _room in {"the-corpus": 8, "the-tokens": 64}.items():
-    _full_cache(_part, _room)
+_full_cache(8, "cache.root")  # no room for the corpus
+_full_cache(64, "cache.path")  # for the corpus, not for the vectors
 
 
 @case("no-room-for-vectors", key="cache.path")

@@ -22,7 +22,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
-from distilvec.errors import DistilvecError, first_line
+from distilvec.errors import DistilvecError, disk_is_full, first_line
 from distilvec.export.portable import in_float32
 from distilvec.export.replace import real
 from distilvec.extras import install_command
@@ -143,6 +143,8 @@ def _write_checked(plain: SentenceTransformer, path: Path) -> Path:
                 _write_graph(plain, written, dynamo)
                 difference = parity(plain, OnnxEmbedder(written), PROBES)
             except Exception as error:  # exporters raise whatever the model's code raises
+                if disk_is_full(error):
+                    raise
                 problems.append(f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}")
                 continue
             if difference <= TOLERANCE:  # False for NaN

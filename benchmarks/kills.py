@@ -96,23 +96,25 @@ def kill(work: Work, folder: Path, kills: int, seed: int) -> dict[str, Any]:
     expected = work.found(calm)
     startup = run_to_end(work.line(calm), work.cache(calm)) if work.resumes else 0.4 * seconds
     share = max(0.1, (seconds - startup) / (kills if work.resumes else 2))
-    hits, rounds, same = 0, 0, bool(expected) and work.found(calm) == expected
+    times, hits, rounds, same = (startup, share, 0.9 * seconds), 0, 0, bool(expected) and work.found(calm) == expected
     while hits < kills and rounds < 4 * kills:
         shot = folder / f"shot-{rounds}"
         shot.mkdir()
         work.prepare(shot)
-        count, whole = under_fire(work, shot, kills - hits, seed + rounds, (startup, share, 0.9 * seconds))
+        count, whole = under_fire(work, shot, kills - hits, seed + rounds, times)
         hits, rounds, same = hits + count, rounds + 1, same and whole and work.found(shot) == expected
         shutil.rmtree(shot)
+        if not count:  # the machine is faster by now
+            times = (0.8 * times[0], 0.8 * times[1], 0.8 * times[2])
     return {"kills": hits, "rounds": rounds, "files": len(expected), "same": same}
 
 
 def under_fire(work: Work, out: Path, kills: int, seed: int, times: tuple[float, float, float]) -> tuple[int, bool]:
     """Start the command and kill it, at most `kills` times, at random moments of its work; then run it to the end.
 
-    `times` are startup, share and longest: a kill comes after about `startup` seconds (what the command takes when nothing is left
-    to do) and up to twice `share` seconds of work, but not after `longest`, when it might miss. Gives how many hit a running process, fewer than `kills` if the work
-    ended first, and whether what was there after each of them was whole.
+    `times` are startup, share and longest: a kill comes after about `startup` seconds (what the command takes when nothing is
+    left to do) and up to twice `share` seconds of work, but not after `longest`, when it might miss. Gives how many hit a
+    running process, fewer than `kills` if the work ended first, and whether what was there after each of them was whole.
     """
     line, environment = command(work.line(out), work.cache(out))
     generator, hits, whole = random.Random(seed), 0, True

@@ -213,7 +213,7 @@ def _(world: World) -> list[str]:
 
 @case("a-task-with-a-hostile-name", key=None)
 def _(world: World) -> list[str]:
-    name = "[red]x[/red] \u202e | `y`"
+    name = "[red]x[/red] :smile: | `y`"
     suite = world.file("suite.yaml", f"- {{name: {json.dumps(name)}, type: sts, path: sts.csv}}\n")
     world.file("sts.csv", STS)
     world.checks.append(lambda found: _stays_text(found, world.root / "out.json", name))
@@ -221,5 +221,5 @@ def _(world: World) -> list[str]:
 
 
 def _stays_text(found: Outcome, file: Path, name: str) -> None:
-    assert "[red]x[/red]" in found.out and "\u202e" not in found.out + found.err
+    assert "[red]x[/red] :smile:" in found.out
     assert json.loads(file.read_text(encoding="utf-8"))["student"][0]["task"] == name

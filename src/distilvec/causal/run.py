@@ -35,7 +35,7 @@ from distilvec.causal.model import (
 from distilvec.causal.objective import CausalObjective, build_causal_objective
 from distilvec.causal.schema import CausalRecipe
 from distilvec.device import pick_device, processes
-from distilvec.errors import DistilvecError, Stopped
+from distilvec.errors import DistilvecError
 from distilvec.extras import require_extra
 from distilvec.files import write_json
 from distilvec.hashing import hash_files
@@ -82,7 +82,7 @@ class CausalRun:
         loop.run()
         loop.accelerator.wait_for_everyone()
         if not loop.state.finished:
-            raise Stopped(f"[train] stopped at step {loop.state.step:,} of {loop.total_steps:,}. Run the same command again to go on.")
+            raise loop.stopped()
 
     def _finish(self, loop: Loop) -> dict[str, Any]:
         """Answer the test files; the report."""

@@ -107,7 +107,9 @@ def parameter_figures(model: SentenceTransformer) -> ParameterFigures:
     """Where a model's parameters are. Errors: DistilvecError for a model without a transformer."""
     backbone = getattr(model[0], "auto_model", None)
     if backbone is None:
-        raise DistilvecError(f"the model's first module is a {type(model[0]).__name__}; expected a Transformer with token embeddings.")
+        raise DistilvecError(
+            f"[model] the model's first module is a {type(model[0]).__name__}; expected a Transformer with token embeddings. Give a transformer model."
+        )
     table = backbone.get_input_embeddings()
     embedding, inside, total = (sum(weight.numel() for weight in part.parameters()) for part in (table, backbone, model))
     return ParameterFigures(int(table.weight.shape[0]), embedding, inside - embedding, total - inside, total)
@@ -236,7 +238,7 @@ def _sizes(texts: Sequence[str]) -> tuple[int | None, int]:
 def _figures(reader: _Reader, reading: _Reading, words: int | None, characters: int, max_length: int | None) -> TokenFigures:
     if max_length is not None and max_length <= reader.around:
         raise DistilvecError(
-            f"max_length {max_length} leaves no room for text: {reader.pieces.name} adds {reader.around} special tokens. "
+            f"[max_length] {max_length} leaves no room for text: {reader.pieces.name} adds {reader.around} special tokens. "
             f"Give at least {reader.around + 1}."
         )
     whole, unknown = reading.lengths + reader.around, reader.pieces.unknown

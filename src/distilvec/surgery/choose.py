@@ -65,6 +65,6 @@ def kept_vocabulary(folder: Path, make: Callable[[], Vocabulary]) -> tuple[PreTr
     def load(folder: Path) -> tuple[PreTrainedTokenizerFast, dict[str, Any]]:
         content = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
         figures = {name: value for name, value in content.items() if name not in (FINGERPRINT, CHECKSUMS, SEAL)}
-        return AutoTokenizer.from_pretrained(folder), figures
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False), figures
 
     return open_or_build(folder, folder.name, "vocabulary", _NEEDED, build, load, FIGURES)

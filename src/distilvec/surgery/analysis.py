@@ -108,7 +108,7 @@ def parameter_figures(model: SentenceTransformer) -> ParameterFigures:
     backbone = getattr(model[0], "auto_model", None)
     if backbone is None:
         raise DistilvecError(
-            f"[model] the model's first module is a {type(model[0]).__name__}; expected a Transformer with token embeddings. Give a transformer model."
+            f"[model] the model's first module is a {type(model[0]).__name__}; expected a Transformer. Give such a model."
         )
     table = backbone.get_input_embeddings()
     embedding, inside, total = (sum(weight.numel() for weight in part.parameters()) for part in (table, backbone, model))

@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 from benchmarks.dynamic_cka_loop import Case, aggregates, aggregation_by_loop, draw, value_by_loop
-from distilvec.device import fast_bf16, keep_memory
+from distilvec.core.device import fast_bf16, keep_memory
 from distilvec.losses import dynamic_cka as batched
 from distilvec.losses.dynamic_cka import RULES, Rule
 

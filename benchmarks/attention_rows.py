@@ -24,10 +24,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.device import keep_memory, pick_device
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.device import keep_memory, pick_device
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.local import BUILTIN, resolve_model
+from distilvec.teachers.model import BUILTIN, resolve_model
 
 LENGTHS = {"25": (20, 30), "128": (128, 128)}  # tokens of the shortest and the longest text
 MARK = 1.10  # of a forward pass that keeps no attention

@@ -33,12 +33,12 @@ import transformers
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.texts import sample_texts
+from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
+from distilvec.core.device import fast_bf16
 from distilvec.data.corpus import Corpus, build_corpus
-from distilvec.device import fast_bf16
-from distilvec.schema import CorpusSection, SourceSection, TeacherSection
-from distilvec.teachers.cache import TeacherCache
-from distilvec.teachers.local import LocalTeacher, load_teacher, resolve_model
-from distilvec.teachers.precompute import fill_cache
+from distilvec.teachers.cache.fill import fill_cache
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.model import LocalTeacher, load_teacher, resolve_model
 
 MODEL = "all-MiniLM-L6-v2"
 Vectors = npt.NDArray[np.float32]

@@ -26,10 +26,10 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from distilvec.builtin import recipe_folder
-from distilvec.causal.run import CausalRun
-from distilvec.causal.schema import load_causal
-from distilvec.files import write_json
+from distilvec.config.builtin import recipe_folder
+from distilvec.core.files import write_json
+from distilvec.experimental.causal.run import CausalRun
+from distilvec.experimental.causal.schema import load_causal
 
 SOURCE = Path(__file__).parents[2] / "shared/data/wordnet_definitions/wordnet_definitions.jsonl.gz"
 PARTS = {"train": 4000, "holdout": 500, "test": 300}

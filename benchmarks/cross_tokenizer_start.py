@@ -16,9 +16,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.texts import sample_texts
-from distilvec import recipe as recipes
-from distilvec.device import fast_bf16
-from distilvec.run import Run
+from distilvec.config import recipe as recipes
+from distilvec.core.device import fast_bf16
+from distilvec.pipeline.run import Run
 
 SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 VOCABULARY = 8000

@@ -21,14 +21,14 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer
 
-from distilvec.evaluation.footprint import machine_facts
+from distilvec.config.schema import ExpertsSection, StudentSection
+from distilvec.evaluation.memory import machine_facts
 from distilvec.evaluation.speed import BACKENDS, ROLE_TOKENS, TIMED, Encode, Setting, measure, plan_settings
 from distilvec.evaluation.timing import Timing
-from distilvec.export.onnx import plain_copy
-from distilvec.schema import ExpertsSection, StudentSection
+from distilvec.formats.onnx import plain_copy
+from distilvec.models.experts import Experts
 from distilvec.students.build import TeacherFacts, build_student
-from distilvec.students.experts import Experts
-from distilvec.teachers.local import BUILTIN
+from distilvec.teachers.model import BUILTIN
 
 MODELS = {"bert-base": (12, 768), "small": (3, 384)}  # layers, width
 MARKS = {1: 1.12, 32: 1.05}  # the most that bert-base may take with experts, by batch size; the paper has 1.117 and 1.038 on an H200

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from faults import harness  # type: ignore[import-not-found]
 
-from distilvec.files import write_json
+from distilvec.core.files import write_json
 
 KINDS = {
     "shards": "cache/teachers/*/*.npy",
@@ -111,7 +111,7 @@ def prepare(place: Path) -> bytes:
     recipe = world.recipe(train__checkpoint_steps=2)
     world.run("run", recipe, "--out", "whole")
     expected = (place / "whole" / "last" / "model.safetensors").read_bytes()
-    from distilvec.train.loop import Loop
+    from distilvec.train.trainer import Loop
 
     step = Loop._step
 

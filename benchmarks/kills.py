@@ -39,8 +39,8 @@ import numpy as np
 from safetensors.torch import load_file
 
 from benchmarks.texts import sample_texts
-from distilvec import recipe as recipes
-from distilvec.schema import Recipe
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import Recipe
 
 THROUGHPUT = ("train/texts_per_second", "train/tokens_per_second")
 TIMES = ("created", "seconds")

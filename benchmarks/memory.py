@@ -48,8 +48,8 @@ def measure(rows: int) -> dict[str, float]:
     """Peak of this process's own memory in MB, while caching and while training on `rows` generated texts."""
     import numpy as np
 
-    from distilvec import recipe as recipes
-    from distilvec.run import Run
+    from distilvec.config import recipe as recipes
+    from distilvec.pipeline.run import Run
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DISTILVEC_CACHE"] = folder

@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from distilvec.evaluation.summary import to_markdown
+from distilvec.evaluation.aggregate import to_markdown
 from distilvec.report import page_tables
 from distilvec.report.page_cells import Cell, Table
 

@@ -1,11 +1,11 @@
-"""Where DistillMoE's gate goes, by the weight of the pull towards equal gates (beta, eq. 8): what train/routing.py's bounds lie between.
+"""Where DistillMoE's gate goes, by the weight of the pull towards equal gates (beta, eq. 8): what train/gate_monitor.py's bounds lie between.
 
     python -m benchmarks.routing --json results/routing.json [--folder runs/routing]
 
 Runs recipes/distillmoe.yaml, variant local (banking77, three layers of all-MiniLM-L6-v2, three experts), for 100 steps of 32 texts
 with each beta. JSON: a row a run, with the mean gates at the end, the lowest and the
 highest entropy (1: equal gates) and spread (standard deviation over texts) of its second half, and the first step at which the
-greatest mean gate of a batch was above train/routing.py's bound (null: never).
+greatest mean gate of a batch was above train/gate_monitor.py's bound (null: never).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shootout import machine
-from distilvec import recipe as recipes
-from distilvec.builtin import recipe_folder
-from distilvec.files import write_json
-from distilvec.run import Run
+from distilvec.config import recipe as recipes
+from distilvec.config.builtin import recipe_folder
+from distilvec.core.files import write_json
+from distilvec.pipeline.run import Run
+from distilvec.train.gate_monitor import ONE
 from distilvec.train.metrics import read_metrics
-from distilvec.train.routing import ONE
 
 BETAS = (0.0, 0.3, 1.0, 5.0, 20.0, 100.0)
 STEPS, EVERY, ROWS = 100, 5, 2000

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from scipy.stats import spearmanr
 
-from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError
-from distilvec.files import read_json, write_json
-from distilvec.method_file import method_code
-from distilvec.run import Run, RunResult
-from distilvec.schema import Recipe
-from distilvec.sweep import Member, run_sweep
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import Recipe
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import read_json, write_json
+from distilvec.core.method_file import method_code
+from distilvec.pipeline.run import Run, RunResult
+from distilvec.pipeline.sweep import Member, run_sweep
 
 Rows = list[dict[str, Any]]
 LISTED = 5  # pairs named in words

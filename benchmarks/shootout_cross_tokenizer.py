@@ -25,11 +25,11 @@ from typing import Any
 from benchmarks.cross_tokenizer import distillmoe_tables, emo_tables
 from benchmarks.cross_tokenizer_start import TEXTS, make_start
 from benchmarks.shootout import Rows, machine, run_members
-from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError
-from distilvec.run import Run, RunResult
-from distilvec.schema import Recipe
-from distilvec.sweep import Member, expand
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import Recipe
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.run import Run, RunResult
+from distilvec.pipeline.sweep import Member, expand
 from distilvec.train.metrics import read_metrics
 
 ROOT = Path(__file__).parents[1]

@@ -20,13 +20,13 @@ from typing import Any
 
 from benchmarks.sentence_level import shootout_tables
 from benchmarks.shootout import machine, run_members
-from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import Recipe
+from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.aggregate import averages
 from distilvec.evaluation.protocols import find_protocol, with_protocol
-from distilvec.evaluation.summary import averages
-from distilvec.run import RunResult
-from distilvec.schema import Recipe
-from distilvec.sweep import Member, expand
+from distilvec.pipeline.run import RunResult
+from distilvec.pipeline.sweep import Member, expand
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "sweeps" / "sentence_level.yaml"

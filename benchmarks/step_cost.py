@@ -36,18 +36,18 @@ from benchmarks.memory import Peak
 from benchmarks.sentence_level import MARKS, cost_table
 from benchmarks.stopwatch import Timed, megabytes_of, now, settled_megabytes
 from benchmarks.texts import sample_texts
-from distilvec import recipe as recipes
-from distilvec.batch import Wants
-from distilvec.device import fast_bf16, pick_device
-from distilvec.errors import DistilvecError
-from distilvec.objective import Objective, TaskFacts
-from distilvec.run import Run
+from distilvec.config import recipe as recipes
+from distilvec.core.batch import Wants
+from distilvec.core.device import fast_bf16, pick_device
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, TaskFacts
+from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
-from distilvec.students.head import TaskHead, save_head
+from distilvec.students.task_head import TaskHead, save_head
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.local import LocalTeacher, resolve_model
-from distilvec.train.data import TrainingData
-from distilvec.train.loop import Loop
+from distilvec.teachers.model import LocalTeacher, resolve_model
+from distilvec.train.dataset import TrainingData
+from distilvec.train.trainer import Loop
 from distilvec.train.update import SharpnessAware
 
 ASAM = {"name": "asam", "rho": 0.05}

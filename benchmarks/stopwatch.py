@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from benchmarks.memory import own_megabytes
-from distilvec.data.batches import Batches
-from distilvec.objective import Terms
-from distilvec.train.loop import Loop
+from distilvec.core.objective import Terms
+from distilvec.data.sampler import Batches
+from distilvec.train.trainer import Loop
 from distilvec.train.update import Gradients, SharpnessAware, Update
 
 

@@ -27,23 +27,23 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.shootout import machine
-from distilvec import recipe as recipes
-from distilvec.builtin import recipe_folder
-from distilvec.evaluation.evaluate import Memo
-from distilvec.evaluation.study import make_columns, score_columns
+from distilvec.alignment.coverage import load_tokenizer
+from distilvec.config import recipe as recipes
+from distilvec.config.builtin import recipe_folder
+from distilvec.config.schema import TeacherSection, VocabularySection
+from distilvec.core.files import write_json
+from distilvec.evaluation.evaluator import Memo
 from distilvec.evaluation.suite import load_suite
-from distilvec.files import write_json
-from distilvec.loading import load
 from distilvec.losses.distance import l2_distance
-from distilvec.mapping import load_tokenizer
-from distilvec.run import Run
-from distilvec.schema import TeacherSection, VocabularySection
-from distilvec.surgery.analysis import compare_tokenizers
-from distilvec.surgery.choose import choose
-from distilvec.surgery.job import read_texts
-from distilvec.surgery.surfaces import Pieces
-from distilvec.surgery.transplant import transplant
-from distilvec.teachers.local import load_teacher, wrap_model
+from distilvec.models.load import load
+from distilvec.pipeline.report_parts import make_columns, score_columns
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.transplant import read_texts
+from distilvec.teachers.model import load_teacher, wrap_model
+from distilvec.vocabulary.choose import choose
+from distilvec.vocabulary.compare import compare_tokenizers
+from distilvec.vocabulary.pieces import Pieces
+from distilvec.vocabulary.transplant import transplant
 
 TEACHER = "all-MiniLM-L6-v2"
 DATA = Path(__file__).parents[2] / "shared" / "data"

@@ -29,12 +29,12 @@ from benchmarks.memory import Peak
 from benchmarks.shootout import machine
 from benchmarks.stopwatch import settled_megabytes
 from benchmarks.texts import sample_texts
-from distilvec.mapping import load_tokenizer
-from distilvec.schema import StudentSection, VocabularySection
+from distilvec.alignment.coverage import load_tokenizer
+from distilvec.config.schema import StudentSection, VocabularySection
+from distilvec.pipeline.transplant import transplant_folder
 from distilvec.students.build import fresh_transformer
-from distilvec.surgery.counting import Words
-from distilvec.surgery.job import transplant_folder
-from distilvec.surgery.surfaces import Pieces
+from distilvec.vocabulary.counting import Words
+from distilvec.vocabulary.pieces import Pieces
 
 NEW, WIDTH = 131_072, 768  # the old table has twice as many rows
 ROUNDS = 3

@@ -32,19 +32,19 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
 
 from benchmarks.texts import sample_texts
-from distilvec.batch import Encoded, TextBatch, TokenWants, Wants
-from distilvec.data.aligned import AlignmentStore, build_alignment
+from distilvec.alignment.store import AlignmentStore, build_alignment
+from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
+from distilvec.core.batch import Encoded, TextBatch, TokenWants, Wants
+from distilvec.core.objective import Objective, Sizes, build_objective, total
 from distilvec.data.corpus import Corpus, build_corpus
 from distilvec.data.tokens import TokenStore, build_tokens, tokenizer_hash
-from distilvec.objective import Objective, Sizes, build_objective, total
-from distilvec.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.cache import TeacherCache
-from distilvec.teachers.compress import token_settings
+from distilvec.teachers.cache.codec import token_settings
+from distilvec.teachers.cache.fill_tokens import TokenSource, fill_tokens
+from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.local import LocalTeacher, load_teacher, resolve_model, wrap_model
-from distilvec.teachers.token_fill import TokenSource, fill_tokens
-from distilvec.train.data import CachedTeacher, Teacher, TrainingData
+from distilvec.teachers.model import LocalTeacher, load_teacher, resolve_model, wrap_model
+from distilvec.train.dataset import CachedTeacher, Teacher, TrainingData
 
 MODEL = "all-MiniLM-L6-v2"
 PAPER_BYTES = 768_000

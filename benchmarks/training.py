@@ -29,16 +29,16 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from sentence_transformers.sentence_transformer.losses import EmbedDistillLoss
 
 from benchmarks.texts import sample_texts
+from distilvec.config.schema import CorpusSection, MethodSection, Recipe, SourceSection, StudentSection, TeacherSection
+from distilvec.config.training import ScheduleSection, TrainSection
+from distilvec.core.device import fast_bf16
+from distilvec.core.objective import Sizes, build_objective
 from distilvec.data.corpus import Corpus
-from distilvec.device import fast_bf16
-from distilvec.objective import Sizes, build_objective
-from distilvec.run import Run
-from distilvec.run_data import build_token_store
-from distilvec.schema import CorpusSection, MethodSection, Recipe, SourceSection, StudentSection, TeacherSection
-from distilvec.schema_train import ScheduleSection, TrainSection
+from distilvec.pipeline.prepare import build_token_store
+from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
-from distilvec.train.data import CachedTeacher, TrainingData
-from distilvec.train.loop import Loop
+from distilvec.train.dataset import CachedTeacher, TrainingData
+from distilvec.train.trainer import Loop
 
 BATCH = 32
 

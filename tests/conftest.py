@@ -15,12 +15,12 @@ os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HUB_DIS
 sys.path.insert(0, str(Path(__file__).parent))
 install_import_hook(
     [
-        "distilvec.batch",
-        "distilvec.logits_or_hidden",
+        "distilvec.core.batch",
+        "distilvec.methods.base.token_or_logit_kd",
         "distilvec.losses",
         "distilvec.methods",
-        "distilvec.objective",
-        "distilvec.pointwise",
+        "distilvec.core.objective",
+        "distilvec.methods.base.embedding_regression",
         "distilvec.students.encoder",
         "distilvec.students.pooling",
         "distilvec.teachers.token_signals",
@@ -64,7 +64,7 @@ def tiny_model(tmp_path_factory) -> Path:
 @pytest.fixture
 def tiny_recipe(tiny_model, tmp_path):
     """A complete recipe on the tiny model; call it with dotted changes."""
-    from distilvec import recipe
+    from distilvec.config import recipe
 
     def make(**changes):
         path = tmp_path / "texts.txt"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distilvec.train.loop import Loop
+from distilvec.train.trainer import Loop
 
 
 def interrupt(run, at, monkeypatch, look=lambda loop: None):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from distilvec.batch import Encoded, Projections, TextBatch
-from distilvec.objective import Sizes
+from distilvec.core.batch import Encoded, Projections, TextBatch
+from distilvec.core.objective import Sizes
 
 LENGTHS = (5, 3, 1)
 SIZES = Sizes(12, 2, 7, True, 24, 4, same_tokenizer=True, student_heads=4, teacher_heads=4)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distilvec.objective import Objective
-from distilvec.run import Run
+from distilvec.core.objective import Objective
+from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
-from distilvec.train.loop import Loop
+from distilvec.train.trainer import Loop
 
 
 def make_loop(recipe, folder: Path, objective: Objective | None = None) -> Loop:

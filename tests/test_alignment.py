@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from distilvec import alignment_dtw
-from distilvec.alignment import Aligner, mapping_rates
-from distilvec.alignment_dtw import cheapest_paths, edit_distances, one_to_one
-from distilvec.errors import DistilvecError
-from distilvec.spans import plain_pieces
+from distilvec.alignment.align import Aligner, mapping_rates
+from distilvec.alignment.align import edit_distance as alignment_dtw
+from distilvec.alignment.edit_distance import cheapest_paths, edit_distances, one_to_one
+from distilvec.alignment.offsets import plain_pieces
+from distilvec.core.errors import DistilvecError
 
 KINDS = ["offsets", "overlap", "mined", "strict"]
 HARD = [

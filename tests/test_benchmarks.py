@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.readme import marks, pages
 from benchmarks.texts import QUANTILES, WORDS_AT, sample_texts
-from distilvec.device import fast_bf16
+from distilvec.core.device import fast_bf16
 
 SMALL = {
     "training": ["--texts", "64", "--repeats", "1", "--held-out", "1"],

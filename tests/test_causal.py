@@ -11,20 +11,20 @@ import torch
 from architectures import byte_level, metaspace
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from distilvec import recipe as recipes
-from distilvec.batch import TextBatch, Wants
-from distilvec.builtin import recipe_folder
-from distilvec.causal.answers import answer, rouge_l
-from distilvec.causal.data import IGNORED, read_pairs, tokenise
-from distilvec.causal.model import CausalEncoder, CausalTeacher, load_teacher_model
-from distilvec.causal.objective import build_causal_objective
-from distilvec.causal.run import CausalRun
-from distilvec.causal.schema import CausalDataSection, CausalTeacherSection, GenerationSection, load_causal
-from distilvec.errors import DistilvecError
-from distilvec.objective import Sizes, total
-from distilvec.students.experts import Experts
+from distilvec.config import recipe as recipes
+from distilvec.config.builtin import recipe_folder
+from distilvec.config.yaml_dialect import dump_yaml
+from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Sizes, total
+from distilvec.experimental.causal.answers import answer, rouge_l
+from distilvec.experimental.causal.data import IGNORED, read_pairs, tokenise
+from distilvec.experimental.causal.model import CausalEncoder, CausalTeacher, load_teacher_model
+from distilvec.experimental.causal.objective import build_causal_objective
+from distilvec.experimental.causal.run import CausalRun
+from distilvec.experimental.causal.schema import CausalDataSection, CausalTeacherSection, GenerationSection, load_causal
+from distilvec.models.experts import Experts
 from distilvec.train.checkpoint import read_checkpoint
-from distilvec.yaml_dialect import dump_yaml
 
 WORDS = "red green blue black white small large quick slow early late warm cold dark light round".split()
 STUDENT = {"model_type": "gpt2", "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "initializer_range": 0.2}
@@ -268,7 +268,7 @@ def test_rows_in_several_spellings(tmp_path):
 
 
 def test_a_prompt_begins_as_the_tokenizer_begins_and_a_response_ends(models):
-    from distilvec.causal.data import Pair, prompt_ids
+    from distilvec.experimental.causal.data import Pair, prompt_ids
 
     tokenizer = metaspace("<s> $A </s>", ["<unk>", "<s>", "</s>"])
     tokens = tokenise([Pair("Say red.", ("the red fox",), "")], tokenizer, section(max_prompt=30, max_length=60))
@@ -400,7 +400,7 @@ def test_only_what_changes_weights_changes_the_fingerprint(causal_recipe, tmp_pa
 def test_the_verb(causal_recipe, models, tmp_path):
     from typer.testing import CliRunner
 
-    from distilvec.cli import app
+    from distilvec.cli.app import app
 
     causal_recipe()
     found = CliRunner().invoke(app, ["causal", str(tmp_path / "recipe.yaml"), "train.epochs=1", "--out", str(tmp_path / "run")])

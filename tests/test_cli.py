@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from distilvec import recipe as recipes
+from distilvec.config import recipe as recipes
 
 
 def distilvec(*arguments, **environment):
@@ -28,7 +28,7 @@ def test_help_is_instant():
 
 
 def test_nothing_heavy_is_imported_for_help():
-    code = "import sys, distilvec.cli; print([m for m in ('torch', 'transformers', 'numpy', 'pydantic') if m in sys.modules])"
+    code = "import sys, distilvec.cli.app; print([m for m in ('torch', 'transformers', 'numpy', 'pydantic') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 

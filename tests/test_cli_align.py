@@ -4,9 +4,9 @@ import architectures
 import pytest
 from typer.testing import CliRunner
 
-from distilvec.cli import app
-from distilvec.errors import DistilvecError
-from distilvec.mapping import load_tokenizer
+from distilvec.alignment.coverage import load_tokenizer
+from distilvec.cli.app import app
+from distilvec.core.errors import DistilvecError
 
 
 @pytest.fixture(scope="module")

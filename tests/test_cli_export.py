@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from architectures import TEXTS, bert
 
-from distilvec.cli_export import export
-from distilvec.errors import DistilvecError
-from distilvec.export.onnx import OnnxEmbedder, check_onnx_place
-from distilvec.export.portable import save_student
-from distilvec.schema import ExpertsSection, StudentSection
+from distilvec.cli.export import export
+from distilvec.config.schema import ExpertsSection, StudentSection
+from distilvec.core.errors import DistilvecError
+from distilvec.formats.onnx import OnnxEmbedder, check_onnx_place
+from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherFacts, build_student
 
 

@@ -8,12 +8,12 @@ import pytest
 from labelled import write_task
 from typer.testing import CliRunner
 
-from distilvec.cli import app
-from distilvec.cli_finetune import finetune_recipe
-from distilvec.errors import DistilvecError
-from distilvec.recipe import load
-from distilvec.run import Run
-from distilvec.students.head import load_head
+from distilvec.cli.app import app
+from distilvec.cli.finetune import finetune_recipe
+from distilvec.config.recipe import load
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.run import Run
+from distilvec.students.task_head import load_head
 
 
 @pytest.mark.parametrize("lora", [True, False])

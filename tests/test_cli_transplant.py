@@ -13,9 +13,9 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, ByT5Tokenizer
 
-from distilvec.cli import app
-from distilvec.errors import DistilvecError
-from distilvec.surgery.job import _card
+from distilvec.cli.app import app
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.transplant import _card
 
 TEXTS = make_texts(300)
 

@@ -10,11 +10,11 @@ import yaml
 from scipy.stats import spearmanr
 from sklearn.metrics import f1_score
 
-from distilvec.compare import compare_runs
-from distilvec.errors import DistilvecError
-from distilvec.evaluation.evaluate import Sample
+from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.evaluator import Sample
 from distilvec.evaluation.significance import average_interval, paired_interval
-from distilvec.finished_runs import load_runs
+from distilvec.pipeline.compare import compare_runs
+from distilvec.pipeline.results import load_runs
 
 ROWS = 60
 

@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from distilvec import recipe as recipes
-from distilvec.teachers.cache import TeacherCache
+from distilvec.config import recipe as recipes
+from distilvec.teachers.cache.store import TeacherCache
 
 # The children are forked once everything is imported, so that they race for the same folders.
 TOGETHER = """
 import os, sys
-import distilvec.run
-from distilvec.cli import run_command
+import distilvec.pipeline.run
+from distilvec.cli.app import run_command
 
 children = []
 for number in range(3):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from distilvec import device
+from distilvec.core import device
 
 
 @pytest.mark.parametrize("fast, said", [(True, False), (False, True)])
@@ -19,7 +19,7 @@ def test_slow_bf16_is_said(monkeypatch, capsys, fast, said):
 
 
 def test_precision_auto_takes_bf16_only_where_the_processor_has_it(tiny_recipe, tmp_path, monkeypatch):
-    from distilvec.train import loop
+    from distilvec.train import trainer as loop
 
     for fast, precision in ((True, "bf16"), (False, "no")):
         monkeypatch.setattr(loop, "fast_bf16", lambda name, fast=fast: fast)
@@ -36,7 +36,7 @@ def test_kept_memory_is_used_again():
     code = """
 import resource, statistics, sys
 import torch
-from distilvec.device import keep_memory
+from distilvec.core.device import keep_memory
 if sys.argv[1] == "keep":
     keep_memory()
 rounds = []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distilvec.errors import DistilvecError, explain, explained
+from distilvec.core.errors import DistilvecError, explain, explained
 
 SOURCES = sorted((Path(__file__).parents[1] / "src" / "distilvec").rglob("*.py"))
 

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from distilvec import hashing
-from distilvec.errors import DistilvecError
-from distilvec.hashing import checksum, checksum_once, hash_files
+from distilvec.core import hashing
+from distilvec.core.errors import DistilvecError
+from distilvec.core.hashing import checksum, checksum_once, hash_files
 
 
 def test_a_copied_file_is_the_same_file_and_a_changed_one_is_not(tmp_path):

@@ -15,16 +15,16 @@ from architectures import TEXTS, bert
 from sentence_transformers import SentenceTransformer
 
 import distilvec
-from distilvec.errors import DistilvecError
-from distilvec.export.portable import save_student
-from distilvec.loading import EXPERTS_FILE, load
-from distilvec.objective import TaskFacts
-from distilvec.schema import ExpertsSection, StudentSection, TeacherSection
+from distilvec.config.schema import ExpertsSection, StudentSection, TeacherSection
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import TaskFacts
+from distilvec.formats.sentence_transformers import save_student
+from distilvec.models.experts import Experts
+from distilvec.models.load import EXPERTS_FILE, load
 from distilvec.students.build import TeacherFacts, build_student
-from distilvec.students.experts import Experts
-from distilvec.students.head import TaskHead, predict, save_head
-from distilvec.teachers.local import load_teacher
-from distilvec.teachers.manifest import hash_folder
+from distilvec.students.task_head import TaskHead, predict, save_head
+from distilvec.teachers.cache.manifest import hash_folder
+from distilvec.teachers.model import load_teacher
 
 ROOT = Path(__file__).parents[1]
 FACTS = TeacherFacts(width=48, normalized=True, max_length=60, prompts={"query": "query: "})
@@ -172,6 +172,6 @@ def test_vectors_do_not_depend_on_the_copied_file(folder: Path) -> None:
 
 def test_importing_distilvec_stays_fast_and_load_is_a_function() -> None:
     code = "import sys, distilvec; heavy = [m for m in ('torch', 'transformers', 'numpy') if m in sys.modules]; "
-    code += "from distilvec.loading import load; print(heavy, distilvec.load is load, hasattr(distilvec, 'nothing'))"
+    code += "from distilvec.models.load import load; print(heavy, distilvec.load is load, hasattr(distilvec, 'nothing'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[] True False"

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from benchmarks.shootout import mark_of, read_rows
-from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError
-from distilvec.method_file import method_code, method_files
-from distilvec.objective import Sizes, _check_option, build_objective, check_terms, method_class, method_names
-from distilvec.run import Run
-from distilvec.run_folder import training_fingerprint
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.core.method_file import method_code, method_files
+from distilvec.core.objective import Sizes, _check_option, build_objective, check_terms, method_class, method_names
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.run_dir import training_fingerprint
 from distilvec.train.stages import training_stages
 
 SIZES = Sizes(32, 2, 24)
-METHOD = """from distilvec.objective import Objective
+METHOD = """from distilvec.core.objective import Objective
 {imports}
 
 class Mine(Objective):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from distilvec.progress import say
-from distilvec.report.terminal import show_table
+from distilvec.cli.terminal import show_table
+from distilvec.core.log import say
 
 
 def test_keys_in_brackets_are_not_taken_for_markup(capsys):

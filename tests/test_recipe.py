@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from distilvec import recipe
-from distilvec.causal.schema import load_causal
-from distilvec.errors import DistilvecError
-from distilvec.schema import CorpusSection
-from distilvec.sweep import expand
-from distilvec.yaml_dialect import dump_yaml
+from distilvec.config import recipe
+from distilvec.config.schema import CorpusSection
+from distilvec.config.yaml_dialect import dump_yaml
+from distilvec.core.errors import DistilvecError
+from distilvec.experimental.causal.schema import load_causal
+from distilvec.pipeline.sweep import expand
 
 MINIMAL = """
 name: mini

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from layer_signals import SIZES
 
-from distilvec.errors import DistilvecError
-from distilvec.objective import TaskFacts, build_objective
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import TaskFacts, build_objective
 
 METHODS = ["minilm", "tinybert", "distilbert"]
 

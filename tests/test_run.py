@@ -14,15 +14,15 @@ import pytest
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from distilvec import recipe as recipes
-from distilvec import run_report
-from distilvec.cli import main as cli_main
-from distilvec.compare import compare_runs
-from distilvec.errors import DistilvecError
+from distilvec.cli.app import main as cli_main
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import PARTS
+from distilvec.core.errors import DistilvecError
 from distilvec.methods import redact
-from distilvec.plan import make_plan
-from distilvec.run import Run
-from distilvec.schema import PARTS
+from distilvec.pipeline import evaluate as run_report
+from distilvec.pipeline.compare import compare_runs
+from distilvec.pipeline.plan import make_plan
+from distilvec.pipeline.run import Run
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def suite(tmp_path):
 
 
 def test_whole_run_with_evaluation(tiny_recipe, suite, tmp_path, capsys):
-    from distilvec.report.terminal import show_result
+    from distilvec.cli.terminal import show_result
 
     recipe = tiny_recipe(evaluation__suite=str(suite), train__epochs=2)
     run = Run(recipe, tmp_path / "run")
@@ -164,9 +164,9 @@ def test_the_second_run_does_nothing_again(tiny_recipe, suite, tmp_path, monkeyp
     recipe = tiny_recipe(evaluation__suite=str(suite))
     first = Run(recipe, tmp_path / "run").execute()
     weights = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
-    monkeypatch.setattr("distilvec.train.loop.Loop._step", lambda *a: pytest.fail("trained again"))
-    monkeypatch.setattr("distilvec.evaluation.study.evaluate", lambda *a: pytest.fail("evaluated again"))
-    monkeypatch.setattr("distilvec.teachers.local.LocalTeacher.signals", lambda *a, **k: pytest.fail("ran the teacher again"))
+    monkeypatch.setattr("distilvec.train.trainer.Loop._step", lambda *a: pytest.fail("trained again"))
+    monkeypatch.setattr("distilvec.pipeline.report_parts.evaluate", lambda *a: pytest.fail("evaluated again"))
+    monkeypatch.setattr("distilvec.teachers.model.LocalTeacher.signals", lambda *a, **k: pytest.fail("ran the teacher again"))
     second = Run(recipe, tmp_path / "run").execute()
     assert second.scores == first.scores
     assert (tmp_path / "run" / "student" / "model.safetensors").read_bytes() == weights
@@ -234,7 +234,7 @@ def test_a_cache_of_another_teacher_is_refused(tiny_recipe, tmp_path):
 def test_in_batch_methods_refuse_token_budgets(tiny_recipe, tmp_path):
     method = tmp_path / "contrast.py"
     method.write_text(
-        "from distilvec.objective import Objective\n\n\nclass Contrast(Objective):\n    in_batch = True\n"
+        "from distilvec.core.objective import Objective\n\n\nclass Contrast(Objective):\n    in_batch = True\n"
         "    def __init__(self, sizes):\n        super().__init__()\n        self.weights = {'x': 1.0}\n"
         "    def forward(self, batch, student, teacher):\n        return {'x': student.embedding.sum(-1)}\n"
     )

@@ -10,15 +10,15 @@ import pytest
 from interrupted import interrupt
 from labelled import write_task
 
-from distilvec.errors import DistilvecError
-from distilvec.export.onnx import OnnxEmbedder, export_onnx, parity
-from distilvec.loading import load
+from distilvec.core.errors import DistilvecError
+from distilvec.formats.onnx import OnnxEmbedder, export_onnx, parity
 from distilvec.methods.distillmoe import FACETS
-from distilvec.run import Run
-from distilvec.students.experts import Experts
-from distilvec.students.head import predict
-from distilvec.teachers.cache import TeacherCache
-from distilvec.train.data import CachedTeacher
+from distilvec.models.experts import Experts
+from distilvec.models.load import load
+from distilvec.pipeline.run import Run
+from distilvec.students.task_head import predict
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.train.dataset import CachedTeacher
 from distilvec.train.metrics import read_metrics
 
 KEPT = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")

@@ -6,10 +6,10 @@ import json
 
 import numpy as np
 
-from distilvec.loading import load
-from distilvec.report.terminal import show_result
-from distilvec.run import Run
-from distilvec.students.experts import Experts
+from distilvec.cli.terminal import show_result
+from distilvec.models.experts import Experts
+from distilvec.models.load import load
+from distilvec.pipeline.run import Run
 
 
 def test_a_run_with_experts(tiny_recipe, tmp_path, capsys):

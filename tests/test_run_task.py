@@ -11,18 +11,18 @@ from labelled import write_task
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from distilvec import recipe as recipes
-from distilvec.batch import Wants
+from distilvec.cli.terminal import show_result
+from distilvec.config import recipe as recipes
+from distilvec.core.batch import Wants
+from distilvec.core.errors import DistilvecError
 from distilvec.data.tokens import TokenStore
-from distilvec.errors import DistilvecError
-from distilvec.finished_runs import load_runs
-from distilvec.plan import make_plan
-from distilvec.report.terminal import show_result
-from distilvec.run import Run
+from distilvec.pipeline.plan import make_plan
+from distilvec.pipeline.results import load_runs
+from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
-from distilvec.students.head import load_head, predict, predict_logits
-from distilvec.train.loop import Loop
+from distilvec.students.task_head import load_head, predict, predict_logits
 from distilvec.train.metrics import read_metrics
+from distilvec.train.trainer import Loop
 
 FRESH = {"model_type": "bert", "num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": 128}
 CASES = {"classification": "joint", "pair": "joint", "sts": "separate"}
@@ -72,7 +72,7 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
     show_result(result)
     assert watched in capsys.readouterr().out.lower()
     card = (tmp_path / "run" / "student" / "README.md").read_text()
-    assert "from distilvec.students.head import predict" in card and f"{100 * figures[watched]:.2f}" in card
+    assert "from distilvec.students.task_head import predict" in card and f"{100 * figures[watched]:.2f}" in card
     assert (result.page is not None) == (kind == "pair")
     if result.page is not None:
         assert f"tiny-{kind}" in result.page.read_text() and "60 test examples" in result.page.read_text()
@@ -134,7 +134,7 @@ def test_a_finished_run_is_not_tested_again(task_recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
     recipe = task_recipe("classification", train__max_steps=2)
     first = Run(recipe, tmp_path / "run").execute()
-    monkeypatch.setattr("distilvec.run_task.supervised_report", lambda *arguments: pytest.fail("tested again"))
+    monkeypatch.setattr("distilvec.pipeline.supervised.supervised_report", lambda *arguments: pytest.fail("tested again"))
     assert Run(recipe, tmp_path / "run").execute().record["supervised"] == first.record["supervised"]
 
 

@@ -15,20 +15,20 @@ from labelled import write_task
 from safetensors.torch import load_file
 from samples import make_texts
 
-from distilvec import recipe as recipes
-from distilvec.batch import TextBatch
-from distilvec.cli import main as cli_main
-from distilvec.errors import DistilvecError
-from distilvec.plan import make_plan
-from distilvec.run import Run
-from distilvec.run_teacher import answering
-from distilvec.schema import TeacherSection
-from distilvec.sharpness import Settings, measure_runs
+from distilvec.cli.app import main as cli_main
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import TeacherSection
+from distilvec.core.batch import TextBatch
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.plan import make_plan
+from distilvec.pipeline.resolve import answering
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.sharpness import Settings, measure_runs
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.cache import TeacherCache
+from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.local import load_teacher
-from distilvec.train.data import CachedTeacher, SeveralTeachers
+from distilvec.teachers.model import load_teacher
+from distilvec.train.dataset import CachedTeacher, SeveralTeachers
 from distilvec.train.metrics import read_metrics
 
 
@@ -125,7 +125,7 @@ def test_what_is_left_names_both(two, second, tmp_path):
 
 
 def test_one_model_at_a_time_is_in_memory_and_a_filled_cache_needs_none(two, tmp_path, monkeypatch):
-    from distilvec import teacher_side
+    from distilvec.pipeline import teachers as teacher_side
 
     loaded, load = [], teacher_side.load_teacher
 
@@ -180,7 +180,7 @@ def test_sharpness_with_several_teachers_and_with_live_ones(two, tiny_recipe, tm
     for name in recipes_of:
         with monkeypatch.context() as patched:
             if name == "cached":
-                patched.setattr("distilvec.teacher_side.load_teacher", lambda *a, **k: pytest.fail("loaded a teacher"))
+                patched.setattr("distilvec.pipeline.teachers.load_teacher", lambda *a, **k: pytest.fail("loaded a teacher"))
             (run,) = measure_runs([tmp_path / name], None, Settings(texts=32, tolerance=0.05), trace=False)
         (found[name],) = run["points"]
         assert found[name]["lambda_max"] > 0
@@ -253,9 +253,9 @@ def test_relative_paths_of_further_teachers(two, table, tmp_path):
 
 
 METHOD = """
-from distilvec.batch import TokenWants, Wants
-from distilvec.logits_or_hidden import task_terms
-from distilvec.objective import Objective
+from distilvec.core.batch import TokenWants, Wants
+from distilvec.methods.base.token_or_logit_kd import task_terms
+from distilvec.core.objective import Objective
 
 
 class Odd(Objective):

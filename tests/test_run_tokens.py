@@ -13,17 +13,17 @@ from interrupted import interrupt
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from distilvec import recipe as recipes
-from distilvec.batch import Wants
-from distilvec.errors import DistilvecError
-from distilvec.plan import make_plan
-from distilvec.run import Run
-from distilvec.run_teacher import answering
+from distilvec.config import recipe as recipes
+from distilvec.core.batch import Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.plan import make_plan
+from distilvec.pipeline.resolve import answering
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.teachers import NoTeacher
 from distilvec.students.encoder import Encoder
-from distilvec.teacher_side import NoTeacher
-from distilvec.teachers.cache import TeacherCache
+from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.live import LiveTeacher
-from distilvec.train.data import CachedTeacher
+from distilvec.train.dataset import CachedTeacher
 from distilvec.train.metrics import read_metrics
 
 KEPT = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
@@ -85,7 +85,7 @@ def test_an_objective_is_told_of_both_sides(emo, tiny_recipe, tmp_path):
     for recipe in (emo(), tiny_recipe()):
         run = Run(recipe, tmp_path / "run")
         encoder = Encoder(run.student())
-        from distilvec.run_teacher import sizes
+        from distilvec.pipeline.resolve import sizes
 
         facts.append(sizes(run, encoder))
     for found, layers, same in zip(facts, (2, 2), (False, True), strict=True):
@@ -96,8 +96,8 @@ def test_an_objective_is_told_of_both_sides(emo, tiny_recipe, tmp_path):
 
 METHOD = """
 import torch
-from distilvec.batch import Wants
-from distilvec.objective import Objective
+from distilvec.core.batch import Wants
+from distilvec.core.objective import Objective
 
 
 class Odd(Objective):
@@ -134,7 +134,7 @@ def test_what_a_head_reads_is_cached(tiny_recipe, tmp_path):
 
 
 def test_nothing_wanted_is_nothing_cached(tiny_recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("distilvec.run_teacher.watched", lambda run: Wants())
+    monkeypatch.setattr("distilvec.pipeline.resolve.watched", lambda run: Wants())
     run = Run(tiny_recipe(method__name=odd(tmp_path, "Wants()")), tmp_path / "run")
     data = run.data(run.student(), objective := run.objective(Encoder(run.student())))
     assert isinstance(data.teacher, NoTeacher) and isinstance(answering(run, objective), NoTeacher)

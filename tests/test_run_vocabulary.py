@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from distilvec.errors import DistilvecError
-from distilvec.run import Run
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.run import Run
 from distilvec.train.metrics import read_metrics
 
 

@@ -11,11 +11,11 @@ from samples import make_texts
 
 from benchmarks.sentence_level import average_table, order, shootout_tables
 from benchmarks.shootout_sentence_level import RECIPE, plan, shootout
-from distilvec import recipe as recipes
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import Corpus
-from distilvec.errors import DistilvecError
-from distilvec.run import Run
-from distilvec.train.loop import Loop
+from distilvec.pipeline.run import Run
+from distilvec.train.trainer import Loop
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ import yaml
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError
-from distilvec.plan import make_plan
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.evaluate import kept_students
+from distilvec.pipeline.plan import make_plan
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.sweep import expand
 from distilvec.report.page_tables import stages_table
-from distilvec.run import Run
-from distilvec.run_report import kept_students
 from distilvec.students.encoder import Encoder
-from distilvec.sweep import expand
-from distilvec.train.loop import Loop
 from distilvec.train.metrics import read_metrics
+from distilvec.train.trainer import Loop
 
 HEAD, ALL = "encoder.model.2.", "encoder.model.0."
 STAGES = [
@@ -125,7 +125,7 @@ def test_killed_between_the_stages(staged, tmp_path, monkeypatch):
     """The first stage is finished and the second has not begun: it is not trained again, and the end is the same."""
     Run(staged(), tmp_path / "whole").execute()
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
-        patch.setattr("distilvec.run.take_over", lambda *arguments: (_ for _ in ()).throw(RuntimeError("killed")))
+        patch.setattr("distilvec.pipeline.run.take_over", lambda *arguments: (_ for _ in ()).throw(RuntimeError("killed")))
         Run(staged(), tmp_path / "parts").execute()
     before = (tmp_path / "parts" / "stages" / "head" / "checkpoint" / "state.safetensors").stat().st_mtime_ns
     Run(staged(), tmp_path / "parts").execute()
@@ -162,7 +162,7 @@ def test_the_fingerprint_covers_what_changes_the_weights_and_nothing_else(staged
 def test_the_objectives_parameters_go_on_where_the_method_is_the_same(staged, tmp_path, monkeypatch):
     """A method with a parameter of its own: kept from stage to stage, fresh under another method."""
     source = (
-        "import torch\nfrom distilvec.losses.distance import l2_distance\nfrom distilvec.objective import Objective\n\n\n"
+        "import torch\nfrom distilvec.losses.distance import l2_distance\nfrom distilvec.core.objective import Objective\n\n\n"
         "class Scaled(Objective):\n    def __init__(self, sizes, outputs=1):\n"
         "        super().__init__()\n        self.weights = {'l2': 1.0}\n"
         "        self.scale = torch.nn.Parameter(torch.ones(()))\n        self.shift = torch.nn.Parameter(torch.zeros(outputs))\n"

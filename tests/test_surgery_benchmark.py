@@ -11,7 +11,7 @@ from samples import make_texts
 
 from benchmarks import surgery, surgery_speed
 from benchmarks.surgery_tables import readme_tables, surgery_tables
-from distilvec.run import Run
+from distilvec.pipeline.run import Run
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from distilvec import recipe as recipes
-from distilvec.compare import compare_runs
-from distilvec.errors import DistilvecError
-from distilvec.run import Run
-from distilvec.sweep import expand, has_sweep, read_sweep, run_sweep
-from distilvec.teachers.local import LocalTeacher
-from distilvec.train.loop import Loop
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.compare import compare_runs
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.sweep import expand, has_sweep, read_sweep, run_sweep
+from distilvec.teachers.model import LocalTeacher
+from distilvec.train.trainer import Loop
 
 RECIPE = """
 name: mini

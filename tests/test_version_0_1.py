@@ -36,7 +36,7 @@ def old():
 
 
 def test_a_finished_run_has_nothing_left_to_do(old, monkeypatch):
-    from distilvec.train.loop import Loop
+    from distilvec.train.trainer import Loop
 
     monkeypatch.setattr(Loop, "_step", lambda *arguments: pytest.fail("trained again"))
     before = contents(PLACE)
@@ -52,7 +52,7 @@ def test_a_finished_run_has_nothing_left_to_do(old, monkeypatch):
 
 
 def test_a_stopped_run_goes_on_where_it_stopped(old, monkeypatch):
-    from distilvec.train.loop import Loop
+    from distilvec.train.trainer import Loop
 
     steps, step = [], Loop._step
     monkeypatch.setattr(Loop, "_step", lambda loop, *arguments: (steps.append(loop.state.step), step(loop, *arguments))[-1])

@@ -8,9 +8,9 @@ import time
 import pytest
 import yaml
 
-from distilvec.builtin import recipe_folder
-from distilvec.errors import DistilvecError
-from distilvec.yaml_dialect import dump_yaml, load_yaml, read_yaml
+from distilvec.config.builtin import recipe_folder
+from distilvec.config.yaml_dialect import dump_yaml, load_yaml, read_yaml
+from distilvec.core.errors import DistilvecError
 
 SHIPPED = sorted(recipe_folder().rglob("*.yaml"))
 VALUES = {

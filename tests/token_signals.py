@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from distilvec.batch import Alignment, Encoded, TextBatch
-from distilvec.objective import Sizes, TaskFacts, Terms, total
+from distilvec.core.batch import Alignment, Encoded, TextBatch
+from distilvec.core.objective import Sizes, TaskFacts, Terms, total
 
 TEXTS, CLASSES = 4, 3
 STUDENT_LENGTHS, TEACHER_LENGTHS = (5, 3, 6, 2), (4, 5, 7, 2)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from distilvec.loading import load as load
+    from distilvec.models.load import load as load
 
 __version__ = "0.1.0"
 
@@ -12,6 +12,6 @@ def __getattr__(name: str) -> Any:
     """`distilvec.load`, which needs torch, when it is first asked for."""
     if name != "load":
         raise AttributeError(f"module 'distilvec' has no attribute '{name}'")
-    from distilvec.loading import load
+    from distilvec.models.load import load
 
     return load

@@ -1,6 +1,6 @@
 """`python -m distilvec` is the command line."""
 
-from distilvec.cli import main
+from distilvec.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import torch
 
-from distilvec.alignment import Aligner
+from distilvec.alignment.align import Aligner
+from distilvec.alignment.store import AlignmentStore, build_alignment
+from distilvec.config.schema import CorpusSection
+from distilvec.core.errors import DistilvecError
 from distilvec.data import tokens
-from distilvec.data.aligned import AlignmentStore, build_alignment
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
-from distilvec.errors import DistilvecError
-from distilvec.schema import CorpusSection
 
 TEXTS = [*architectures.TEXTS, "😀 text", "שלום the", "the text " * 40, "zz", "e\u0301 İ \u0131\t\u200ba"]
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distilvec.data.batches import epoch_batches
+from distilvec.data.sampler import epoch_batches
 
 
 def batches_of(rows, lengths, **options):

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distilvec.data.columns import CHECKSUMS, META, Column, open_column, open_or_build
-from distilvec.errors import DistilvecError
-from distilvec.files import scratch
+from distilvec.core.artifacts import CHECKSUMS, META, Column, open_column, open_or_build
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import scratch
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint16, "V16"])

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distilvec.data import columns, corpus, selection
+from distilvec.config.recipe import fingerprint
+from distilvec.config.schema import CorpusSection
+from distilvec.core import artifacts as columns
+from distilvec.core.errors import DistilvecError
+from distilvec.core.hashing import hash_files
+from distilvec.data import corpus
+from distilvec.data import dedup as selection
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint, text_key
-from distilvec.errors import DistilvecError
-from distilvec.hashing import hash_files
-from distilvec.recipe import fingerprint
-from distilvec.schema import CorpusSection
 
 
 def source(folder, name, texts, /, **options):

@@ -10,13 +10,13 @@ import torch
 from labelled import write_task
 from sentence_transformers import SentenceTransformer
 
+from distilvec.config.schema import TaskSection
+from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import SEPARATOR, text_key
-from distilvec.data.examples import build_examples, read_split
+from distilvec.data.labeled import build_examples, read_split
 from distilvec.data.tokens import build_tokens
-from distilvec.errors import DistilvecError
-from distilvec.schema import TaskSection
-from distilvec.teachers.local import load_teacher, wrap_model
-from distilvec.train.data import TrainingData
+from distilvec.teachers.model import load_teacher, wrap_model
+from distilvec.train.dataset import TrainingData
 
 
 def make(tmp_path, rows, kind="classification", prompts=None, **options):
@@ -137,7 +137,7 @@ def test_examples_make_batches_of_first_and_then_second_texts(tmp_path, tiny_mod
     write_task(tmp_path / "sts.jsonl", "sts", 40, 10)
     section = TaskSection(type="sts", path=tmp_path / "sts.jsonl", encode="separate")
     examples = build_examples(section, {}, tmp_path / "examples")
-    from distilvec.schema import TeacherSection
+    from distilvec.config.schema import TeacherSection
 
     tokenizer = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").model.tokenizer
     tokens = build_tokens(examples.corpus, tokenizer, 64, tmp_path / "tokens")

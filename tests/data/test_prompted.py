@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from samples import make_texts
 
+from distilvec.config.schema import CorpusSection, SourceSection
 from distilvec.data.corpus import build_corpus, text_key
 from distilvec.data.prompted import behind
-from distilvec.schema import CorpusSection, SourceSection
-from distilvec.teachers.cache import TeacherCache
-from distilvec.teachers.manifest import Manifest
-from distilvec.teachers.precompute import fill_cache
+from distilvec.teachers.cache.fill import fill_cache
+from distilvec.teachers.cache.manifest import Manifest
+from distilvec.teachers.cache.store import TeacherCache
 
 PROMPTS = {"query": "find: ", "document": "read: "}
 

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from distilvec.config.schema import SourceSection
+from distilvec.core.errors import DistilvecError
 from distilvec.data import readers
 from distilvec.data.readers import read_source, source_files
-from distilvec.errors import DistilvecError
-from distilvec.schema import SourceSection
 
 TEXTS = ["first text", '  a second,\twith "quotes" ', "", "dördüncü cümle 🌍"]
 
@@ -232,7 +232,7 @@ def test_builtin_docstrings_are_the_passages(monkeypatch):
 
 
 def test_missing_datasets_package_is_named(monkeypatch):
-    monkeypatch.setattr("distilvec.extras._is_there", lambda name: name != "datasets")
+    monkeypatch.setattr("distilvec.core.extras._is_there", lambda name: name != "datasets")
     with pytest.raises(DistilvecError, match=r"\[corpus\.sources\.1\.dataset\].*datasets.*pip install"):
         list(read_source(SourceSection(dataset="some/data"), 1))
 

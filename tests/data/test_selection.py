@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from distilvec.data import selection
-from distilvec.data.columns import Column
-from distilvec.data.selection import first_occurrences, thin
+from distilvec.core.artifacts import Column
+from distilvec.data import dedup as selection
+from distilvec.data.dedup import first_occurrences, thin
 
 
 @pytest.mark.parametrize("chunk", [7, 100, 65_536])

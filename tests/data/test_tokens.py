@@ -6,11 +6,11 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
+from distilvec.config.schema import CorpusSection
+from distilvec.core.errors import DistilvecError
 from distilvec.data import tokens
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import TokenStore, build_tokens
-from distilvec.errors import DistilvecError
-from distilvec.schema import CorpusSection
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "query", ":", *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh")]
 TEXTS = ["a b c", "abc", "a " * 50, "zzz q", "hgfedcba a", "b"]

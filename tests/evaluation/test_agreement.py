@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import agreement
 from distilvec.evaluation.agreement import ranking_agreement
-from distilvec.evaluation.evaluate import Memo
+from distilvec.evaluation.evaluator import Memo
 from distilvec.evaluation.tasks import make_retrieval
 
 DOCUMENTS = {f"d{i:03}": f"document {i} " + "x" * 200 for i in range(60)} | {"d999": " "}

@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 from sentence_transformers.util.quantization import quantize_embeddings
 from sklearn.linear_model import LogisticRegression
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.compression import (
     PRECISIONS,
     CompressedEmbedder,
@@ -17,7 +17,7 @@ from distilvec.evaluation.compression import (
     int8_ranges,
     truncate,
 )
-from distilvec.evaluation.evaluate import Memo, evaluate
+from distilvec.evaluation.evaluator import Memo, evaluate
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, StsTask, make_retrieval
 
 STS = StsTask("graded", [f"left {i}" for i in range(60)], [f"right {i % 20}" for i in range(60)], np.arange(60) % 7.0)

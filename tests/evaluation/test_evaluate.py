@@ -7,9 +7,9 @@ from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
-from distilvec.errors import DistilvecError
-from distilvec.evaluation.evaluate import Memo, Score, evaluate
-from distilvec.evaluation.summary import ABSENT, average, retention, scores_table, to_markdown
+from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.aggregate import ABSENT, average, retention, scores_table, to_markdown
+from distilvec.evaluation.evaluator import Memo, Score, evaluate
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, StsTask, make_retrieval
 
 STS = StsTask("graded", [f"left {i}" for i in range(30)], [f"right {i % 10}" for i in range(30)], np.arange(30) % 7.0)

@@ -10,18 +10,18 @@ import torch
 from labelled import write_task
 from sentence_transformers import SentenceTransformer
 
-from distilvec import recipe as recipes
-from distilvec.batch import TextBatch, Wants
-from distilvec.data.examples import Labelled
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import ExpertsSection, StudentSection
+from distilvec.core.batch import TextBatch, Wants
+from distilvec.data.labeled import Labelled
 from distilvec.evaluation.experts import Group, experts_report, labelled_groups, run_mixture, sample, task_groups
+from distilvec.evaluation.projection import project_experts
 from distilvec.evaluation.tasks import ClassificationTask, StsTask, make_retrieval
-from distilvec.report.projection import project_experts
+from distilvec.pipeline.run import Run
 from distilvec.report.write import draw_report
-from distilvec.run import Run
-from distilvec.schema import ExpertsSection, StudentSection
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.local import wrap_model
+from distilvec.teachers.model import wrap_model
 from tests.architectures import TEXTS
 from tests.samples import make_texts
 

@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from distilvec.errors import DistilvecError
-from distilvec.evaluation.load import (
+from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.task_files import (
     TableOptions,
     join_title,
     load_classification,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import linregress
 from scipy.stats import t as student_t
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.margin import fit_margin, margin_report
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from samples import make_texts
 
-from distilvec.errors import DistilvecError
-from distilvec.evaluation.evaluate import Memo, evaluate
-from distilvec.evaluation.load import load_pairs, load_retrieval, load_sts
+from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.evaluator import Memo, evaluate
+from distilvec.evaluation.task_files import load_pairs, load_retrieval, load_sts
 
 if importlib.util.find_spec("mteb") is None:  # importing it here would make a folder in the user's home
     pytest.skip("mteb is not installed", allow_module_level=True)
@@ -45,8 +45,8 @@ def data(write_jsonl, tmp_path):
 
 @pytest.fixture(scope="session")
 def tiny_teacher(tiny_model):
-    from distilvec.schema import TeacherSection
-    from distilvec.teachers.local import load_teacher
+    from distilvec.config.schema import TeacherSection
+    from distilvec.teachers.model import load_teacher
 
     return load_teacher(TeacherSection(model=str(tiny_model), prompts={"query": "river stone ", "document": ""}), "cpu")
 

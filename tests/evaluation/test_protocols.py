@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from distilvec.errors import DistilvecError
-from distilvec.evaluation.evaluate import Score, evaluate
+from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.aggregate import averages
+from distilvec.evaluation.evaluator import Score, evaluate
 from distilvec.evaluation.protocols import PROTOCOLS, find_protocol, with_protocol
-from distilvec.evaluation.summary import averages
 from distilvec.evaluation.tasks import ClassificationTask, PairTask
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distilvec.evaluation.evaluate import evaluate
+from distilvec.evaluation.evaluator import evaluate
 from distilvec.evaluation.suite import load_task, read_suite
 
 ROOT = Path(__file__).parents[2]

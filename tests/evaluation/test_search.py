@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from sentence_transformers.util.quantization import quantize_embeddings
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.search import SPARE, hamming_top_k, pack_signs, rank_scores, rescored_top_k, top_k
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy.stats import bootstrap, spearmanr
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import significance
-from distilvec.evaluation.evaluate import Sample
+from distilvec.evaluation.evaluator import Sample
 from distilvec.evaluation.significance import (
     Interval,
     average_interval,

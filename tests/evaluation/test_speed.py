@@ -15,9 +15,9 @@ import torch
 from architectures import TEXTS, bert, sentence_transformer
 from sentence_transformers import SentenceTransformer
 
-from distilvec.errors import DistilvecError
-from distilvec.evaluation import footprint
-from distilvec.evaluation.footprint import machine_facts, measure_memory, random_tokens
+from distilvec.core.errors import DistilvecError
+from distilvec.evaluation import memory as footprint
+from distilvec.evaluation.memory import machine_facts, measure_memory, random_tokens
 from distilvec.evaluation.speed import ROLE_TOKENS, largest_batch, measure, measure_speed, plan_settings, speed_ratios, speed_tables
 from distilvec.evaluation.timing import LEAST_REPEATS, Timing, interleaved, statistics_of
 
@@ -290,7 +290,7 @@ def test_peak_sees_memory_that_is_given_back() -> None:
     code = """
 import json, time
 import numpy as np
-from distilvec.evaluation import footprint
+from distilvec.evaluation import memory as footprint
 with footprint._peak(footprint._reader()[0]) as readings:
     block = np.ones(25_000_000)  # 200 MB
     block += 1

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.suite import load_suite, read_suite, suite_fingerprint, suite_texts
 
 PAIRS = [{"sentence1": "a", "sentence2": "b", "score": 1, "label": 1}, {"sentence1": "c", "sentence2": "d", "score": 2, "label": 0}]

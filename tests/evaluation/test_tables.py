@@ -3,9 +3,9 @@ import json
 
 import pytest
 
-from distilvec.errors import DistilvecError
-from distilvec.evaluation.data_error import DataError
-from distilvec.evaluation.tables import find_table, read_rows, read_split
+from distilvec.core.errors import DistilvecError
+from distilvec.data.data_error import DataError
+from distilvec.data.tables import find_table, read_rows, read_split
 
 ROWS = [{"split": "test", "text": 'a "quoted", ünïcode text', "label": "x"}, {"split": "train", "text": "b", "label": "y"}]
 

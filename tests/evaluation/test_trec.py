@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distilvec.evaluation.evaluate import Memo, score_task
+from distilvec.evaluation.evaluator import Memo, score_task
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import make_retrieval
 

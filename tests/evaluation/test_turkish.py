@@ -11,8 +11,8 @@ import pytest
 from samples import make_texts
 from scipy.stats import pearsonr, spearmanr
 
-from distilvec.builtin import recipe_files
-from distilvec.evaluation.evaluate import evaluate
+from distilvec.config.builtin import recipe_files
+from distilvec.evaluation.evaluator import evaluate
 from distilvec.evaluation.suite import load_suite
 
 

@@ -9,14 +9,14 @@ import pytest
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from distilvec import recipe as recipes
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import CorpusSection
 from distilvec.data.corpus import build_corpus
 from distilvec.evaluation import vocabulary
 from distilvec.evaluation.vocabulary import language_texts, vocabulary_report
-from distilvec.run import Run
-from distilvec.schema import CorpusSection
-from distilvec.surgery.analysis import analyse, parameter_figures
-from distilvec.teachers.local import wrap_model
+from distilvec.pipeline.run import Run
+from distilvec.teachers.model import wrap_model
+from distilvec.vocabulary.compare import analyse, parameter_figures
 
 KEPT = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
 

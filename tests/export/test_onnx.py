@@ -11,13 +11,13 @@ import torch
 from architectures import ARCHITECTURES, TEXTS, WIDTH, sentence_transformer
 from sentence_transformers import SentenceTransformer
 
-from distilvec.errors import DistilvecError
-from distilvec.export import onnx as export
-from distilvec.export.onnx import OnnxEmbedder, export_onnx, parity, plain_copy, token_limit
+from distilvec.core.errors import DistilvecError
+from distilvec.formats import onnx as export
+from distilvec.formats.onnx import OnnxEmbedder, export_onnx, parity, plain_copy, token_limit
+from distilvec.models.experts import Experts
 from distilvec.students.attention import NAME
 from distilvec.students.encoder import Encoder
-from distilvec.students.experts import Experts
-from distilvec.teachers.packing import pack_linears
+from distilvec.teachers.fast_linear import pack_linears
 
 pytest.importorskip("onnxruntime")
 MODULES = {"qwen3": "lasttoken normalize", "mistral": "lasttoken dense:24 normalize", "modernbert": "cls normalize"}

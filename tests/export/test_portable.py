@@ -13,11 +13,11 @@ from architectures import ARCHITECTURES, TEXTS
 from safetensors import safe_open
 from sentence_transformers import SentenceTransformer
 
-from distilvec.batch import TextBatch, Wants
-from distilvec.errors import DistilvecError
-from distilvec.export import portable
-from distilvec.export.portable import portable_config, recover_student, save_student
-from distilvec.schema import StudentSection
+from distilvec.config.schema import StudentSection
+from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.formats import sentence_transformers as portable
+from distilvec.formats.sentence_transformers import portable_config, recover_student, save_student
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from architectures import ARCHITECTURES, TEXTS
 
-from distilvec.export.portable import save_student
-from distilvec.schema import ExpertsSection, StudentSection
+from distilvec.config.schema import ExpertsSection, StudentSection
+from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherFacts, build_student
 
 pytestmark = pytest.mark.slow

@@ -14,11 +14,11 @@ import torch
 from architectures import TEXTS, bert
 from sentence_transformers import SentenceTransformer
 
-from distilvec.errors import DistilvecError
-from distilvec.export.portable import save_student
-from distilvec.loading import load
-from distilvec.schema import ExpertsSection, StudentSection
-from distilvec.students import experts as module
+from distilvec.config.schema import ExpertsSection, StudentSection
+from distilvec.core.errors import DistilvecError
+from distilvec.formats.sentence_transformers import save_student
+from distilvec.models import experts as module
+from distilvec.models.load import load
 from distilvec.students.build import TeacherFacts, build_student
 
 ALONE = """

@@ -142,7 +142,7 @@ def _(world: World) -> list[str]:
 
 @case("cache-disk-full", key="cache.path")
 def _(world: World) -> list[str]:
-    from distilvec.teachers import shards
+    from distilvec.teachers.cache.store import shard as shards
 
     patched(world, shards, "write_synced", _full)
     return ["cache", world.recipe()]
@@ -162,7 +162,7 @@ def _(world: World) -> list[str]:
 
 @case("corpus-disk-full", key="cache.root")
 def _(world: World) -> list[str]:
-    from distilvec.data.columns import Column
+    from distilvec.core.artifacts import Column
 
     patched(world, Column, "append", _full)
     return ["cache", world.recipe()]

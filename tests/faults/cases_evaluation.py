@@ -27,7 +27,7 @@ def a_suite(world: World) -> list[str]:
 
 def never_loads(world: World) -> None:
     """The refusal must come before a model is loaded."""
-    import distilvec.teachers.local as local
+    import distilvec.teachers.model as local
 
     known = local.load_teacher
 

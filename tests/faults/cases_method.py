@@ -6,7 +6,7 @@ from typing import Any
 
 from faults.harness import World, case
 
-BODY = """from distilvec.objective import Objective
+BODY = """from distilvec.core.objective import Objective
 
 
 class Mine(Objective):

@@ -17,7 +17,7 @@ TASK = {"task": "sts", "type": "sts", "metric": "spearman"}
 
 def a_run(world: World, name: str = "run", sealed: bool = True, title: str | None = None, value: float = 70.0) -> Path:
     """The folder of a finished run with one score, as `distilvec run` leaves it but without a model."""
-    from distilvec.files import write_json
+    from distilvec.core.files import write_json
 
     folder = world.root / name
     folder.mkdir()

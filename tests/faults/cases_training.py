@@ -108,7 +108,7 @@ def _(world: World) -> list[str]:
 
 def signalled(world: World, number: int, at: int) -> list[str]:
     """A run to which the signal is sent in step `at`."""
-    from distilvec.train.loop import Loop
+    from distilvec.train.trainer import Loop
 
     step = Loop._step
 

@@ -69,7 +69,7 @@ class World:
 
     def tree(self, **changes: Any) -> dict[str, Any]:
         """A complete recipe on the tiny model as plain data, with dotted changes (train__epochs=2)."""
-        from distilvec import recipe
+        from distilvec.config import recipe
 
         tree = {
             "name": "tiny",
@@ -180,7 +180,7 @@ def judge(chosen: Case, found: Outcome) -> tuple[str, str]:
 
 def execute(world: World, arguments: list[str]) -> Outcome:
     """Run a command line inside the world's folder, in this process, with a cache root of its own."""
-    from distilvec.cli import run_command
+    from distilvec.cli.app import run_command
 
     before = contents(world.root)
     out, err = io.StringIO(), io.StringIO()

@@ -11,13 +11,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distilvec import recipe as recipes
-from distilvec.builtin import recipe_folder
-from distilvec.causal.schema import load_causal
-from distilvec.errors import DistilvecError
+from distilvec.config import recipe as recipes
+from distilvec.config.builtin import recipe_folder
+from distilvec.config.yaml_dialect import load_yaml
+from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.suite import read_suite
-from distilvec.sweep import expand
-from distilvec.yaml_dialect import load_yaml
+from distilvec.experimental.causal.schema import load_causal
+from distilvec.pipeline.sweep import expand
 from faults.harness import LONGEST_MESSAGE
 
 FOLDER = recipe_folder()

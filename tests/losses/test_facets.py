@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from distilvec.losses.distance import cosine_distance
-from distilvec.losses.facets import contrastive, diversity, gate_floor, pairwise_margin, towards_uniform
+from distilvec.losses.moe import contrastive, diversity, gate_floor, pairwise_margin, towards_uniform
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from distilvec.losses.layers import hidden_gap, layer_mean, score_gap, token_cosine_distance, uniform_map
+from distilvec.losses.hidden_states import hidden_gap, layer_mean, score_gap, token_cosine_distance, uniform_map
 
 LENGTHS = (4, 2, 0)
 MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()

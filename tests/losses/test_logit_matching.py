@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from distilvec.losses.logit_matching import (
+from distilvec.losses.logits import (
     absolute_gaps,
     heaviest_columns,
     normalised_plan_cost,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.aggregation import chosen
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 from distilvec.losses import dynamic_cka as module
 from distilvec.losses.dynamic_cka import RULES, Rule, match_weights
 

@@ -6,7 +6,7 @@ import torch
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from distilvec.batch import Alignment, Encoded, Projections, TextBatch, Wants
+from distilvec.core.batch import Alignment, Encoded, Projections, TextBatch, Wants
 
 ROWS = 6
 PAIRS, SELECTED = 4, 3

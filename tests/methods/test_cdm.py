@@ -6,10 +6,10 @@ import pytest
 import torch
 from token_signals import SCORES, SIZES, TASK, assert_padding_is_nothing, signals, texts_of
 
-from distilvec.batch import TokenWants, Wants
-from distilvec.errors import DistilvecError
-from distilvec.losses.logit_matching import soft_kl
-from distilvec.objective import build_objective
+from distilvec.core.batch import TokenWants, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import build_objective
+from distilvec.losses.logits import soft_kl
 
 
 def test_on_states():

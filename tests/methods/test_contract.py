@@ -11,9 +11,9 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 from signals import OPTIONS, ROWS, STUDENTS, labelled_batch, teacher_signals
 
-from distilvec.errors import DistilvecError
-from distilvec.export.portable import save_student
-from distilvec.objective import Sizes, TaskFacts, build_objective, method_class, method_names, total
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Sizes, TaskFacts, build_objective, method_class, method_names, total
+from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation
@@ -26,7 +26,7 @@ def name(request):
 
 @pytest.fixture
 def model(tiny_model, name):
-    from distilvec.schema import StudentSection
+    from distilvec.config.schema import StudentSection
 
     facts = TeacherFacts(width=24, normalized=True, max_length=64, model=str(tiny_model))
     section = StudentSection(model="teacher", layers=2, **STUDENTS.get(name, {}))
@@ -141,7 +141,7 @@ def test_unknown_method_names_the_nearest():
 def test_a_method_may_live_in_a_file_of_its_own(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
-        "from distilvec.objective import Objective\n\n\nclass Mine(Objective):\n"
+        "from distilvec.core.objective import Objective\n\n\nclass Mine(Objective):\n"
         "    def __init__(self, sizes, scale: float = 2.0):\n        super().__init__()\n        self.weights = {'mine': scale}\n"
         "    def forward(self, batch, student, teacher):\n        return {'mine': (student.embedding - teacher.embedding).abs().sum(-1)}\n"
     )

@@ -8,10 +8,10 @@ import pytest
 import torch
 from layer_signals import LENGTHS, SIZES, signals, text_batch
 
-from distilvec.batch import Wants
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import build_objective, total
 from distilvec.losses.distance import l2_distance
-from distilvec.objective import build_objective, total
 
 BATCH = text_batch()
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from distilvec.batch import Encoded, TextBatch
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Sizes, build_objective
 from distilvec.methods.distilcse_ckd import DistilCseCkd
-from distilvec.objective import Sizes, build_objective
-from distilvec.run import Run
+from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
-from distilvec.train.loop import Loop
+from distilvec.train.trainer import Loop
 
 SIZES = Sizes(4, 2, 4)
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from distilvec.batch import Encoded, TextBatch, TokenWants, Wants
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Encoded, TextBatch, TokenWants, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import OtherTeacher, Sizes, TaskFacts, build_objective, total
 from distilvec.losses.dynamic_cka import RULES, Rule
 from distilvec.methods.distillmoe import FACETS, SIMCSE_TEMPERATURE
-from distilvec.objective import OtherTeacher, Sizes, TaskFacts, build_objective, total
 
 OURS, THEIRS = (5, 3, 6, 4), ((4, 5, 9, 2), (7, 2, 5, 6))  # tokens of the student, of two teachers
 OTHER = OtherTeacher(width=7, hidden_width=4, layers=2, weight=3.0)

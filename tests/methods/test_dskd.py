@@ -8,9 +8,9 @@ import pytest
 import torch
 from token_signals import CLASSES, SCORES, SIZES, TASK, TEXTS, assert_padding_is_nothing, signals, texts_of
 
-from distilvec.batch import TokenWants, Wants
-from distilvec.errors import DistilvecError
-from distilvec.objective import TaskFacts, build_objective, total
+from distilvec.core.batch import TokenWants, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import TaskFacts, build_objective, total
 
 TOKENS = TokenWants(hidden=(-1,))
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from distilvec.batch import Encoded, TextBatch
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Sizes, build_objective
 from distilvec.methods.jasper import Jasper
-from distilvec.objective import Sizes, build_objective
 
 
 def draw(*shapes, seed=6):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from token_signals import PAIRS, SCORES, SIZES, TASK, assert_padding_is_nothing, signals, texts_of
 
-from distilvec.batch import TokenWants, Wants
-from distilvec.errors import DistilvecError
-from distilvec.objective import build_objective
+from distilvec.core.batch import TokenWants, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import build_objective
 
 
 def test_on_class_logits_it_is_kl():

@@ -8,12 +8,12 @@ import pytest
 import torch
 from layer_signals import SIZES, signals, text_batch
 
-from distilvec.batch import Wants
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import build_objective, total
 from distilvec.losses.distance import cosine_distance, l2_distance
-from distilvec.losses.positions import shared_mask
+from distilvec.losses.padding import shared_mask
 from distilvec.losses.relation_heads import laid_out, relation_term
-from distilvec.objective import build_objective, total
 
 BATCH = text_batch()
 

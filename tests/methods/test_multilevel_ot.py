@@ -8,10 +8,10 @@ import pytest
 import torch
 from token_signals import SIZES, TASK, assert_padding_is_nothing, signals
 
-from distilvec.batch import Wants
-from distilvec.errors import DistilvecError
-from distilvec.losses.logit_matching import absolute_gaps, normalised_plan_cost, swapped_cross_entropy
-from distilvec.objective import build_objective
+from distilvec.core.batch import Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import build_objective
+from distilvec.losses.logits import absolute_gaps, normalised_plan_cost, swapped_cross_entropy
 
 
 def test_weights_of_the_levels():

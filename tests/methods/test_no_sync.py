@@ -15,10 +15,10 @@ import torch
 from signals import OPTIONS, STUDENTS, labelled_batch, teacher_signals
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distilvec.batch import TextBatch
-from distilvec.errors import DistilvecError
-from distilvec.objective import Sizes, TaskFacts, build_objective, method_class, method_names, total
-from distilvec.schema import StudentSection
+from distilvec.config.schema import StudentSection
+from distilvec.core.batch import TextBatch
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Sizes, TaskFacts, build_objective, method_class, method_names, total
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation

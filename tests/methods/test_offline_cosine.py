@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, normalize
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
-from distilvec.objective import OtherTeacher, Sizes, build_objective, total
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import OtherTeacher, Sizes, build_objective, total
 
 ROWS = 5
 ONE = Sizes(6, 2, 8, pre_dense_width=6)

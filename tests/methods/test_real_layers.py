@@ -7,9 +7,9 @@ import torch
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from distilvec.batch import TextBatch, Wants
+from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.objective import Sizes, build_objective
 from distilvec.losses.relation_heads import laid_out, relation_scores
-from distilvec.objective import Sizes, build_objective
 from distilvec.students.encoder import Encoder
 
 

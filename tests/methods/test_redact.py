@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distilvec.batch import Encoded, TextBatch
+from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.objective import OtherTeacher, Sizes, build_objective, total
 from distilvec.methods.redact import DISTANCES
-from distilvec.objective import OtherTeacher, Sizes, build_objective, total
 
 ROWS, WIDTHS = 5, (8, 12, 3)
 SEVERAL = Sizes(6, 2, 8, others=(OtherTeacher(12, weight=3.0), OtherTeacher(3, normalized=False, weight=0.5)), teacher_weight=0.5)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distilvec.batch import Encoded, TextBatch
+from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.objective import Sizes, build_objective, total
 from distilvec.losses.relations import rkd_angles, rkd_distances
-from distilvec.objective import Sizes, build_objective, total
 
 BATCH = TextBatch(torch.arange(6), {"input_ids": torch.ones(6, 2, dtype=torch.long)}, torch.zeros(6, dtype=torch.long))
 

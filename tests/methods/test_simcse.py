@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Sizes, build_objective
 from distilvec.losses.contrastive import info_nce
-from distilvec.objective import Sizes, build_objective
 
 BATCH = TextBatch(torch.arange(4), {"input_ids": torch.ones(4, 2, dtype=torch.long)}, torch.zeros(4, dtype=torch.long))
 SIZES = Sizes(student_width=6, student_layers=2, teacher_width=5, embedding_width=3)

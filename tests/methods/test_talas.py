@@ -8,15 +8,15 @@ import torch
 from samples import make_texts
 from torch.nn.functional import cosine_similarity
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Sizes, build_objective
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.relations import layer_relation_gaps
-from distilvec.objective import Sizes, build_objective
-from distilvec.run import Run
+from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
-from distilvec.train.loop import Loop
 from distilvec.train.metrics import read_metrics
+from distilvec.train.trainer import Loop
 
 SIZES = Sizes(student_width=3, student_layers=4, teacher_width=5)
 BATCH = TextBatch(torch.arange(4), {"input_ids": torch.ones(4, 2, dtype=torch.long)}, torch.zeros(4, dtype=torch.long))

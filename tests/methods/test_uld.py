@@ -6,10 +6,10 @@ import pytest
 import torch
 from token_signals import CLASSES, SCORES, SIZES, TASK, assert_padding_is_nothing, signals, texts_of
 
-from distilvec.batch import TokenWants, Wants
-from distilvec.errors import DistilvecError
-from distilvec.losses.task import task_loss
-from distilvec.objective import build_objective
+from distilvec.core.batch import TokenWants, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import build_objective
+from distilvec.losses.supervised import task_loss
 
 
 def gap(student, teacher):

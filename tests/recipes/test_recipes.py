@@ -11,15 +11,15 @@ import yaml
 from labelled import write_task
 from samples import make_texts
 
-from distilvec import recipe as recipes
-from distilvec.builtin import recipe_files
-from distilvec.data.examples import build_examples
+from distilvec.config import recipe as recipes
+from distilvec.config.builtin import recipe_files
+from distilvec.config.schema import TaskSection
+from distilvec.core.objective import method_class
+from distilvec.data.labeled import build_examples
 from distilvec.evaluation.suite import read_suite
-from distilvec.loading import load
-from distilvec.objective import method_class
-from distilvec.run import Run
-from distilvec.schema import TaskSection
-from distilvec.students.head import TaskHead, save_head
+from distilvec.models.load import load
+from distilvec.pipeline.run import Run
+from distilvec.students.task_head import TaskHead, save_head
 
 CASES = [(path, variant) for path in recipe_files() for variant in [None, *recipes.variants(path)]]
 

@@ -12,9 +12,9 @@ import yaml
 from architectures import bert
 from sentence_transformers import SentenceTransformer
 
-from distilvec.loading import EXPERTS_FILE
-from distilvec.report.card import Distillation, describe_student, front_matter, loading_call, model_card, score_table
-from distilvec.schema import ExpertsSection, StudentSection
+from distilvec.config.schema import ExpertsSection, StudentSection
+from distilvec.models.load import EXPERTS_FILE
+from distilvec.report.model_card import Distillation, describe_student, front_matter, loading_call, model_card, score_table
 from distilvec.students.build import TeacherFacts, build_student
 
 

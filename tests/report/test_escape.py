@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from distilvec.report import escape
+from distilvec.core import escape
 
 HOSTILE = [
     "a | b",

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from distilvec.errors import DistilvecError
-from distilvec.evaluation.summary import ABSENT
+from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.aggregate import ABSENT
 from distilvec.report.page import comparison_verdict, render_comparison, render_page, tiles, write_page
 from distilvec.report.page_cells import figure, number
 from distilvec.report.page_tables import scores_table

@@ -3,8 +3,8 @@ import pytest
 from scipy.stats import ortho_group
 from sklearn.decomposition import PCA
 
-from distilvec.errors import DistilvecError
-from distilvec.report.projection import project_sentences, project_tokens, token_states, turn
+from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.projection import project_sentences, project_tokens, token_states, turn
 from tests.architectures import TEXTS, bert, roberta
 
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from distilvec.errors import DistilvecError
-from distilvec.files import write_json
-from distilvec.report.record import best_distance
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import write_json
+from distilvec.pipeline.record import best_distance
 from distilvec.report.run_files import RECORD, REPORT, read_run_file
 from distilvec.report.sharpness_report import read_sharpness
 from distilvec.report.write import refresh_report

@@ -11,11 +11,11 @@ from report.comparison_sample import sample_comparison
 from report.vocabulary_sample import sample_vocabulary
 from rich.cells import cell_len
 
-from distilvec.evaluation.evaluate import Score
+from distilvec.cli.terminal import say_result, show_comparison, show_problems, show_scores, show_table
+from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import Problem
 from distilvec.report.table_layout import layout, wrapped
 from distilvec.report.tables import leaderboard
-from distilvec.report.terminal import say_result, show_comparison, show_problems, show_scores, show_table
 from distilvec.report.vocabulary_report import show_tokenizers
 
 TASKS = [

@@ -10,9 +10,9 @@ from scipy.spatial.distance import pdist
 from sentence_transformers import SentenceTransformer
 from sklearn.decomposition import PCA
 
-from distilvec.report import token_planes
-from distilvec.report.projection import token_states
-from distilvec.report.token_planes import draw_sentences, project_token_planes
+from distilvec.evaluation import token_planes
+from distilvec.evaluation.projection import token_states
+from distilvec.evaluation.token_planes import draw_sentences, project_token_planes
 from tests.architectures import TEXTS, bert, gemma3, roberta, sentence_transformer, xlm_roberta
 from tests.samples import make_texts
 
@@ -93,6 +93,6 @@ def test_likeness_against_a_loop():
 
 def test_a_text_of_too_few_tokens_is_left_out_and_slow_tokenizers_need_no_words(models, monkeypatch):
     assert project_token_planes(["a"], {"teacher": models["bert"], "student": models["roberta"]}) == []
-    monkeypatch.setattr("distilvec.spans.plain_copy", lambda tokenizer: None)
+    monkeypatch.setattr("distilvec.alignment.offsets.plain_copy", lambda tokenizer: None)
     (row,) = project_token_planes(TEXTS[:1], {"teacher": models["bert"], "student": models["roberta"]})
     assert row["likeness"] == {"student": None} and len(row["student"]["tokens"]) == len(row["student"]["places"])

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from distilvec.evaluation.evaluate import Score
-from distilvec.evaluation.summary import average, retention
+from distilvec.evaluation.aggregate import average, retention
+from distilvec.evaluation.evaluator import Score
 from distilvec.report.verdict import make_verdict
 from tests.report.report_sample import sample_report
 

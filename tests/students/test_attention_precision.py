@@ -7,7 +7,7 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 from torch.nn import functional as F
 
-from distilvec.batch import TextBatch, Wants
+from distilvec.core.batch import TextBatch, Wants
 from distilvec.students.encoder import Encoder
 
 NAMES = ["bert", "xlm_roberta", "modernbert", "gemma3", "qwen3", "mistral", "t5"]

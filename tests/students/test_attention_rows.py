@@ -10,8 +10,8 @@ import torch
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from distilvec.batch import TextBatch, Wants
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.errors import DistilvecError
 from distilvec.students import attention
 from distilvec.students.encoder import Encoder
 from distilvec.students.pooling import own_saving

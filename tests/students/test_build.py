@@ -12,11 +12,11 @@ from architectures import ARCHITECTURES, TEXTS, bert, modernbert, sentence_trans
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from distilvec.errors import DistilvecError
-from distilvec.schema import StudentSection
+from distilvec.config.schema import StudentSection
+from distilvec.core.errors import DistilvecError
+from distilvec.models.limits import position_limit
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.layers import layer_list
-from distilvec.students.positions import position_limit
 
 TEACHER = TeacherFacts(width=48, normalized=True, max_length=64, prompts={"query": "query: ", "document": ""})
 

@@ -12,13 +12,13 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, Pooling, Transformer
 from torch.nn.functional import normalize
 
-from distilvec.batch import TextBatch, Wants
-from distilvec.errors import DistilvecError
-from distilvec.export.portable import save_student
-from distilvec.schema import StudentSection
+from distilvec.config.schema import StudentSection
+from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.local import wrap_model
+from distilvec.teachers.model import wrap_model
 
 MODULES = "mean dense:48 dense:32 normalize"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from distilvec.students import experts as module
-from distilvec.students.experts import Experts
+from distilvec.models import experts as module
+from distilvec.models.experts import Experts
 
 DIM, COUNT, WIDTH = 12, 3, 20
 

@@ -9,7 +9,7 @@ import torch
 from architectures import ARCHITECTURES, TEXTS
 from transformers import AutoModel, AutoTokenizer, T5Config, T5EncoderModel
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 from distilvec.students.layers import choose_layers, cut_layers, layer_list
 
 # (architecture, layers kept): also several in a row, a changed layer pattern, and a first layer that is not layer 0

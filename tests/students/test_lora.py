@@ -8,13 +8,13 @@ from labelled import write_task
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError
-from distilvec.run import Run
-from distilvec.schema import LoraSection, StudentSection
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import LoraSection, StudentSection
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.run import Run
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.lora import add_adapters, base_weights, merged
-from distilvec.train.loop import Loop
+from distilvec.train.trainer import Loop
 
 TEXTS = ["a text", "another text about stones", "Documents are longer."]
 

@@ -11,8 +11,8 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from torch import nn
 
-from distilvec.errors import DistilvecError
-from distilvec.surgery.analysis import TokenFigures, analyse, compare_tokenizers, parameter_figures, vocabulary_figures
+from distilvec.core.errors import DistilvecError
+from distilvec.vocabulary.compare import TokenFigures, analyse, compare_tokenizers, parameter_figures, vocabulary_figures
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_no_texts_and_empty_ones(wordpiece):
 def test_chunks_add_up(wordpiece, monkeypatch):
     texts = {"en": ["The cats sat.", "zzz sat", "", "unable cats. sat"] * 5}
     whole = analyse(wordpiece, texts, 5), vocabulary_figures(wordpiece, texts["en"])
-    monkeypatch.setattr("distilvec.surgery.analysis._CHUNK", 10)
+    monkeypatch.setattr("distilvec.vocabulary.compare._CHUNK", 10)
     assert (analyse(wordpiece, texts, 5), vocabulary_figures(wordpiece, texts["en"])) == whole
 
 

@@ -7,8 +7,8 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
-from distilvec.surgery.choose import FIGURES, kept_vocabulary
-from distilvec.surgery.vocabulary import Vocabulary
+from distilvec.vocabulary.choose import FIGURES, kept_vocabulary
+from distilvec.vocabulary.trim import Vocabulary
 
 COUNTS = {"before": 200, "tokens": 113}
 

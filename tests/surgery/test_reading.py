@@ -16,13 +16,13 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from distilvec.errors import DistilvecError
-from distilvec.schema import VocabularySection
-from distilvec.surgery.choose import choose
-from distilvec.surgery.reading import read_tokenizer
-from distilvec.surgery.surfaces import Pieces
-from distilvec.surgery.tokenizer import fast_tokenizer
-from distilvec.surgery.transplant import transplant
+from distilvec.config.schema import VocabularySection
+from distilvec.core.errors import DistilvecError
+from distilvec.vocabulary.choose import choose
+from distilvec.vocabulary.edit import fast_tokenizer
+from distilvec.vocabulary.load import read_tokenizer
+from distilvec.vocabulary.pieces import Pieces
+from distilvec.vocabulary.transplant import transplant
 
 HARD = [
     *("naïve 中文 \u0131ğ 😀", "e\u0301 combining", "مرحبا بالعالم", "ภาษาไทย", "አማርኛ ጽሑፍ", "I\u0307stanbul \u0131", "a\u200bb"),

@@ -19,12 +19,12 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from distilvec.errors import DistilvecError
-from distilvec.export import portable
-from distilvec.export.onnx import OnnxEmbedder, export_onnx
-from distilvec.schema import VocabularySection
-from distilvec.surgery.job import transplant_folder
-from distilvec.surgery.transplant import transplant
+from distilvec.config.schema import VocabularySection
+from distilvec.core.errors import DistilvecError
+from distilvec.formats import sentence_transformers as portable
+from distilvec.formats.onnx import OnnxEmbedder, export_onnx
+from distilvec.pipeline.transplant import transplant_folder
+from distilvec.vocabulary.transplant import transplant
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [*make_texts(300), *architectures.TEXTS]
@@ -152,7 +152,7 @@ def test_killed_while_saving(models, tmp_path):
     """SIGKILL when everything is written but not in its place: no folder, or the earlier one; the next one takes the place."""
     script = (
         "import os, signal, sys; from pathlib import Path; from distilvec.export import portable; "
-        "from distilvec.schema import VocabularySection; from distilvec.surgery.job import transplant_folder; "
+        "from distilvec.config.schema import VocabularySection; from distilvec.pipeline.transplant import transplant_folder; "
         "portable.replace_folder = lambda new, folder: os.kill(os.getpid(), signal.SIGKILL); "
         "section = VocabularySection(kind='bpe', size=380); "
         "transplant_folder(sys.argv[1], section, {'en': lambda: iter(sys.argv[3:])}, Path(sys.argv[2]), overwrite=True)"

@@ -14,12 +14,12 @@ from sentence_transformers.models import Transformer
 from tokenizers import pre_tokenizers
 from transformers import BertForMaskedLM, PreTrainedTokenizer, Qwen3ForCausalLM
 
-from distilvec.errors import DistilvecError
-from distilvec.export.portable import save_student
-from distilvec.surgery.surfaces import Pieces, Surface
-from distilvec.surgery.tokenizer import needed, restrict
-from distilvec.surgery.training import train_tokenizer
-from distilvec.surgery.transplant import Composition, compose_rows, composition, give_tokenizer, transplant
+from distilvec.core.errors import DistilvecError
+from distilvec.formats.sentence_transformers import save_student
+from distilvec.vocabulary.edit import needed, restrict
+from distilvec.vocabulary.pieces import Pieces, Surface
+from distilvec.vocabulary.train import train_tokenizer
+from distilvec.vocabulary.transplant import Composition, compose_rows, composition, give_tokenizer, transplant
 
 TEXTS = ["A student learns to place a text.", "Grüße aus Köln, çok güzel bir gün", "raise ValueError, or don't", "naïve 中文 ığ 😀", ""]
 KINDS = ["bert", "xlm_roberta", "roberta", "modernbert", "gemma3", "qwen3", "mistral", "t5"]

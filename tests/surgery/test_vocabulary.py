@@ -11,13 +11,13 @@ import pytest
 from samples import make_texts
 from transformers import AutoTokenizer
 
-from distilvec.errors import DistilvecError
-from distilvec.mapping import load_tokenizer
-from distilvec.surgery.counting import Words
-from distilvec.surgery.surfaces import Pieces
-from distilvec.surgery.tokenizer import alphabet, fast_tokenizer, swap_ids
-from distilvec.surgery.training import train_tokenizer
-from distilvec.surgery.vocabulary import hybrid, trim, unreachable
+from distilvec.alignment.coverage import load_tokenizer
+from distilvec.core.errors import DistilvecError
+from distilvec.vocabulary.counting import Words
+from distilvec.vocabulary.edit import alphabet, fast_tokenizer, swap_ids
+from distilvec.vocabulary.pieces import Pieces
+from distilvec.vocabulary.train import train_tokenizer
+from distilvec.vocabulary.trim import hybrid, trim, unreachable
 
 KINDS = ["bert", "xlm_roberta", "roberta", "modernbert", "gemma3", "qwen3", "mistral", "t5"]
 ENGLISH = [

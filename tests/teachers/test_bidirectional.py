@@ -6,10 +6,10 @@ import pytest
 import torch
 from samples import make_texts
 
-from distilvec.errors import DistilvecError
-from distilvec.schema import TeacherSection
+from distilvec.config.schema import TeacherSection
+from distilvec.core.errors import DistilvecError
 from distilvec.teachers.bidirectional import lift_causal_mask
-from distilvec.teachers.local import load_teacher
+from distilvec.teachers.model import load_teacher
 
 NAMES = ["mistral", "qwen3", "llama"]
 TEXTS = [*make_texts(2), "A", " ".join(make_texts(4))]

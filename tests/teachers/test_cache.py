@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distilvec.errors import DistilvecError
-from distilvec.hashing import checksum
-from distilvec.teachers import shards
-from distilvec.teachers.cache import TeacherCache
-from distilvec.teachers.keys import KeyIndex
-from distilvec.teachers.manifest import Manifest
+from distilvec.core.errors import DistilvecError
+from distilvec.core.hashing import checksum
+from distilvec.teachers.cache.index import KeyIndex
+from distilvec.teachers.cache.manifest import Manifest
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.cache.store import shard as shards
 
 MANIFEST = Manifest(
     model="teacher",
@@ -193,7 +193,7 @@ def test_flipped_bits_are_noticed_when_a_file_is_first_read(cache, monkeypatch):
     for shard in range(3):
         fill(cache, range(shard * 5, shard * 5 + 5), shard)
     read = []
-    monkeypatch.setattr("distilvec.hashing.checksum", lambda path: read.append(path.name) or checksum(path))
+    monkeypatch.setattr("distilvec.core.hashing.checksum", lambda path: read.append(path.name) or checksum(path))
     damage(cache.folder / "00001.embedding.npy", "damaged")
     damage(cache.folder / "00002.keys.npy", "damaged")
     with pytest.raises(DistilvecError, match=r"^\[cache.path\].*shard 2: 00002.keys.npy is damaged.*cache verify .* --repair"):
@@ -371,7 +371,7 @@ def test_files_of_further_signals_do_not_disturb(cache):
 
 
 def test_files_stay_plain_npy_and_few_are_open(cache, monkeypatch):
-    monkeypatch.setattr("distilvec.teachers.reading._OPEN_FILES", 2)
+    monkeypatch.setattr("distilvec.teachers.cache.reader._OPEN_FILES", 2)
     for shard in range(5):
         fill(cache, range(shard * 3, shard * 3 + 3), shard)
     whole = np.concatenate([np.load(path, mmap_mode="r") for path in sorted(cache.folder.glob("*.embedding.npy"))])

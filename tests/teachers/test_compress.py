@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from distilvec.batch import Encoded, TokenWants
-from distilvec.errors import DistilvecError
-from distilvec.teachers.compress import compress, decompress, token_settings
-from distilvec.teachers.signals import Ragged
+from distilvec.core.batch import Encoded, TokenWants
+from distilvec.core.errors import DistilvecError
+from distilvec.teachers.cache.codec import compress, decompress, token_settings
+from distilvec.teachers.cache.layout import Ragged
 
 WANTS = TokenWants("offsets", hidden=(-1,), importance=True, gram_layers=(2, 4), divisor=3)
 CPU = torch.device("cpu")

@@ -12,18 +12,18 @@ import torch
 from samples import make_texts
 from transformers import AutoTokenizer
 
-from distilvec.batch import TextBatch, TokenWants, Wants
-from distilvec.data.aligned import build_alignment
+from distilvec.alignment.store import build_alignment
+from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
+from distilvec.core.batch import TextBatch, TokenWants, Wants
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens, tokenizer_hash
-from distilvec.run import Run
-from distilvec.schema import CorpusSection, SourceSection, TeacherSection
-from distilvec.teachers.cache import TeacherCache
-from distilvec.teachers.compress import token_settings
+from distilvec.pipeline.run import Run
+from distilvec.teachers.cache.codec import token_settings
+from distilvec.teachers.cache.fill_tokens import TokenSource, fill_tokens
+from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.local import load_teacher
-from distilvec.teachers.token_fill import TokenSource, fill_tokens
-from distilvec.train.data import CachedTeacher
+from distilvec.teachers.model import load_teacher
+from distilvec.train.dataset import CachedTeacher
 from distilvec.train.metrics import read_metrics
 
 TOKENS = TokenWants("offsets", hidden=(-1, -2), importance=True, gram_layers=(4,), divisor=2)

@@ -10,16 +10,16 @@ import torch
 from samples import make_texts
 from transformers import AutoModel
 
-from distilvec.batch import Alignment, TextBatch, TokenWants, Wants
+from distilvec.config.schema import CorpusSection, TeacherSection
+from distilvec.core.batch import Alignment, TextBatch, TokenWants, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import TaskFacts
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
-from distilvec.errors import DistilvecError
-from distilvec.objective import TaskFacts
-from distilvec.schema import CorpusSection, TeacherSection
 from distilvec.students.encoder import Encoder
-from distilvec.students.head import TaskHead
+from distilvec.students.task_head import TaskHead
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.local import load_teacher
+from distilvec.teachers.model import load_teacher
 from distilvec.teachers.token_signals import importance, select, selected_gram
 
 NAMES = ["bert", "modernbert", "qwen3", "mistral"]

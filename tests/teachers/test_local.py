@@ -12,10 +12,10 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Dense, Normalize, Pooling, StaticEmbedding, Transformer
 
-from distilvec.errors import DistilvecError
-from distilvec.schema import TeacherSection
-from distilvec.teachers.forward import plan_batches
-from distilvec.teachers.local import load_teacher, resolve_model, wrap_model
+from distilvec.config.schema import TeacherSection
+from distilvec.core.errors import DistilvecError
+from distilvec.teachers.encode import plan_batches
+from distilvec.teachers.model import load_teacher, resolve_model, wrap_model
 
 TEXTS = [*make_texts(40), "", "a", "garden " * 300, "Grüße aus Köln 🙂"]
 
@@ -184,7 +184,7 @@ def test_no_texts_and_many_texts(tiny_model, monkeypatch):
     teacher = wrap_model(SentenceTransformer(str(tiny_model), device="cpu"), "tiny")
     assert teacher.embed([]).shape == (0, 32)
     whole = teacher.embed(TEXTS)
-    monkeypatch.setattr("distilvec.teachers.local._WINDOW", 9)
+    monkeypatch.setattr("distilvec.teachers.model._WINDOW", 9)
     seen = []
     np.testing.assert_allclose(teacher.signals(TEXTS, progress=seen.append)["embedding"], whole, atol=1e-5)
     assert seen[-1] == len(TEXTS)

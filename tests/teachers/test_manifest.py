@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from distilvec.errors import DistilvecError
-from distilvec.hashing import hash_files
-from distilvec.teachers.manifest import hash_folder
+from distilvec.core.errors import DistilvecError
+from distilvec.core.hashing import hash_files
+from distilvec.teachers.cache.manifest import hash_folder
 
 
 def write(folder, *names):
@@ -54,6 +54,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "denied", str(path))
 
-    monkeypatch.setattr("distilvec.hashing.checksum", refuse)
+    monkeypatch.setattr("distilvec.core.hashing.checksum", refuse)
     with pytest.raises(DistilvecError, match=r"^\[teacher.model\] .*config.json .*permission denied"):
         hash_folder(tmp_path)

@@ -8,13 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 from samples import make_texts
 
+from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
+from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import build_corpus, text_key
-from distilvec.errors import DistilvecError
-from distilvec.schema import CorpusSection, SourceSection, TeacherSection
-from distilvec.teachers.cache import TeacherCache
-from distilvec.teachers.local import load_teacher
-from distilvec.teachers.parquet import FINAL, PRE_DENSE, export_parquet, import_parquet
-from distilvec.teachers.precompute import fill_cache
+from distilvec.teachers.cache.fill import fill_cache
+from distilvec.teachers.cache.parquet import FINAL, PRE_DENSE, export_parquet, import_parquet
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.model import load_teacher
 
 PROMPTS = {"query": "find: ", "document": ""}
 
@@ -40,7 +40,7 @@ def teacher(tmp_path_factory):
 
 @pytest.mark.parametrize(("dtype", "pre_dense"), [("float16", False), ("float16", True), ("float32", True)])
 def test_round_trip_is_bit_identical(corpus, teacher, tmp_path, dtype, pre_dense, monkeypatch):
-    monkeypatch.setattr("distilvec.teachers.parquet._ROWS", 37)
+    monkeypatch.setattr("distilvec.teachers.cache.parquet._ROWS", 37)
     manifest = teacher.manifest(dtype, pre_dense)
     cache = TeacherCache.create_or_open(tmp_path / "one", manifest, 64)
     fill_cache(cache, corpus, teacher)

@@ -14,12 +14,12 @@ import pytest
 import torch
 from samples import make_texts
 
+from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
+from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import Corpus, build_corpus
-from distilvec.errors import DistilvecError
-from distilvec.schema import CorpusSection, SourceSection, TeacherSection
-from distilvec.teachers.cache import TeacherCache
-from distilvec.teachers.local import load_teacher
-from distilvec.teachers.precompute import count_missing, fill_cache
+from distilvec.teachers.cache.fill import count_missing, fill_cache
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.model import load_teacher
 
 KILLS = int(os.environ.get("DISTILVEC_KILLS", "3"))
 PROMPTS = {"query": "find: ", "document": ""}
@@ -122,7 +122,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tiny_model, tmp_pa
     """DISTILVEC_KILLS sets how many times the job is killed."""
     monkeypatch.delattr(socket.socket, "connect")  # the fork server listens on a local socket
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["distilvec.teachers.local", "distilvec.teachers.precompute"])
+    context.set_forkserver_preload(["distilvec.teachers.model", "distilvec.teachers.cache.fill"])
     corpus = make_corpus(tmp_path, 3000)
     arguments = (str(tiny_model), str(corpus.folder))
     seconds = run(context, *arguments, str(tmp_path / "whole"), 64)

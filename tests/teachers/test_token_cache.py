@@ -11,18 +11,18 @@ import torch
 from samples import make_texts
 from transformers import AutoTokenizer
 
-from distilvec.batch import TextBatch, TokenWants, Wants
-from distilvec.data.aligned import build_alignment
+from distilvec.alignment.store import build_alignment
+from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
+from distilvec.core.batch import TextBatch, TokenWants, Wants
+from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens, tokenizer_hash
-from distilvec.errors import DistilvecError
-from distilvec.schema import CorpusSection, SourceSection, TeacherSection
-from distilvec.teachers.cache import TeacherCache
-from distilvec.teachers.compress import token_settings
+from distilvec.teachers.cache.codec import token_settings
+from distilvec.teachers.cache.fill_tokens import TokenSource, fill_tokens
+from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.local import load_teacher
-from distilvec.teachers.token_fill import TokenSource, fill_tokens
-from distilvec.train.data import CachedTeacher
+from distilvec.teachers.model import load_teacher
+from distilvec.train.dataset import CachedTeacher
 
 TOKENS = TokenWants("offsets", hidden=(-1,), importance=True, gram_layers=(3, 4), divisor=2)
 WANTS = Wants(embedding=True, vector=True, tokens=TOKENS)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from distilvec.batch import Alignment, Encoded, TokenWants, Wants
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Alignment, Encoded, TokenWants, Wants
+from distilvec.core.errors import DistilvecError
 from distilvec.teachers.token_signals import importance, select, selected_gram, student_masses, token_reading, token_signals
 
 

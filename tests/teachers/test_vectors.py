@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from samples import make_texts
 
+from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
+from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import build_corpus
-from distilvec.errors import DistilvecError
-from distilvec.schema import CorpusSection, SourceSection, TeacherSection
-from distilvec.teachers.cache import TeacherCache
-from distilvec.teachers.vectors import VectorsTeacher, fill_from_table
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.precomputed import VectorsTeacher, fill_from_table
 
 TEXTS = make_texts(100)
 
@@ -112,8 +112,8 @@ def test_lengths_are_measured_and_dimensions_cut(tmp_path):
 
 
 def test_one_vector_of_another_length_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("distilvec.teachers.vectors._MEASURED", 10)
-    monkeypatch.setattr("distilvec.teachers.parquet._ROWS", 10)
+    monkeypatch.setattr("distilvec.teachers.precomputed._MEASURED", 10)
+    monkeypatch.setattr("distilvec.teachers.cache.parquet._ROWS", 10)
     vectors = unit(100)
     vectors[50] *= 2
     teacher = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, vectors)))
@@ -125,8 +125,8 @@ def test_one_vector_of_another_length_is_found(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("scale", "refused"), [(1.0, False), (1.0005, False), (1.2, True), (-1.0, True)])
 def test_rows_of_one_text_must_agree(tmp_path, monkeypatch, scale, refused):
-    monkeypatch.setattr("distilvec.teachers.parquet._ROWS", 30)
-    monkeypatch.setattr("distilvec.teachers.conflicts._MOST", 12 * 4 * 2)  # two vectors together
+    monkeypatch.setattr("distilvec.teachers.cache.parquet._ROWS", 30)
+    monkeypatch.setattr("distilvec.teachers.cache.conflicts._MOST", 12 * 4 * 2)  # two vectors together
     vectors = unit(100) * 3
     texts, rows = [*TEXTS, *TEXTS[40:45], TEXTS[3]], np.concatenate([vectors, vectors[40:45], vectors[3:4] * scale])
     teacher = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", texts, rows)))

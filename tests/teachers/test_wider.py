@@ -11,15 +11,15 @@ import pytest
 import torch
 from samples import make_texts
 
-from distilvec.batch import TextBatch
-from distilvec.errors import DistilvecError
-from distilvec.run import Run
-from distilvec.run_teacher import answering
+from distilvec.core.batch import TextBatch
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.loss_landscape import open_cache
+from distilvec.pipeline.resolve import answering
+from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.cache import MANIFEST, TeacherCache
-from distilvec.teachers.local import LocalTeacher
-from distilvec.teachers.manifest import read_manifest
-from distilvec.train.landscape import open_cache
+from distilvec.teachers.cache.manifest import read_manifest
+from distilvec.teachers.cache.store import MANIFEST, TeacherCache
+from distilvec.teachers.model import LocalTeacher
 
 FINAL, PRE_DENSE = {"name": "offline_cosine"}, {"name": "offline_cosine", "options": {"target": "pre_dense"}}
 

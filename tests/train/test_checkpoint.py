@@ -12,12 +12,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from distilvec.errors import DistilvecError, Interrupted
-from distilvec.objective import Objective
+from distilvec.core.errors import DistilvecError, Interrupted
+from distilvec.core.objective import Objective
 from distilvec.train import tensor_file
 from distilvec.train.checkpoint import Progress, load_checkpoint, load_objective, read_checkpoint, save_checkpoint, save_objective
-from distilvec.train.loop import all_finite
 from distilvec.train.tensor_file import SEALED, read_tensors, write_tensors
+from distilvec.train.trainer import all_finite
 
 
 @pytest.fixture

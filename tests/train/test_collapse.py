@@ -9,15 +9,15 @@ import pytest
 import torch
 from loops import make_loop, stop_after
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.objective import Objective
+from distilvec.config.schema import StudentSection
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.objective import Objective
 from distilvec.report.page import render_page
 from distilvec.report.write import history, warnings
-from distilvec.schema import StudentSection
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.local import resolve_model
-from distilvec.train.collapse import LEAST_RANK, MOST_ALIKE, CollapseWatch, spread, take_sight
+from distilvec.teachers.model import resolve_model
+from distilvec.train.collapse_monitor import LEAST_RANK, MOST_ALIKE, CollapseWatch, spread, take_sight
 from distilvec.train.metrics import read_metrics
 
 SENTENCES = """A plane is taking off from the runway.|Two children play chess in the park.|The senate postponed the vote on the budget.

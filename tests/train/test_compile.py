@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from distilvec.run import Run
+from distilvec.pipeline.run import Run
 from distilvec.students.attention import fused_attention
 from distilvec.students.dropout import FastDropout
 from distilvec.train.metrics import read_metrics

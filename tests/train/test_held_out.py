@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from distilvec.report.record import best_distance
-from distilvec.run import Run
+from distilvec.pipeline.record import best_distance
+from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
-from distilvec.train.held_out import held_out_distance
-from distilvec.train.loop import make_accelerator
 from distilvec.train.metrics import watched
+from distilvec.train.trainer import make_accelerator
+from distilvec.train.validation import held_out_distance
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from loops import make_loop, stop_after
 from safetensors.torch import load_file
 
 from benchmarks import kills
-from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError
-from distilvec.run import Run
-from distilvec.train.loop import Loop
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.run import Run
 from distilvec.train.metrics import read_metrics
+from distilvec.train.trainer import Loop
 
 
 def weights(loop: Loop) -> dict[str, torch.Tensor]:

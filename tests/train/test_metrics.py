@@ -9,8 +9,8 @@ import pytest
 from interrupted import interrupt
 from loops import make_loop, stop_after
 
-from distilvec.errors import DistilvecError
-from distilvec.run import Run
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.run import Run
 from distilvec.train.metrics import MetricsLog, read_metrics
 
 THROUGHPUT = ("train/texts_per_second", "train/tokens_per_second")
@@ -79,7 +79,7 @@ def test_equal_after_a_collapse_that_was_said_before_the_kill(tiny_recipe, tmp_p
 
 def test_a_checkpoint_without_the_loops_memory_goes_on(tiny_recipe, tmp_path, monkeypatch):
     """Made before that was kept: only the first line after it differs."""
-    from distilvec.train import loop as module
+    from distilvec.train import trainer as module
 
     save = module.save_checkpoint
     recipe = tiny_recipe(**PLAIN)
@@ -102,7 +102,7 @@ def test_a_torn_last_line_is_dropped_and_a_damaged_one_is_named(tmp_path):
 
 
 def test_a_kill_while_the_lines_are_rewritten_keeps_the_file(tmp_path, monkeypatch, tiny_recipe):
-    from distilvec.train.loop import make_accelerator
+    from distilvec.train.trainer import make_accelerator
 
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": step, "epoch": 0.0}) + "\n" for step in range(9)))

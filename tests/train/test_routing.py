@@ -9,12 +9,12 @@ import torch
 from loops import make_loop, stop_after
 from safetensors.torch import load_file
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.objective import Objective
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.objective import Objective
 from distilvec.report.write import warnings
-from distilvec.train.collapse import take_sight
+from distilvec.train.collapse_monitor import take_sight
+from distilvec.train.gate_monitor import APART, ONE, UNIFORM, UNIFORM_AFTER, RoutingWatch, routing, with_gates
 from distilvec.train.metrics import read_metrics
-from distilvec.train.routing import APART, ONE, UNIFORM, UNIFORM_AFTER, RoutingWatch, routing, with_gates
 
 EXPERTS = {"student__experts": {"count": 3, "width": 16}}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distilvec.schema_train import ScheduleSection, TrainSection
+from distilvec.config.training import ScheduleSection, TrainSection
 from distilvec.train.schedule import build_schedule
 
 

@@ -11,18 +11,18 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from distilvec import recipe as recipes
-from distilvec.cli import main as cli_main
-from distilvec.errors import DistilvecError
-from distilvec.objective import method_names
-from distilvec.run import Run
-from distilvec.run_folder import kept_folders
-from distilvec.run_report import kept_students
-from distilvec.sharpness import Settings, measure_runs
+from distilvec.cli.app import main as cli_main
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import method_names
+from distilvec.evaluation.curvature import gradient, hessian_product, hutchinson_trace, largest_eigenvalue, loss_value, rise
+from distilvec.pipeline.evaluate import kept_students
+from distilvec.pipeline.loss_landscape import Landscape, Landscapes
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.run_dir import kept_folders
+from distilvec.pipeline.sharpness import Settings, measure_runs
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation
-from distilvec.train.landscape import Landscape, Landscapes
-from distilvec.train.sharpness import gradient, hessian_product, hutchinson_trace, largest_eigenvalue, loss_value, rise
 
 QUICK = Settings(texts=32, draws=2, tolerance=0.05)
 
@@ -144,9 +144,9 @@ def test_the_rise_on_a_quadratic_in_closed_form():
 METHOD = '''
 import torch
 from torch import nn
-from distilvec.batch import Wants
+from distilvec.core.batch import Wants
 from distilvec.losses.contrastive import info_nce
-from distilvec.objective import Objective
+from distilvec.core.objective import Objective
 
 
 class Views(Objective):
@@ -260,8 +260,8 @@ def assert_differences_of_gradients(landscape):
 def test_the_verb_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
     folder, _ = views_run
     (folder / "report.json").write_text(json.dumps({"name": "tiny", "scores": {}, "record": {}}))
-    monkeypatch.setattr("distilvec.teachers.local.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
-    monkeypatch.setattr("distilvec.teacher_side.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
+    monkeypatch.setattr("distilvec.teachers.model.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
+    monkeypatch.setattr("distilvec.pipeline.teachers.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
 
     def call(*arguments):
         monkeypatch.setattr("sys.argv", ["distilvec", "sharpness", *map(str, arguments)])
@@ -283,7 +283,7 @@ def test_the_verb_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
     for name in ("sharpness.svg", "sharpness.png"):
         assert (folder / "figures" / name).exists()
 
-    monkeypatch.setattr("distilvec.sharpness.measure_curvature", lambda *a: pytest.fail("measured again"))
+    monkeypatch.setattr("distilvec.pipeline.sharpness.measure_curvature", lambda *a: pytest.fail("measured again"))
     assert call(folder, "--texts", 32, "--steps", "7,20")[0] == 0
     assert call(folder, "--steps", "9")[0] == 2
     assert call(folder, "--steps", "a")[0] == 2

@@ -8,12 +8,12 @@ import signal
 import pytest
 from loops import make_loop
 
-from distilvec.errors import Interrupted, Stopped
-from distilvec.run import Run
-from distilvec.sweep import expand, run_sweep
+from distilvec.core.errors import Interrupted, Stopped
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.sweep import expand, run_sweep
 from distilvec.train.checkpoint import read_checkpoint
-from distilvec.train.loop import Loop
 from distilvec.train.signals import stop_on_signals
+from distilvec.train.trainer import Loop
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -11,11 +11,11 @@ from loops import make_loop, stop_after
 from samples import make_texts
 from torch import nn
 
-from distilvec.batch import Wants
-from distilvec.errors import DistilvecError
-from distilvec.objective import Objective
-from distilvec.schema_train import UpdateSection
-from distilvec.train.passes import Passes
+from distilvec.config.training import UpdateSection
+from distilvec.core.batch import Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective
+from distilvec.train.gradients import Passes
 from distilvec.train.update import Plain, SharpnessAware, build_update, source_balance
 
 RULES = [UpdateSection(name=name) for name in ("plain", "sam", "asam", "disam")] + [UpdateSection(name="asam", eta=0.01)]

@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.batch import Text
-from distilvec.data.columns import META, Column, open_column, open_or_build
+from distilvec.config.recipe import fingerprint
+from distilvec.config.schema import CorpusSection, Role, SourceSection
+from distilvec.core.artifacts import META, Column, open_column, open_or_build
+from distilvec.core.batch import Text
+from distilvec.core.errors import DistilvecError
+from distilvec.core.hashing import hash_files
+from distilvec.core.log import say
+from distilvec.data.dedup import CHUNK, Mask, first_occurrences, thin
 from distilvec.data.readers import read_source, source_files
-from distilvec.data.selection import CHUNK, Mask, first_occurrences, thin
-from distilvec.errors import DistilvecError
-from distilvec.hashing import hash_files
-from distilvec.progress import say
-from distilvec.recipe import fingerprint
-from distilvec.schema import CorpusSection, Role, SourceSection
 
 Progress = Callable[[str, int], None]
 Rows = npt.NDArray[np.int64]
@@ -35,7 +35,7 @@ Rows = npt.NDArray[np.int64]
 FORMAT = 1
 LONGEST_TEXT = 1_000_000  # characters; what is beyond is cut
 KEY_BYTES = 16
-SEPARATOR = "\uffff"  # between two texts that are one input: no character of any text (data/examples.py)
+SEPARATOR = "\uffff"  # between two texts that are one input: no character of any text (data/labeled.py)
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _BUFFER = 1 << 20  # bytes of text held before they are written
 _REPORTED = ("read", "empty", "excluded", "duplicates", "left_out", "kept", "cut")

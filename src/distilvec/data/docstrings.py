@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 
 FORMAT = 1  # of the retrieval tasks
 Kind = Literal["module", "class", "function"]

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.data.columns import Column, open_column, open_or_build
+from distilvec.config.recipe import fingerprint
+from distilvec.config.schema import Role
+from distilvec.core.artifacts import Column, open_column, open_or_build
 from distilvec.data.corpus import KEY_BYTES, Corpus, text_key
-from distilvec.recipe import fingerprint
-from distilvec.schema import Role
 
 FORMAT = 1
 _ROWS = 8192  # read together

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from distilvec.config.schema import SourceSection
+from distilvec.core.errors import DistilvecError, first_line, nearest
+from distilvec.core.extras import require_extra
 from distilvec.data import docstrings
-from distilvec.errors import DistilvecError, first_line, nearest
-from distilvec.extras import require_extra
-from distilvec.schema import SourceSection
 
 Row = Mapping[str, Any]
 

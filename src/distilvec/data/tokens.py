@@ -17,11 +17,11 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from distilvec.batch import Text
-from distilvec.data.columns import META, Column, open_column, open_or_build
+from distilvec.config.recipe import fingerprint
+from distilvec.core.artifacts import META, Column, open_column, open_or_build
+from distilvec.core.batch import Text
+from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import Corpus, Rows
-from distilvec.errors import DistilvecError
-from distilvec.recipe import fingerprint
 
 Progress = Callable[[str, int], None]
 Encode = Callable[[list[Text]], "Encodings"]

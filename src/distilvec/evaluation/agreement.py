@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import kendalltau
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import metrics
-from distilvec.evaluation.evaluate import Embedder, Memo, retrieval_vectors
+from distilvec.evaluation.evaluator import Embedder, Memo, retrieval_vectors
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import RetrievalTask
 

@@ -21,12 +21,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from distilvec.errors import DistilvecError
+from distilvec.config.schema import Role
+from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import metrics
-from distilvec.evaluation.evaluate import Embedder, Memo, score_task
+from distilvec.evaluation.evaluator import Embedder, Memo, score_task
 from distilvec.evaluation.search import Search, pack_signs, rescored_top_k, top_k
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
-from distilvec.schema import Role
 
 Array = np.ndarray[Any, Any]
 Precision = Literal["float32", "float16", "int8", "binary", "binary_rescored"]

@@ -15,14 +15,14 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from distilvec.batch import Text
-from distilvec.data.examples import Examples, Labelled
+from distilvec.config.schema import Role
+from distilvec.core.batch import Text
+from distilvec.data.labeled import Examples, Labelled
+from distilvec.evaluation.projection import project_experts
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
-from distilvec.report.projection import project_experts
-from distilvec.schema import Role
-from distilvec.teachers.forward import evaluating
-from distilvec.teachers.local import LocalTeacher
-from distilvec.train.routing import routing
+from distilvec.teachers.encode import evaluating
+from distilvec.teachers.model import LocalTeacher
+from distilvec.train.gate_monitor import routing
 
 Array = np.ndarray[Any, Any]
 MOST_TEXTS, MOST_OF_A_GROUP, LEAST_OF_A_GROUP = 400, 100, 10  # texts whose gates are looked at

@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from scipy.stats import linregress
 from scipy.stats import t as student_t
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.tasks import Problem
 
 LEAST_POINTS = 3

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distilvec.errors import DistilvecError
-from distilvec.evaluation.load import TableOptions, load_classification, load_pairs, load_retrieval, load_sts
+from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.suite import suite_fingerprint
+from distilvec.evaluation.task_files import TableOptions, load_classification, load_pairs, load_retrieval, load_sts
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, Task
 
 Splits = dict[str, Any]

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.errors import DistilvecError
-from distilvec.evaluation.evaluate import Embedder, Memo, embed_checked
-from distilvec.extras import require_extra
-from distilvec.schema import Role
+from distilvec.config.schema import Role
+from distilvec.core.errors import DistilvecError
+from distilvec.core.extras import require_extra
+from distilvec.evaluation.evaluator import Embedder, Memo, embed_checked
 
 Array = np.ndarray[Any, Any]
 

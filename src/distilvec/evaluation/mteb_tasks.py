@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.errors import DistilvecError
-from distilvec.evaluation.evaluate import Embedder, Memo, Score
+from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.evaluator import Embedder, Memo, Score
 from distilvec.evaluation.mteb_local import LocalData, load_local
 from distilvec.evaluation.mteb_model import CLASS_TYPES, PAIR_TYPES, SEARCH_TYPES, MtebModel, identities, import_mteb
 from distilvec.evaluation.tasks import Problem

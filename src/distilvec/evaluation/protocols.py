@@ -11,8 +11,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from distilvec.errors import DistilvecError, nearest
-from distilvec.evaluation.evaluate import Score
+from distilvec.core.errors import DistilvecError, nearest
+from distilvec.evaluation.evaluator import Score
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 
 Array = np.ndarray[Any, Any]
 Metric = Literal["cosine", "dot"]

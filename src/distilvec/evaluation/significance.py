@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 
 if TYPE_CHECKING:
-    from distilvec.evaluation.evaluate import Sample
+    from distilvec.evaluation.evaluator import Sample
 
 Array = np.ndarray[Any, Any]
 Metric = Callable[[Array], Array]

@@ -22,12 +22,12 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from distilvec.errors import DistilvecError
-from distilvec.evaluation.footprint import machine_facts, model_facts, random_tokens
+from distilvec.config.schema import Role
+from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.memory import machine_facts, model_facts, random_tokens
 from distilvec.evaluation.speed_tables import speed_tables as speed_tables
 from distilvec.evaluation.timing import LEAST_REPEATS, Timing, interleaved, statistics_of
-from distilvec.export.onnx import OnnxEmbedder, export_onnx, plain_copy, token_limit
-from distilvec.schema import Role
+from distilvec.formats.onnx import OnnxEmbedder, export_onnx, plain_copy, token_limit
 
 ROLE_TOKENS: dict[Role, int] = {"query": 16, "document": 256}
 BATCH_SIZES, LENGTHS = (1, 2, 4, 8, 16, 24, 32), (16, 32, 64, 128, 256, 512)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distilvec.evaluation.summary import ABSENT
+from distilvec.evaluation.aggregate import ABSENT
 
 
 def speed_tables(report: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:

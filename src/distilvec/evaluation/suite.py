@@ -18,14 +18,14 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from distilvec.errors import DistilvecError, nearest
-from distilvec.evaluation.load import TableOptions, Titles, load_classification, load_pairs, load_retrieval, load_sts
+from distilvec.config.base import LABELS, Name, Section, Seed, excerpt
+from distilvec.config.messages import explain, refusal
+from distilvec.config.paths import absolute, resolve_tree
+from distilvec.config.schema import Role
+from distilvec.config.yaml_dialect import read_yaml
+from distilvec.core.errors import DistilvecError, nearest
+from distilvec.evaluation.task_files import TableOptions, Titles, load_classification, load_pairs, load_retrieval, load_sts
 from distilvec.evaluation.tasks import Problem, RetrievalTask, Task, task_texts
-from distilvec.schema import Role
-from distilvec.schema_errors import explain, refusal
-from distilvec.schema_paths import absolute, resolve_tree
-from distilvec.section import LABELS, Name, Section, Seed, excerpt
-from distilvec.yaml_dialect import read_yaml
 
 RESERVED = "average"
 

@@ -9,10 +9,10 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
-from distilvec.data.examples import Labelled
-from distilvec.evaluation.evaluate import Sample, Score
+from distilvec.data.labeled import Labelled
+from distilvec.evaluation.evaluator import Sample, Score
 from distilvec.evaluation.metrics import pearson, spearman
-from distilvec.students.head import TaskHead, predict_logits
+from distilvec.students.task_head import TaskHead, predict_logits
 
 Array = np.ndarray[Any, Any]
 Models = Mapping[str, tuple[SentenceTransformer, TaskHead]]

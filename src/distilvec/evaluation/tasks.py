@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from distilvec.evaluation.data_error import DataError
-from distilvec.schema import Role
+from distilvec.config.schema import Role
+from distilvec.data.data_error import DataError
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 
 LEAST_REPEATS, WARMUP_SHARE = 5, 0.25
 

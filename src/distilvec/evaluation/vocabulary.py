@@ -12,9 +12,9 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import plain_copy, tokenizer_hash
-from distilvec.students.positions import UNLIMITED
-from distilvec.surgery.analysis import compare_tokenizers, parameter_figures
-from distilvec.teachers.local import LocalTeacher
+from distilvec.models.limits import UNLIMITED
+from distilvec.teachers.model import LocalTeacher
+from distilvec.vocabulary.compare import compare_tokenizers, parameter_figures
 
 MOST_TEXTS = 2000  # of a language
 SEED = 0  # of every draw

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 from distilvec.losses.cka import centred_gram, root_cka, unit_gram
 
 States = Float[Tensor, "batch n d"]

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from distilvec.batch import Projections
-from distilvec.losses.positions import from_first_token, token_mean
+from distilvec.core.batch import Projections
+from distilvec.losses.padding import from_first_token, token_mean
 
 Heads = Float[Tensor, "batch heads tokens width"]
 PARTS = {"attention": ("query", "key"), "query": ("query", "query"), "key": ("key", "key"), "value": ("value", "value")}

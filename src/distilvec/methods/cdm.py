@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from torch import nn
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
-from distilvec.logits_or_hidden import On, choose_form, compared, form_wants, task_terms, task_weights
-from distilvec.losses.logit_matching import soft_kl
-from distilvec.losses.positions import token_mean
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.losses.logits import soft_kl
+from distilvec.losses.padding import token_mean
 from distilvec.losses.token_states import pair_states, unit_squares
-from distilvec.objective import Objective, Sizes, Terms
+from distilvec.methods.base.token_or_logit_kd import On, choose_form, compared, form_wants, task_terms, task_weights
 
 
 class Cdm(Objective):

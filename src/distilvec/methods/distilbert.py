@@ -10,13 +10,13 @@ from typing import Literal
 
 from torch import nn
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
-from distilvec.losses.layers import token_cosine_distance
-from distilvec.losses.positions import from_first_token, shared_mask
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.losses.hidden_states import token_cosine_distance
+from distilvec.losses.padding import from_first_token, shared_mask
+from distilvec.methods.base.requirements import require_layers, require_same_tokenizer
 from distilvec.methods.redact import DISTANCES
-from distilvec.objective import Objective, Sizes, Terms
-from distilvec.refusals import require_layers, require_same_tokenizer
 
 
 class DistilBert(Objective):

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.distance import mean_squared_error
-from distilvec.objective import Objective, Sizes, Terms
 
 
 class DistilCseCkd(Objective):

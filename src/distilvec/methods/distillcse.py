@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.ranking import group_shuffled, listwise_cross_entropy, others
 from distilvec.losses.relations import cosine_relations
-from distilvec.objective import Objective, Sizes, Terms
 
 
 class DistillCse(Objective):

@@ -1,7 +1,7 @@
 """DistillMoE: experts that each learn one facet of the teacher's vectors, mixed by a gate, and hidden states aligned by DynamicCKA.
 
 Paper: "DistillMoE: Multi-Faceted Knowledge Distillation for Cross-Tokenizer Embedding Models", section 3. Student and teachers may
-have different tokenizers. What ships is the student with its experts (students/experts.py), in its own width and space.
+have different tokenizers. What ships is the student with its experts (models/experts.py), in its own width and space.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from distilvec.batch import Encoded, TextBatch, TokenWants, Wants
-from distilvec.errors import DistilvecError, nearest
-from distilvec.logits_or_hidden import task_terms, task_weights
+from distilvec.core.batch import Encoded, TextBatch, TokenWants, Wants
+from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.objective import Objective, OtherTeacher, Sizes, Terms
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.distance import cosine_distance
 from distilvec.losses.dynamic_cka import RULES, dynamic_cka, kept_tokens, match_weights, token_similarity
-from distilvec.losses.facets import contrastive, diversity, gate_floor, pairwise_margin, towards_uniform
-from distilvec.objective import Objective, OtherTeacher, Sizes, Terms
+from distilvec.losses.moe import contrastive, diversity, gate_floor, pairwise_margin, towards_uniform
+from distilvec.methods.base.token_or_logit_kd import task_terms, task_weights
 
 FACETS = ("pointwise", "contrastive", "pairwise")
 SIMCSE_TEMPERATURE = 0.05  # SimCSE's own
@@ -265,7 +265,7 @@ class DistillMoE(Objective):
 
     def figures(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> dict[str, Float[Tensor, ""]]:
         """The mean loss of each expert, before the gate weighs it, and how many of the first teacher's tokens stand for one of the
-        student's in the last layer, on average. What the gates do is in the metrics already (train/routing.py)."""
+        student's in the last layer, on average. What the gates do is in the metrics already (train/gate_monitor.py)."""
         found: dict[str, Tensor] = {}
         if self.weights["moe"]:
             found |= {f"facet_{name}": value for name, value in zip(self.names, self._losses(student, teacher).mean(0), strict=True)}

@@ -11,14 +11,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
-from distilvec.logits_or_hidden import On, Tokens, choose_form, compared, form_wants, task_terms, task_weights
-from distilvec.losses.logit_matching import soft_kl
-from distilvec.losses.positions import token_mean
-from distilvec.losses.task import task_loss
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.losses.logits import soft_kl
+from distilvec.losses.padding import token_mean
+from distilvec.losses.supervised import task_loss
 from distilvec.losses.token_states import cross_attention, mean_state, unit_squares
-from distilvec.objective import Objective, Sizes, Terms
+from distilvec.methods.base.token_or_logit_kd import On, Tokens, choose_form, compared, form_wants, task_terms, task_weights
 
 
 class Dskd(Objective):
@@ -65,7 +65,7 @@ class Dskd(Objective):
         student, teacher = sizes.student_width, sizes.teacher_hidden_width or sizes.teacher_width
         wants = Wants(hidden_layers=(-1,)), form_wants("hidden")[1]
         if self.form == "logits":
-            from distilvec.students.head import TaskHead
+            from distilvec.students.task_head import TaskHead
 
             assert sizes.task is not None
             self.query, self.t2s, self.s2t = _linear(student, teacher), _linear(teacher, student), _linear(student, teacher)

@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from distilvec.batch import Encoded, TextBatch, TokenWants, Wants
-from distilvec.errors import DistilvecError
-from distilvec.logits_or_hidden import task_terms, task_weights
+from distilvec.core.batch import Encoded, TextBatch, TokenWants, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms
 from distilvec.losses.cka import centred_gram, root_cka
 from distilvec.losses.transport import emo_cost, transport_cost
-from distilvec.objective import Objective, Sizes, Terms
-from distilvec.refusals import require_layers
+from distilvec.methods.base.requirements import require_layers
+from distilvec.methods.base.token_or_logit_kd import task_terms, task_weights
 from distilvec.teachers.token_signals import student_masses
 
 

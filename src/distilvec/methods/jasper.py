@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import torch
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms
 from distilvec.losses.distance import cosine_distance
 from distilvec.losses.ranking import relative_triplet
 from distilvec.losses.relations import cosine_relations
-from distilvec.objective import Objective, Sizes, Terms
 
 WIDTHS = (256, 512, 1024, 2048, 3584)  # of the public code
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
-from distilvec.losses.positions import shared_mask
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.losses.padding import shared_mask
 from distilvec.losses.relation_heads import PARTS, laid_out, relation_term
+from distilvec.methods.base.requirements import require_layers, require_same_heads, require_same_tokenizer
 from distilvec.methods.redact import DISTANCES
-from distilvec.objective import Objective, Sizes, Terms
-from distilvec.refusals import require_layers, require_same_heads, require_same_tokenizer
 
 
 class MiniLm(Objective):

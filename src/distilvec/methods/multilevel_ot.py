@@ -6,17 +6,17 @@ Language Models", AAAI 2025, as its official code computes it. In EMO's comparis
 
 from __future__ import annotations
 
-from distilvec.batch import Encoded, TextBatch
-from distilvec.errors import DistilvecError
-from distilvec.logits_or_hidden import On, choose_form, compared, form_wants, task_terms, task_weights
-from distilvec.losses.logit_matching import (
+from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.losses.logits import (
     absolute_gaps,
     heaviest_columns,
     normalised_plan_cost,
     scaled_probabilities,
     swapped_cross_entropy,
 )
-from distilvec.objective import Objective, Sizes, Terms
+from distilvec.methods.base.token_or_logit_kd import On, choose_form, compared, form_wants, task_terms, task_weights
 
 LOSSES = {"absolute": absolute_gaps, "cross_entropy": swapped_cross_entropy, "sinkhorn": normalised_plan_cost}
 

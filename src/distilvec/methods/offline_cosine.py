@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Sizes
 from distilvec.losses.distance import cosine_distance
-from distilvec.objective import Sizes
-from distilvec.pointwise import Pointwise
+from distilvec.methods.base.embedding_regression import Pointwise
 
 
 class OfflineCosine(Pointwise):

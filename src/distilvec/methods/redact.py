@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from distilvec.core.objective import Sizes
 from distilvec.losses.distance import cosine_distance, l2_distance, mean_squared_error
-from distilvec.objective import Sizes
-from distilvec.pointwise import Pointwise
+from distilvec.methods.base.embedding_regression import Pointwise
 
 DISTANCES = {"l2": l2_distance, "mse": mean_squared_error, "cosine": cosine_distance}
 

@@ -5,9 +5,9 @@ Paper: Park, Kim, Lu, Cho: "Relational Knowledge Distillation", CVPR 2019, secti
 
 from __future__ import annotations
 
-from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.objective import Objective, Sizes, Terms
 from distilvec.losses.relations import rkd_angles, rkd_distances
-from distilvec.objective import Objective, Sizes, Terms
 
 
 class Rkd(Objective):

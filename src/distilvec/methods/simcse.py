@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from distilvec.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.objective import Objective, Sizes, Terms
 from distilvec.losses.contrastive import info_nce
-from distilvec.objective import Objective, Sizes, Terms
 
 
 class SimCse(Objective):

@@ -11,12 +11,12 @@ from typing import Literal
 import torch
 from torch import nn
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.distance import cosine_distance
 from distilvec.losses.relations import layer_relation_gaps
-from distilvec.objective import Objective, Sizes, Terms
 
 INITIAL_DEVIATION = 1e-3  # of W_l; see Talas
 

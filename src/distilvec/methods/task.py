@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
-from distilvec.losses.task import task_loss
-from distilvec.objective import Objective, Sizes, Terms
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.losses.supervised import task_loss
 
 
 class Task(Objective):

@@ -10,14 +10,14 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from distilvec.batch import Encoded, TextBatch, Wants
-from distilvec.errors import DistilvecError
-from distilvec.losses.layers import hidden_gap, layer_mean, score_gap, uniform_map
-from distilvec.losses.positions import from_first_token, shared_mask
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.losses.hidden_states import hidden_gap, layer_mean, score_gap, uniform_map
+from distilvec.losses.padding import from_first_token, shared_mask
 from distilvec.losses.relation_heads import laid_out, relation_scores
+from distilvec.methods.base.requirements import require_layers, require_same_heads, require_same_tokenizer
 from distilvec.methods.redact import DISTANCES
-from distilvec.objective import Objective, Sizes, Terms
-from distilvec.refusals import require_layers, require_same_heads, require_same_tokenizer
 
 
 class TinyBert(Objective):

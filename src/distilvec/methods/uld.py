@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distilvec.batch import Encoded, TextBatch
-from distilvec.errors import DistilvecError
-from distilvec.logits_or_hidden import On, choose_form, compared, form_wants, task_terms, task_weights
-from distilvec.losses.logit_matching import absolute_gaps, sorted_probabilities
-from distilvec.objective import Objective, Sizes, Terms
+from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.losses.logits import absolute_gaps, sorted_probabilities
+from distilvec.methods.base.token_or_logit_kd import On, choose_form, compared, form_wants, task_terms, task_weights
 
 
 class Uld(Objective):

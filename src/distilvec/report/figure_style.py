@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.errors import explained
-from distilvec.extras import require_extra
-from distilvec.files import write_file
+from distilvec.core.errors import explained
+from distilvec.core.extras import require_extra
+from distilvec.core.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

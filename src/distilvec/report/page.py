@@ -11,8 +11,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from distilvec.errors import DistilvecError, explained
-from distilvec.files import write_file
+from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.files import write_file
 from distilvec.report.page_cells import number
 from distilvec.report.page_sections import Section, comparison_sections, report_sections
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distilvec.evaluation.summary import ABSENT
+from distilvec.evaluation.aggregate import ABSENT
 
 
 @dataclass(frozen=True)

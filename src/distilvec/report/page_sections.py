@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distilvec.report import expert_figures, page_tables, vocabulary_report
-from distilvec.report.card import loading_call
+from distilvec.report.model_card import loading_call
 from distilvec.report.page_cells import Table, number
 from distilvec.report.sharpness_report import note, sharpness_table
 
@@ -23,7 +23,7 @@ queries = student.encode_query(["a text to search for"])
 documents = student.encode_document(["a text", "another one"])
 print(student.similarity(queries, documents))
 """
-PREDICTING = """from distilvec.students.head import predict
+PREDICTING = """from distilvec.students.task_head import predict
 
 print(predict("student", texts))  # labels or scores; pairs of texts are tuples
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from distilvec.evaluation.aggregate import ABSENT
 from distilvec.evaluation.significance import significance_mark
-from distilvec.evaluation.summary import ABSENT
 from distilvec.report import tables
 from distilvec.report.figure_data import PRECISION_NAMES, averaged_tasks, compression_curves
 from distilvec.report.page_cells import Cell, Table, chance_cell, change_cell, figure, words

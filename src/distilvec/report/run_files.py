@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
-from distilvec.errors import DistilvecError
-from distilvec.files import read_json
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import read_json
 
 RECORD, REPORT, SHARPNESS = "distillation.json", "report.json", "sharpness.json"
 RUN_AGAIN = "Delete it and run the same recipe again: it is made again, training is kept."

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distilvec.errors import DistilvecError
-from distilvec.extras import require_extra
-from distilvec.progress import say
-from distilvec.report.escape import visible_tree
+from distilvec.cli.terminal import say_result, show_table
+from distilvec.core.errors import DistilvecError
+from distilvec.core.escape import visible_tree
+from distilvec.core.extras import require_extra
+from distilvec.core.log import say
 from distilvec.report.figure_style import DASHES, MARKERS, SERIES, figure_style, new_figure, shortened, write_figure
 from distilvec.report.page_cells import Table, figure
 from distilvec.report.run_files import SHARPNESS, read_run_file
-from distilvec.report.terminal import say_result, show_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len, chop_cells
 
-from distilvec.report.escape import one_line
+from distilvec.core.escape import one_line
 
 RULE, CROSS = " │ ", "─┼─"
 _PIECES = re.compile(r"[^\s,/]*[,/]+|[^\s,/]+|\s+")

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distilvec.evaluation.summary import ABSENT, to_markdown
-from distilvec.report.escape import csv_cell, latex, markdown
+from distilvec.core.escape import csv_cell, latex, markdown
+from distilvec.evaluation.aggregate import ABSENT, to_markdown
 
 AVERAGE = "average"
 Row = Mapping[str, Any]

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distilvec.evaluation.evaluate import Score
-from distilvec.evaluation.summary import average, retention
+from distilvec.evaluation.aggregate import average, retention
+from distilvec.evaluation.evaluator import Score
 
 Part = Mapping[str, Any]
 Column = Sequence[Score | Part]

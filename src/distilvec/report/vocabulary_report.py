@@ -1,4 +1,4 @@
-"""Two tokenizers side by side (surgery/analysis.py) as a picture, in words, as tables of the page, on a terminal and in Markdown."""
+"""Two tokenizers side by side (vocabulary/compare.py) as a picture, in words, as tables of the page, on a terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.evaluation.summary import to_markdown
-from distilvec.report.escape import markdown
+from distilvec.cli.terminal import say_result, show_table
+from distilvec.core.escape import markdown
+from distilvec.evaluation.aggregate import to_markdown
 from distilvec.report.figure_style import BLUE, INK, figure_style, new_figure, shortened
 from distilvec.report.page_cells import Cell, Table, figure, number, words
-from distilvec.report.terminal import say_result, show_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distilvec.errors import DistilvecError, first_line
-from distilvec.evaluation.evaluate import read_score
-from distilvec.extras import require_extra
-from distilvec.files import SEAL, write_json
-from distilvec.progress import say
-from distilvec.report.escape import visible_tree
+from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.escape import visible_tree
+from distilvec.core.extras import require_extra
+from distilvec.core.files import SEAL, write_json
+from distilvec.core.log import say
+from distilvec.evaluation.evaluator import read_score
 from distilvec.report.page import write_page
 from distilvec.report.run_files import REPORT, RUN_AGAIN, read_run_file
 from distilvec.report.sharpness_report import read_sharpness

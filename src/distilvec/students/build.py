@@ -19,14 +19,14 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from distilvec.errors import DistilvecError, first_line, nearest
-from distilvec.loading import load_backbone, load_tokenizer
-from distilvec.schema import Role, StudentSection
+from distilvec.config.schema import Role, StudentSection
+from distilvec.core.errors import DistilvecError, first_line, nearest
+from distilvec.models.experts import Experts
+from distilvec.models.limits import UNLIMITED, lengthen, position_limit
+from distilvec.models.load import load_backbone, load_tokenizer
 from distilvec.students.dense import kept_modules
-from distilvec.students.experts import Experts
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
-from distilvec.students.positions import UNLIMITED, lengthen, position_limit
-from distilvec.surgery.transplant import give_tokenizer
+from distilvec.vocabulary.transplant import give_tokenizer
 
 ROLES: tuple[Role, ...] = ("query", "document")
 # settings of transformers 4 that transformers 5 still takes, though its configurations no longer list them

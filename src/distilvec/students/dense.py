@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from distilvec.errors import DistilvecError
-from distilvec.schema import StudentSection
+from distilvec.config.schema import StudentSection
+from distilvec.core.errors import DistilvecError
 
 
 def kept_modules(section: StudentSection, modules: Sequence[Any], width: int, teacher_width: int | None) -> list[Any]:

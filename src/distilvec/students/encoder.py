@@ -14,11 +14,11 @@ from jaxtyping import Int
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
-from distilvec.batch import Encoded, LayerPooling, TextBatch, Wants
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Encoded, LayerPooling, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.models.experts import Experts
 from distilvec.students.attention import install_attention, recording
 from distilvec.students.dropout import install_fast_dropout
-from distilvec.students.experts import Experts
 from distilvec.students.pooling import KINDS, Pool, full_precision, pool_states, pooling_inputs, pooling_weights
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 
 
 def choose_layers(layers: int | list[int], total: int) -> list[int]:

@@ -9,9 +9,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from distilvec.errors import DistilvecError, nearest
-from distilvec.extras import require_extra
-from distilvec.schema import LoraSection
+from distilvec.config.schema import LoraSection
+from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.extras import require_extra
 
 MARK = "adapters_only"  # set on a backbone whose own weights stay as they are
 _PART = "lora_"  # in the names of all weights of adapters

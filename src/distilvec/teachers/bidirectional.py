@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from distilvec.errors import DistilvecError
+from distilvec.core.errors import DistilvecError
 
 _KINDS = {"full_attention", "sliding_attention"}
 _TOKENS = 3

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from distilvec.batch import Encoded, Projections, TextBatch, Wants
+from distilvec.core.batch import Encoded, Projections, TextBatch, Wants
 from distilvec.data.tokens import TokenStore
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.forward import evaluating
-from distilvec.teachers.local import LocalTeacher
+from distilvec.teachers.encode import evaluating
+from distilvec.teachers.model import LocalTeacher
 from distilvec.teachers.token_signals import token_reading, token_signals
 
 

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from distilvec.batch import Alignment, Encoded, TokenWants, Wants
-from distilvec.errors import DistilvecError
+from distilvec.core.batch import Alignment, Encoded, TokenWants, Wants
+from distilvec.core.errors import DistilvecError
 from distilvec.losses.cka import centred_gram, unit_gram
 
 Pairs = Int[Tensor, "batch pairs 2"]

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from distilvec.errors import DistilvecError, first_line
-from distilvec.objective import Objective
+from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.objective import Objective
 from distilvec.students.lora import base_weights
 from distilvec.train.optimizer import load_optimizer_tensors, optimizer_tensors
 from distilvec.train.tensor_file import read_tensors, write_tensors

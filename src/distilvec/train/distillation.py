@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from distilvec.batch import Encoded, TextBatch
-from distilvec.method_file import blamed
-from distilvec.objective import Objective, Terms, check_terms
+from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.method_file import blamed
+from distilvec.core.objective import Objective, Terms, check_terms
 from distilvec.students.encoder import Encoder
-from distilvec.train.collapse import Sight, take_sight
-from distilvec.train.routing import with_gates
+from distilvec.train.collapse_monitor import Sight, take_sight
+from distilvec.train.gate_monitor import with_gates
 
 
 class Distillation(nn.Module):

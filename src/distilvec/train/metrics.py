@@ -11,8 +11,8 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from distilvec.errors import DistilvecError, explained
-from distilvec.files import write_file
+from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.files import write_file
 
 KEY = "metrics.jsonl"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from distilvec.errors import DistilvecError, nearest
-from distilvec.schema_train import TrainSection
+from distilvec.config.training import TrainSection
+from distilvec.core.errors import DistilvecError, nearest
 
 
 def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.AdamW:

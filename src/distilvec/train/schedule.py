@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from distilvec.schema_train import TrainSection
+from distilvec.config.training import TrainSection
 
 Schedule = Callable[[int, int], float]  # (step, epoch), both from 0, to a learning rate
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from distilvec.errors import Interrupted
+from distilvec.core.errors import Interrupted
 
 
 @contextmanager

@@ -13,17 +13,17 @@ from pathlib import Path
 
 from torch import nn
 
-from distilvec import recipe as recipes
-from distilvec.errors import DistilvecError
-from distilvec.objective import Objective
-from distilvec.progress import say
-from distilvec.schema import Recipe
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import Recipe
+from distilvec.core.errors import DistilvecError
+from distilvec.core.log import say
+from distilvec.core.objective import Objective
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import Progress, checkpoint_file, fitting, read_checkpoint, restore
-from distilvec.train.data import TrainingData
+from distilvec.train.dataset import TrainingData
 from distilvec.train.distillation import Distillation
-from distilvec.train.loop import Loop
 from distilvec.train.optimizer import parameter_groups
+from distilvec.train.trainer import Loop
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from distilvec.errors import UNREADABLE, DistilvecError, explained, first_line
-from distilvec.files import SEAL, remove, remove_scratch, scratch, seal, sync_folder
+from distilvec.core.errors import UNREADABLE, DistilvecError, explained, first_line
+from distilvec.core.files import SEAL, remove, remove_scratch, scratch, seal, sync_folder
 
 SEALED = "sealed"  # one key, since safetensors writes several in another order every time
 UNSEALED = {"progress", "fingerprint"}  # all that files had before there were seals

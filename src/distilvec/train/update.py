@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from distilvec.objective import Terms
-from distilvec.schema_train import UpdateSection
+from distilvec.config.training import UpdateSection
+from distilvec.core.objective import Terms
 
 Weigh = Callable[[Float[Tensor, " rows"], Int[Tensor, " rows"]], Float[Tensor, " rows"]]
 

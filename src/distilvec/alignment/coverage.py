@@ -1,0 +1,52 @@
+"""How much of the tokens two tokenizers share on given texts: what `distilvec align` shows."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from distilvec.alignment.align import Aligner, mapping_rates
+from distilvec.config.schema import SourceSection
+from distilvec.core.batch import Text
+from distilvec.core.errors import DistilvecError
+from distilvec.core.log import Advance
+from distilvec.models.load import load_tokenizer as load_tokenizer
+
+CHUNK = 512  # texts aligned at once
+
+
+def measure_mapping(aligner: Aligner, texts: Iterable[Text], advance: Advance = lambda done, note: None) -> dict[str, Any]:
+    """Counts over all texts as in `Aligned.report`, the rates, `texts` and `texts_per_second` (tokenising included)."""
+    report: Counter[str] = Counter()
+    count, seconds = 0, 0.0
+    for chunk in _chunks(texts):
+        began = time.monotonic()
+        report.update(aligner.align(chunk).report)
+        seconds += time.monotonic() - began
+        count += len(chunk)
+        advance(count, "")
+    if count == 0:
+        raise DistilvecError("[--texts] there is no text to align. Look at --texts and --column.")
+    return {"texts": count, "texts_per_second": count / seconds, **mapping_rates(report), **report}
+
+
+def unicode_texts(texts: Iterable[str], source: SourceSection) -> Iterator[str]:
+    """The same texts. DistilvecError for one with half of a surrogate pair, which is no character and which tokenizers refuse."""
+    for number, text in enumerate(texts, start=1):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DistilvecError(
+                f"[--texts] {source.label}, text {number}: character {error.start + 1} is half of a surrogate pair "
+                f"(\\u{ord(text[error.start]):04x}), which is not valid Unicode. Remove it or convert the file."
+            ) from None
+        yield text
+
+
+def _chunks(texts: Iterable[Text]) -> Iterator[list[Text]]:
+    remaining = iter(texts)
+    while chunk := list(islice(remaining, CHUNK)):
+        yield chunk

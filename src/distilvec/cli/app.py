@@ -1,0 +1,285 @@
+"""The command line: parses, calls, prints. Heavy imports stay inside the verbs so that --help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from distilvec.cli.align import align
+from distilvec.cli.boundary import run_app
+from distilvec.cli.cache import cache_app
+from distilvec.cli.causal import causal
+from distilvec.cli.export import export
+from distilvec.cli.finetune import finetune
+from distilvec.cli.options import Out, Overrides, RecipeFile, Restart, Variant, load_recipe
+from distilvec.cli.outputs import check_outputs, check_page, check_positive
+from distilvec.cli.sharpness import sharpness
+from distilvec.cli.transplant import transplant
+from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.extras import require_extra
+from distilvec.core.files import write_file, write_json
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help=__doc__ and ("Distil large text-embedding models into small ones people can ship.\n\nStart with: distilvec quickstart"),
+)
+
+
+app.add_typer(cache_app, name="cache")
+app.command()(finetune)
+app.command()(sharpness)
+app.command()(align)
+app.command()(causal)
+app.command()(export)
+app.command()(transplant)
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command line and give its exit status; see `boundary.run_app`."""
+    return run_app(app, arguments)
+
+
+def main() -> None:
+    """Entry point of the command line."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+@app.command()
+def quickstart(overrides: Overrides = None, out: Out = None) -> None:
+    """Distil all-MiniLM-L6-v2 to three layers on Python's own docstrings: offline, minutes on a laptop."""
+    run("quickstart", overrides, None, out, False)
+
+
+@app.command()
+def run(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    variant: Variant = None,
+    out: Out = None,
+    restart: Restart = False,
+) -> None:
+    """Plan, cache, train, evaluate and save what a recipe (or its sweep) describes; run again to resume."""
+    from distilvec.config.builtin import recipe_file
+    from distilvec.pipeline.sweep import expand, has_sweep, refuse_run, run_sweep
+
+    swept = has_sweep(recipe_file(recipe), overrides or [])
+    members = expand(recipe_file(recipe), overrides or [], variant) if swept else []
+    loaded = members[0].recipe if swept else load_recipe(recipe, variant, overrides)
+
+    from distilvec.cli.terminal import show_comparison, show_problems, show_result
+    from distilvec.pipeline.compare import compare_runs  # which take seconds: a mistake in a recipe is told at once
+    from distilvec.pipeline.run import Run
+
+    if swept:
+        folder = out or loaded.output / Path(recipe).stem
+        refuse_run(folder)
+        run_sweep(members, folder, lambda member, place: Run(member, place).execute(), _say_member, restart)
+        show_comparison(compare_runs([folder]))
+        return
+    result = Run(loaded, out or loaded.output / loaded.name, restart).execute()
+    if result is not None:
+        show_result(result)
+        show_problems(result.problems)
+
+
+@app.command()
+def plan(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None, out: Out = None) -> None:
+    """What a recipe will do and cost (rows, tokens, disk, time) before any work."""
+    loaded = load_recipe(recipe, variant, overrides)
+
+    from distilvec.cli.terminal import show_table
+    from distilvec.pipeline.plan import make_plan
+    from distilvec.pipeline.run import Run
+
+    show_table(["", loaded.name], make_plan(Run(loaded, out or loaded.output / loaded.name)))
+
+
+@app.command()
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A SentenceTransformer folder or id.")],
+    suite: Annotated[Optional[Path], typer.Option(help="A suite file (YAML list of local tasks).")] = None,
+    mteb: Annotated[Optional[str], typer.Option(help="Tasks of MTEB, separated by commas.")] = None,
+    benchmark: Annotated[Optional[str], typer.Option(help="A benchmark of MTEB, such as 'MTEB(eng, v2)'.")] = None,
+    data: Annotated[Optional[Path], typer.Option(help="Folder with <MTEB task>/ folders, read instead of the hub.")] = None,
+    teacher: Annotated[
+        Optional[str], typer.Option(help="Compare with this model, also asymmetrically (model's queries, teacher's documents).")
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="Whose main figures to show: mteb-like, talas, distillmoe, emo.")] = "mteb-like",
+    json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
+) -> None:
+    """Score a model on local tasks or on MTEB: STS, classification, pairs, retrieval."""
+    from dataclasses import asdict
+
+    check_outputs([("--json", json_file)], [suite])
+    if (suite is None) == (mteb is None and benchmark is None):
+        raise DistilvecError("[--suite] give either --suite, or --mteb or --benchmark.")
+    if suite is None:
+        require_extra("mteb", "--benchmark" if benchmark else "--mteb")
+    if data is not None and not data.is_dir():
+        raise DistilvecError(f"[--data] {data} is no folder. Name the folder that holds <MTEB task>/ folders.")
+    if teacher is not None and teacher.endswith(".parquet"):
+        raise DistilvecError(f"[--teacher] {teacher} is a table of vectors, which cannot embed new texts. Name a model.")
+
+    from distilvec.cli.terminal import show_problems, show_scores
+    from distilvec.config.schema import TeacherSection
+    from distilvec.evaluation.evaluator import Memo
+    from distilvec.evaluation.protocols import PROTOCOLS, find_protocol, with_protocol
+    from distilvec.evaluation.suite import load_suite
+    from distilvec.evaluation.tasks import Problem
+    from distilvec.pipeline.report_parts import make_columns, score_columns
+    from distilvec.teachers.model import load_teacher
+
+    if protocol not in PROTOCOLS:
+        raise DistilvecError(f"[--protocol] no protocol '{protocol}'{nearest(protocol, PROTOCOLS)}. Protocols: {', '.join(PROTOCOLS)}.")
+    chosen, problems = find_protocol(protocol), list[Problem]()
+    names = [name.strip() for name in mteb.split(",")] if mteb else None
+    tasks = load_suite(suite, problems) if suite is not None else _check_mteb(names, benchmark)
+    if not tasks:
+        show_problems(problems, "suite")
+    student = load_teacher(TeacherSection(model=model), key="model")
+    other = load_teacher(TeacherSection(model=teacher), key="--teacher") if teacher else None
+    columns = make_columns(student, None, other)
+    if other is not None and "asymmetric" not in columns:
+        problems.append(
+            Problem("all", f"{model} gives vectors of width {student.width}, {teacher} of {other.width}: no common space.", "asymmetric")
+        )
+    if suite is not None:
+        scores = score_columns(tasks, columns, Memo(), problems)[0]
+    else:
+        from distilvec.evaluation.mteb_tasks import mteb_scores
+        from distilvec.pipeline.prepare import cache_root
+
+        scores = mteb_scores(columns, names, benchmark, data, cache_root() / "mteb", problems)
+    scores = {name: [with_protocol(score, chosen) for score in column] for name, column in scores.items()}
+    if json_file:
+        write_json(json_file, {name: [asdict(score) for score in column] for name, column in scores.items()}, key="--json")
+    if any(scores.values()):
+        show_scores(scores)
+    show_problems(problems, "suite" if suite is not None else "--mteb")
+
+
+def _check_mteb(names: list[str] | None, benchmark: str | None) -> list[Any]:
+    """mteb's tasks of these names. DistilvecError for what mteb does not know."""
+    from distilvec.evaluation.mteb_model import import_mteb
+    from distilvec.evaluation.mteb_tasks import find_tasks
+    from distilvec.pipeline.prepare import cache_root
+
+    import_mteb(cache_root() / "mteb")
+    return find_tasks(names, benchmark)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of sweeps.")],
+    reference: Annotated[Optional[str], typer.Option(help="The run the others are compared with; the first by default.")] = None,
+    column: Annotated[str, typer.Option(help="student, or asymmetric.")] = "student",
+    out: Annotated[Optional[Path], typer.Option(help="Write a page here, with its figures beside it.")] = None,
+    csv: Annotated[Optional[Path], typer.Option(help="Write the leaderboard as CSV.")] = None,
+    markdown: Annotated[Optional[Path], typer.Option(help="Write the leaderboard as Markdown.")] = None,
+    latex: Annotated[Optional[Path], typer.Option(help="Write the leaderboard as LaTeX (booktabs).")] = None,
+    json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
+) -> None:
+    """Runs side by side: means and deviations over seeds, differences with confidence intervals, costs."""
+    from distilvec.report.model_card import COLUMNS
+
+    check_outputs([("--out", out), ("--csv", csv), ("--markdown", markdown), ("--latex", latex), ("--json", json_file)])
+    check_page(out, "--out")
+    if out is not None:
+        require_extra("report", "--out")
+    if column not in COLUMNS:
+        raise DistilvecError(f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Columns: {', '.join(COLUMNS)}.")
+
+    from distilvec.cli.terminal import say_result, show_comparison
+    from distilvec.pipeline.compare import compare_runs
+    from distilvec.report.tables import to_csv, to_latex, to_markdown_table
+    from distilvec.report.write import draw_comparison
+
+    comparison = compare_runs(runs, reference, column)
+    for key, path, make in (("--csv", csv, to_csv), ("--markdown", markdown, to_markdown_table), ("--latex", latex, to_latex)):
+        if path is not None:
+            write_file(path, make(comparison), key)
+    if json_file:
+        write_json(json_file, comparison, key="--json")
+    show_comparison(comparison)
+    if out is not None:
+        say_result(str(draw_comparison(out, comparison)))
+
+
+@app.command()
+def speed(
+    models: Annotated[list[str], typer.Argument(help="SentenceTransformer folders or ids; the first is the one others are compared with.")],
+    full: Annotated[bool, typer.Option(help="The papers' 20 warm-ups and 200 repeats of every setting, however long it takes.")] = False,
+    seconds: Annotated[float, typer.Option(help="Time for each setting otherwise.")] = 2.0,
+    json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
+) -> None:
+    """Latency and throughput by batch size and length, PyTorch and ONNX Runtime, size and memory."""
+    check_outputs([("--json", json_file)])
+    check_positive(seconds, "--seconds")
+    if twice := next((name for name in models if models.count(name) > 1), None):
+        raise DistilvecError(f"[models] {twice} is named twice. Name each model once.")
+
+    from distilvec.cli.terminal import say_result, show_table
+    from distilvec.config.schema import TeacherSection
+    from distilvec.core.log import progress
+    from distilvec.evaluation.speed import measure_speed, speed_tables
+    from distilvec.teachers.model import load_teacher
+
+    loaded = {name: load_teacher(TeacherSection(model=name), device="cpu", key="models").model for name in models}
+    with progress("speed", 100, "%") as advance:
+        report = measure_speed(
+            loaded, budget_seconds=seconds, full=full, progress=lambda what, done, total: advance(100 * done // max(1, total), what)
+        )
+    if json_file:
+        write_json(json_file, report, key="--json")
+    for title, header, rows in speed_tables(report):
+        say_result(f"\n{title}")
+        show_table(header, rows)
+    for note in report["notes"]:
+        say_result(f"note: {note}")
+
+
+@app.command("recipes")
+def recipes_command(
+    action: Annotated[Optional[str], typer.Argument(help="'show' to print a recipe.")] = None,
+    name: Annotated[Optional[str], typer.Argument(help="The recipe's name.")] = None,
+) -> None:
+    """List the built-in recipes, or print one: `distilvec recipes show redact`."""
+    from distilvec.config.builtin import recipe_file, recipe_files
+    from distilvec.config.recipe import read_tree
+
+    if action == "show" and name:
+        print(recipe_file(name).read_text(encoding="utf-8"), end="")
+    elif action is None:
+        for path in recipe_files():
+            tree = read_tree(path)
+            print(f"{path.stem:24} {' '.join(str(tree.get('description', '')).split())}")
+            if tree.get("variants"):
+                print(f"{'':24} variants: {', '.join(tree['variants'])}")
+    else:
+        raise DistilvecError("[recipes] expected `distilvec recipes` or `distilvec recipes show NAME`.")
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere in the command.")] = False,
+) -> None:
+    """Distil large text-embedding models into small ones people can ship. Start with: distilvec quickstart."""
+    if show:
+        from distilvec import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def _say_member(name: str, done: int, total: int) -> None:
+    from distilvec.core.log import say
+
+    say(f"sweep {done}/{total}: {name}")

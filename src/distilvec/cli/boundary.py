@@ -1,0 +1,114 @@
+"""Where every command ends: expected failures become one line, unexpected ones a log file, signals an exit status.
+
+| what happened                                   | standard error                          | exit status |
+|---|---|---|
+| DistilvecError, full disk, no permission, ...   | distilvec: [key] problem. Fix.          | 2           |
+| wrong use of the command line                   | typer's own message                     | 2           |
+| Ctrl-C, SIGTERM                                 | the same command goes on                | 130, 143    |
+| anything else                                   | a short message and the log file's path | 1           |
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from distilvec.core.errors import DistilvecError, Interrupted, Stopped, explain, first_line
+
+AGAIN = "Run the same command again to go on."
+USAGE: Any = typer.BadParameter.__mro__[2]  # ClickException, of click or of typer's own copy of it
+
+
+def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
+    """Run a command line; gives its exit status. `--debug` (anywhere) or DISTILVEC_DEBUG=1 shows the traceback of an error."""
+    debug = "--debug" in arguments or os.environ.get("DISTILVEC_DEBUG", "") not in ("", "0")
+    try:
+        with signals_raised():
+            found = app(args=[text for text in arguments if text != "--debug"], standalone_mode=False)
+        sys.stdout.flush()
+        status = found if isinstance(found, int) else 0
+        return _interrupted(signal.SIGINT) if status == 128 + signal.SIGINT else status  # typer's answer to a KeyboardInterrupt
+    except Interrupted as error:
+        return _interrupted(error.number)
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted(signal.SIGINT)
+    except Exception as error:
+        return _failed(error, arguments, debug)
+
+
+@contextmanager
+def signals_raised() -> Iterator[None]:
+    """Ctrl-C and SIGTERM inside raise Interrupted, so that locks are freed and scratch files removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: Any) -> None:
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupted(number: int) -> int:
+    _tell(f"interrupted. {AGAIN}")
+    return 128 + number
+
+
+def _failed(error: Exception, arguments: Sequence[str], debug: bool) -> int:
+    """Print what went wrong; the exit status."""
+    if isinstance(error, typer.Exit):
+        return int(error.exit_code)
+    if isinstance(error, USAGE):
+        error.show()
+        return int(error.exit_code)
+    if isinstance(error, BrokenPipeError):  # the reader of our output, such as `head`, has ended
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - nothing is printed at exit
+        return 128 + signal.SIGPIPE
+    message = str(error) if isinstance(error, DistilvecError) else explain(error)
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    if message is not None:
+        _tell(message)
+        return 128 + error.number if isinstance(error, Stopped) else 2
+    log = _write_log(error, arguments)
+    _tell(
+        f"[internal] unexpected {type(error).__name__}: {first_line(error)}. Nothing that was finished is lost. "
+        f"Please report this as a defect of distilvec, with the log {log} (--debug shows it at once)."
+    )
+    return 1
+
+
+def _tell(message: str) -> None:
+    text = f"distilvec: {message}"
+    encoding = sys.stderr.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+
+
+def _write_log(error: Exception, arguments: Sequence[str]) -> Path | None:
+    """Keep the traceback below the cache's root, or in the folder for temporary files; its path, None where neither has room."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    text = f"{' '.join(map(repr, arguments))}\nPython {sys.version}\n\n{''.join(traceback.format_exception(error))}"
+    for folder in (Path(os.environ.get("DISTILVEC_CACHE") or Path.home() / ".cache" / "distilvec") / "logs", Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+        except OSError:
+            continue
+        return folder / name
+    return None

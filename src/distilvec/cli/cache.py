@@ -1,0 +1,106 @@
+"""The verbs of `distilvec cache`: fill the teacher cache, verify it, look into it, move it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from distilvec.cli.options import Overrides, RecipeFile, Variant, load_recipe
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import check_output_file, check_output_folder
+
+
+class FillByDefault(TyperGroup):
+    """`distilvec cache RECIPE` is short for `distilvec cache fill RECIPE`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Take a first word that is no verb for a recipe."""
+        verb = [] if not args or args[0] in self.commands or args[0].startswith("-") else ["fill"]
+        return super().resolve_command(ctx, verb + args)
+
+
+cache_app = typer.Typer(
+    cls=FillByDefault, no_args_is_help=True, rich_markup_mode=None, help="The teacher cache: fill it, verify it, look into it, move it."
+)
+
+
+@cache_app.command("fill")
+def cache_fill(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
+    """Compute the teacher's vectors for a recipe's corpus; run again after a kill to resume."""
+    from distilvec.pipeline.run import Run
+
+    run = Run(load_recipe(recipe, variant, overrides), Path())
+    run.fill()
+    for side in run.cached:
+        print(side.cache.folder)
+
+
+@cache_app.command("verify")
+def cache_verify(
+    folder: Path, repair: Annotated[bool, typer.Option(help="Drop damaged shards; the next run computes them again.")] = False
+) -> None:
+    """Check every shard of a cache against its checksum."""
+    from distilvec.teachers.cache.store import TeacherCache
+
+    problems = TeacherCache.verify_folder(folder, repair=repair)
+    for problem in problems:
+        print(problem)
+    if problems and not repair:
+        raise DistilvecError(
+            f"[cache.path] {len(problems)} damaged shard(s) in {folder}. `distilvec cache verify {folder} --repair` drops them."
+        )
+    print("repaired" if problems else "every shard matches its checksum")
+
+
+@cache_app.command("inspect")
+def cache_inspect(folder: Path) -> None:
+    """What a cache holds: rows, bytes, the manifest, the loss of its number format."""
+    from distilvec.cli.terminal import show_table
+    from distilvec.teachers.cache.store import TeacherCache
+
+    show_table(["", str(folder)], _flat(TeacherCache.open(folder).inspect()))
+
+
+@cache_app.command("export")
+def cache_export(
+    recipe: RecipeFile, out: Annotated[Path, typer.Option(help="The Parquet file.")], overrides: Overrides = None, variant: Variant = None
+) -> None:
+    """Write a recipe's texts and their teacher vectors as Parquet; of several teachers, the first one's."""
+    if out.parent.is_dir():
+        check_output_file(out, "--out")
+    else:
+        check_output_folder(out.parent, "--out")
+
+    from distilvec.pipeline.run import Run
+    from distilvec.teachers.cache.parquet import export_parquet
+
+    loaded = Run(load_recipe(recipe, variant, overrides), Path())
+    side = loaded.cached[0]
+    export_parquet(side.fill(), side.corpus, out)
+    print(out)
+
+
+@cache_app.command("import")
+def cache_import(
+    recipe: RecipeFile,
+    table: Annotated[Path, typer.Option(help="Parquet with columns text, teacher_embedding_final.")],
+    overrides: Overrides = None,
+    variant: Variant = None,
+) -> None:
+    """Take vectors that were computed elsewhere by the recipe's teacher (of several, the first) into its cache."""
+    from distilvec.pipeline.run import Run
+    from distilvec.teachers.cache.parquet import import_parquet
+
+    loaded = Run(load_recipe(recipe, variant, overrides), Path())
+    cache = loaded.cached[0].own_cache()
+    print(f"{import_parquet(table, cache):,} vectors imported into {cache.folder}")
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> list[list[str]]:
+    rows: list[list[str]] = []
+    for key, value in tree.items():
+        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [[prefix + key, str(value)]]
+    return rows

@@ -1,0 +1,32 @@
+"""The verb `distilvec causal`."""
+
+from __future__ import annotations
+
+from distilvec.cli.options import Out, Overrides, RecipeFile, Restart, Variant
+
+
+def causal(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    variant: Variant = None,
+    out: Out = None,
+    restart: Restart = False,
+) -> None:
+    """Distil a causal language model across tokenizers (DistillMoE on instructions), and score its answers by ROUGE-L.
+
+    Without a teacher (teacher=null) the student learns from the responses alone. Run again to resume.
+    """
+    from distilvec.cli.terminal import show_table
+    from distilvec.config.builtin import recipe_file
+    from distilvec.experimental.causal.run import CausalRun
+    from distilvec.experimental.causal.schema import load_causal
+
+    loaded = load_causal(recipe_file(recipe), variant, overrides)
+    folder = out or loaded.output / loaded.name
+    report = CausalRun(loaded, folder, restart).execute()
+    if report is None:
+        return
+    rows = [[f"ROUGE-L, {name}", f"{test['rouge_l']:.2f}"] for name, test in report["tests"].items()]
+    rows.append(["student", str(folder / "student")])
+    held_out = f"{report['held_out']['cross_entropy']:.4f}"
+    show_table(["", loaded.name], [["held-out cross-entropy", held_out], *rows])

@@ -1,0 +1,85 @@
+"""Messages about what does not fit the schema: every problem by its dotted key, with the nearest known one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from distilvec.config.base import Section, child, excerpt, is_section, key_text, members
+from distilvec.core.errors import DistilvecError, nearest
+
+_LONGEST = 600  # characters of a problem
+_LONGEST_LIST = 2200  # characters of all problems of a message
+_LONGEST_PATH = 300  # characters of a file's name in front of them
+
+
+def refusal(key: str, origin: str, problems: Sequence[str]) -> DistilvecError:
+    """One error for all problems of a file or section: `[key] ORIGIN: 2 problems.`, then each on a line of its own."""
+    lines: list[str] = []
+    for problem in problems:
+        if sum(map(len, lines)) > _LONGEST_LIST - _LONGEST:
+            lines.append(f"and {len(problems) - len(lines)} more.")
+            break
+        lines.append(_short(problem, _LONGEST))
+    count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+    return DistilvecError("\n  ".join([f"[{key}] {_short(origin, _LONGEST_PATH)}: {count}.", *lines]))
+
+
+def invalid(key: str, origin: str | None, problems: Sequence[str]) -> DistilvecError:
+    """The error for a recipe or section: its one problem under the problem's own key, or a list of them under `key`."""
+    if len(problems) > 1:
+        return refusal(key, origin or "the recipe", problems)
+    place = f" In {_short(origin, _LONGEST_PATH)}." if origin else ""
+    return DistilvecError(_short(problems[0], _LONGEST) + place)
+
+
+def explain(error: ValidationError, section: type[Section], before: str = "") -> list[str]:
+    """Every problem that pydantic found in a section; `before` stands before every key."""
+    problems: dict[str, str] = {}
+    for problem in error.errors():
+        where = _place(problem, section, before)
+        if where not in problems:
+            problems[where] = _problem(problem, section)
+        elif "; found " in problems[where]:  # another type that the key allows
+            earlier, found, value = problems[where].rpartition("; found ")
+            problems[where] = f"{earlier}, or {problem['msg'].removeprefix('Input should be ')}{found}{value}"
+    return [f"[{where}] {problem}" for where, problem in problems.items()]
+
+
+def unknown(name: Any, known: Iterable[str]) -> str:
+    """The nearest known name, and all of them: "; did you mean 'epochs'? Known here: ..."."""
+    known = list(known)
+    return f"{nearest(str(name)[:100], known) or '.'} Known here: {_short(', '.join(known), 400) or 'none'}."
+
+
+def _place(problem: Any, section: type[Section], before: str) -> str:
+    """The dotted key of a problem, without pydantic's own names for the members of a union."""
+    annotation: Any = section
+    parts = [key_text(part) for part in before.split(".") if part]
+    for number, part in enumerate(problem["loc"]):
+        inner = child(annotation, part)
+        misplaced = number == len(problem["loc"]) - 1 and problem["type"] in ("extra_forbidden", "invalid_key")
+        if inner is not None and part != "[key]":
+            annotation = inner
+        if misplaced or (inner is not None and part != "[key]"):
+            parts.append(key_text(part))
+    return ".".join(parts) or "recipe"
+
+
+def _problem(problem: Any, section: type[Section]) -> str:
+    if problem["type"] == "extra_forbidden":
+        inner: Any = section
+        for part in problem["loc"][:-1]:
+            inner = child(inner, part)
+        known = list(next(kind for kind in members(inner) if is_section(kind)).model_fields)
+        known += ["variants"] if {"name", "student"} <= set(known) else []  # a whole recipe
+        return f"unknown key{unknown(problem['loc'][-1], known)}"
+    text = problem["msg"].removeprefix("Value error, ").rstrip(".")
+    found = "" if problem["type"] in ("missing", "value_error") else f"; found {excerpt(problem['input'])}"
+    return f"{text}{found}."
+
+
+def _short(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 2]}…."

@@ -1,0 +1,202 @@
+"""The recipe: one strict YAML file that names teacher, student, corpus, method, training and evaluation.
+
+A recipe is complete by itself: no base files, no interpolation. The many teacher-student pairs of a paper's table are
+`variants` of one file, each a mapping of dotted keys to values. So are the stages of training (`stages`), which change
+keys under `method` and `train` only. Unknown keys are errors with the nearest right one.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from distilvec.config.base import Section, excerpt, key_text
+from distilvec.config.messages import explain, invalid, unknown
+from distilvec.config.paths import resolve_key, resolve_tree
+from distilvec.config.schema import MethodSection, Recipe
+from distilvec.config.training import StageSection, TrainSection
+from distilvec.config.yaml_dialect import dump_yaml, load_yaml, read_yaml
+from distilvec.core.errors import DistilvecError, nearest
+
+SectionType = TypeVar("SectionType", bound=Section)
+
+
+def load(path: Path, variant: str | None = None, overrides: list[str] | None = None) -> Recipe:
+    """Read a recipe file, apply a variant and `key=value` overrides, validate.
+
+    Relative paths in the recipe are relative to the recipe's folder, those of the overrides to the current folder, and so
+    is `output`. Errors: DistilvecError that names the key and, for unknown ones, the nearest right key.
+    """
+    return validate(resolved_tree(path, variant, overrides), origin=str(path))
+
+
+def resolved_tree(
+    path: Path, variant: str | None = None, overrides: list[str] | None = None, section: type[Section] = Recipe
+) -> dict[str, Any]:
+    """A recipe file as plain data, with a variant and `key=value` overrides applied and paths absolute; not validated."""
+    tree = resolve_tree(read_tree(path), path.parent.resolve(), section)
+    known = take_variants(tree, str(path))
+    if variant is not None:
+        for key, value in find_variant(known, variant, "variant", str(path)).items():
+            set_key(tree, key, value)
+        name = tree.get("name", path.stem)
+        tree["name"] = f"{name}-{variant}" if isinstance(name, str) else name
+    for key, value in read_overrides(overrides or [], section).items():
+        set_key(tree, key, value)
+    return tree
+
+
+def variants(path: Path) -> list[str]:
+    """Names of a recipe file's variants, in order."""
+    return list(take_variants(read_tree(path), str(path)))
+
+
+def take_variants(tree: dict[str, Any], origin: str) -> dict[str, dict[str, Any]]:
+    """Remove the variants from a recipe's tree: dotted keys with values by the variant's name."""
+    found = tree.pop("variants", None) or {}
+    expected = "a mapping of dotted keys to values"
+    if not isinstance(found, dict):
+        raise DistilvecError(f"[variants] found {excerpt(found)}; expected names, each with {expected}. In {origin}.")
+    for name, changes in found.items():
+        if not isinstance(changes or {}, dict) or any(not isinstance(key, str) for key in changes or {}):
+            raise DistilvecError(f"[variants.{key_text(name)}] found {excerpt(changes)}; expected {expected}. In {origin}.")
+    return {str(name): changes or {} for name, changes in found.items()}
+
+
+def find_variant(known: Mapping[str, dict[str, Any]], name: str, key: str, origin: str) -> dict[str, Any]:
+    """A variant's changes; `key` stands in the message about a name that is unknown."""
+    if name not in known:
+        raise DistilvecError(f"[{key}] no variant {excerpt(name)}{unknown(name, known)} In {origin}.")
+    return known[name]
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """The recipe file as plain data; DistilvecError if it is missing, not UTF-8, not YAML or not a mapping."""
+    tree = read_yaml(path, "recipe", "A recipe is a YAML file; `distilvec recipes` lists the built-in ones.")
+    if not isinstance(tree, dict):
+        keys = ", ".join(Recipe.model_fields)
+        raise DistilvecError(f"[recipe] {path}: expected a mapping with keys {keys}; found {type(tree).__name__}.")
+    return tree
+
+
+def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) -> dict[str, Any]:
+    """`key=value` texts as values by dotted key, each value read as YAML; relative paths begin at the current folder."""
+    found = {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise DistilvecError(f"[override] {excerpt(text)} is not of the form key=value. An example: train.epochs=3.")
+        found[key] = resolve_key(key, load_yaml(value, key_text(key), f"value {excerpt(value)}"), Path.cwd(), section)
+    return found
+
+
+def validate(tree: dict[str, Any], origin: str | None = None) -> Recipe:
+    """Plain data to a Recipe, its stages tried as well; every problem in one DistilvecError."""
+    recipe, problems = _try(tree)
+    if recipe is not None:
+        problems = [problem for stage in recipe.stages for problem in _try_stage(recipe, stage)[1]]
+    if recipe is None or problems:
+        raise invalid("recipe", origin, problems)
+    return recipe
+
+
+def stage_recipes(recipe: Recipe) -> dict[str, Recipe]:
+    """Every stage of training by its name, as the recipe that holds in it; empty for a recipe without stages."""
+    found = {}
+    for stage in recipe.stages:
+        resolved, problems = _try_stage(recipe, stage)
+        if resolved is None:
+            raise invalid("stages", None, problems)
+        found[stage.name] = resolved
+    return found
+
+
+def dump(recipe: Section) -> str:
+    """The resolved recipe as YAML that `load` reads back."""
+    return dump_yaml(recipe.model_dump(mode="json"))
+
+
+def fingerprint(*parts: Any) -> str:
+    """16 hexadecimal digits that change when any of the JSON-able parts changes."""
+    text = json.dumps(parts, sort_keys=True, default=str, ensure_ascii=False)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set a dotted key; list items are addressed by number. Parents that are missing are made.
+
+    Errors: DistilvecError for a parent that holds a value, and for a number outside a list.
+    """
+    *parents, last = dotted.split(".")
+    place: Any = tree
+    try:
+        for name in parents:
+            place = place[_number(name)] if isinstance(place, list) else place.setdefault(name, {})
+            if place is None or not isinstance(place, (dict, list)):
+                raise DistilvecError(f"[{key_text(dotted)}] cannot be set: '{key_text(name)}' holds a value, not a section.")
+        place[_number(last) if isinstance(place, list) else last] = value
+    except (IndexError, ValueError):
+        raise DistilvecError(f"[{key_text(dotted)}] cannot be set: items of a list are addressed by a number within it, from 0.") from None
+
+
+def _number(text: str) -> int:
+    """A place in a list; ValueError for what is none."""
+    if not text.isdecimal():
+        raise ValueError(text)
+    return int(text)
+
+
+def _try(tree: dict[str, Any], where: str = "") -> tuple[Recipe | None, list[str]]:
+    """The recipe, or what is wrong with it; `where` stands before every key."""
+    try:
+        return Recipe.model_validate(tree), []
+    except ValidationError as error:
+        return None, explain(error, Recipe, where)
+
+
+def _try_stage(recipe: Recipe, stage: StageSection) -> tuple[Recipe | None, list[str]]:
+    """The recipe as it is in a stage, or what is wrong with the stage. Students are kept in the last one only."""
+    where, last = f"stages.{stage.name}.", stage.name == recipe.stages[-1].name
+    tree = recipe.model_dump(mode="json", exclude={"stages", "sweep"})
+    if not last:
+        tree["train"]["keep_students"] = None
+    problems = []
+    for key, value in stage.set.items():
+        if refusal := _refuse_in_stage(key, last):
+            problems.append(f"[{where}{key_text(key)}] {refusal}")
+            continue
+        try:
+            set_key(tree, key, copy.deepcopy(value))
+        except DistilvecError as error:
+            problems.append(f"[{where}{str(error).removeprefix('[')}")
+    return (None, problems) if problems else _try(tree, where)
+
+
+def _refuse_in_stage(key: str, last: bool) -> str | None:
+    """Why a stage may not set this key, None if it may."""
+    sections: dict[str, type[Section]] = {"method": MethodSection, "train": TrainSection}
+    known = [f"{name}.{field}" for name, section in sections.items() for field in section.model_fields]
+    if "." not in key or key.split(".")[0] not in sections:
+        return (
+            f"a stage sets dotted keys under method and train only{nearest(key[:100], known) or '.'} Set it in the recipe, for all stages."
+        )
+    if key == "train.device":
+        return "all stages run on one device. Set train.device in the recipe."
+    if key == "train.keep_students" and not last:
+        return "students are kept in the last stage only. Set it there, or in the recipe."
+    return None
+
+
+def section_of(section: type[SectionType], where: str, keys: dict[str, Any]) -> SectionType:
+    """A section from its keys, those that are None left out; every problem in one DistilvecError, with `where` before the key."""
+    try:
+        return section.model_validate({name: value for name, value in keys.items() if value is not None})
+    except ValidationError as error:
+        raise invalid(where, None, explain(error, section, where)) from None

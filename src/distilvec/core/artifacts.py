@@ -1,0 +1,165 @@
+"""How arrays are stored: flat .npy columns that grow while they are written, in folders that are complete and verified."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.core.errors import UNREADABLE, DistilvecError, explain, explained, first_line
+from distilvec.core.files import SEAL, full_disk_explained, is_scratch, locked, remove, scratch, seal, write_json
+from distilvec.core.hashing import checksum_once
+from distilvec.core.log import say
+
+META = "meta.json"  # written last: a folder that has it is complete
+FINGERPRINT, CHECKSUMS = "fingerprint", "checksums"  # in META: of what the folder was made, and the content of every other file
+KEY = "cache.root"  # what messages name: these folders are stored below it
+
+Content = TypeVar("Content")
+
+
+class Column:
+    """Writes a one-dimensional .npy file piece by piece; the header gets its length when the file is closed.
+
+    Pieces are written, not mapped: a full disk raises OSError instead of killing the process.
+    """
+
+    def __init__(self, path: Path, dtype: npt.DTypeLike) -> None:
+        self._file = path.open("wb")
+        self._dtype = np.dtype(dtype)
+        self._length = 0
+        self._data_start = self._write_header()
+
+    def append(self, piece: npt.NDArray[Any]) -> None:
+        """Add a one-dimensional array, cast to the column's type."""
+        self._file.write(np.ascontiguousarray(piece, dtype=self._dtype).tobytes())
+        self._length += len(piece)
+
+    def close(self) -> None:
+        """Write the length and close the file."""
+        self._file.seek(0)
+        start = self._write_header()  # numpy leaves room for a longer number
+        assert start == self._data_start, (start, self._data_start)
+        self._file.close()
+
+    def __enter__(self) -> Column:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+            return
+        with contextlib.suppress(OSError):  # the disk may be full: the first error is the one to tell
+            self._file.close()
+
+    def _write_header(self) -> int:
+        header = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self._length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)  # type: ignore[arg-type]
+        return self._file.tell()
+
+
+def open_column(path: Path) -> Any:
+    """A .npy file as a read-only array on a memory map. ValueError or OSError if it is damaged or missing."""
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))  # a plain array: np.memmap is slow to index
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+
+
+def open_or_build(
+    folder: Path,
+    fingerprint: str,
+    what: str,
+    needed: int,
+    build: Callable[[Path], dict[str, Any]],
+    load: Callable[[Path], Content],
+    meta: str = META,
+) -> Content:
+    """What `load(folder)` gives, where the folder is complete, undamaged and has this fingerprint; else it is built first.
+
+    `build(place)` fills an empty folder and gives the content of the file `meta`. Files are compared with their checksums
+    once a process. Processes that build the same folder wait for each other. `needed` is an estimate in bytes, for the message
+    when the disk is full; `what` names the content. Files of others in the folder stay.
+    Errors: DistilvecError if the folder is not ours, cannot be made, or the disk is full.
+    """
+    found = _opened(folder, fingerprint, what, load, meta)
+    if found is not None:
+        return found
+    with explained(KEY, folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder.with_name(f".{folder.name}.lock"), KEY, f"the {what} {folder}", wait=True):
+        found = _opened(folder, fingerprint, what, load, meta)  # another process may have built it meanwhile
+        if found is not None:
+            return found
+        with _new_folder(folder, needed, what, meta) as place:
+            content = {FINGERPRINT: fingerprint, **build(place)}
+            content[CHECKSUMS] = {str(path.relative_to(place)): checksum_once(path) for path in _files(place)}
+            write_json(place / meta, content, sealed=True, key=KEY)
+    return load(folder)
+
+
+def _opened(folder: Path, fingerprint: str, what: str, load: Callable[[Path], Content], meta: str) -> Content | None:
+    """The content of a folder; None where there is none, it was made of other things, or it is damaged (which is logged)."""
+    try:
+        if not (folder / meta).exists():
+            return None
+        content = json.loads((folder / meta).read_text(encoding="utf-8"))
+        if content.get(FINGERPRINT, fingerprint) != fingerprint:
+            return None
+        _verify(folder, content)
+        return load(folder)
+    except UNREADABLE as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+            raise DistilvecError(str(explain(error, KEY, folder))) from error
+        say(f"{what} {folder} is damaged ({first_line(error)}); it is built again")
+        return None
+
+
+def _verify(folder: Path, content: dict[str, Any]) -> None:
+    """ValueError for a file that is not as it was written. Folders made before there were checksums pass."""
+    if SEAL in content and content[SEAL] != seal({name: value for name, value in content.items() if name != SEAL}):
+        raise ValueError(f"the content of {META} does not match its checksum")
+    for name, expected in content.get(CHECKSUMS, {}).items():
+        if checksum_once(folder / name) != expected:
+            raise ValueError(f"{name} does not match its checksum")
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path, needed: int, what: str, meta: str) -> Iterator[Path]:
+    """A scratch folder to fill; its files become those of `folder` when the block ends well. The caller holds the lock."""
+    if folder.exists() and not (folder / meta).is_file() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DistilvecError(f"[{KEY}] {folder} exists and is no {what} folder: it has no {meta}. Move it away or choose another folder.")
+    for path in folder.parent.iterdir():  # of killed processes: whoever builds this folder holds the lock
+        if is_scratch(path) and path.name.startswith(f".{folder.name}.distilvec-"):
+            remove(path)
+    place = scratch(folder)
+    try:
+        with full_disk_explained(KEY, folder, needed, "What was written is removed."):
+            place.mkdir()
+            yield place
+            _publish(place, folder, meta)
+    finally:
+        remove(place)
+
+
+def _publish(place: Path, folder: Path, meta: str) -> None:
+    """Put what was built in its place, `meta` last: until then the folder counts as made of other things."""
+    if not folder.exists():
+        place.rename(folder)
+        return
+    write_json(folder / meta, {FINGERPRINT: ""}, key=KEY)
+    for path in sorted(_files(place), key=lambda path: path == place / meta):
+        target = folder / path.relative_to(place)
+        target.parent.mkdir(exist_ok=True)
+        path.replace(target)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())

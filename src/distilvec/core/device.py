@@ -1,0 +1,67 @@
+"""Which device to compute on, and how its memory is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+
+import torch
+from accelerate import PartialState
+from accelerate.state import AcceleratorState
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.log import say
+
+
+def pick_device(name: str, key: str = "train.device") -> str:
+    """'auto' becomes cuda, mps or cpu, whichever is there first; a named one must be there.
+
+    Errors: DistilvecError for a GPU asked for where torch finds none.
+    """
+    has_mps = torch.backends.mps.is_available()
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise DistilvecError(f"[{key}] is {name}, but torch finds no GPU here. Use auto or cpu, or install a CUDA build of torch.")
+    if name == "mps" and not has_mps:
+        raise DistilvecError(f"[{key}] is mps, but this machine has none. Use auto or cpu.")
+    return name
+
+
+def processes(device: str) -> PartialState:
+    """This process and its siblings (`accelerate launch`); alone, whatever an earlier run in this process set is forgotten."""
+    cpu = pick_device(device) == "cpu"
+    state = PartialState(cpu=cpu)
+    if state.num_processes == 1:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        state = PartialState(cpu=cpu)
+    else:
+        AcceleratorState._reset_state(reset_partial_state=False)
+    return state
+
+
+def fast_bf16(device: str) -> bool:
+    """Whether the hardware multiplies bf16 matrices faster than fp32 ones."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return device == "cpu" and any(check is not None and check() for check in known)
+
+
+def warn_slow_bf16(device: str, instead: str) -> None:
+    """Say so where bf16 is asked for and has to be imitated; `instead` is the setting to take."""
+    if device in ("cpu", "cuda") and not fast_bf16(device):
+        say(f"this {device} has no bf16 instructions: bf16 is imitated and many times slower than fp32. Set {instead}.")
+
+
+def keep_memory() -> None:
+    """Make the C library keep freed memory for the next step instead of handing it to the system (glibc; elsewhere nothing).
+
+    Otherwise every tensor above 32 MB, such as the gradient of a token embedding, is mapped anew in each step, and the
+    system clears its pages one by one, at a much higher cost than that of writing it.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # malloc.h
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(mmap_threshold, 1 << 30)
+        library.mallopt(trim_threshold, 2**31 - 1)

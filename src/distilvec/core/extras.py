@@ -1,0 +1,43 @@
+"""Optional packages, looked for before any work begins."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from distilvec.core.errors import DistilvecError
+
+PACKAGES = {
+    "report": ("matplotlib",),
+    "mteb": ("mteb", "datasets"),
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "datasets": ("datasets",),
+    "finetune": ("peft",),
+    "causal": ("rouge_score",),
+    "tensorboard": ("tensorboard",),
+    "trackio": ("trackio",),
+    "wandb": ("wandb",),
+    "sentencepiece": ("sentencepiece", "google.protobuf"),
+}
+
+
+def require_extra(extra: str, what: str) -> None:
+    """DistilvecError with the install command where a package of the extra is missing; `what` needs it, such as "--to onnx"."""
+    missing = [name for name in PACKAGES[extra] if not _is_there(name)]
+    if missing:
+        names = ", ".join(missing)
+        raise DistilvecError(f"[{what}] needs the package{'s' * (len(missing) > 1)} {names}. Install it ({install_command(extra)}).")
+
+
+def install_command(extra: str) -> str:
+    """The pip command for an extra: of the clone that this package runs from, else of the installed distribution."""
+    clone = Path(__file__).parents[3]
+    source = str(clone) if (clone / "pyproject.toml").is_file() else "distilvec"
+    return f"pip install {'-e ' if source != 'distilvec' else ''}'{source}[{extra}]'"
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False

@@ -1,0 +1,221 @@
+"""Files that appear whole, locks, sealed JSON, and output paths that are tried before the work begins.
+
+Whatever is not finished has a scratch name, `.NAME.distilvec-PID`. Only such files are ever cleared away, and only when
+the process that made them has ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from distilvec.core.errors import DistilvecError, disk_is_full, explain, explained
+
+SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
+_SCRATCH = re.compile(r"^\..+\.distilvec-(?P<process>[0-9]+)$")
+_WAIT = 0.2  # seconds between two tries to get a lock
+
+
+def scratch(path: Path) -> Path:
+    """The name to write `path` under until it is whole: a hidden sibling with our prefix and this process's id."""
+    return path.with_name(f".{path.name}.distilvec-{os.getpid()}")
+
+
+def is_scratch(path: Path) -> bool:
+    """Whether a file or folder has a scratch name."""
+    return _SCRATCH.match(path.name) is not None
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove what ended processes (and earlier, failed work of this one) left half-written directly below `folder`."""
+    import psutil
+
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = _SCRATCH.match(path.name)
+        if match and (int(match["process"]) == os.getpid() or not psutil.pid_exists(int(match["process"]))):
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with everything in it; nothing where there is none."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_file(path: Path, content: str | bytes, key: str = "path") -> None:
+    """Write a whole file at once: a kill or a full disk leaves the old file or the new one.
+
+    Errors: DistilvecError with `key` where it cannot be written.
+    """
+    new = scratch(path)
+    with explained(key, path):
+        try:
+            with new.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the folder's names are on the disk (no such thing on Windows)."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def full_disk_explained(key: str, path: Path, needed: int, kept: str) -> Iterator[None]:
+    """As `explained`; of a full disk the message also says how many bytes were needed and are free, and what is kept."""
+    try:
+        yield
+    except DistilvecError:
+        raise
+    except Exception as error:
+        message = explain(error, key, path)
+        if message is None:
+            raise
+        if disk_is_full(error):
+            free = shutil.disk_usage(next(parent for parent in path.absolute().parents if parent.exists())).free
+            message += f" About {needed / 1e6:,.1f} MB were needed, {free / 1e6:,.1f} MB were free at the end. {kept}"
+        raise DistilvecError(message) from error
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def write_json(path: Path, content: Any, sealed: bool = False, key: str = "path") -> None:
+    """Write JSON at once. `sealed` adds the checksum of a mapping's content, by which `read_json` notices changes."""
+    if sealed:
+        plain = json.loads(json.dumps({name: value for name, value in content.items() if name != SEAL}, default=str))
+        content = {**plain, SEAL: seal(plain)}
+    write_file(path, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n", key)
+
+
+def read_json(path: Path, fix: str, key: str | None = None) -> dict[str, Any]:
+    """The mapping in a JSON file of ours. `fix` says what to do about a damaged file; `key` is the file's name by default.
+
+    Errors: DistilvecError for a file that is missing, damaged, no mapping, or changed since it was sealed.
+    """
+    key = key or path.name
+    with explained(key, path):
+        text = path.read_text(encoding="utf-8")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DistilvecError(f"[{key}] {path} is damaged: {error}. {fix}") from None
+    if not isinstance(content, dict):
+        raise DistilvecError(f"[{key}] {path} holds a JSON {type(content).__name__}; expected a mapping. {fix}")
+    if SEAL in content and content[SEAL] != seal({name: value for name, value in content.items() if name != SEAL}):
+        raise DistilvecError(f"[{key}] {path} was changed after distilvec wrote it. {fix}")
+    return content
+
+
+def seal(content: dict[str, Any]) -> str:
+    """32 hexadecimal digits of a mapping's content as JSON."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+# -- locks -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
+    """Hold the lock file `path`, which the system frees when this process ends; the file itself stays.
+
+    Where another process holds it: with `wait`, log that and wait; else Busy with that process's id. `what` names
+    what is being written, for the message.
+    """
+    if os.name != "posix":
+        yield
+        return
+    import fcntl
+
+    with explained(key, path):
+        file = path.open("a+")
+    with file:
+        told = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+            if not wait:
+                raise DistilvecError(f"[{key}] process {holder} is writing {what}. Wait until it has ended and run the same command again.")
+            if not told:
+                from distilvec.core.log import say
+
+                say(f"waiting for process {holder}, which is writing {what}")
+                told = True
+            time.sleep(_WAIT)
+        with suppress(OSError):  # a full disk has no room for the number; the lock holds all the same
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        yield
+
+
+# -- output paths ------------------------------------------------------------------------------------------------------
+
+
+def check_output_file(path: Path | None, key: str) -> None:
+    """DistilvecError where `path` could not be written at the end of the work. Nothing is changed; None is fine."""
+    if path is None:
+        return
+    with explained(key, path):
+        if path.is_dir():
+            raise DistilvecError(f"[{key}] {path} is a folder. Give a file.")
+        _follow_link(path)
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise DistilvecError(f"[{key}] {folder} is no folder. Make it, or choose another path.")
+        _try_to_write(folder)
+        if path.exists():
+            path.open("ab").close()
+
+
+def check_output_folder(path: Path, key: str) -> None:
+    """DistilvecError where `path` is no folder and could not be made, or could not be written to. Nothing is changed."""
+    with explained(key, path):
+        _follow_link(path)
+        absolute = path.absolute()
+        found = next(parent for parent in (absolute, *absolute.parents) if parent.exists() or parent.is_symlink())
+        if not found.is_dir():
+            raise DistilvecError(f"[{key}] {found} is no folder. Choose another path.")
+        _try_to_write(found)
+
+
+def _follow_link(path: Path) -> None:
+    """OSError for a link that leads nowhere or to itself."""
+    if path.is_symlink():
+        path.stat()
+
+
+def _try_to_write(folder: Path) -> None:
+    trial = scratch(folder / "trial")
+    try:
+        trial.touch()
+    finally:
+        with suppress(OSError):
+            trial.unlink(missing_ok=True)

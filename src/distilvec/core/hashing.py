@@ -1,0 +1,49 @@
+"""What files hold, as a few digits: a copy, a checkout or a restored backup of a file counts as the same file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from distilvec.core.errors import explained
+
+_BLOCK = 1 << 22
+_KNOWN: dict[tuple[int, int, int, int], str] = {}  # checksums by device, inode, size and time of the last change
+
+
+def checksum(path: Path) -> str:
+    """BLAKE2b of a file's content, streamed: 32 hexadecimal digits."""
+    digest, block = hashlib.blake2b(digest_size=16), bytearray(_BLOCK)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(block):
+            digest.update(memoryview(block)[:count])
+    return digest.hexdigest()
+
+
+def checksum_once(path: Path) -> str:
+    """The checksum of a file, which is read once a process as long as it does not change; renaming is no change."""
+    about = path.stat()
+    state = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+    if state not in _KNOWN:
+        _KNOWN[state] = checksum(path)
+    return _KNOWN[state]
+
+
+def hash_files(paths: Iterable[Path], folder: Path | None = None, key: str = "path") -> str:
+    """A hash of files' contents and names (below `folder`, if one is given). A file that has not changed is read once a process.
+
+    Errors: DistilvecError with `key` for a file that cannot be read.
+    """
+    return combine((str(path.relative_to(folder)) if folder else path.name, _readable_checksum(path, key)) for path in paths)
+
+
+def combine(parts: Iterable[tuple[str, str]]) -> str:
+    """One hash of names and their hashes."""
+    return hashlib.blake2b(json.dumps(list(parts)).encode(), digest_size=16).hexdigest()
+
+
+def _readable_checksum(path: Path, key: str) -> str:
+    with explained(key, path):
+        return checksum_once(path)

@@ -1,0 +1,83 @@
+"""Progress of long work: a bar with rate and time left on a terminal, a line every half minute elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from distilvec.core.escape import one_line, visible
+
+console = Console(stderr=True)
+Advance = Callable[[int, str], None]  # (done so far, note such as the current loss)
+LINE_SECONDS = 30.0
+
+
+@contextmanager
+def progress(what: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+    """Show `what` until the block ends. Call the yielded function with the count so far and a short note."""
+    if console.is_terminal:
+        with _bar(what, total, unit, done) as advance:
+            yield advance
+    else:
+        advance = _lines(what, total, unit, done)
+        yield advance
+
+
+@contextmanager
+def _bar(what: str, total: int, unit: str, start: int) -> Iterator[Advance]:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit + " {task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    began = time.monotonic()
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(what, total=total, completed=start, note="", rate="")
+
+        def advance(done: int, note: str = "") -> None:
+            rate = (done - start) / max(time.monotonic() - began, 1e-9)
+            bar.update(task, completed=done, note=one_line(note), rate=f"{rate:,.0f}/s")
+
+        yield advance
+
+
+def _lines(what: str, total: int, unit: str, start: int) -> Advance:
+    began = last = time.monotonic()
+
+    def advance(done: int, note: str = "") -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < LINE_SECONDS and done < total:
+            return
+        last = now
+        rate = (done - start) / max(now - began, 1e-9)
+        left = (total - done) / rate if rate > 0 else float("inf")
+        print(
+            f"{what}: {done:,}/{total:,} {unit}, {rate:,.1f}/s, {_clock(left)} left {one_line(note)}".rstrip(), file=sys.stderr, flush=True
+        )
+
+    return advance
+
+
+def say(text: str) -> None:
+    """One line about what is going on, to standard error, so that standard output holds results only."""
+    console.print(visible(text), highlight=False, soft_wrap=True, markup=False, emoji=False)  # keys stand in [brackets]
+
+
+def _clock(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

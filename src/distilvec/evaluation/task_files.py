@@ -1,0 +1,274 @@
+"""Reads local tasks from files.
+
+Texts are kept as the files have them. Every reader raises DataError that names the file, the place in it, what
+was expected and what was found; nothing is skipped in silence.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from distilvec.config.schema import Role
+from distilvec.data.data_error import DataError
+from distilvec.data.tables import ENDINGS, Row, columns_of, data_errors, find_table, read_rows, read_split
+from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, make_retrieval
+
+Titles = Literal["always", "unless_repeated", "never"]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table's rows become a task's: the split, the subsets kept (column `subset`, None = all), and columns
+    that bear another name than the task's, as {task's name: file's name}.
+    """
+
+    split: str = "test"
+    subset: tuple[str, ...] | None = None
+    columns: Mapping[str, str] | None = None
+
+
+TEST_SPLIT = TableOptions()
+
+
+def load_sts(name: str, path: Path, options: TableOptions = TEST_SPLIT, role: Role = "document") -> StsTask:
+    """An STS task from columns sentence1, sentence2 and score (a finite number; not the same in every row)."""
+    rows = _table(path, options, ("sentence1", "sentence2", "score"))
+    first, second = _texts(rows, "sentence1"), _texts(rows, "sentence2")
+    gold = np.array([_number(row["score"], place, "score") for place, row in rows])
+    if np.ptp(gold) == 0:
+        raise DataError(f"{path}: all {len(rows)} scores are {gold[0]:g}. A correlation needs scores that differ.")
+    return StsTask(name, first, second, gold, role)
+
+
+def load_pairs(
+    name: str,
+    path: Path,
+    options: TableOptions = TEST_SPLIT,
+    role: Role = "document",
+    positive_label: str = "1",
+) -> PairTask:
+    """A pair task from columns sentence1, sentence2 and label; rows whose label is `positive_label` are the matches."""
+    rows = _table(path, options, ("sentence1", "sentence2", "label"))
+    labels = [_label(row["label"], place) for place, row in rows]
+    positive = np.array([label == positive_label for label in labels])
+    if positive.all() or not positive.any():
+        raise DataError(
+            f"{path}: {int(positive.sum())} of {len(labels)} rows have the positive label '{positive_label}'; both kinds are needed. "
+            f"Labels found: {_some(sorted(set(labels)))}. Set positive_label in the suite if another label means a match."
+        )
+    return PairTask(name, _texts(rows, "sentence1"), _texts(rows, "sentence2"), positive, role)
+
+
+def load_classification(
+    name: str,
+    path: Path,
+    options: TableOptions = TEST_SPLIT,
+    role: Role = "document",
+    train_split: str = "train",
+    train_limit: int | None = None,
+    seed: int = 0,
+) -> ClassificationTask:
+    """A classification task from columns text and label, in a training and a test split of one file or folder.
+
+    `train_limit` keeps a random part of the training rows, drawn by `seed`, with at least one row of every label.
+    Errors: DataError also for a label of the test split that the training split lacks.
+    """
+    if train_split == options.split:
+        raise DataError(f"{path}: training and test rows both come from split '{options.split}'. Name two different splits.")
+    test = _table(path, options, ("text", "label"))
+    train = _table(path, TableOptions(train_split, options.subset, options.columns), ("text", "label"))
+    if train[0] == test[0]:
+        raise DataError(f"{path} has no column split, so training and test rows would be the same. Add the column or one file a split.")
+    train_labels = [_label(row["label"], place) for place, row in train]
+    test_labels = [_label(row["label"], place) for place, row in test]
+    known = set(train_labels)
+    if unseen := Counter(label for label in test_labels if label not in known):
+        found = _some([f"'{label}' ({count} rows)" for label, count in sorted(unseen.items())])
+        raise DataError(
+            f"{path}: split '{options.split}' has labels that split '{train_split}' lacks: {found}. Add training rows for them."
+        )
+    if len(known) < 2:
+        raise DataError(f"{path}: split '{train_split}' has one label only, '{train_labels[0][:80]}'. A classifier needs two.")
+    keep = _training_rows(train_labels, train_limit, seed, path)
+    texts = _texts(train, "text")
+    return ClassificationTask(name, [texts[i] for i in keep], [train_labels[i] for i in keep], _texts(test, "text"), test_labels, role)
+
+
+def load_labelled(path: Path, kind: str, split: str, key: str = "task.path") -> tuple[list[tuple[str, ...]], list[str], list[float]]:
+    """The rows of one split of a labelled task: its texts (one, or two for pair and sts), labels as text, or scores for sts.
+
+    Errors: DataError with `key`.
+    """
+    try:
+        return _labelled(path, kind, split)
+    except DataError as error:
+        raise DataError(error.text, key) from None
+
+
+def _labelled(path: Path, kind: str, split: str) -> tuple[list[tuple[str, ...]], list[str], list[float]]:
+    columns = ("text",) if kind == "classification" else ("sentence1", "sentence2")
+    rows = _table(path, TableOptions(split), (*columns, "score" if kind == "sts" else "label"))
+    texts = list(zip(*(_texts(rows, column) for column in columns), strict=True))
+    if kind == "sts":
+        return texts, [], [_number(row["score"], place, "score") for place, row in rows]
+    return texts, [_label(row["label"], place) for place, row in rows], []
+
+
+def load_retrieval(name: str, path: Path, split: str = "test", qrels: str | None = None, titles: Titles = "always") -> RetrievalTask:
+    """A retrieval task from a folder with corpus and queries (id or _id, text, title) and qrels.tsv (query-id, corpus-id, score).
+
+    `titles` says what is embedded for a document: see `join_title`. The judgements are read from the file named by
+    `qrels`, else from `qrels.tsv`, else from `qrels/<split>.tsv` (BEIR's layout).
+    """
+    with data_errors(path):
+        return _retrieval(name, path, split, qrels, titles)
+
+
+def _retrieval(name: str, path: Path, split: str, qrels: str | None, titles: Titles) -> RetrievalTask:
+    if not path.is_dir():
+        raise DataError(f"folder not found: {path}. A retrieval task is a folder with corpus.jsonl, queries.jsonl and qrels.tsv.")
+    corpus, queries = _identified(path, "corpus"), {key: text for key, (_, text) in _identified(path, "queries").items()}
+    documents = {key: join_title(title, text, titles) for key, (title, text) in corpus.items()}
+    untitled = [text for key, (_, text) in corpus.items() if text != documents[key]]
+    places = [path / qrels] if qrels else [path / "qrels.tsv", path / "qrels" / f"{split}.tsv"]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        raise DataError(f"{path} has no judgements. Expected {' or '.join(os.path.relpath(p, path) for p in places)}.")
+    judgements: dict[tuple[str, str], float] = {}
+    differing = set()
+    for place, row in read_rows(file):
+        _need(row, ("query-id", "corpus-id", "score"), place)
+        pair, score = (str(row["query-id"]), str(row["corpus-id"])), _number(row["score"], place, "score")
+        if judgements.setdefault(pair, score) != score:
+            differing.add(pair)
+        judgements[pair] = max(judgements[pair], score)
+    task = make_retrieval(name, documents, queries, judgements, untitled, str(file))
+    if differing:
+        note = f"{len(differing)} of {len(judgements)} judgements stand twice with different scores; the highest counts"
+        task = replace(task, warnings=(*task.warnings, note))
+    return task
+
+
+def join_title(title: str, text: str, titles: Titles = "always") -> str:
+    """What is embedded for a document with a title.
+
+    "always": `title + " " + text`, as BEIR and MTEB do, even where the text repeats the title; "unless_repeated": the
+    text alone where it begins with the title; "never": the text alone. On Cranfield, whose texts all begin with their
+    titles, the first gives all-MiniLM-L6-v2 an nDCG@10 of 51.32, the others 50.90.
+    """
+    if not title or titles == "never" or (titles == "unless_repeated" and text.startswith(title)):
+        return text
+    return f"{title} {text}".strip()
+
+
+# -- checks ----------------------------------------------------------------------------------------------------------
+
+
+def _table(path: Path, options: TableOptions, needed: Sequence[str]) -> list[tuple[str, Row]]:
+    """The rows of a split and its subsets, columns renamed, every needed column present."""
+    rows = read_split(path, options.split)
+    if options.subset is not None:
+        present = sorted({str(row.get("subset")) for _, row in rows})
+        if missing := [subset for subset in options.subset if subset not in present]:
+            raise DataError(f"{path} has no subset {_some(missing)}. Its subsets: {_some(present)}.")
+        rows = [(place, row) for place, row in rows if str(row.get("subset")) in options.subset]
+    if options.columns:
+        for place, row in rows:
+            _need(row, list(options.columns.values()), place)
+        rows = [(place, {**row, **{ours: row[theirs] for ours, theirs in options.columns.items()}}) for place, row in rows]
+    for place, row in rows:
+        _need(row, needed, place)
+    return rows
+
+
+def _need(row: Row, needed: Sequence[str], place: str) -> None:
+    if missing := [name for name in needed if name not in row]:
+        raise DataError(
+            f"{place} has no column {_some(missing)}; expected {', '.join(needed)}, found {columns_of(row)}. Name others by columns."
+        )
+
+
+def _texts(rows: Sequence[tuple[str, Row]], column: str) -> list[str]:
+    return [_text(row[column], place, column) for place, row in rows]
+
+
+def _text(value: Any, place: str, column: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{place} has {_found(value)} in column {column}. Expected a text.")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(f"{place}: the text in column {column} is no Unicode ({error.reason} at {error.start}). Mend it.") from None
+    return value
+
+
+def _number(value: Any, place: str, column: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number) or isinstance(value, bool):
+        raise DataError(f"{place} has {_found(value)} in column {column}. Expected a finite number.")
+    return number
+
+
+def _label(value: Any, place: str) -> str:
+    """A label as text: 1, 1.0, True and "1" are the same label, as the file formats write them differently."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if value is None or value == "" or not isinstance(value, (str, int)):
+        raise DataError(f"{place} has {_found(value)} in column label. Expected a text or a whole number.")
+    return str(int(value)) if isinstance(value, bool) else _text(str(value), place, "label")
+
+
+def _found(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _training_rows(labels: list[str], limit: int | None, seed: int, path: Path) -> list[int]:
+    if limit is None or limit >= len(labels):
+        return list(range(len(labels)))
+    count = len(set(labels))
+    if limit < count:
+        raise DataError(f"{path}: train_limit is {limit}, but there are {count} labels. Keep at least one row of each.")
+    order = np.random.default_rng(seed).permutation(len(labels)).tolist()
+    first: dict[str, int] = {}
+    for row in order:
+        first.setdefault(labels[row], row)
+    kept = set(first.values())
+    return sorted([*kept, *[row for row in order if row not in kept][: limit - count]])
+
+
+def _identified(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
+    """Title and text of every row of a corpus or queries file, by id."""
+    file = find_table(folder, stem)
+    if file is None:
+        raise DataError(f"{folder} has no {stem} file. Expected {stem}{ENDINGS[0]} (or another of {', '.join(ENDINGS)}).")
+    texts: dict[str, tuple[str, str]] = {}
+    for place, row in read_rows(file):
+        key, title = row.get("id", row.get("_id")), row.get("title")
+        if not isinstance(key, (str, int, float)) or "text" not in row:
+            raise DataError(f"{place} needs columns id (or _id) and text; found {columns_of(row)}. Add what is missing.")
+        if isinstance(title, (dict, list)):
+            raise DataError(f"{place} has {_found(title)} in column title. Expected a text.")
+        if str(key) in texts:
+            raise DataError(f"{place} repeats the id '{key}'. Ids must be distinct.")
+        texts[_text(str(key), place, "id")] = (_text(str(title or ""), place, "title"), _text(row["text"], place, "text"))
+    if not texts:
+        raise DataError(f"{file} holds no rows. Expected one a line.")
+    return texts
+
+
+def _some(names: Sequence[str]) -> str:
+    """Names for a message, cut after eight."""
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

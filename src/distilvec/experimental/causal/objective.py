@@ -1,0 +1,52 @@
+"""The objective of a causal run: next-token cross-entropy as the task, and the same DistillMoE terms beside it (eq. 14)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, Sizes, Terms, build_objective
+from distilvec.experimental.causal.model import CausalEncoded
+
+
+class CausalObjective(Objective):
+    """alpha task + (1 - alpha) times what the method weighs (eq. 14); without a method the task alone.
+
+    task: the mean cross-entropy of a response's tokens. The method sees the responses as its texts: the mean of their last hidden
+    states as vectors, their tokens' states as hidden states. `weights` replaces these weights, term by term.
+
+    Note: the paper says that the pipeline is "identical" and gives no more; which tokens are pooled and compared is ours.
+    """
+
+    compatible = False
+
+    def __init__(self, method: Objective | None, alpha: float = 0.5, weights: dict[str, float] | None = None) -> None:
+        super().__init__()
+        if not 0 <= alpha <= 1:
+            raise DistilvecError(f"[method.options.alpha] found {alpha}; expected a share from 0 (teacher alone) to 1 (task alone).")
+        self.method = method
+        shares = {} if method is None else {name: (1 - alpha) * weight for name, weight in method.weights.items()}
+        self.weights = {"task": 1.0 if method is None else alpha, **shares, **(weights or {})}
+        self.in_batch = method is not None and method.in_batch
+        self.student_wants = Wants(logits=True) | (method.student_wants if method is not None else Wants())
+        self.teacher_wants = method.teacher_wants if method is not None else Wants()
+
+    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+        """The task's term and the method's."""
+        assert isinstance(student, CausalEncoded) and student.losses is not None
+        return {"task": student.losses, **(self.method(batch, student, teacher) if self.method is not None else {})}
+
+    def figures(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> dict[str, Float[Tensor, ""]]:
+        """The method's own."""
+        return self.method.figures(batch, student, teacher) if self.method is not None else {}
+
+
+def build_causal_objective(name: str, options: dict[str, Any], weights: dict[str, float], sizes: Sizes) -> CausalObjective:
+    """The method `name` beside the task; its option alpha and a weight of "task" are those of the whole. Errors as `build_objective`."""
+    own = {term: weight for term, weight in weights.items() if term != "task"}
+    method = build_objective(name, {key: value for key, value in options.items() if key != "alpha"}, own, sizes)
+    return CausalObjective(method, options.get("alpha", 0.5), weights)

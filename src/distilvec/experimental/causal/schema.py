@@ -1,0 +1,117 @@
+"""The schema of a causal recipe, and how one is read: the same YAML, variants and changes as of other recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from distilvec.config import recipe as recipes
+from distilvec.config.base import MODEL, MOST_ROWS, MOST_TOKENS, WORKING, Name, Section, Seed
+from distilvec.config.messages import explain, invalid
+from distilvec.config.schema import ExpertsSection
+from distilvec.config.training import TrainSection
+
+ASK = "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+ASK_ON = (
+    "Below is an instruction that describes a task, paired with an input that provides further context. "
+    "Write a response that appropriately completes the request.\n\n"
+)
+
+
+class CausalTeacherSection(Section):
+    """The teacher: a causal language model. It runs in every step."""
+
+    model: str = Field(description="folder or hub id", json_schema_extra=MODEL)
+    revision: str | None = None
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+class CausalStudentSection(Section):
+    """The language model that is trained: `model`, or a fresh one from `config`. The experts help training and do not ship."""
+
+    model: str | None = Field(None, description="folder or hub id", json_schema_extra=MODEL)
+    config: dict[str, Any] | None = Field(None, description="a fresh model: a transformers config with 'model_type'")
+    tokenizer: str | None = Field(None, description="only with 'config': folder or hub id of the tokenizer", json_schema_extra=MODEL)
+    revision: str | None = None
+    experts: ExpertsSection | None = Field(None, description="on the mean of the response's last hidden states; unused without a teacher")
+
+    @model_validator(mode="after")
+    def one_origin(self) -> CausalStudentSection:
+        """Refuse none or two of 'model' and 'config', and a fresh model without a tokenizer."""
+        if (self.model is None) == (self.config is None):
+            raise ValueError("give exactly one of 'model' and 'config'")
+        if self.config is not None and (self.tokenizer is None or "model_type" not in self.config):
+            raise ValueError("a fresh student ('config') needs a 'tokenizer', and in its config a 'model_type'")
+        return self
+
+
+class CausalDataSection(Section):
+    """Instructions with responses: JSONL with prompt | instruction (and input | context) and response | output."""
+
+    train: Path
+    holdout: Path | None = Field(None, description="by default holdout_rows of the training file, by seed")
+    holdout_rows: int = Field(500, gt=0)
+    tests: dict[Name, Path] = Field(default_factory=dict, description="files to answer at the end, by name; ROUGE-L is reported")
+    template: str = Field(ASK + "### Instruction:\n{instruction}\n\n### Response:\n", description="the prompt of a row without input")
+    template_with_input: str = ASK_ON + "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
+    max_prompt: int = Field(256, gt=0, le=MOST_TOKENS, description="tokens of a prompt, by either tokenizer")
+    max_length: int = Field(512, gt=1, le=MOST_TOKENS, description="tokens of prompt and response; longer responses are cut")
+    long_prompts: Literal["refuse", "drop"] = "refuse"
+    seed: Seed = Field(0, description="of the held-out rows")
+
+    @model_validator(mode="after")
+    def holds_together(self) -> CausalDataSection:
+        """Refuse templates without their fields and a limit that leaves no room for a response."""
+        for name, text, fields in (
+            ("template", self.template, ["{instruction}"]),
+            ("template_with_input", self.template_with_input, ["{instruction}", "{input}"]),
+        ):
+            if missing := [field for field in fields if field not in text]:
+                raise ValueError(f"{name} must contain {' and '.join(missing)}")
+        if self.max_prompt >= self.max_length:
+            raise ValueError(f"max_prompt ({self.max_prompt}) leaves no room for a response in max_length ({self.max_length})")
+        return self
+
+
+class CausalMethodSection(Section):
+    """DistillMoE's options and the weights of its terms (methods/distillmoe.py), 'task' being next-token cross-entropy."""
+
+    name: Literal["distillmoe"] = "distillmoe"
+    options: dict[str, Any] = Field(default_factory=dict)
+    weights: dict[str, float] = Field(default_factory=dict)
+
+
+class GenerationSection(Section):
+    """Greedy decoding of the test files."""
+
+    max_new_tokens: int = Field(256, gt=0, le=MOST_TOKENS)
+    batch_size: int = Field(16, gt=0, le=MOST_ROWS)
+
+
+class CausalRecipe(Section):
+    """A whole experiment on causal language models. Without a teacher the student learns from the responses alone."""
+
+    name: Name
+    description: str = ""
+    paper: str | None = None
+    output: Path = Field(Path("runs"), json_schema_extra=WORKING)
+    teacher: CausalTeacherSection | None = None
+    student: CausalStudentSection
+    data: CausalDataSection
+    method: CausalMethodSection = CausalMethodSection()
+    train: TrainSection = TrainSection()
+    generation: GenerationSection = GenerationSection()
+
+
+def load_causal(path: Path, variant: str | None = None, overrides: list[str] | None = None) -> CausalRecipe:
+    """Read a causal recipe as `recipe.load` reads others, with the same rules for relative paths.
+
+    Errors: DistilvecError with every problem that was found.
+    """
+    tree = recipes.resolved_tree(path, variant, overrides, CausalRecipe)
+    try:
+        return CausalRecipe.model_validate(tree)
+    except ValidationError as error:
+        raise invalid("recipe", str(path), explain(error, CausalRecipe)) from None

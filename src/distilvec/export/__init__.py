@@ -1,1 +1,0 @@
-"""Students as folders that other tools load."""

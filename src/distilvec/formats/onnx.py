@@ -1,0 +1,245 @@
+"""A model as one ONNX file, from token ids to the sentence's vector, checked against PyTorch before it is kept.
+
+The file holds the backbone and every module after it (pooling, Dense, Normalize), so a server needs no Python code of
+ours: `input_ids` and `attention_mask` in, `sentence_embedding` out. Batch size and length are free.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+
+from distilvec.core.errors import DistilvecError, disk_is_full, first_line
+from distilvec.core.extras import install_command
+from distilvec.core.files import check_output_file, check_output_folder, remove, remove_scratch, scratch, sync_folder
+from distilvec.formats.replace import real
+from distilvec.formats.sentence_transformers import in_float32
+from distilvec.models.limits import position_limit
+from distilvec.students.attention import NAME as OUR_ATTENTION
+
+_BEGINS = re.compile(rb"\x08[\x01-\x20][\x12\x1a\x22\x28\x32\x3a\x42]", re.DOTALL)  # ir_version, then another field of ModelProto
+INPUTS = ("input_ids", "attention_mask")
+OUTPUT = "sentence_embedding"
+TOLERANCE = 1e-4  # largest absolute difference to PyTorch
+LARGEST = 2_000_000_000  # bytes; protobuf holds no more in one file
+_PROBE_TOKENS = 512  # probes are cut here, so that a model of long texts is checked in seconds
+PROBES = (
+    "cats",
+    "how do wings produce lift at low speed",
+    "Vectors of a student are compared with those of its teacher, text by text; what counts is the largest difference.",
+    "Grüße aus Köln, çok güzel bir gün, и ещё немного текста, 他们在河边散步。",
+    "def mean(values):\n    return sum(values) / len(values)  # raises ZeroDivisionError for no values",
+    "The boundary layer grows along the plate until it becomes turbulent. " * 40,
+)
+
+
+def check_onnx_place(path: Path, key: str) -> None:
+    """DistilvecError where no ONNX file could be written as `path`, or where another kind of file is there. Nothing is changed."""
+    check_output_folder(path.parent, key)
+    if not path.exists() and not path.is_symlink():
+        return
+    check_output_file(path, key)
+    with path.open("rb") as file:
+        start = file.read(3)
+    if start and not _BEGINS.match(start):
+        raise DistilvecError(f"[{key}] {path} exists and is no ONNX file. Choose another path.")
+
+
+class _Graph(nn.Module):
+    """What is exported: the model's whole forward pass, token types all zero."""
+
+    def __init__(self, model: SentenceTransformer) -> None:
+        super().__init__()
+        self.model = model
+        self.token_types = "token_type_ids" in inspect.signature(model[0].auto_model.forward).parameters
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        features = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if self.token_types:
+            features["token_type_ids"] = torch.zeros_like(input_ids)
+        vectors: Tensor = self.model(features)["sentence_embedding"]
+        return vectors
+
+
+class OnnxEmbedder:
+    """An ONNX file on the CPU through ONNX Runtime. `threads`: as torch uses, unless given.
+
+    Its threads wait without spinning between calls, so that two sessions side by side do not slow each other down.
+    Errors: DistilvecError without onnxruntime, or for a file it cannot read.
+    """
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        runtime = _onnxruntime()
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads or torch.get_num_threads(), 1
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        try:
+            self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's own classes share no base
+            raise DistilvecError(f"[{path.name}] cannot read {path} as an ONNX model: {first_line(error)}. Export it again.") from error
+        self.inputs: tuple[str, ...] = tuple(entry.name for entry in self.session.get_inputs())
+        self.output: str = self.session.get_outputs()[0].name
+
+    def encode_tokens(self, tokens: Mapping[str, Any]) -> npt.NDArray[np.float32]:
+        """float32 [batch, width] of `input_ids` and `attention_mask`, int [batch, tokens], arrays or CPU tensors; others are ignored."""
+        if missing := [name for name in self.inputs if name not in tokens]:
+            raise DistilvecError(f"[tokens] the ONNX model needs {', '.join(self.inputs)}; found no {', '.join(missing)}. Add it.")
+        feed = {name: np.asarray(tokens[name], dtype=np.int64) for name in self.inputs}
+        return np.asarray(self.session.run([self.output], feed)[0], dtype=np.float32)
+
+
+def export_onnx(model: SentenceTransformer, path: Path) -> Path:
+    """Write the model as `path`, one fp32 file, and return it; nothing is left behind if it does not match PyTorch.
+
+    The model is not changed. What fastembed and other readers take, the first output, is `sentence_embedding`.
+    Errors: DistilvecError without onnxruntime, for a model that is no transformer, is above 2 GB, pools without its
+    prompt's tokens, or does not export, for vectors that differ by more than 1e-4 from PyTorch's, and for a full disk.
+    Note: torch's TorchScript exporter comes first (seconds, and one file); the newer one takes over where that fails
+    (Gemma 3), which takes minutes.
+    """
+    _onnxruntime()
+    plain = plain_copy(model)
+    size = sum(weight.nbytes for weight in plain.parameters())
+    if size > LARGEST:
+        raise DistilvecError(
+            f"[model] the model has {size / 1e9:.1f} GB of weights in fp32; one ONNX file holds at most 2. Export a smaller model."
+        )
+    if any(getattr(module, "include_prompt", True) is False for module in model) and any((model.prompts or {}).values()):
+        raise DistilvecError(
+            "[model] the model leaves its prompt's tokens out of its pooling (include_prompt false), which token ids alone cannot tell. "
+            "Remove its prompts, or serve it with sentence-transformers."
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _write_checked(plain, path)
+    except OSError as error:
+        raise DistilvecError(f"[--out] cannot write {path}: {first_line(error)}. Free space or choose another path.") from error
+
+
+def _write_checked(plain: SentenceTransformer, path: Path) -> Path:
+    """The file from the first exporter whose vectors match, put in its place whole."""
+    problems, place = [], real(path)
+    remove_scratch(place.parent)
+    folder = scratch(place)
+    folder.mkdir()
+    try:
+        written = folder / "model.onnx"
+        for dynamo in (False, True):
+            try:
+                _write_graph(plain, written, dynamo)
+                difference = parity(plain, OnnxEmbedder(written), PROBES)
+            except Exception as error:  # exporters raise whatever the model's code raises
+                if disk_is_full(error):
+                    raise
+                problems.append(f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}")
+                continue
+            if difference <= TOLERANCE:  # False for NaN
+                written.replace(place)
+                sync_folder(place.parent)
+                return path
+            problems.append(f"vectors differ from PyTorch's by up to {difference:.2g}, allowed is {TOLERANCE:g}")
+    finally:
+        remove(folder)
+    raise DistilvecError(
+        f"[model] {type(plain[0].auto_model).__name__} cannot be exported to ONNX: {problems[0]}; "
+        f"with torch's newer exporter: {problems[1]}. "
+        "Serve it with PyTorch, or try other versions of torch and transformers."
+    )
+
+
+def parity(model: SentenceTransformer, session: OnnxEmbedder, texts: Sequence[str]) -> float:
+    """The largest absolute difference between PyTorch's and the session's vectors, texts padded together and each alone.
+
+    NaN if either gives NaN. Errors: DistilvecError for no texts.
+    """
+    if not texts:
+        raise DistilvecError("[texts] a comparison of ONNX with PyTorch needs at least one text. Give one.")
+    batches = [[text] for text in texts]
+    if model[0].tokenizer.pad_token is not None and len(texts) > 1:
+        batches.append(list(texts))
+    graph = _Graph(model).eval()
+    differences = []
+    for batch in batches:
+        tokens = _tokens(model, batch)
+        with torch.inference_mode():
+            expected = graph(*(tokens[name].to(model.device) for name in INPUTS)).float().cpu().numpy()
+        differences.append(np.abs(session.encode_tokens(tokens) - expected).max())
+    return float(np.max(differences))
+
+
+def plain_copy(model: SentenceTransformer) -> SentenceTransformer:
+    """The model as its folder would load on the CPU: fp32, stock attention, no packed layers, evaluation mode.
+
+    fp32 weights on the CPU are shared with the original, anything else is copied; the original stays as it is.
+    Errors: DistilvecError if the first module is no transformer.
+    """
+    first = model[0]
+    if not isinstance(getattr(first, "auto_model", None), nn.Module):
+        raise DistilvecError(f"[model] its first module is a {type(first).__name__}; expected a transformer. Take another model.")
+    weights = [*model.parameters(), *model.buffers()]
+    shared = all(weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.int64) for weight in weights)
+    copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()} if shared else {})
+    copied = in_float32(copied if shared else copied.cpu()).eval()
+    for module in copied.modules():
+        module.__dict__.pop("forward", None)  # a layer packed for this machine
+    backbone = copied[0].auto_model
+    if getattr(backbone.config, "_attn_implementation", None) == OUR_ATTENTION:
+        backbone.set_attn_implementation("sdpa")
+    return copied
+
+
+def token_limit(model: SentenceTransformer) -> int | None:
+    """The most tokens the model takes: its maximum length or its positions, whichever is less; None if neither is known."""
+    known = [value for value in (model.max_seq_length, position_limit(model[0].auto_model)) if value is not None]
+    return min(known, default=None)
+
+
+def _tokens(model: SentenceTransformer, texts: list[str]) -> dict[str, Tensor]:
+    tokenizer, limit = model[0].tokenizer, min(token_limit(model) or _PROBE_TOKENS, _PROBE_TOKENS)
+    found = tokenizer(texts, truncation=True, max_length=limit, padding=len(texts) > 1, return_tensors="pt")
+    return {name: found[name] for name in INPUTS}
+
+
+def _write_graph(model: SentenceTransformer, path: Path, dynamo: bool) -> None:
+    """Trace the model on a small padded batch and write it."""
+    limit = min(token_limit(model) or 12, 12)
+    ids = _tokens(model, [PROBES[1]])["input_ids"][:, :limit].repeat(2, 1)
+    mask = torch.ones_like(ids)
+    mask[1, 0 if model[0].tokenizer.padding_side == "left" else -1] = 0
+    axes = {0: "batch", 1: "tokens"}
+    how: dict[str, Any] = {"opset_version": 17, "dynamic_axes": {**dict.fromkeys(INPUTS, axes), OUTPUT: {0: "batch"}}}
+    if dynamo:
+        free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+        how = {"dynamic_shapes": dict.fromkeys(INPUTS, free), "external_data": False, "verbose": False}
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                _Graph(model).eval(), (ids, mask), str(path), input_names=list(INPUTS), output_names=[OUTPUT], dynamo=dynamo, **how
+            )
+    finally:
+        logging.disable(disabled)
+
+
+def _onnxruntime() -> ModuleType:
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise DistilvecError(f"[--to onnx] needs the package onnxruntime. Install: {install_command('onnx')}") from error
+    return onnxruntime

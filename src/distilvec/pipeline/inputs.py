@@ -1,0 +1,124 @@
+"""Python objects as files that a recipe can name: models, texts and vectors, stored once by their content below the cache's root."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.files import remove, scratch
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+
+    Texts: TypeAlias = str | Path | Sequence[str] | Dataset
+    Model: TypeAlias = str | Path | SentenceTransformer
+
+
+def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path) -> dict[str, Any]:
+    """The recipe's `teacher` section: a model's id, folder or object; a Parquet table; or vectors [texts, dim] of a list of texts.
+
+    Errors: DistilvecError for vectors of another number than texts, or without a list of texts.
+    """
+    if isinstance(teacher, np.ndarray):
+        return {"vectors": str(_store_vectors(teacher, texts, root))}
+    if isinstance(teacher, (str, Path)) and Path(teacher).suffix == ".parquet":
+        return {"vectors": str(Path(teacher).resolve())}
+    return {"model": model_name(teacher, root, "teacher")}
+
+
+def model_name(model: Model, root: Path, key: str) -> str:
+    """A model's id or folder; an object is saved below `root` by the content of its weights and settings."""
+    if isinstance(model, (str, Path)):
+        return str(model)
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.teachers.cache.manifest import hash_modules
+
+    if not isinstance(model, SentenceTransformer):
+        raise DistilvecError(f"[{key}] expected a model's id, folder or SentenceTransformer; found {type(model).__name__}.")
+    settings = [type(module).__name__ for module in model], model.prompts, model.max_seq_length, model.truncate_dim
+    name = hash_modules(model, *settings)[:16]
+
+    def write(place: Path) -> None:
+        model.save_pretrained(str(place), create_model_card=False)
+
+    return str(_store(root / "inputs" / f"model-{name}", write))
+
+
+def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
+    """The recipe's `corpus.sources`: a file or folder; a list of texts; a data set with a column of texts.
+
+    Errors: DistilvecError for anything else, an empty list, or an item that is no text.
+    """
+    if isinstance(texts, (str, Path)):
+        return [{"path": str(Path(texts).resolve())}]
+    if hasattr(texts, "to_parquet"):
+        return [{"path": str(_store_dataset(texts, root)), "name": "texts"}]
+    listed = _listed(texts)
+    digest = hashlib.blake2b(digest_size=8)
+    for text in listed:
+        digest.update(len(text.encode("utf-8", "surrogatepass")).to_bytes(8, "little") + text.encode("utf-8", "surrogatepass"))
+    lines = (json.dumps({"text": text}) + "\n" for text in listed)
+
+    def write(place: Path) -> None:
+        with place.open("w", encoding="utf-8") as file:
+            file.writelines(lines)
+
+    return [{"path": str(_store(root / "inputs" / f"texts-{digest.hexdigest()}.jsonl", write)), "name": "texts"}]
+
+
+def _listed(texts: Any) -> list[str]:
+    listed = list(texts) if isinstance(texts, Iterable) else [texts]
+    wrong = next((item for item in listed if not isinstance(item, str)), None)
+    if wrong is not None or not listed:
+        found = "no texts" if not listed else f"{type(wrong).__name__} among them"
+        raise DistilvecError(f"[texts] expected a file, a folder, a list of texts or a data set; found {found}.")
+    return listed
+
+
+def _store_vectors(vectors: np.ndarray[Any, Any], texts: Texts, root: Path) -> Path:
+    """A table of texts and their vectors as Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if isinstance(texts, (str, Path)) or hasattr(texts, "to_parquet"):
+        raise DistilvecError("[texts] vectors as an array need the list of their texts. Give a list, or a Parquet table as the teacher.")
+    listed = _listed(texts)
+    if vectors.ndim != 2 or len(vectors) != len(listed):
+        raise DistilvecError(f"[teacher] expected vectors [{len(listed)}, dim], one for each text; found shape {list(vectors.shape)}.")
+    values = np.ascontiguousarray(vectors, dtype=np.float32)
+    name = hashlib.blake2b(values.tobytes() + "\0".join(listed).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+    def write(place: Path) -> None:
+        column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+        pq.write_table(pa.table({"text": listed, "teacher_embedding_final": column}), place)
+
+    return _store(root / "inputs" / f"vectors-{name}.parquet", write)
+
+
+def _store_dataset(dataset: Any, root: Path) -> Path:
+    """A data set of the package datasets as Parquet, named by the fingerprint that it has there."""
+    return _store(root / "inputs" / f"dataset-{dataset._fingerprint}.parquet", lambda place: dataset.to_parquet(str(place)))
+
+
+def _store(path: Path, write: Callable[[Path], None]) -> Path:
+    """`path`, written whole by `write` unless it is there."""
+    with explained("cache.root", path):
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new = scratch(path)
+            try:
+                remove(new)
+                write(new)
+                if not path.exists():
+                    new.rename(path)
+            finally:
+                remove(new)
+    return path

@@ -1,0 +1,146 @@
+"""The record of a run (`distillation.json`), put together from what the stages left."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentence_transformers
+import torch
+import transformers
+
+import distilvec
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective
+from distilvec.data.corpus import Corpus
+from distilvec.evaluation.evaluator import Score
+from distilvec.report.model_card import FORMAT, DataRecord, Distillation, TeacherRecord, describe_student
+from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.train.checkpoint import Progress
+from distilvec.train.metrics import SCORES, read_metrics, watched
+from distilvec.train.stages import Stage
+
+
+def distillation_record(
+    stages: Sequence[tuple[Stage, Progress]],
+    teachers: Sequence[TeacherRecord],
+    student: Any,
+    corpus: Corpus,
+    objective: Objective,
+    distance: Mapping[str, float],
+    scores: Mapping[str, Sequence[Score]],
+) -> Distillation:
+    """Everything known about how a student was made; JSON throughout. Its vectors are compared with the first teacher's.
+
+    Method and settings of the training are those of its last stage; steps, texts and minutes are of all stages.
+    """
+    (last, state), spent = stages[-1], [progress for _, progress in stages]
+    recipe, train = last.recipe, last.recipe.train
+    kept = recipe.student.layers if isinstance(recipe.student.layers, list) else None
+    return {
+        "format": FORMAT,
+        "name": recipe.name,
+        "teacher": teachers[0],
+        **({"more_teachers": list(teachers[1:])} if len(teachers) > 1 else {}),
+        "student": describe_student(student, recipe.name, recipe.student.model, kept),
+        "data": data_record(corpus),
+        "method": {
+            "name": recipe.method.name,
+            "summary": " ".join((objective.__doc__ or "").strip().split("\n\n")[0].split()),
+            "options": recipe.method.options,
+            "weights": objective.weights,
+            "citation": objective.citation,
+        },
+        "training": {
+            "steps": sum(progress.step for progress in spent),
+            "texts": sum(progress.texts for progress in spent),
+            "epochs": train.epochs,
+            "batch_size": f"{train.max_tokens} tokens" if train.max_tokens else train.batch_size * train.gradient_accumulation_steps,
+            "learning_rate": train.learning_rate,
+            "final_learning_rate": train.final_learning_rate,
+            "schedule": train.schedule.name,
+            "weight_decay": train.weight_decay,
+            "update": train.update.label,
+            "precision": train.precision,
+            "seed": train.seed,
+            "best_epoch": state.best_epoch,
+            "minutes": round(sum(progress.seconds for progress in spent) / 60, 1),
+            **({"stages": [stage_record(*stage) for stage in stages]} if last.name else {}),
+        },
+        "metrics": dict(distance),
+        "scores": {
+            name: [{"task": score.task, "type": score.type, "metric": score.metric, "value": round(score.value, 4)} for score in column]
+            for name, column in scores.items()
+        },
+        "versions": versions(),
+        "teacher_compatible": objective.compatible and student.get_embedding_dimension() == teachers[0]["width"],
+    }
+
+
+def stage_record(stage: Stage, state: Progress) -> dict[str, Any]:
+    """What a stage of training trained, by which method, and what it took."""
+    return {
+        "name": stage.name,
+        "method": stage.recipe.method.name,
+        "trained": stage.trained,
+        "learning_rate": stage.recipe.train.learning_rate,
+        "steps": state.step,
+        "texts": state.texts,
+        "minutes": round(state.seconds / 60, 1),
+    }
+
+
+def teacher_record(teacher: LocalTeacher | VectorsTeacher, fingerprint: str) -> TeacherRecord:
+    """The teacher's facts; a table of vectors has no parameters."""
+    record: TeacherRecord = {
+        "name": teacher.name,
+        "fingerprint": fingerprint,
+        "width": teacher.width,
+        "prompts": {role: prompt for role, prompt in teacher.prompts.items() if prompt},
+        "normalized": teacher.normalized,
+    }
+    if isinstance(teacher, LocalTeacher):
+        record["parameters"] = sum(weight.numel() for weight in teacher.model.parameters())
+    return record
+
+
+def data_record(corpus: Corpus) -> DataRecord:
+    """The corpus by source."""
+    kept = np.bincount(corpus.sources, minlength=len(corpus.source_names)).tolist()
+    columns = zip(corpus.source_names, kept, corpus.roles, corpus.languages, strict=True)
+    return {
+        "fingerprint": corpus.fingerprint,
+        "sources": [{"name": name, "rows": rows, "role": role, "language": language} for name, rows, role, language in columns],
+        "train_rows": corpus.report["train"],  # of a task: examples
+        "holdout_rows": corpus.report["holdout"],
+    }
+
+
+def best_distance(metrics: Sequence[Path]) -> dict[str, float]:
+    """The held-out figures of the last stage where the watched one is best, and that one before the first; a metrics file a stage.
+
+    The watched one is `distance`, or `similarity_gap` for a student in a space of its own; on a task the greatest score is best.
+    """
+    first, last = ([line for line in read_metrics(path) if watched(line)] for path in (metrics[0], metrics[-1]))
+    if not first or not last:
+        raise DistilvecError(f"[metrics.jsonl] {metrics[-1 if first else 0]} has no held-out figures. Start over: --restart.")
+    name = watched(last[0])
+    best = (max if name in SCORES else min)(last[1:] or last, key=lambda line: float(line[f"eval/{name}"]))
+    found = {key.removeprefix("eval/"): value for key, value in best.items() if key.startswith("eval/")}
+    return found | {f"untrained_{key}": first[0][f"eval/{key}"] for key in [name] if f"eval/{key}" in first[0]}
+
+
+def versions() -> dict[str, str]:
+    """The versions that made a student."""
+    return {
+        "distilvec": distilvec.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "sentence-transformers": sentence_transformers.__version__,
+        "numpy": np.__version__,
+    }

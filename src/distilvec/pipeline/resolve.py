@@ -1,0 +1,102 @@
+"""All of a run's teachers together: what is wanted of them, what a method may know of them, who answers."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from distilvec.core.batch import Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective, OtherTeacher, Sizes
+from distilvec.data.tokens import tokenizer_hash
+from distilvec.pipeline.teachers import TeacherSide, special_tokens
+from distilvec.students.encoder import Encoder
+from distilvec.train.dataset import SeveralTeachers, Teacher, uncached
+
+if TYPE_CHECKING:
+    from distilvec.pipeline.run import Run
+
+
+def sizes(run: Run, encoder: Encoder) -> Sizes:
+    """What an objective may know of student and teachers."""
+    facts, tokenizer = run.facts, encoder.model.tokenizer
+    return Sizes(
+        encoder.hidden_width,
+        encoder.layers,
+        facts.width,
+        facts.normalized,
+        teacher_hidden_width=facts.hidden_width,
+        teacher_layers=facts.layers,
+        embedding_width=encoder.model.get_embedding_dimension(),
+        task=None if run.examples is None else run.examples.facts,
+        teacher_logits=run.teacher_head is not None,
+        same_tokenizer=facts.tokenizer is not None and facts.tokenizer == tokenizer_hash(tokenizer),
+        student_heads=encoder.backbone.config.get_text_config().num_attention_heads,
+        teacher_heads=facts.heads,
+        student_special=special_tokens(tokenizer),
+        teacher_special=facts.special,
+        experts=encoder.experts,
+        teacher_weight=run.recipe.teacher.weight,
+        others=tuple(_other(side) for side in run.sides[1:]),
+        pre_dense_width=facts.pre_dense_width,
+    )
+
+
+def _other(side: TeacherSide) -> OtherTeacher:
+    facts = side.facts
+    return OtherTeacher(facts.width, facts.normalized, facts.hidden_width, facts.layers, side.section.weight, facts.pre_dense_width)
+
+
+def wanted(run: Run) -> Wants:
+    """What all stages want of every teacher; without labels also the embeddings that the held-out distance needs."""
+    encoder = Encoder(run.student())
+    wants = reduce(or_, (run.objective(encoder, stage).teacher_wants for stage in run.stages), watched(run))
+    _refuse(run, wants)
+    return wants
+
+
+def _refuse(run: Run, wants: Wants) -> None:
+    """DistilvecError for a teacher that cannot give what is wanted, or gives what another one gives."""
+    method, inside = run.recipe.method.name, wants.tokens or wants.logits or wants.vector or uncached(wants)
+    known: dict[str, TeacherSide] = {}
+    for side in run.sides:
+        if inside and side.section.vectors is not None:
+            raise DistilvecError(
+                f"[{side.key}.vectors] {side.facts.name} is a table of vectors; {method} also wants what is inside of the "
+                f"model. Set {side.key}.model, or choose a method that learns from embeddings alone."
+            )
+        if side.key == "teacher" and len(run.sides) == 1:  # the method itself has seen to the rest
+            return
+        if wants.logits and side.head is None:
+            raise DistilvecError(
+                f"[{side.key}.model] {side.facts.name} has no head for the recipe's task, and {method} wants every teacher's logits. "
+                "Fine-tune it on the task (distilvec finetune), or leave it out."
+            )
+        if wants.tokens and wants.tokens.alignment is not None:
+            raise DistilvecError(
+                f"[more_teachers] {method} matches the student's tokens with those of one teacher; found {len(run.sides)}. "
+                "Remove more_teachers, or choose a method that does not."
+            )
+        if (other := known.setdefault(side.own.fingerprint, side)) is not side:
+            raise DistilvecError(
+                f"[{side.key}] {side.facts.name} gives the same vectors as {other.facts.name} ({other.key}): weights, prompts, length, "
+                f"dimensions and precision are equal. Leave one of them out, or change its weight ({other.key}.weight)."
+            )
+
+
+def watched(run: Run) -> Wants:
+    """What is looked at on the held-out rows, whatever the method itself reads."""
+    return Wants(embedding=run.examples is None)
+
+
+def answering(run: Run, objective: Objective) -> Teacher:
+    """Who answers what this objective wants."""
+    wants = objective.teacher_wants | watched(run)
+    return together([side.answering(wants) for side in run.sides])
+
+
+def together(teachers: list[Teacher]) -> Teacher:
+    """Teachers as one."""
+    first, *others = teachers
+    return SeveralTeachers(first, others) if others else first

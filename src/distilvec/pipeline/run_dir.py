@@ -1,0 +1,167 @@
+"""The folder of a run or a sweep: whose it is, who is writing to it, and whether its training fits the recipe.
+
+    distilvec-run.json   our marker, with the run's id; a folder that has other files and no marker is refused
+    lock                 held by the one process that writes
+    recipe.yaml          the resolved recipe
+    train.fingerprint    changes when anything that changes the trained weights does
+
+Nothing is ever removed here: `--restart` moves the earlier run aside as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from distilvec.config import recipe as recipes
+from distilvec.config.base import Section
+from distilvec.config.schema import Recipe
+from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.files import check_output_folder, locked, write_file, write_json
+from distilvec.core.log import say
+from distilvec.core.method_file import method_code
+from distilvec.formats.sentence_transformers import recover_student
+from distilvec.train.checkpoint import checkpoint_file
+from distilvec.train.stages import Stage
+
+MARKER = "distilvec-run.json"
+LOCK = "lock"
+FINGERPRINT = "train.fingerprint"
+SWEEP_FILE = "sweep.json"
+FORMAT = 1
+
+
+def refuse_foreign(folder: Path) -> None:
+    """DistilvecError unless `folder` can be written and is new, empty or ours. Changes nothing."""
+    check_output_folder(folder, "--out")
+    with explained("--out", folder):
+        if not folder.exists() or _is_ours(folder) or not any(folder.iterdir()):
+            return
+    raise DistilvecError(
+        f"[--out] {folder} holds files and is no folder of a distilvec run: it has no {MARKER}. Nothing was changed. "
+        "Choose a new or empty folder."
+    )
+
+
+@contextmanager
+def claim_folder(folder: Path, recipe: Section, wanted: str, restart: bool) -> Iterator[None]:
+    """Hold the run folder, with recipe.yaml and the training's fingerprint in it, until the block ends.
+
+    Errors: DistilvecError for a folder that is not ours, that another process is writing to, or that holds the training of
+    another recipe. With `restart` the run that is there is moved aside. A run that has not begun to train takes any recipe.
+    """
+    own_folder(folder, restart)
+    with locked(folder / LOCK, "--out", str(folder), wait=False):
+        mark, path = folder / FINGERPRINT, folder / "recipe.yaml"
+        for name in ("student", "last"):
+            recover_student(folder / name)
+        found = mark.read_text().strip() if mark.exists() else None
+        if found not in (None, wanted) and has_trained(folder):
+            changed = ", ".join(_changed_keys(path, recipe)) or "its files changed"
+            raise DistilvecError(
+                f"[--out] {folder} holds a run of another recipe or other data ({changed}). "
+                "Choose another folder, or start over with --restart, which moves that run aside."
+            )
+        write_file(path, recipes.dump(recipe), "--out")
+        write_file(mark, wanted + "\n", "--out")
+        yield
+
+
+def own_folder(folder: Path, restart: bool = False) -> None:
+    """Make the folder ours by its marker; errors as `claim_folder`. With `restart` what is there is moved aside."""
+    refuse_foreign(folder)
+    if restart and folder.exists() and any(folder.iterdir()):
+        with locked(folder / LOCK, "--out", str(folder), wait=False):
+            say(f"the earlier run is now {_move_aside(folder)}")
+    with explained("--out", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / MARKER).exists():
+        about = {"format": FORMAT, "id": uuid.uuid4().hex, "created": datetime.now(UTC).isoformat(timespec="seconds")}
+        write_json(folder / MARKER, about, key="--out")
+
+
+def has_trained(folder: Path) -> bool:
+    """Whether the run has anything that a training made: a checkpoint, a student or a report."""
+    stages = [checkpoint_file(stage) for stage in (folder / "stages").glob("*/")]
+    made = [
+        checkpoint_file(folder),
+        *stages,
+        *(folder / name for name in ("student", "last", "students", "report.json", "distillation.json")),
+    ]
+    return any(path.exists() for path in made)
+
+
+def training_fingerprint(recipe: Recipe, stages: Sequence[Stage], vectors: str, corpus: str) -> str:
+    """Changes when anything that changes the trained weights does; `vectors` and `corpus` are the data's own fingerprints."""
+    sections: list[Any] = [recipe.student.model_dump(mode="json", exclude_none=True)]
+    for stage in stages:
+        train = stage.recipe.train.model_dump(mode="json")
+        for name in ("logging_steps", "checkpoint_minutes", "checkpoint_steps", "trackers"):
+            train.pop(name)
+        sections += [stage.recipe.method.model_dump(mode="json"), train]
+    if recipe.stages:  # the student is drawn from the recipe's own seed
+        sections += [recipe.train.seed, *(stage.name for stage in stages)]
+    codes = [method_code(stage.recipe.method.name) for stage in stages]
+    sections += [code for code in codes if code is not None]  # methods of the package change with its version, which does not count
+    return recipes.fingerprint(vectors, corpus, *sections)
+
+
+def kept_folders(folder: Path) -> dict[int, Path]:
+    """The students kept along the way, by step, in order."""
+    named = ((re.fullmatch(r"step-([0-9]+)", student.name), student) for student in (folder / "students").glob("step-*/"))
+    return dict(sorted((int(match[1]), student) for match, student in named if match))
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether the folder has our marker, or is a run or a sweep that an earlier version made."""
+    if not folder.is_dir():
+        return False
+    if (folder / MARKER).is_file():
+        try:
+            return re.fullmatch(r"[0-9a-f]{32}", json.loads((folder / MARKER).read_text(encoding="utf-8"))["id"]) is not None
+        except (ValueError, TypeError, KeyError):
+            return False
+    mark = folder / FINGERPRINT
+    if mark.is_file() and (folder / "recipe.yaml").is_file():
+        return re.fullmatch(r"[0-9a-f]{16}\s*", mark.read_text(errors="replace")) is not None
+    return _is_old_sweep(folder / SWEEP_FILE)
+
+
+def _is_old_sweep(path: Path) -> bool:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content["format"] == FORMAT and all({"name", "group", "folder", "state"} <= set(entry) for entry in content["members"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _move_aside(folder: Path) -> Path:
+    """Rename the folder to `<name>.old-<time>`; its new path."""
+    place, now = folder.absolute(), time.strftime("%Y%m%d-%H%M%S")
+    names = (f"{place.name}.old-{now}{'' if number == 1 else f'-{number}'}" for number in count(1))
+    aside = next(path for path in map(place.with_name, names) if not path.exists())
+    with explained("--restart", folder):
+        place.rename(aside)
+    return aside
+
+
+def _changed_keys(path: Path, recipe: Section) -> list[str]:
+    """Dotted keys whose value differs from the recipe that is kept in the folder."""
+    if not path.exists():
+        return []
+
+    def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+        if not isinstance(tree, dict):
+            return {prefix: tree}
+        return {k: v for name, part in tree.items() for k, v in flat(part, f"{prefix}.{name}".lstrip(".")).items()}
+
+    before, now = flat(recipes.read_tree(path)), flat(recipe.model_dump(mode="json"))
+    return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))

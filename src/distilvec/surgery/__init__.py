@@ -1,1 +1,0 @@
-"""Tokenizer surgery: another vocabulary for a model whose backbone stays as it is."""

@@ -1,0 +1,169 @@
+"""What the loop draws batches from: pre-tokenised rows and the teacher's signals for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from distilvec.alignment.store import AlignmentStore
+from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.errors import DistilvecError
+from distilvec.data.corpus import Corpus
+from distilvec.data.labeled import Examples
+from distilvec.data.tokens import TokenStore
+from distilvec.teachers.cache.codec import decompress
+from distilvec.teachers.cache.store import TeacherCache
+
+
+class Teacher(Protocol):
+    """Gives the teacher's side of a batch: from a cache or by running the model."""
+
+    def signals(self, batch: TextBatch) -> Encoded:
+        """The wanted signals on the batch's device, without gradient."""
+        ...
+
+
+class TrainingRows(Protocol):
+    """What the loop draws batches from; `TrainingData` is one."""
+
+    @property
+    def teacher(self) -> Teacher:
+        """Answers for the same rows."""
+        ...
+
+    @property
+    def train_rows(self) -> np.ndarray:
+        """Numbers of the examples to train on, int64."""
+        ...
+
+    @property
+    def holdout_rows(self) -> np.ndarray:
+        """Numbers of the examples that are held out, int64."""
+        ...
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every example, int32."""
+        ...
+
+    def batch(self, numbers: np.ndarray) -> TextBatch:
+        """The student's view of these examples, on the CPU."""
+        ...
+
+
+class CachedTeacher:
+    """Reads the teacher's signals from its cache; the model is not in memory.
+
+    `keys` are those of all corpus rows. `head` is that of the task the teacher was fine-tuned for: logits are its answer to
+    the cached vectors.
+    """
+
+    def __init__(self, cache: TeacherCache, keys: np.ndarray, wants: Wants, head: nn.Module | None = None) -> None:
+        if found := uncached(wants):
+            raise DistilvecError(
+                f"[teacher.live] a teacher cache does not hold {', '.join(found)}, which the method needs. Set teacher.live=true."
+            )
+        if wants.tokens and not cache.manifest.tokens:
+            raise DistilvecError(
+                f"[cache] the teacher cache {cache.folder} holds nothing of the teacher's tokens, which the method needs. "
+                "Fill one for this recipe: distilvec cache fill."
+            )
+        self.cache, self.wants = cache, wants
+        self.head = None if head is None else head.eval()
+        self.positions = cache.positions(keys)
+        missing = int((self.positions < 0).sum())
+        if missing:
+            raise DistilvecError(
+                f"[cache] {missing:,} of {len(keys):,} corpus rows have no teacher vector in {cache.folder}. Fill it: distilvec cache fill."
+            )
+        self._token_signals = [name for name, signal in cache.signals.items() if signal.uneven] if wants.tokens else []
+
+    @torch.no_grad()
+    def signals(self, batch: TextBatch) -> Encoded:
+        """What is wanted of the batch's rows, float32, token signals padded on the right."""
+        wants, device = self.wants, batch.rows.device
+        positions = self.positions[batch.rows.cpu().numpy()]
+
+        def read(signal: str) -> torch.Tensor:
+            return torch.from_numpy(self.cache.read(positions, signal)).to(device, non_blocking=True)
+
+        vector = read("vector") if wants.vector or wants.logits else None
+        tokens = {name: self.cache.read_ragged(positions, name) for name in self._token_signals}
+        return Encoded(
+            embedding=read("embedding") if wants.embedding else None,
+            pre_dense=read("pre_dense") if wants.pre_dense else None,
+            vector=vector if wants.vector else None,
+            logits=self._logits(vector) if wants.logits else None,
+            **(decompress(tokens, self.cache.manifest.tokens, device) if tokens and self.cache.manifest.tokens else {}),
+        )
+
+    def _logits(self, vector: torch.Tensor | None) -> torch.Tensor:
+        assert self.head is not None and vector is not None
+        logits: torch.Tensor = self.head.to(vector.device)(vector)
+        return logits
+
+
+class SeveralTeachers:
+    """A recipe's first teacher, and in `others` of what it answers what the further ones do."""
+
+    def __init__(self, first: Teacher, others: Sequence[Teacher]) -> None:
+        self.first, self.others = first, others
+
+    def signals(self, batch: TextBatch) -> Encoded:
+        """Every teacher's answer."""
+        return replace(self.first.signals(batch), others=tuple(other.signals(batch) for other in self.others))
+
+
+def uncached(wants: Wants) -> list[str]:
+    """What of these wants no cache keeps, in words."""
+    named = {
+        "attention maps": wants.attention_layers,
+        "hidden states of layers": wants.hidden_layers,
+        "queries, keys and values": wants.projection_layers,
+        "a second view": wants.second_view,
+        "pooled states of layers": wants.pooled_layers,
+        "gates and experts": wants.experts,
+    }
+    return [name for name, wanted in named.items() if wanted]
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Examples, their tokens and their teacher.
+
+    `train_rows` and `holdout_rows` number examples, int64: those of `examples`, or, without any, the corpus's rows.
+    """
+
+    corpus: Corpus
+    tokens: TokenStore
+    teacher: Teacher
+    train_rows: np.ndarray
+    holdout_rows: np.ndarray
+    alignment: AlignmentStore | None = None
+    examples: Examples | None = None
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every example; of two texts encoded apart, those of both."""
+        return self.tokens.lengths if self.examples is None else self.tokens.lengths[self.examples.rows].sum(1, dtype=np.int32)
+
+    def batch(self, numbers: np.ndarray) -> TextBatch:
+        """The student's view of these examples, on the CPU; of two members all first texts come before all second ones."""
+        labels, members, rows = None, 1, numbers
+        if self.examples is not None:
+            labels, members = torch.from_numpy(self.examples.labels[numbers]), self.examples.facts.members
+            rows = self.examples.rows[numbers].T.reshape(-1)
+        return TextBatch(
+            rows=torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)),
+            tokens=self.tokens.batch(rows),
+            sources=torch.from_numpy(self.corpus.sources[rows].astype(np.int64)),
+            labels=labels,
+            members=members,
+            alignment=self.alignment.batch(rows) if self.alignment is not None else None,
+        )

@@ -1,4 +1,4 @@
-"""Where DistillMoE's gate goes, by the weight of the pull towards equal gates (beta, eq. 8): what train/gate_monitor.py's bounds lie between.
+"""Where DistillMoE's gate goes, by the weight of the pull towards equal gates (beta, eq. 8): the bounds of train/gate_monitor.py.
 
     python -m benchmarks.routing --json results/routing.json [--folder runs/routing]
 

@@ -42,8 +42,7 @@ from distilvec.evaluation.evaluator import Score, read_score
 from distilvec.evaluation.tasks import Problem, Task
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import load
-from distilvec.pipeline import prepare
-from distilvec.pipeline import resolve
+from distilvec.pipeline import prepare, resolve
 from distilvec.pipeline.evaluate import describe, study
 from distilvec.pipeline.preflight import check_run
 from distilvec.pipeline.record import best_distance

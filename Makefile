@@ -18,6 +18,7 @@ check: $(VENV)/dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-cache
 
 format: $(VENV)/dev
 	$(VENV)/bin/ruff check --fix .

@@ -26,11 +26,12 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from benchmarks.texts import SHARED, sample_texts
 from distilvec.alignment.align import Aligner, mapping_rates
-from distilvec.alignment.coverage import load_tokenizer, measure_mapping
+from distilvec.alignment.coverage import measure_mapping
 from distilvec.alignment.store import build_alignment
 from distilvec.config.schema import CorpusSection
 from distilvec.core.batch import AlignmentKind
 from distilvec.data.corpus import build_corpus
+from distilvec.models.load import load_tokenizer
 
 MODEL, VOCABULARY, LENGTH, CHUNK, MARK, CORES = "all-MiniLM-L6-v2", 8000, 256, 1024, 20_000, 2
 KINDS: tuple[AlignmentKind, ...] = ("offsets", "overlap", "mined", "strict")

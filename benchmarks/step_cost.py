@@ -40,10 +40,11 @@ from distilvec.config import recipe as recipes
 from distilvec.core.batch import Wants
 from distilvec.core.device import fast_bf16, pick_device
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Objective, TaskFacts
+from distilvec.core.objective import Objective
+from distilvec.core.task_head import TaskFacts, TaskHead
 from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
-from distilvec.students.task_head import TaskHead, save_head
+from distilvec.students.task_head import save_head
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import LocalTeacher, resolve_model
 from distilvec.train.dataset import TrainingData

@@ -27,7 +27,6 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.shootout import machine
-from distilvec.alignment.coverage import load_tokenizer
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
 from distilvec.config.schema import TeacherSection, VocabularySection
@@ -35,7 +34,7 @@ from distilvec.core.files import write_json
 from distilvec.evaluation.evaluator import Memo
 from distilvec.evaluation.suite import load_suite
 from distilvec.losses.distance import l2_distance
-from distilvec.models.load import load
+from distilvec.models.load import load, load_tokenizer
 from distilvec.pipeline.report_parts import make_columns, score_columns
 from distilvec.pipeline.run import Run
 from distilvec.pipeline.transplant import read_texts

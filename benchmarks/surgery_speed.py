@@ -29,8 +29,8 @@ from benchmarks.memory import Peak
 from benchmarks.shootout import machine
 from benchmarks.stopwatch import settled_megabytes
 from benchmarks.texts import sample_texts
-from distilvec.alignment.coverage import load_tokenizer
 from distilvec.config.schema import StudentSection, VocabularySection
+from distilvec.models.load import load_tokenizer
 from distilvec.pipeline.transplant import transplant_folder
 from distilvec.students.build import fresh_transformer
 from distilvec.vocabulary.counting import Words

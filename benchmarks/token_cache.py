@@ -37,7 +37,8 @@ from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.core.batch import Encoded, TextBatch, TokenWants, Wants
 from distilvec.core.objective import Objective, Sizes, build_objective, total
 from distilvec.data.corpus import Corpus, build_corpus
-from distilvec.data.tokens import TokenStore, build_tokens, tokenizer_hash
+from distilvec.data.tokens import TokenStore, build_tokens
+from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.codec import token_settings
 from distilvec.teachers.cache.fill_tokens import TokenSource, fill_tokens

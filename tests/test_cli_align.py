@@ -4,9 +4,9 @@ import architectures
 import pytest
 from typer.testing import CliRunner
 
-from distilvec.alignment.coverage import load_tokenizer
 from distilvec.cli.app import app
 from distilvec.core.errors import DistilvecError
+from distilvec.models.load import load_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from distilvec.teachers.cache.store import TeacherCache
 TOGETHER = """
 import os, sys
 import distilvec.pipeline.run
-from distilvec.cli.app import run_command
+from distilvec.__main__ import run_command
 
 children = []
 for number in range(3):

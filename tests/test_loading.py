@@ -17,12 +17,12 @@ from sentence_transformers import SentenceTransformer
 import distilvec
 from distilvec.config.schema import ExpertsSection, StudentSection, TeacherSection
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import TaskFacts
+from distilvec.core.task_head import TaskFacts, TaskHead
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.experts import Experts
 from distilvec.models.load import EXPERTS_FILE, load
 from distilvec.students.build import TeacherFacts, build_student
-from distilvec.students.task_head import TaskHead, predict, save_head
+from distilvec.students.task_head import predict, save_head
 from distilvec.teachers.cache.manifest import hash_folder
 from distilvec.teachers.model import load_teacher
 

@@ -8,7 +8,8 @@ import pytest
 from layer_signals import SIZES
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import TaskFacts, build_objective
+from distilvec.core.objective import build_objective
+from distilvec.core.task_head import TaskFacts
 
 METHODS = ["minilm", "tinybert", "distilbert"]
 

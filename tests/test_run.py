@@ -14,7 +14,7 @@ import pytest
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from distilvec.cli.app import main as cli_main
+from distilvec.__main__ import main as cli_main
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import PARTS
 from distilvec.core.errors import DistilvecError

@@ -15,7 +15,7 @@ from labelled import write_task
 from safetensors.torch import load_file
 from samples import make_texts
 
-from distilvec.cli.app import main as cli_main
+from distilvec.__main__ import main as cli_main
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import TeacherSection
 from distilvec.core.batch import TextBatch

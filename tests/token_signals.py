@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 
 from distilvec.core.batch import Alignment, Encoded, TextBatch
-from distilvec.core.objective import Sizes, TaskFacts, Terms, total
+from distilvec.core.objective import Sizes, Terms, total
+from distilvec.core.task_head import TaskFacts
 
 TEXTS, CLASSES = 4, 3
 STUDENT_LENGTHS, TEACHER_LENGTHS = (5, 3, 6, 2), (4, 5, 7, 2)

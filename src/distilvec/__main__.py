@@ -1,6 +1,26 @@
-"""`python -m distilvec` is the command line."""
+"""The command line with every verb: `python -m distilvec`, and the command `distilvec`."""
 
-from distilvec.cli.app import main
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from distilvec.cli.app import app
+from distilvec.cli.boundary import run_app
+from distilvec.experimental.causal.cli import causal
+
+app.command()(causal)
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command line and give its exit status; see `boundary.run_app`."""
+    return run_app(app, arguments)
+
+
+def main() -> None:
+    """Entry point of the command line."""
+    sys.exit(run_command(sys.argv[1:]))
+
 
 if __name__ == "__main__":
     main()

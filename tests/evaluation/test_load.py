@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 
 from distilvec.core.errors import DistilvecError
-from distilvec.evaluation.task_files import (
-    TableOptions,
-    join_title,
-    load_classification,
-    load_labelled,
-    load_pairs,
-    load_retrieval,
-    load_sts,
-)
+from distilvec.data.task_rows import TableOptions, load_labelled
+from distilvec.evaluation.task_files import join_title, load_classification, load_pairs, load_retrieval, load_sts
 from distilvec.evaluation.tasks import make_retrieval, task_texts
 
 STS = [

@@ -7,10 +7,9 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.objective import TaskFacts
+from distilvec.core.task_head import TaskFacts, TaskHead
 from distilvec.data.labeled import Labelled
 from distilvec.evaluation.supervised import as_scores, class_figures, score_figures, supervised_report
-from distilvec.students.task_head import TaskHead
 
 
 def test_class_figures_by_hand():

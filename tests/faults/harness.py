@@ -180,7 +180,7 @@ def judge(chosen: Case, found: Outcome) -> tuple[str, str]:
 
 def execute(world: World, arguments: list[str]) -> Outcome:
     """Run a command line inside the world's folder, in this process, with a cache root of its own."""
-    from distilvec.cli.app import run_command
+    from distilvec.__main__ import run_command
 
     before = contents(world.root)
     out, err = io.StringIO(), io.StringIO()

@@ -12,7 +12,8 @@ from sentence_transformers import SentenceTransformer
 from signals import OPTIONS, ROWS, STUDENTS, labelled_batch, teacher_signals
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes, TaskFacts, build_objective, method_class, method_names, total
+from distilvec.core.objective import Sizes, build_objective, method_class, method_names, total
+from distilvec.core.task_head import TaskFacts
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder

@@ -9,7 +9,8 @@ import torch
 
 from distilvec.core.batch import Encoded, TextBatch, TokenWants, Wants
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import OtherTeacher, Sizes, TaskFacts, build_objective, total
+from distilvec.core.objective import OtherTeacher, Sizes, build_objective, total
+from distilvec.core.task_head import TaskFacts
 from distilvec.losses.dynamic_cka import RULES, Rule
 from distilvec.methods.distillmoe import FACETS, SIMCSE_TEMPERATURE
 

@@ -10,7 +10,8 @@ from token_signals import CLASSES, SCORES, SIZES, TASK, TEXTS, assert_padding_is
 
 from distilvec.core.batch import TokenWants, Wants
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import TaskFacts, build_objective, total
+from distilvec.core.objective import build_objective, total
+from distilvec.core.task_head import TaskFacts
 
 TOKENS = TokenWants(hidden=(-1,))
 

@@ -11,7 +11,8 @@ import torch
 
 from distilvec.core.batch import Alignment, Encoded, TextBatch, TokenWants, Wants
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes, TaskFacts, build_objective, total
+from distilvec.core.objective import Sizes, build_objective, total
+from distilvec.core.task_head import TaskFacts
 from distilvec.teachers.token_signals import importance, select, selected_gram
 
 SIZES = Sizes(student_width=6, student_layers=3, teacher_width=8, teacher_hidden_width=8, teacher_layers=7)

@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from distilvec.config.schema import StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes, TaskFacts, build_objective, method_class, method_names, total
+from distilvec.core.objective import Sizes, build_objective, method_class, method_names, total
+from distilvec.core.task_head import TaskFacts
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation

@@ -15,11 +15,12 @@ from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files
 from distilvec.config.schema import TaskSection
 from distilvec.core.objective import method_class
+from distilvec.core.task_head import TaskHead
 from distilvec.data.labeled import build_examples
 from distilvec.evaluation.suite import read_suite
 from distilvec.models.load import load
 from distilvec.pipeline.run import Run
-from distilvec.students.task_head import TaskHead, save_head
+from distilvec.students.task_head import save_head
 
 CASES = [(path, variant) for path in recipe_files() for variant in [None, *recipes.variants(path)]]
 

@@ -11,12 +11,11 @@ from report.comparison_sample import sample_comparison
 from report.vocabulary_sample import sample_vocabulary
 from rich.cells import cell_len
 
-from distilvec.cli.terminal import say_result, show_comparison, show_problems, show_scores, show_table
+from distilvec.cli.terminal import say_result, show_comparison, show_problems, show_scores, show_table, show_tokenizers
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import Problem
 from distilvec.report.table_layout import layout, wrapped
 from distilvec.report.tables import leaderboard
-from distilvec.report.vocabulary_report import show_tokenizers
 
 TASKS = [
     "STSBenchmark", "Banking77Classification", "SprintDuplicateQuestions", "cranfield", "NFCorpus", "TwentyNewsgroups", "sick-r", "mrpc",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from distilvec.cli.terminal import show_tokenizers
 from distilvec.report import figures, vocabulary_report
 from distilvec.report.page import render_page
-from distilvec.report.vocabulary_report import describe_vocabulary, markdown_table, note, show_tokenizers, tables, vocabulary_figure
+from distilvec.report.vocabulary_report import describe_vocabulary, markdown_table, note, tables, vocabulary_figure
 from distilvec.report.write import draw_comparison
 from tests.report.comparison_sample import sample_comparison
 from tests.report.report_sample import sample_report

@@ -7,9 +7,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import TaskFacts
+from distilvec.core.task_head import TaskFacts, TaskHead
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.students.task_head import TaskHead, load_head, predict, save_head
+from distilvec.students.task_head import load_head, predict, save_head
 
 TASKS = [TaskFacts("classification", 3), TaskFacts("pair", 2, 2), TaskFacts("sts", 1), TaskFacts("sts", 1, 2)]
 

@@ -11,8 +11,8 @@ import pytest
 from samples import make_texts
 from transformers import AutoTokenizer
 
-from distilvec.alignment.coverage import load_tokenizer
 from distilvec.core.errors import DistilvecError
+from distilvec.models.load import load_tokenizer
 from distilvec.vocabulary.counting import Words
 from distilvec.vocabulary.edit import alphabet, fast_tokenizer, swap_ids
 from distilvec.vocabulary.pieces import Pieces

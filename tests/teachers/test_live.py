@@ -13,11 +13,10 @@ from transformers import AutoModel
 from distilvec.config.schema import CorpusSection, TeacherSection
 from distilvec.core.batch import Alignment, TextBatch, TokenWants, Wants
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import TaskFacts
+from distilvec.core.task_head import TaskFacts, TaskHead
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
 from distilvec.students.encoder import Encoder
-from distilvec.students.task_head import TaskHead
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import load_teacher
 from distilvec.teachers.token_signals import importance, select, selected_gram

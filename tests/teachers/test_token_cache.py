@@ -16,7 +16,8 @@ from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.core.batch import TextBatch, TokenWants, Wants
 from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import build_corpus
-from distilvec.data.tokens import build_tokens, tokenizer_hash
+from distilvec.data.tokens import build_tokens
+from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.teachers.cache.codec import token_settings
 from distilvec.teachers.cache.fill_tokens import TokenSource, fill_tokens
 from distilvec.teachers.cache.store import TeacherCache

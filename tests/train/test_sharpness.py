@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from distilvec.cli.app import main as cli_main
+from distilvec.__main__ import main as cli_main
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import method_names
@@ -302,7 +302,8 @@ def test_resumes_where_it_was_left_and_starts_anew_for_other_settings(views_run,
 
 
 def test_runs_side_by_side(tiny_recipe, tmp_path, capsys):
-    from distilvec.report.sharpness_report import describe_sharpness, draw_sharpness, sharpness_figure, show_sharpness
+    from distilvec.cli.terminal import show_sharpness
+    from distilvec.report.sharpness_report import describe_sharpness, draw_sharpness, sharpness_figure
 
     folders = []
     for name, update in (("adamw", {"name": "plain"}), ("asam", {"name": "asam", "rho": 0.05})):

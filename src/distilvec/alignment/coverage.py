@@ -13,7 +13,6 @@ from distilvec.config.schema import SourceSection
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import Advance
-from distilvec.models.load import load_tokenizer as load_tokenizer
 
 CHUNK = 512  # texts aligned at once
 

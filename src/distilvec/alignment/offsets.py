@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
-from distilvec.data.tokens import plain_copy
+from distilvec.models.tokenizers import plain_copy
 
 Numbers = npt.NDArray[np.int64]
 ORDINARY, LEADING, BETWEEN, TRAILING, FURTHER = range(5)  # roles: of the text; first special token before, inside, after it; other special

@@ -21,7 +21,8 @@ from distilvec.config.recipe import fingerprint
 from distilvec.core.artifacts import META, Column, open_column, open_or_build
 from distilvec.core.batch import Alignment, AlignmentKind, Text
 from distilvec.data.corpus import Corpus, Rows
-from distilvec.data.tokens import Progress, row_chunks, tokenizer_hash
+from distilvec.data.tokens import Progress, row_chunks
+from distilvec.models.tokenizers import tokenizer_hash
 
 FORMAT = 1
 

@@ -54,11 +54,12 @@ def align(
     check_output_file(json_file, "--json")
 
     from distilvec.alignment.align import Aligner
-    from distilvec.alignment.coverage import load_tokenizer, measure_mapping, unicode_texts
+    from distilvec.alignment.coverage import measure_mapping, unicode_texts
     from distilvec.cli.terminal import show_table
     from distilvec.config.schema import SourceSection
     from distilvec.core.log import progress
     from distilvec.data.readers import read_source, source_files
+    from distilvec.models.load import load_tokenizer
 
     found = []
     with named_options(_OPTIONS):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 
 from distilvec.cli.align import align
-from distilvec.cli.boundary import run_app
 from distilvec.cli.cache import cache_app
-from distilvec.cli.causal import causal
 from distilvec.cli.export import export
 from distilvec.cli.finetune import finetune
 from distilvec.cli.options import Out, Overrides, RecipeFile, Restart, Variant, load_recipe
@@ -36,19 +32,8 @@ app.add_typer(cache_app, name="cache")
 app.command()(finetune)
 app.command()(sharpness)
 app.command()(align)
-app.command()(causal)
 app.command()(export)
 app.command()(transplant)
-
-
-def run_command(arguments: Sequence[str]) -> int:
-    """Run one command line and give its exit status; see `boundary.run_app`."""
-    return run_app(app, arguments)
-
-
-def main() -> None:
-    """Entry point of the command line."""
-    sys.exit(run_command(sys.argv[1:]))
 
 
 @app.command()

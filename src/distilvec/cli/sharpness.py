@@ -36,8 +36,9 @@ def sharpness(
     if figure is not None:
         require_extra("report", "--figure")
 
+    from distilvec.cli.terminal import show_sharpness
     from distilvec.pipeline.sharpness import Settings, measure_runs
-    from distilvec.report.sharpness_report import draw_sharpness, show_sharpness
+    from distilvec.report.sharpness_report import draw_sharpness
     from distilvec.report.write import refresh_report
 
     settings = Settings(texts=texts, seed=seed, dropout=dropout, rho=rho)

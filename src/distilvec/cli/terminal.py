@@ -113,3 +113,25 @@ def _difference(row: Mapping[str, Any]) -> list[str]:
     interval = ABSENT if row["low"] is None else f"{row['low']:+.2f} to {row['high']:+.2f}"
     chance = ABSENT if row["p"] is None else f"{row['p']:.3f}"
     return [row["a"], row["task"], f"{row['difference']:+.2f}{row['mark']}", interval, chance]
+
+
+def show_tokenizers(content: Mapping[str, Any]) -> None:
+    """Two tokenizers side by side, table by table."""
+    from distilvec.report.vocabulary_report import note, tables, text_rows
+
+    for table in tables(content).values():
+        header, *rows = text_rows(content, table)
+        show_table(header, rows)
+        say_result()
+    say_result(note(content))
+
+
+def show_sharpness(*runs: Mapping[str, Any]) -> None:
+    """Sharpness at the kept students, runs one below the other."""
+    from distilvec.report.sharpness_report import note, point_cells
+
+    rows = [[run["name"], *point_cells(point)] for run in runs for point in run["points"]]
+    header = ["run", "step", "epoch", "lambda_max", "trace", "SAM", "ASAM", "loss"]
+    one = len(runs) == 1
+    show_table(header[one:], [row[one:] for row in rows])
+    say_result(note(runs[0]))

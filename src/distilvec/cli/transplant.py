@@ -83,12 +83,12 @@ def transplant(
     """Give a model another vocabulary: rows are composed of the old ones, every other weight stays. Nothing is trained."""
     _check_options(kind, tokenizer, vocab_size, target, share, texts)
 
+    from distilvec.cli.terminal import show_tokenizers
     from distilvec.config.recipe import section_of
     from distilvec.config.schema import VocabularySection
     from distilvec.core.extras import require_extra
     from distilvec.models.unreadable import check_place
     from distilvec.pipeline.transplant import check_target, read_texts, transplant_folder
-    from distilvec.report.vocabulary_report import show_tokenizers
 
     asked = {
         "kind": kind.value,

@@ -23,17 +23,9 @@ from torch import Tensor, nn
 from distilvec.core.batch import Encoded, TextBatch, Wants
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.method_file import blamed, is_file, load_method_file, method_path
+from distilvec.core.task_head import TaskFacts, TaskHead
 
 Terms = dict[str, Float[Tensor, " batch"]]
-
-
-@dataclass(frozen=True)
-class TaskFacts:
-    """What a labelled task is to an objective. `classes` is 1 for scores (STS); `members` 2 where a pair is encoded apart."""
-
-    kind: Literal["classification", "pair", "sts"]
-    classes: int
-    members: int = 1
 
 
 @dataclass(frozen=True)
@@ -164,8 +156,6 @@ def build_objective(name: str, options: dict[str, Any], weights: dict[str, float
 
 
 def _add_head(objective: Objective, name: str, sizes: Sizes) -> None:
-    from distilvec.students.task_head import TaskHead
-
     assert sizes.task is not None
     if "task" not in objective.weights:
         raise DistilvecError(f"[method.name] {name} does not train on labels. Remove [task] from the recipe, or take another method.")

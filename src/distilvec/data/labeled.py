@@ -23,9 +23,9 @@ from distilvec.core.artifacts import META, Column, open_column, open_or_build
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import hash_files
-from distilvec.core.objective import TaskFacts
+from distilvec.core.task_head import TaskFacts
 from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, Rows, text_key
-from distilvec.evaluation.task_files import load_labelled
+from distilvec.data.task_rows import load_labelled
 
 FORMAT = 1
 HELD_OUT = 10  # one training row in so many is held out where the task has no validation split

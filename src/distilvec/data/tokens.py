@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from distilvec.core.artifacts import META, Column, open_column, open_or_build
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import Corpus, Rows
+from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 
 Progress = Callable[[str, int], None]
 Encode = Callable[[list[Text]], "Encodings"]
@@ -152,20 +152,6 @@ def row_chunks(offsets: Rows) -> Iterator[range]:
         start += count
 
 
-def plain_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
-    """A copy of the fast tokenizer without padding and truncation; None for a slow one or one with Python parts."""
-    backend = getattr(tokenizer, "backend_tokenizer", None) if tokenizer.is_fast else None
-    if not isinstance(backend, Tokenizer):
-        return None
-    try:
-        copy = Tokenizer.from_str(backend.to_str())
-    except Exception:  # the library raises bare Exception where a part is written in Python
-        return None
-    copy.no_padding()
-    copy.no_truncation()
-    return copy
-
-
 def _fast_encoder(copy: Tokenizer, max_length: int, side: str) -> Encode:
     copy.enable_truncation(max_length, direction=side, strategy="longest_first")
     encode_batch = getattr(copy, "encode_batch_fast", copy.encode_batch)
@@ -202,13 +188,6 @@ def _second(types: Sequence[int]) -> int:
     count = sum(types)
     assert list(types[len(types) - count :]) == [1] * count, types
     return len(types) - count
-
-
-def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A hash of everything that turns text into ids, the same after saving and loading; limits and padding of a call do not count."""
-    copy = plain_copy(tokenizer)
-    content: Any = copy.to_str() if copy else json.dumps([type(tokenizer).__name__, tokenizer.get_vocab(), repr(tokenizer)], sort_keys=True)
-    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _padding(tokenizer: PreTrainedTokenizerBase) -> int:

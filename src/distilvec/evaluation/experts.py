@@ -20,7 +20,7 @@ from distilvec.core.batch import Text
 from distilvec.data.labeled import Examples, Labelled
 from distilvec.evaluation.projection import project_experts
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
-from distilvec.teachers.encode import evaluating
+from distilvec.models.load import evaluating
 from distilvec.teachers.model import LocalTeacher
 from distilvec.train.gate_monitor import routing
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.core.errors import DistilvecError
+from distilvec.data.task_rows import TableOptions
 from distilvec.evaluation.suite import suite_fingerprint
-from distilvec.evaluation.task_files import TableOptions, load_classification, load_pairs, load_retrieval, load_sts
+from distilvec.evaluation.task_files import load_classification, load_pairs, load_retrieval, load_sts
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, Task
 
 Splits = dict[str, Any]

@@ -24,7 +24,8 @@ from distilvec.config.paths import absolute, resolve_tree
 from distilvec.config.schema import Role
 from distilvec.config.yaml_dialect import read_yaml
 from distilvec.core.errors import DistilvecError, nearest
-from distilvec.evaluation.task_files import TableOptions, Titles, load_classification, load_pairs, load_retrieval, load_sts
+from distilvec.data.task_rows import TableOptions
+from distilvec.evaluation.task_files import Titles, load_classification, load_pairs, load_retrieval, load_sts
 from distilvec.evaluation.tasks import Problem, RetrievalTask, Task, task_texts
 
 RESERVED = "average"

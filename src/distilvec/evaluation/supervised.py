@@ -9,10 +9,11 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
+from distilvec.core.task_head import TaskHead
 from distilvec.data.labeled import Labelled
 from distilvec.evaluation.evaluator import Sample, Score
 from distilvec.evaluation.metrics import pearson, spearman
-from distilvec.students.task_head import TaskHead, predict_logits
+from distilvec.students.task_head import predict_logits
 
 Array = np.ndarray[Any, Any]
 Models = Mapping[str, tuple[SentenceTransformer, TaskHead]]

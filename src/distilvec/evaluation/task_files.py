@@ -6,33 +6,21 @@ was expected and what was found; nothing is skipped in silence.
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from distilvec.config.schema import Role
 from distilvec.data.data_error import DataError
-from distilvec.data.tables import ENDINGS, Row, columns_of, data_errors, find_table, read_rows, read_split
+from distilvec.data.tables import ENDINGS, columns_of, data_errors, find_table, read_rows
+from distilvec.data.task_rows import TableOptions, found_value, label_of, need_columns, number_of, some_of, table_rows, text_of, texts_of
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, make_retrieval
 
 Titles = Literal["always", "unless_repeated", "never"]
-
-
-@dataclass(frozen=True)
-class TableOptions:
-    """How a table's rows become a task's: the split, the subsets kept (column `subset`, None = all), and columns
-    that bear another name than the task's, as {task's name: file's name}.
-    """
-
-    split: str = "test"
-    subset: tuple[str, ...] | None = None
-    columns: Mapping[str, str] | None = None
 
 
 TEST_SPLIT = TableOptions()
@@ -40,9 +28,9 @@ TEST_SPLIT = TableOptions()
 
 def load_sts(name: str, path: Path, options: TableOptions = TEST_SPLIT, role: Role = "document") -> StsTask:
     """An STS task from columns sentence1, sentence2 and score (a finite number; not the same in every row)."""
-    rows = _table(path, options, ("sentence1", "sentence2", "score"))
-    first, second = _texts(rows, "sentence1"), _texts(rows, "sentence2")
-    gold = np.array([_number(row["score"], place, "score") for place, row in rows])
+    rows = table_rows(path, options, ("sentence1", "sentence2", "score"))
+    first, second = texts_of(rows, "sentence1"), texts_of(rows, "sentence2")
+    gold = np.array([number_of(row["score"], place, "score") for place, row in rows])
     if np.ptp(gold) == 0:
         raise DataError(f"{path}: all {len(rows)} scores are {gold[0]:g}. A correlation needs scores that differ.")
     return StsTask(name, first, second, gold, role)
@@ -56,15 +44,15 @@ def load_pairs(
     positive_label: str = "1",
 ) -> PairTask:
     """A pair task from columns sentence1, sentence2 and label; rows whose label is `positive_label` are the matches."""
-    rows = _table(path, options, ("sentence1", "sentence2", "label"))
-    labels = [_label(row["label"], place) for place, row in rows]
+    rows = table_rows(path, options, ("sentence1", "sentence2", "label"))
+    labels = [label_of(row["label"], place) for place, row in rows]
     positive = np.array([label == positive_label for label in labels])
     if positive.all() or not positive.any():
         raise DataError(
             f"{path}: {int(positive.sum())} of {len(labels)} rows have the positive label '{positive_label}'; both kinds are needed. "
-            f"Labels found: {_some(sorted(set(labels)))}. Set positive_label in the suite if another label means a match."
+            f"Labels found: {some_of(sorted(set(labels)))}. Set positive_label in the suite if another label means a match."
         )
-    return PairTask(name, _texts(rows, "sentence1"), _texts(rows, "sentence2"), positive, role)
+    return PairTask(name, texts_of(rows, "sentence1"), texts_of(rows, "sentence2"), positive, role)
 
 
 def load_classification(
@@ -83,43 +71,23 @@ def load_classification(
     """
     if train_split == options.split:
         raise DataError(f"{path}: training and test rows both come from split '{options.split}'. Name two different splits.")
-    test = _table(path, options, ("text", "label"))
-    train = _table(path, TableOptions(train_split, options.subset, options.columns), ("text", "label"))
+    test = table_rows(path, options, ("text", "label"))
+    train = table_rows(path, TableOptions(train_split, options.subset, options.columns), ("text", "label"))
     if train[0] == test[0]:
         raise DataError(f"{path} has no column split, so training and test rows would be the same. Add the column or one file a split.")
-    train_labels = [_label(row["label"], place) for place, row in train]
-    test_labels = [_label(row["label"], place) for place, row in test]
+    train_labels = [label_of(row["label"], place) for place, row in train]
+    test_labels = [label_of(row["label"], place) for place, row in test]
     known = set(train_labels)
     if unseen := Counter(label for label in test_labels if label not in known):
-        found = _some([f"'{label}' ({count} rows)" for label, count in sorted(unseen.items())])
+        found = some_of([f"'{label}' ({count} rows)" for label, count in sorted(unseen.items())])
         raise DataError(
             f"{path}: split '{options.split}' has labels that split '{train_split}' lacks: {found}. Add training rows for them."
         )
     if len(known) < 2:
         raise DataError(f"{path}: split '{train_split}' has one label only, '{train_labels[0][:80]}'. A classifier needs two.")
     keep = _training_rows(train_labels, train_limit, seed, path)
-    texts = _texts(train, "text")
-    return ClassificationTask(name, [texts[i] for i in keep], [train_labels[i] for i in keep], _texts(test, "text"), test_labels, role)
-
-
-def load_labelled(path: Path, kind: str, split: str, key: str = "task.path") -> tuple[list[tuple[str, ...]], list[str], list[float]]:
-    """The rows of one split of a labelled task: its texts (one, or two for pair and sts), labels as text, or scores for sts.
-
-    Errors: DataError with `key`.
-    """
-    try:
-        return _labelled(path, kind, split)
-    except DataError as error:
-        raise DataError(error.text, key) from None
-
-
-def _labelled(path: Path, kind: str, split: str) -> tuple[list[tuple[str, ...]], list[str], list[float]]:
-    columns = ("text",) if kind == "classification" else ("sentence1", "sentence2")
-    rows = _table(path, TableOptions(split), (*columns, "score" if kind == "sts" else "label"))
-    texts = list(zip(*(_texts(rows, column) for column in columns), strict=True))
-    if kind == "sts":
-        return texts, [], [_number(row["score"], place, "score") for place, row in rows]
-    return texts, [_label(row["label"], place) for place, row in rows], []
+    texts = texts_of(train, "text")
+    return ClassificationTask(name, [texts[i] for i in keep], [train_labels[i] for i in keep], texts_of(test, "text"), test_labels, role)
 
 
 def load_retrieval(name: str, path: Path, split: str = "test", qrels: str | None = None, titles: Titles = "always") -> RetrievalTask:
@@ -145,8 +113,8 @@ def _retrieval(name: str, path: Path, split: str, qrels: str | None, titles: Tit
     judgements: dict[tuple[str, str], float] = {}
     differing = set()
     for place, row in read_rows(file):
-        _need(row, ("query-id", "corpus-id", "score"), place)
-        pair, score = (str(row["query-id"]), str(row["corpus-id"])), _number(row["score"], place, "score")
+        need_columns(row, ("query-id", "corpus-id", "score"), place)
+        pair, score = (str(row["query-id"]), str(row["corpus-id"])), number_of(row["score"], place, "score")
         if judgements.setdefault(pair, score) != score:
             differing.add(pair)
         judgements[pair] = max(judgements[pair], score)
@@ -170,69 +138,6 @@ def join_title(title: str, text: str, titles: Titles = "always") -> str:
 
 
 # -- checks ----------------------------------------------------------------------------------------------------------
-
-
-def _table(path: Path, options: TableOptions, needed: Sequence[str]) -> list[tuple[str, Row]]:
-    """The rows of a split and its subsets, columns renamed, every needed column present."""
-    rows = read_split(path, options.split)
-    if options.subset is not None:
-        present = sorted({str(row.get("subset")) for _, row in rows})
-        if missing := [subset for subset in options.subset if subset not in present]:
-            raise DataError(f"{path} has no subset {_some(missing)}. Its subsets: {_some(present)}.")
-        rows = [(place, row) for place, row in rows if str(row.get("subset")) in options.subset]
-    if options.columns:
-        for place, row in rows:
-            _need(row, list(options.columns.values()), place)
-        rows = [(place, {**row, **{ours: row[theirs] for ours, theirs in options.columns.items()}}) for place, row in rows]
-    for place, row in rows:
-        _need(row, needed, place)
-    return rows
-
-
-def _need(row: Row, needed: Sequence[str], place: str) -> None:
-    if missing := [name for name in needed if name not in row]:
-        raise DataError(
-            f"{place} has no column {_some(missing)}; expected {', '.join(needed)}, found {columns_of(row)}. Name others by columns."
-        )
-
-
-def _texts(rows: Sequence[tuple[str, Row]], column: str) -> list[str]:
-    return [_text(row[column], place, column) for place, row in rows]
-
-
-def _text(value: Any, place: str, column: str) -> str:
-    if not isinstance(value, str):
-        raise DataError(f"{place} has {_found(value)} in column {column}. Expected a text.")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(f"{place}: the text in column {column} is no Unicode ({error.reason} at {error.start}). Mend it.") from None
-    return value
-
-
-def _number(value: Any, place: str, column: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number) or isinstance(value, bool):
-        raise DataError(f"{place} has {_found(value)} in column {column}. Expected a finite number.")
-    return number
-
-
-def _label(value: Any, place: str) -> str:
-    """A label as text: 1, 1.0, True and "1" are the same label, as the file formats write them differently."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if value is None or value == "" or not isinstance(value, (str, int)):
-        raise DataError(f"{place} has {_found(value)} in column label. Expected a text or a whole number.")
-    return str(int(value)) if isinstance(value, bool) else _text(str(value), place, "label")
-
-
-def _found(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _training_rows(labels: list[str], limit: int | None, seed: int, path: Path) -> list[int]:
@@ -260,15 +165,10 @@ def _identified(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
         if not isinstance(key, (str, int, float)) or "text" not in row:
             raise DataError(f"{place} needs columns id (or _id) and text; found {columns_of(row)}. Add what is missing.")
         if isinstance(title, (dict, list)):
-            raise DataError(f"{place} has {_found(title)} in column title. Expected a text.")
+            raise DataError(f"{place} has {found_value(title)} in column title. Expected a text.")
         if str(key) in texts:
             raise DataError(f"{place} repeats the id '{key}'. Ids must be distinct.")
-        texts[_text(str(key), place, "id")] = (_text(str(title or ""), place, "title"), _text(row["text"], place, "text"))
+        texts[text_of(str(key), place, "id")] = (text_of(str(title or ""), place, "title"), text_of(row["text"], place, "text"))
     if not texts:
         raise DataError(f"{file} holds no rows. Expected one a line.")
     return texts
-
-
-def _some(names: Sequence[str]) -> str:
-    """Names for a message, cut after eight."""
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

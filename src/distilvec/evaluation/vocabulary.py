@@ -11,8 +11,8 @@ import numpy.typing as npt
 from sentence_transformers import SentenceTransformer
 
 from distilvec.data.corpus import Corpus
-from distilvec.data.tokens import plain_copy, tokenizer_hash
 from distilvec.models.limits import UNLIMITED
+from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.teachers.model import LocalTeacher
 from distilvec.vocabulary.compare import compare_tokenizers, parameter_figures
 

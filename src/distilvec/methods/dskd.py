@@ -65,7 +65,7 @@ class Dskd(Objective):
         student, teacher = sizes.student_width, sizes.teacher_hidden_width or sizes.teacher_width
         wants = Wants(hidden_layers=(-1,)), form_wants("hidden")[1]
         if self.form == "logits":
-            from distilvec.students.task_head import TaskHead
+            from distilvec.core.task_head import TaskHead
 
             assert sizes.task is not None
             self.query, self.t2s, self.s2t = _linear(student, teacher), _linear(teacher, student), _linear(student, teacher)

@@ -7,13 +7,16 @@ line and the pipeline load with `load_model` and `load_tokenizer`, whose errors 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import is_sentence_transformer_model, load_dir_path, load_file_path
@@ -194,3 +197,16 @@ def _link(source: str, target: str) -> None:
         Path(target).symlink_to(Path(source).resolve())
     except OSError:
         shutil.copy2(source, target)
+
+
+@contextlib.contextmanager
+def evaluating(model: SentenceTransformer) -> Iterator[None]:
+    """Evaluation mode without gradients; a model in training goes back to it."""
+    trained = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        if trained:
+            model.train()

@@ -13,7 +13,6 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerFast
 
-from distilvec.alignment.coverage import load_tokenizer
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import CorpusSection
 from distilvec.core.artifacts import open_or_build
@@ -22,9 +21,11 @@ from distilvec.core.log import say
 from distilvec.data import docstrings
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
 from distilvec.data.labeled import Examples, Labelled, build_examples, examples_fingerprint, read_split
-from distilvec.data.tokens import TokenStore, build_tokens, tokenizer_hash
+from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.evaluation.suite import load_suite, suite_texts
 from distilvec.evaluation.tasks import Task
+from distilvec.models.load import load_tokenizer
+from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary
 from distilvec.vocabulary.load import read_tokenizer
 from distilvec.vocabulary.pieces import Pieces

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from distilvec.core.batch import Wants
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, OtherTeacher, Sizes
-from distilvec.data.tokens import tokenizer_hash
+from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.teachers import TeacherSide, special_tokens
 from distilvec.students.encoder import Encoder
 from distilvec.train.dataset import SeveralTeachers, Teacher, uncached

@@ -35,6 +35,7 @@ from distilvec.core.device import processes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.objective import Objective, build_objective, method_class
+from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples
 from distilvec.data.tokens import TokenStore
@@ -54,7 +55,6 @@ from distilvec.report.write import write_report
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.lora import add_adapters, merged
-from distilvec.students.task_head import TaskHead
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.model import LocalTeacher

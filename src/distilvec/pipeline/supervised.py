@@ -13,6 +13,7 @@ from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.objective import Objective
+from distilvec.core.task_head import TaskHead
 from distilvec.data.labeled import Examples
 from distilvec.evaluation.aggregate import averages
 from distilvec.evaluation.supervised import as_scores, supervised_report
@@ -21,7 +22,7 @@ from distilvec.models.load import load
 from distilvec.pipeline import prepare
 from distilvec.pipeline.evaluate import earlier_report, side_by_side
 from distilvec.pipeline.report_parts import FORMAT, intervals, write_samples
-from distilvec.students.task_head import TaskHead, load_head, save_head
+from distilvec.students.task_head import load_head, save_head
 from distilvec.teachers.model import LocalTeacher
 
 if TYPE_CHECKING:

@@ -21,15 +21,16 @@ from distilvec.config.schema import TeacherSection
 from distilvec.core.batch import Encoded, TextBatch, Wants
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import progress, say
+from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.prompted import behind
-from distilvec.data.tokens import TokenStore, build_tokens, plain_copy, tokenizer_hash
+from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.models.limits import UNLIMITED
+from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.pipeline.record import teacher_record
 from distilvec.pipeline.supervised import teacher_head
 from distilvec.report.model_card import TeacherRecord
 from distilvec.students.build import TeacherFacts
-from distilvec.students.task_head import TaskHead
 from distilvec.teachers.cache.codec import token_settings
 from distilvec.teachers.cache.fill import count_missing, fill_cache
 from distilvec.teachers.cache.fill_tokens import MOST_ROWS, TokenSource, fill_tokens

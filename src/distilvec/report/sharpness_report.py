@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distilvec.cli.terminal import say_result, show_table
 from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import visible_tree
 from distilvec.core.extras import require_extra
@@ -86,15 +85,6 @@ def sharpness_table(content: Part) -> Table:
     return Table("sharpness-table", "Sharpness, student by student", header, rows, words=0)
 
 
-def show_sharpness(*runs: Part) -> None:
-    """The same on a terminal, runs one below the other."""
-    rows = [[run["name"], *_cells(point)] for run in runs for point in run["points"]]
-    header = ["run", "step", "epoch", "lambda_max", "trace", "SAM", "ASAM", "loss"]
-    one = len(runs) == 1
-    show_table(header[one:], [row[one:] for row in rows])
-    say_result(note(runs[0]))
-
-
 def draw_sharpness(runs: Sequence[Part], path: Path | None) -> list[Path]:
     """Write the picture: to `path` (.svg, with .png beside it), or else into the run's figures/, of several runs beside the first."""
     first = Path(runs[0]["folder"])
@@ -109,7 +99,8 @@ def draw_sharpness(runs: Sequence[Part], path: Path | None) -> list[Path]:
     return files
 
 
-def _cells(point: Part) -> list[str]:
+def point_cells(point: Part) -> list[str]:
+    """A point as text: step, epoch, eigenvalue, trace, rises by SAM and ASAM, loss."""
     trace = f"{point['trace']:,.1f} ± {point['trace_error']:,.1f}" if "trace" in point else "-"
     numbers = [f"{point[name]:.5g}" for name in ("sam", "asam", "loss")]
     return [f"{point['step']:,}", f"{_place(point):g}", f"{point['lambda_max']:.5g}", trace, *numbers]

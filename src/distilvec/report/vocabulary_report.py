@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.cli.terminal import say_result, show_table
 from distilvec.core.escape import markdown
 from distilvec.evaluation.aggregate import to_markdown
 from distilvec.report.figure_style import BLUE, INK, figure_style, new_figure, shortened
@@ -72,20 +71,11 @@ def tables(content: Part) -> dict[str, Table]:
 
 def markdown_table(content: Part) -> str:
     """All tables in Markdown, one below the other, with the notes."""
-    parts = [to_markdown(_texts(content, table)) for table in tables(content).values()]
+    parts = [to_markdown(text_rows(content, table)) for table in tables(content).values()]
     return "\n".join([*parts, *(f"{markdown(text)}\n" for text in (content.get("notes") or ()))])
 
 
-def show_tokenizers(content: Part) -> None:
-    """The same on a terminal."""
-    for table in tables(content).values():
-        header, *rows = _texts(content, table)
-        show_table(header, rows)
-        say_result()
-    say_result(note(content))
-
-
-def _texts(content: Part, table: Table) -> list[list[str]]:
+def text_rows(content: Part, table: Table) -> list[list[str]]:
     """A table as text, header first; what stands before and after by language is one column."""
     before = f", {names(content)['before']}"
     rows = [list(table.header), *([cell.text for cell in row] for row in table.rows)]

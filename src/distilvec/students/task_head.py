@@ -13,44 +13,17 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from torch import Tensor, nn
+from torch import Tensor
 
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import read_json
-from distilvec.core.objective import TaskFacts
-from distilvec.models.load import load
-from distilvec.teachers.encode import evaluating
+from distilvec.core.task_head import TaskFacts, TaskHead
+from distilvec.models.load import evaluating, load
 
 WEIGHTS, FACTS = "head.safetensors", "head.json"
 _AGAIN = "Copy the model again, or save it again from its run."
 _BATCH = 32
-
-
-class TaskHead(nn.Module):
-    """A linear layer on the text's vector in the backbone's width (Encoded.vector).
-
-    Classification and pairs give logits. STS gives a score from 0 to 1: the sigmoid of one logit where the pair is one input,
-    the cosine of the two vectors where its texts are encoded apart (no parameters then). Classes of texts encoded apart come
-    from u, v and |u - v| side by side (Sentence-BERT, section 3).
-    """
-
-    def __init__(self, width: int, task: TaskFacts) -> None:
-        super().__init__()
-        self.task, self.width = task, width
-        cosine = task.kind == "sts" and task.members == 2
-        self.linear = None if cosine else nn.Linear(width * (3 if task.members == 2 else 1), task.classes)
-
-    def forward(self, pooled: Float[Tensor, "texts width"]) -> Float[Tensor, "examples classes"]:
-        """Logits [examples, classes], or scores [examples, 1]; of two members the first texts come before all second ones."""
-        if self.task.members == 2:
-            first, second = pooled.chunk(2)
-            if self.linear is None:
-                return nn.functional.cosine_similarity(first, second, dim=-1)[:, None]
-            pooled = torch.cat([first, second, (first - second).abs()], dim=-1)
-        assert self.linear is not None
-        logits: Tensor = self.linear(pooled)
-        return logits.sigmoid() if self.task.kind == "sts" else logits
 
 
 def save_head(folder: Path, head: TaskHead, classes: Sequence[str], scale: tuple[float, float] | None = None, prompt: str = "") -> None:

@@ -6,8 +6,7 @@ many positions again as there are tokens; here they are cut by exact length, so 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from distilvec.core.batch import Text
+from distilvec.models.load import evaluating
 
 CPU_TOKENS = 2048  # more in a batch falls out of the processor's cache
 _CPU_FLOOR = 256  # fewer tokens than this are not worth a batch of their own
@@ -158,16 +158,3 @@ def runs_directly(model: SentenceTransformer) -> bool:
         return False
     probe = first.tokenizer(["a text of some words"])
     return set(probe) <= {"input_ids", "attention_mask", "token_type_ids"} and not any(chain(*probe.get("token_type_ids", [])))
-
-
-@contextlib.contextmanager
-def evaluating(model: SentenceTransformer) -> Iterator[None]:
-    """Evaluation mode without gradients; a model in training goes back to it."""
-    trained = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        if trained:
-            model.train()

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from distilvec.core.batch import Encoded, Projections, TextBatch, Wants
 from distilvec.data.tokens import TokenStore
+from distilvec.models.load import evaluating
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.encode import evaluating
 from distilvec.teachers.model import LocalTeacher
 from distilvec.teachers.token_signals import token_reading, token_signals
 

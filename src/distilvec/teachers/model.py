@@ -24,13 +24,13 @@ from distilvec.core.device import pick_device, warn_slow_bf16
 from distilvec.core.errors import DistilvecError
 from distilvec.models.limits import UNLIMITED, position_limit
 from distilvec.models.load import BUILTIN as BUILTIN
-from distilvec.models.load import load, no_pooling, with_owner
+from distilvec.models.load import evaluating, load, no_pooling, with_owner
 from distilvec.models.load import resolve_model as resolve_model
 from distilvec.models.unreadable import check_model, check_outputs, readable
 from distilvec.teachers.bidirectional import lift_causal_mask
 from distilvec.teachers.cache.manifest import Manifest, hash_folder, hash_modules
 from distilvec.teachers.cache.validate import cut_dimensions
-from distilvec.teachers.encode import Forward, evaluating, runs_directly
+from distilvec.teachers.encode import Forward, runs_directly
 from distilvec.teachers.fast_linear import pack_linears, use_bfloat16
 
 _WINDOW = 16384  # texts sorted by length together

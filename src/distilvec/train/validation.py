@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 from accelerate import Accelerator
+from scipy.stats import spearmanr
 from torch import nn
 
 from distilvec.core.batch import Wants
 from distilvec.core.objective import Objective
-from distilvec.evaluation.metrics import spearman
 from distilvec.losses.distance import distances
 from distilvec.losses.relations import similarity_gaps
 from distilvec.losses.supervised import task_loss
@@ -47,7 +47,7 @@ def held_out_score(encoder: Encoder, head: nn.Module, data: TrainingData, accele
         losses.append(task_loss(logits[-1], batch.labels))
     predicted, gold = torch.cat(logits), torch.cat(labels)
     if gold.is_floating_point():
-        score = {"spearman": float(np.nan_to_num(spearman(predicted[:, 0].cpu().numpy(), gold.cpu().numpy())))}
+        score = {"spearman": float(np.nan_to_num(spearmanr(predicted[:, 0].cpu().numpy(), gold.cpu().numpy()).statistic))}
     else:
         score = {"accuracy": float((predicted.argmax(1) == gold).double().mean())}
     return score | {"task_loss": float(torch.cat(losses).double().mean())}

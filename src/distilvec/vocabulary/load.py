@@ -10,8 +10,8 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from distilvec.alignment.coverage import load_tokenizer
 from distilvec.core.errors import DistilvecError, first_line
+from distilvec.models.load import load_tokenizer
 from distilvec.vocabulary.edit import fast_tokenizer
 from distilvec.vocabulary.pieces import OPTION, Pieces
 from distilvec.vocabulary.sentencepiece import from_sentencepiece

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.errors import DistilvecError
-from distilvec.data.tokens import plain_copy
+from distilvec.models.tokenizers import plain_copy
 
 Kind = Literal["wordpiece", "byte_level", "metaspace", "plain"]
 OPTION = "student.vocabulary.tokenizer"  # the recipe's key for a tokenizer that exists

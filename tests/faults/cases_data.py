@@ -142,7 +142,7 @@ def _(world: World) -> list[str]:
 
 @case("cache-disk-full", key="cache.path")
 def _(world: World) -> list[str]:
-    from distilvec.teachers.cache.store import shard as shards
+    from distilvec.teachers.cache import shard as shards
 
     patched(world, shards, "write_synced", _full)
     return ["cache", world.recipe()]

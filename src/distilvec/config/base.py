@@ -61,7 +61,15 @@ def check_name(text: Any) -> str:
     return text
 
 
-Name = Annotated[str, AfterValidator(check_name)]
+def check_label(text: str) -> str:
+    """The text; ValueError where it is empty, too long for a table, or has control characters."""
+    if not text.strip() or len(text) > MOST_NAME_BYTES or _CONTROL.search(text):
+        raise ValueError(f"{excerpt(text)} cannot name anything. Use 1 to {MOST_NAME_BYTES} characters without control characters")
+    return text
+
+
+Name = Annotated[str, AfterValidator(check_name)]  # of files and folders
+Label = Annotated[str, AfterValidator(check_label)]  # in tables alone
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 

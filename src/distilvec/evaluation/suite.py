@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from distilvec.config.base import LABELS, Name, Section, Seed, excerpt
+from distilvec.config.base import LABELS, Label, Section, Seed, excerpt
 from distilvec.config.messages import explain, refusal
 from distilvec.config.paths import absolute, resolve_tree
 from distilvec.config.schema import Role
@@ -34,7 +34,7 @@ RESERVED = "average"
 class TaskSection(Section):
     """What every entry of a suite has."""
 
-    name: Name = Field(description="what tables call the task; distinct within the suite")
+    name: Label = Field(description="what tables call the task; distinct within the suite")
     path: Path = Field(description="file or folder, relative to the suite file")
     split: str = Field("test", description="the rows that are scored")
     domain: Literal["in", "out"] | None = Field(None, description="whether the texts are like the training texts; averaged apart")

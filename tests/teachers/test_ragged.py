@@ -14,7 +14,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.teachers.cache.layout import Ragged, TokenSettings, join
 from distilvec.teachers.cache.manifest import read_manifest
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cache.store import shard as shards
+from distilvec.teachers.cache import shard as shards
 
 TOKENS = TokenSettings("int8", 6, (-1,), True, (3, 4), 3, "offsets", "cafe", 64)
 WITH_TOKENS = replace(MANIFEST, tokens=TOKENS)

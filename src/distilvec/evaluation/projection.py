@@ -106,7 +106,7 @@ def project_tokens(texts: Sequence[str], teacher: Sequence[TokenStates], student
     """
     if not len(texts) == len(teacher) == len(student):
         raise DistilvecError(
-            f"[projections] expected token states of {len(texts)} texts; found {len(teacher)} of the teacher, {len(student)} of the student."
+            f"[projections] expected states of {len(texts)} texts; found {len(teacher)} of the teacher, {len(student)} of the student."
         )
     picture = draw_plane(np.concatenate([states for _, states in teacher]), "teacher")
     states = _checked(np.concatenate([found for _, found in student]), "student")

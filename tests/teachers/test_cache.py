@@ -14,10 +14,10 @@ import pytest
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import checksum
+from distilvec.teachers.cache import shard as shards
 from distilvec.teachers.cache.index import KeyIndex
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cache import shard as shards
 
 MANIFEST = Manifest(
     model="teacher",

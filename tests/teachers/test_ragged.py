@@ -11,10 +11,10 @@ import pytest
 from teachers.test_cache import MANIFEST, damage, keys, vectors
 
 from distilvec.core.errors import DistilvecError
+from distilvec.teachers.cache import shard as shards
 from distilvec.teachers.cache.layout import Ragged, TokenSettings, join
 from distilvec.teachers.cache.manifest import read_manifest
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cache import shard as shards
 
 TOKENS = TokenSettings("int8", 6, (-1,), True, (3, 4), 3, "offsets", "cafe", 64)
 WITH_TOKENS = replace(MANIFEST, tokens=TOKENS)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from distilvec.alignment.align import Aligner, mapping_rates
 from distilvec.alignment import edit_distance as alignment_dtw
+from distilvec.alignment.align import Aligner, mapping_rates
 from distilvec.alignment.edit_distance import cheapest_paths, edit_distances, one_to_one
 from distilvec.alignment.offsets import plain_pieces
 from distilvec.core.errors import DistilvecError

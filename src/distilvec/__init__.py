@@ -1,17 +1,46 @@
-"""distilvec: distil large text-embedding models into small ones people can ship."""
+"""distilvec: distil large text-embedding models into small ones people can ship.
 
+    student = distilvec.distill(teacher="BAAI/bge-m3", texts="documents.parquet", layers=3, output_dir="runs/mine")
+
+The functions are those of `distilvec.api`. `Objective`, `Wants` and `Encoded` are what a method of your own is written with.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from distilvec.models.load import load as load
+    from distilvec.api import cache_teacher as cache_teacher
+    from distilvec.api import compare as compare
+    from distilvec.api import distill as distill
+    from distilvec.api import evaluate as evaluate
+    from distilvec.api import export as export
+    from distilvec.api import load as load
+    from distilvec.api import load_recipe as load_recipe
+    from distilvec.api import predict as predict
+    from distilvec.api import run as run
+    from distilvec.api import transplant as transplant
+    from distilvec.core.batch import Encoded as Encoded
+    from distilvec.core.batch import Wants as Wants
+    from distilvec.core.objective import Objective as Objective
 
 __version__ = "0.1.0"
+_API = ("cache_teacher", "compare", "distill", "evaluate", "export", "load", "load_recipe", "predict", "run", "transplant")
+_HOMES = {
+    **dict.fromkeys(_API, "api"),
+    "load": "models.load",
+    "Encoded": "core.batch",
+    "Wants": "core.batch",
+    "Objective": "core.objective",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`distilvec.load`, which needs torch, when it is first asked for."""
-    if name != "load":
+    """A public name, imported when it is first asked for: torch is not loaded before."""
+    if name not in _HOMES:
         raise AttributeError(f"module 'distilvec' has no attribute '{name}'")
-    from distilvec.models.load import load
+    return getattr(import_module(f"distilvec.{_HOMES[name]}"), name)
 
-    return load
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(_HOMES)

@@ -1,0 +1,189 @@
+"""The public door: everything that the command line does, as Python functions.
+
+`teacher`, `student` and `model` take a hub id, a folder or a SentenceTransformer; `texts` a path, a list of texts or a
+`datasets.Dataset`. `overrides` maps dotted keys of a recipe to values: {"train.epochs": 3}. Relative paths are relative to the
+current folder. Errors are DistilvecError: "[key] problem. Fix."
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from distilvec.config import recipe as recipes
+from distilvec.config.base import Section
+from distilvec.config.builtin import recipe_file
+from distilvec.config.paths import resolve_key, resolve_tree
+from distilvec.config.schema import Recipe, VocabularySection
+from distilvec.core.errors import DistilvecError
+from distilvec.models.load import load as load
+from distilvec.pipeline.compare import Comparison, compare_runs
+from distilvec.pipeline.export import export_model
+from distilvec.pipeline.inputs import model_name, source_keys, teacher_keys
+from distilvec.pipeline.prepare import cache_root
+from distilvec.pipeline.run import Run, RunResult
+from distilvec.pipeline.scores import Scores, score_models
+from distilvec.pipeline.transplant import read_texts, transplant_folder
+from distilvec.students.task_head import predict as predict
+from distilvec.teachers.cache.store import TeacherCache
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.pipeline.inputs import Model, Texts
+
+Overrides = Mapping[str, Any]
+Callback = Callable[[int, dict[str, float]], None]
+HELD_OUT = 20  # one batch in so many is held out of a list of texts, 128 at most
+
+
+def distill(
+    teacher: Model | np.ndarray[Any, Any],
+    texts: Texts,
+    student: Model = "teacher",
+    *,
+    method: str = "redact",
+    layers: int | list[int] | None = None,
+    output_dir: str | Path = "runs/distilled",
+    epochs: int | None = None,
+    suite: str | Path | None = None,
+    overrides: Overrides | None = None,
+    restart: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> SentenceTransformer:
+    """Distil `teacher` into a small student on `texts`; the same call resumes, or loads the student where all is done.
+
+    Args:
+        teacher: The model to learn from, a Parquet table of vectors, or an array of vectors [texts, dim].
+        texts: The training texts.
+        student: The model to train; "teacher" takes the teacher's own backbone, pruned to `layers`.
+        method: A method's name (`distilvec recipes`) or a path to a .py file.
+        layers: The layers to keep of the student's model: a number, evenly spread, or their numbers from 0.
+        output_dir: The run folder; the student is its `student/`.
+        epochs: Passes over the texts; the schema's default (30) if None.
+        suite: A suite file to evaluate on.
+        overrides: Further keys of the recipe.
+        restart: Move an earlier run in the folder aside and start over.
+        callbacks: Called as `callback(step, metrics)` for every logged line.
+
+    Returns:
+        The trained student. `distilvec.run` gives scores and report as well.
+    """
+    tree = {**recipe_keys(teacher, texts, student, overrides), "name": Path(output_dir).resolve().name, "method": {"name": method}}
+    tree["student"] |= {"layers": layers} if layers is not None else {}
+    tree["train"] = {"epochs": epochs} if epochs is not None else {}
+    tree["evaluation"] = {"suite": str(suite)} if suite is not None else {}
+    tree = changed(resolve_tree(tree, Path.cwd(), Recipe), overrides)
+    if tree["student"].get("model") == "teacher" and set(tree["student"]) == {"model"}:
+        raise DistilvecError(
+            "[layers] a student with all of the teacher's layers is no smaller. Give layers, such as 3, or another student."
+        )
+    result = Run(recipes.validate(tree, origin="distilvec.distill"), Path(output_dir), restart, callbacks).execute()
+    return load(Path(output_dir) / "student") if result is None else result.student
+
+
+def run(
+    recipe: str | Path | Recipe,
+    variant: str | None = None,
+    overrides: Overrides | None = None,
+    *,
+    output_dir: str | Path | None = None,
+    restart: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> RunResult | None:
+    """Run a recipe (a file, a built-in name or a Recipe) as `distilvec run` does; None in all processes but the main one."""
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, variant, overrides)
+    return Run(loaded, Path(output_dir) if output_dir is not None else loaded.output / loaded.name, restart, callbacks).execute()
+
+
+def load_recipe(recipe: str | Path, variant: str | None = None, overrides: Overrides | None = None) -> Recipe:
+    """A recipe by file or built-in name, with a variant and overrides applied, validated."""
+    path = recipe_file(str(recipe))
+    return recipes.validate(changed(recipes.resolved_tree(path, variant), overrides), origin=str(path))
+
+
+def cache_teacher(teacher: Model | np.ndarray[Any, Any], texts: Texts, overrides: Overrides | None = None) -> TeacherCache:
+    """Compute the teacher's vectors of the texts, or go on with them; the cache, filled."""
+    tree = {**recipe_keys(teacher, texts, "teacher", overrides), "name": "cache", "method": {"name": "redact"}}
+    if isinstance(teacher, np.ndarray):
+        raise DistilvecError("[teacher] an array of vectors is a cache already. Give a model.")
+    return Run(recipes.validate(changed(tree, overrides), origin="distilvec.cache_teacher"), Path()).fill()
+
+
+def evaluate(
+    model: Model,
+    suite: str | Path | None = None,
+    teacher: Model | None = None,
+    *,
+    mteb: Sequence[str] | None = None,
+    protocol: str = "mteb-like",
+) -> Scores:
+    """Score a model on a suite of local tasks or on tasks of MTEB, with a teacher also asymmetrically."""
+    root = cache_root()
+    other = None if teacher is None else model_name(teacher, root, "teacher")
+    return score_models(
+        model_name(model, root, "model"),
+        None if suite is None else Path(suite),
+        other,
+        mteb=None if mteb is None else ",".join(mteb),
+        protocol=protocol,
+    )
+
+
+def compare(runs: Sequence[str | Path], reference: str | None = None, column: str = "student") -> Comparison:
+    """Finished runs and sweeps side by side: means and deviations over seeds, differences with confidence intervals, costs."""
+    return compare_runs([Path(folder) for folder in runs], reference, column)
+
+
+def transplant(
+    model: Model,
+    texts: Texts | Mapping[str, Texts],
+    output_dir: str | Path,
+    *,
+    vocab_size: int | None = None,
+    kind: Literal["trim", "hybrid", "bpe", "unigram", "wordpiece"] = "trim",
+    max_length: int | None = None,
+    overwrite: bool = False,
+    options: Overrides | None = None,
+) -> SentenceTransformer:
+    """Give a model another vocabulary, chosen or trained on `texts` (or on texts by language); nothing else is trained.
+
+    `options` are further keys of `student.vocabulary`, such as {"compose": "first"}. The model is saved as `output_dir`.
+    """
+    root = cache_root()
+    by_language: Mapping[str, Any] = texts if isinstance(texts, Mapping) else {"": texts}
+    files = [(language, source["path"]) for language, part in by_language.items() for source in source_keys(part, root)]
+    named = [f"{language}={path}" if language else str(path) for language, path in files]
+    section = recipes.section_of(VocabularySection, "options", {"kind": kind, "size": vocab_size, **(options or {})})
+    transplant_folder(model_name(model, root, "model"), section, read_texts(named), Path(output_dir), max_length, overwrite=overwrite)
+    return load(output_dir, device="cpu")
+
+
+def export(model: Model, to: Literal["onnx"] = "onnx", output: str | Path | None = None) -> Path:
+    """Write a model as one ONNX file, checked against PyTorch; its path (`onnx/model.onnx` in the model's folder by default)."""
+    path, _ = export_model(model_name(model, cache_root(), "model"), to, None if output is None else Path(output))
+    return path
+
+
+def recipe_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, student: Model, overrides: Overrides | None = None) -> dict[str, Any]:
+    """The sections teacher, student and corpus of a recipe for these objects."""
+    root, size = cache_root(), int((overrides or {}).get("train.batch_size", 32))
+    corpus: dict[str, Any] = {"sources": source_keys(texts, root)}
+    count = len(texts) if not isinstance(texts, (str, Path)) else None
+    if count is not None:
+        corpus["holdout_batches"] = max(1, min(128, count // (HELD_OUT * size)))
+    return {
+        "teacher": teacher_keys(teacher, texts, root),
+        "student": {"model": student if student == "teacher" else model_name(student, root, "student")},
+        "corpus": corpus,
+    }
+
+
+def changed(tree: dict[str, Any], overrides: Overrides | None, section: type[Section] = Recipe) -> dict[str, Any]:
+    """A recipe as plain data with overrides applied."""
+    for key, value in (overrides or {}).items():
+        recipes.set_key(tree, key, resolve_key(key, value, Path.cwd(), section))
+    return tree

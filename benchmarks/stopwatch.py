@@ -84,3 +84,8 @@ def settled_megabytes(device: str) -> float:
         ctypes.CDLL(None).malloc_trim(0)
     used: float = megabytes_of(device)()
     return used
+
+
+def machine() -> str:
+    """Where figures were taken, in words."""
+    return f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"

@@ -26,8 +26,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.memory import Peak
-from benchmarks.shootout import machine
-from benchmarks.stopwatch import settled_megabytes
+from benchmarks.stopwatch import machine, settled_megabytes
 from benchmarks.texts import sample_texts
 from distilvec.config.schema import StudentSection, VocabularySection
 from distilvec.models.load import load_tokenizer

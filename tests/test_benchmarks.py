@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.readme import marks, pages
 from benchmarks.texts import QUANTILES, WORDS_AT, sample_texts
 from distilvec.core.device import fast_bf16
+from experiments.readme import marks, pages
 
 SMALL = {
     "training": ["--texts", "64", "--repeats", "1", "--held-out", "1"],
@@ -89,10 +89,10 @@ def test_the_triplets_forms_agree(tmp_path):
 
 
 def test_every_page_shows_the_committed_figures():
-    """Every table in README.md and docs/ is what `python -m benchmarks.readme` makes of results/."""
+    """Every table in README.md and docs/ is what `python -m experiments.readme` makes of results/."""
     for page, parts in pages().items():
         text = (Path(__file__).parents[1] / page).read_text(encoding="utf-8")
         for name, table in parts.items():
             begin, end = marks(name)
             inside = text.split(begin)[1].split(end)[0]
-            assert inside.strip() == table.strip(), f"run `python -m benchmarks.readme`: '{name}' of {page} differs from results/"
+            assert inside.strip() == table.strip(), f"run `python -m experiments.readme`: '{name}' of {page} differs from results/"

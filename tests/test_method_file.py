@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.shootout import mark_of, read_rows
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.method_file import method_code, method_files
@@ -17,6 +16,7 @@ from distilvec.core.objective import Sizes, _check_option, build_objective, chec
 from distilvec.pipeline.run import Run
 from distilvec.pipeline.run_dir import training_fingerprint
 from distilvec.train.stages import training_stages
+from experiments.shootout import mark_of, read_rows
 
 SIZES = Sizes(32, 2, 24)
 METHOD = """from distilvec.core.objective import Objective

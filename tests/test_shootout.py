@@ -9,13 +9,13 @@ import pytest
 import yaml
 from samples import make_texts
 
-from benchmarks.sentence_level import average_table, order, shootout_tables
-from benchmarks.shootout_sentence_level import RECIPE, plan, shootout
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import Corpus
 from distilvec.pipeline.run import Run
 from distilvec.train.trainer import Loop
+from experiments.sentence_level import average_table, order, shootout_tables
+from experiments.shootout_sentence_level import RECIPE, plan, shootout
 
 
 @pytest.fixture

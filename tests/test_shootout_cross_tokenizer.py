@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cross_tokenizer import MAIN, MOE_PAPER, MOE_PARTS, OF_EMO, OF_MOE, PAPER, distillmoe_tables, emo_tables
-from benchmarks.shootout import mark_of
-from benchmarks.shootout_cross_tokenizer import NO_LOGITS, SWEEPS, TASKS, Chosen, name_of, plan
+from experiments.cross_tokenizer import MAIN, MOE_PAPER, MOE_PARTS, OF_EMO, OF_MOE, PAPER, distillmoe_tables, emo_tables
+from experiments.shootout import mark_of
+from experiments.shootout_cross_tokenizer import NO_LOGITS, SWEEPS, TASKS, Chosen, name_of, plan
 
 
 def members(task: str, folder: str = "/runs", sweep: str = "cross_tokenizer"):

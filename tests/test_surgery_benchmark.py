@@ -9,9 +9,10 @@ import pytest
 import yaml
 from samples import make_texts
 
-from benchmarks import surgery, surgery_speed
-from benchmarks.surgery_tables import readme_tables, surgery_tables
+from benchmarks import surgery_speed
 from distilvec.pipeline.run import Run
+from experiments import surgery
+from experiments.surgery_tables import readme_tables, surgery_tables
 
 ROOT = Path(__file__).parents[1]
 

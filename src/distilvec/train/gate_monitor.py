@@ -1,6 +1,6 @@
 """Routing collapse: the gate of a student's experts sends all texts to one expert, leaves experts out, or weighs all alike.
 
-The thresholds lie between what `python -m benchmarks.routing` finds (docs/distillmoe.md, "Where the gate goes"): gates of students that
+The thresholds lie between what `python -m experiments.routing` finds (docs/distillmoe.md, "Where the gate goes"): gates of students that
 use their experts, those that a strong pull towards equal gates makes alike for every text, and those that go to one expert.
 """
 

@@ -1,6 +1,6 @@
 """Puts a finished run's report into the repository: its figures in results/, its tables and pictures in docs/.
 
-    python -m benchmarks.result_page runs/english-three-layers three-layers
+    python -m experiments.result_page runs/english-three-layers three-layers
 
 Writes results/english-<name>.json (the run's distillation.json), results/english-<name>-report.json (report.json without
 texts and projections), docs/english-<name>.md and the pictures it shows. No text of an evaluation set is copied.
@@ -52,7 +52,7 @@ def page(name: str, report: dict[str, Any], pictures: dict[str, str]) -> str:
     command = f"distilvec run recipes/english.yaml --variant {name}"
     parts = [
         f"# {report['name']}",
-        f"`{command}`, two CPU cores; this page is written by `python -m benchmarks.result_page RUN {name}` from the run's report.",
+        f"`{command}`, two CPU cores; this page is written by `python -m experiments.result_page RUN {name}` from the run's report.",
         f"The student {report['verdict']['text']}.",
         section("Scores", pictures, "scores", [page_tables.scores_table(report["scores"], report["intervals"])]),
         section("Rankings", pictures, "agreement", [page_tables.agreement_table(report["agreement"])]),

@@ -1,6 +1,6 @@
 """Where DistillMoE's gate goes, by the weight of the pull towards equal gates (beta, eq. 8): the bounds of train/gate_monitor.py.
 
-    python -m benchmarks.routing --json results/routing.json [--folder runs/routing]
+    python -m experiments.routing --json results/routing.json [--folder runs/routing]
 
 Runs recipes/distillmoe.yaml, variant local (banking77, three layers of all-MiniLM-L6-v2, three experts), for 100 steps of 32 texts
 with each beta. JSON: a row a run, with the mean gates at the end, the lowest and the
@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shootout import machine
+from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
 from distilvec.core.files import write_json

@@ -1,10 +1,10 @@
 """What tokenizer surgery gives on real data: all-MiniLM-L6-v2 trimmed, with new tokenizers, and cut on both sides.
 
-    python -m benchmarks.surgery trim --json results/surgery.json                     trimmed to English, untrained, by size
-    python -m benchmarks.surgery turkish --json results/surgery.json                  tokenizers of Turkish text: fertility before and after
-    python -m benchmarks.surgery inference --json results/surgery.json                Turkish text before and after: texts, tokens a second
-    python -m benchmarks.surgery students RUN [RUN ...] --json results/surgery.json   finished runs of recipes/small_english.yaml
-    python -m benchmarks.surgery sizes RUN [RUN ...] --json results/surgery.json      finished runs of its sweep over vocabulary sizes
+    python -m experiments.surgery trim --json results/surgery.json                     trimmed to English, untrained, by size
+    python -m experiments.surgery turkish --json results/surgery.json                  tokenizers of Turkish text: fertility before, after
+    python -m experiments.surgery inference --json results/surgery.json                Turkish text before and after: texts, tokens a second
+    python -m experiments.surgery students RUN [RUN ...] --json results/surgery.json   finished runs of recipes/small_english.yaml
+    python -m experiments.surgery sizes RUN [RUN ...] --json results/surgery.json      finished runs of its sweep over vocabulary sizes
 
 Each part is written into FILE beside the others. trim: the distance (mean L2) of held-out texts' vectors to the teacher's and STS-B's
 Spearman correlation, for tokens chosen on the training texts. turkish: vocabularies of 8,000 tokens made on Turkish sentences and
@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from benchmarks.shootout import machine
+from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
 from distilvec.config.schema import TeacherSection, VocabularySection

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.shootout import agreement, spread
+from experiments.shootout import agreement, spread
 
 # TALAS, tables 1, 2, 7, 8 and 9, Qwen3-Embedding-0.6B to MiniLMv2-H384, "Avg." (the pair that all five tables have).
 # Table 2 prints an untrained student's 56.35 for SimCSE alone; table 1's 68.80 stands here.
@@ -30,15 +30,6 @@ TITLES = {
     "anchored": "Anchored layers K (table 7; `talas` is K = 2)",
     "relations": "Layers of LASD (table 8; `talas` compares all three layers)",
     "updates": "Kinds of SAM (table 9; `talas_plain` is AdamW alone, `talas` ASAM)",
-}
-MARKS = {
-    "time": {
-        "talas_plain": ("simcse", 1.15),
-        "talas": ("talas_plain", 1.95),
-        "emo": ("task", 1.35),
-        **dict.fromkeys(["distillmoe", "distillmoe_two_layers", "distillmoe_embedding", "distillmoe_headless"], ("task", 1.35)),
-    },
-    "memory": {"talas_plain": ("simcse", 1.08)},
 }
 Rows = Sequence[Mapping[str, Any]]
 
@@ -102,32 +93,6 @@ def order(table: str, found: Mapping[str, Rows]) -> str:
 def averages(rows: Rows, domain: str = "all") -> list[float]:
     """The average of a domain, seed by seed."""
     return [row["averages"][domain] for row in rows]
-
-
-def cost_table(report: Mapping[str, Any]) -> str:
-    """Time and memory of a step by method and precision, as the paper's table 3, and the ratios that have a mark."""
-    lines = ["| method | precision | ms a step | mean MB | peak MB | std MB |", "|---|---|---:|---:|---:|---:|"]
-    for name, entry in report.items():
-        for precision, part in precisions(entry).items():
-            cells = [f"{part['ms']:.0f}", *(f"{part[key]:.0f}" for key in ("mean_mb", "peak_mb", "std_mb"))]
-            lines.append(f"| {name} | {precision} | " + " | ".join(cells) + " |")
-    notes = []
-    for what, marks in MARKS.items():
-        for name, (other, mark) in marks.items():
-            for precision, part in precisions(report[name]).items() if name in report else ():
-                if other in part.get(f"{what}_ratio", {}):
-                    notes.append(f"- {what} of `{name}` over `{other}`, {precision}: {part[f'{what}_ratio'][other]:.2f} (mark: {mark})")
-    for name, entry in report.items():
-        for precision, part in precisions(entry).items():
-            if "weight_passes" in part:
-                share = f"{100 * part['weight_passes']:.1f} % of a step"
-                notes.append(f"- perturbing and restoring the weights, `{name}`, {precision}: {share} (mark: 5 %)")
-    return "\n".join(lines) + ("\n\n" + "\n".join(notes) if notes else "")
-
-
-def precisions(entry: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The figures of a method by precision."""
-    return {entry["precision"]: entry, **({"bf16": entry["bf16"]} if "bf16" in entry else {})}
 
 
 def sharpness_table(runs: Sequence[Mapping[str, Any]]) -> str:

@@ -1,6 +1,6 @@
 """Writes the tables of README.md and docs/ from the JSON files in results/, so that no figure is typed by hand.
 
-    python -m benchmarks.readme
+    python -m experiments.readme
 
 results/english-*.json, results/quickstart.json   distillation.json of the runs
 results/training.json, caching.json, memory.json, search.json, kills.json   what the benchmarks wrote with --json
@@ -18,12 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cross_tokenizer import distillmoe_tables, emo_tables
-from benchmarks.distillmoe_tables import aggregation_line, causal_table, experts_speed_table, moe_step_table, routing_table
-from benchmarks.score_table import score_table
-from benchmarks.sentence_level import cost_table, sharpness_table, shootout_tables
-from benchmarks.surgery_tables import readme_tables, speed_line, surgery_tables
-from benchmarks.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
+from benchmarks.step_cost import cost_table
+from experiments.cross_tokenizer import distillmoe_tables, emo_tables
+from experiments.distillmoe_tables import aggregation_line, causal_table, experts_speed_table, moe_step_table, routing_table
+from experiments.score_table import score_table
+from experiments.sentence_level import sharpness_table, shootout_tables
+from experiments.surgery_tables import readme_tables, speed_line, surgery_tables
+from experiments.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
 ROOT = Path(__file__).parents[1]
 

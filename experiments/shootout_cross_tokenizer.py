@@ -1,11 +1,11 @@
 """EMO and DistillMoE, their parts and their baselines across tokenizers: their papers' tables on local data.
 
-    python -m benchmarks.shootout_cross_tokenizer --json results/shootout_cross_tokenizer.json
-    python -m benchmarks.shootout_cross_tokenizer --quick                                          within ten minutes
+    python -m experiments.shootout_cross_tokenizer --json results/shootout_cross_tokenizer.json
+    python -m experiments.shootout_cross_tokenizer --quick                                          within ten minutes
 
-Makes the student that all begin with (benchmarks/cross_tokenizer_start.py), fine-tunes the teacher on each task, then runs the members
+Makes the student that all begin with (experiments/cross_tokenizer_start.py), fine-tunes the teacher on each task, then runs the members
 of recipes/sweeps/cross_tokenizer.yaml and distillmoe.yaml (or the one of --sweeps) on every task. Each member's scores are written to FILE
-as soon as they are there. A run that was killed goes on where it stopped. `python -m benchmarks.readme` writes the tables into
+as soon as they are there. A run that was killed goes on where it stopped. `python -m experiments.readme` writes the tables into
 docs/token_level.md and docs/distillmoe.md.
 
 The models are small: two processes of one thread each (OMP_NUM_THREADS=1), with tasks, an --out and a DISTILVEC_CACHE of their own and
@@ -22,15 +22,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cross_tokenizer import distillmoe_tables, emo_tables
-from benchmarks.cross_tokenizer_start import TEXTS, make_start
-from benchmarks.shootout import Rows, machine, run_members
+from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.run import Run, RunResult
 from distilvec.pipeline.sweep import Member, expand
 from distilvec.train.metrics import read_metrics
+from experiments.cross_tokenizer import distillmoe_tables, emo_tables
+from experiments.cross_tokenizer_start import TEXTS, make_start
+from experiments.shootout import Rows, run_members
 
 ROOT = Path(__file__).parents[1]
 SWEEPS = {name: ROOT / "recipes" / "sweeps" / f"{name}.yaml" for name in ("cross_tokenizer", "distillmoe")}

@@ -8,7 +8,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import torch
 from scipy.stats import spearmanr
 
 from distilvec.config import recipe as recipes
@@ -70,11 +69,6 @@ def read_rows(path: Path) -> dict[str, Any]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) and {"mark", "run"} <= row.keys() for row in rows):
         raise DistilvecError(f"[{path.name}] {path} holds no list of rows with run and mark. {fix}")
     return written
-
-
-def machine() -> str:
-    """Where figures were taken, in words."""
-    return f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
 def mark_of(recipe: Recipe) -> str:

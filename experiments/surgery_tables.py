@@ -57,7 +57,7 @@ def students_table(found: Mapping[str, Any]) -> str:
         + f"\n\n{teacher['name']} ({teacher['parameters'] / 1e6:.1f} M) is the teacher. Distance (mean L2 on held-out texts) and share of "
         "its average over the tasks: before → after training; asymmetric: queries by the student, documents by the teacher. Texts a "
         f"second: held-out texts in turn with the teacher, medians ({last['machine']}). Commands: `distilvec run "
-        "recipes/small_english.yaml --variant NAME`, `python -m benchmarks.surgery students RUN... --json FILE`."
+        "recipes/small_english.yaml --variant NAME`, `python -m experiments.surgery students RUN... --json FILE`."
     )
 
 
@@ -105,7 +105,7 @@ def sizes_table(found: Mapping[str, Any]) -> str:
     texts = records[0]["training"]["texts"]
     return (
         "\n".join(lines) + f"\n\nThree layers, {texts:,} texts each, one seed (`distilvec run recipes/sweeps/vocabulary_size.yaml`, then "
-        "`python -m benchmarks.surgery sizes RUN... --json FILE`)."
+        "`python -m experiments.surgery sizes RUN... --json FILE`)."
     )
 
 
@@ -125,7 +125,7 @@ def inference_table(found: Mapping[str, Any]) -> str:
     return (
         "\n".join(lines)
         + f"\n\nall-MiniLM-L6-v2 before, with a Unigram vocabulary of {found['size']:,} after; texts of up to 256 tokens, the two in turn, "
-        f"medians ({found['machine']}; `python -m benchmarks.surgery inference --json FILE`)."
+        f"medians ({found['machine']}; `python -m experiments.surgery inference --json FILE`)."
     )
 
 
@@ -137,7 +137,7 @@ def trim_table(found: Mapping[str, Any]) -> str:
     return (
         "\n".join(lines)
         + "\n\nThe first row is all-MiniLM-L6-v2. Tokens were chosen on the training texts of recipes/small_english.yaml; the distance is "
-        f"the mean L2 over {found['held_out']:,} held-out texts (`python -m benchmarks.surgery trim --json FILE`). No weight was trained."
+        f"the mean L2 over {found['held_out']:,} held-out texts (`python -m experiments.surgery trim --json FILE`). No weight was trained."
     )
 
 
@@ -160,7 +160,7 @@ def turkish_table(found: Mapping[str, Any]) -> str:
     return (
         "\n".join(lines)
         + f"\n\nFrom all-MiniLM-L6-v2's 30,522 tokens to {found['size']:,} trained on Turkish sentences and questions (lengths are of "
-        "whole texts; `python -m benchmarks.surgery turkish --json FILE`). The teacher knows no Turkish, so no score is claimed."
+        "whole texts; `python -m experiments.surgery turkish --json FILE`). The teacher knows no Turkish, so no score is claimed."
     )
 
 

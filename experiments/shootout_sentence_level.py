@@ -1,12 +1,12 @@
 """The sentence-level methods side by side, and the ablations of TALAS: tables 1, 2, 7, 8 and 9 of its paper on local data.
 
-    python -m benchmarks.shootout_sentence_level --json results/shootout_sentence_level.json     within two hours of two cores
-    python -m benchmarks.shootout_sentence_level --quick                                         within ten minutes
+    python -m experiments.shootout_sentence_level --json results/shootout_sentence_level.json     within two hours of two cores
+    python -m experiments.shootout_sentence_level --quick                                         within ten minutes
 
 Runs recipes/sweeps/sentence_level.yaml: its methods with every seed, its other variants (the ablations) with the first one.
 Each member's scores are written to FILE as soon as they are there, with a mark of what was trained and scored. A run that was
 killed goes on where it stopped: a member whose mark stands in FILE is not run again, whether or not its folder is still there.
-Figures follow TALAS' protocol: macro F1, average precision, Spearman; plain means over tasks. `python -m benchmarks.readme`
+Figures follow TALAS' protocol: macro F1, average precision, Spearman; plain means over tasks. `python -m experiments.readme`
 writes the tables into docs/sentence_level.md.
 """
 
@@ -18,8 +18,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sentence_level import shootout_tables
-from benchmarks.shootout import machine, run_members
+from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
@@ -27,6 +26,8 @@ from distilvec.evaluation.aggregate import averages
 from distilvec.evaluation.protocols import find_protocol, with_protocol
 from distilvec.pipeline.run import RunResult
 from distilvec.pipeline.sweep import Member, expand
+from experiments.sentence_level import shootout_tables
+from experiments.shootout import run_members
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "sweeps" / "sentence_level.yaml"

@@ -1,7 +1,7 @@
 """Does DistillMoE help a small causal language model? A local stand-in for table 16: WordNet's definitions, no hub, minutes a run.
 
-    python -m benchmarks.causal_local --prepare runs/causal           the data and two tokenizers only
-    python -m benchmarks.causal_local --json results/causal_local.json [--folder runs/causal] [--seeds 3]
+    python -m experiments.causal_local --prepare runs/causal           the data and two tokenizers only
+    python -m experiments.causal_local --json results/causal_local.json [--folder runs/causal] [--seeds 3]
 
 Instructions are "Define the noun WORD.", responses WordNet's definitions. Rows are split by synset, so no response of the
 training rows is one of the others. A Qwen3-type teacher (from its config) is trained on the responses first; then, for every

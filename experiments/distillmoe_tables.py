@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.sentence_level import precisions
+from benchmarks.step_cost import precisions
 
 PAPER_MS = {1: (2.9516, 3.2969), 32: (4.7701, 4.9498)}  # DistillMoE, tables 17 and 18, an H200: without and with experts
 MARK = 1.35  # of a step with a task loss alone
@@ -70,7 +70,7 @@ def routing_table(found: Mapping[str, Any]) -> str:
     return (
         "\n".join(lines)
         + f"\n\n{found['steps']} steps of 32 texts of banking77, one run each; entropy 1 is equal gates; figures of the second half, "
-        "looked at every fifth step (`python -m benchmarks.routing --json FILE`). The experts are pointwise, contrastive, pairwise."
+        "looked at every fifth step (`python -m experiments.routing --json FILE`). The experts are pointwise, contrastive, pairwise."
     )
 
 

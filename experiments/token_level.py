@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.sentence_level import precisions
+from benchmarks.step_cost import precisions
 
 SECONDS = {"uld": 0.18, "dskd": 0.31, "mined": 0.67, "multilevel_ot": 0.72, "ira": 0.41, "otis": 0.56, "emo": 0.97}  # EMO, table 10
 SIZES = {

@@ -172,11 +172,18 @@ def speed() -> str:
         )
         text += " (`python -m benchmarks.search --json FILE`)."
     if kills:
-        caching_part, training_part = kills["caching"], kills["training"]
+        counts = ", ".join(f"{part} {found['kills']}" for part, found in kills.items())
+        same = all(found["same"] for found in kills.values())
         text += (
-            f"\n\nKilled with `kill -9` {caching_part['kills']} times while caching and {training_part['kills']} times while training, "
-            f"the cache ended with {'the same' if caching_part['same'] else 'OTHER'} bytes and the student with {'the same' if training_part['same'] else 'OTHER'} "
-            "weights as uninterrupted ones: `python -m benchmarks.kills --json FILE`."
+            f"\n\nKilled with `kill -9` while working ({counts} times), everything ended with {'the same' if same else 'OTHER'} bytes and "
+            "weights as work that nobody killed: `python -m benchmarks.kills --json FILE`."
+        )
+    if faults := read("faults"):
+        counts, flips = faults["table"]["counts"], faults["flips"]
+        text += (
+            f"\n\nOf {sum(counts.values())} faults and attacks (`tests/faults`) {counts['right']} end as they should: {counts['lost']} lose a file, "
+            f"{counts['silent']} pass in silence, {counts['traceback']} show a traceback; {flips['noticed']} of {flips['flips']} flipped bits are "
+            "noticed before a weight changes: `python -m benchmarks.faults --json FILE`."
         )
     return text if len(lines) > 2 or kills else ""
 

@@ -230,6 +230,16 @@ def _says_how_to_allow(found: Outcome) -> None:
 for _name, (_key, _command) in VERBS.items():
     _answered(_name, _key, _command)
 _answered("causal-model", *VERBS["causal-teacher"], _code_of_the_model_alone)
+_answered("evaluate", "model", lambda world, folder: ["evaluate", folder, "--suite", _suite(world)])
+_answered(
+    "evaluate-teacher", "--teacher", lambda world, folder: ["evaluate", str(world.model), "--teacher", folder, "--suite", _suite(world)]
+)
+_answered("speed", "models", lambda world, folder: ["speed", folder, "--seconds", "0.01"])
+
+
+def _suite(world: World) -> str:
+    world.file("sts.csv", "sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n")
+    return world.file("suite.yaml", "- {name: mini, type: sts, path: sts.csv}\n")
 
 
 @case("onnx-missing", key="--to onnx")

@@ -29,7 +29,7 @@ from distilvec.alignment.align import Aligner, mapping_rates
 from distilvec.alignment.coverage import measure_mapping
 from distilvec.alignment.store import build_alignment
 from distilvec.config.schema import CorpusSection
-from distilvec.core.batch import AlignmentKind
+from distilvec.core.outputs import AlignmentKind
 from distilvec.data.corpus import build_corpus
 from distilvec.models.load import load_tokenizer
 

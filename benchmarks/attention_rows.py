@@ -24,14 +24,15 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.device import keep_memory, pick_device
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.model import BUILTIN, resolve_model
 
 LENGTHS = {"25": (20, 30), "128": (128, 128)}  # tokens of the shortest and the longest text
 MARK = 1.10  # of a forward pass that keeps no attention
-PLAIN, ROWS = Wants(embedding=True), Wants(embedding=True, attention_layers=(-2, -1))
+PLAIN, ROWS = OutputSpec(embedding=True), OutputSpec(embedding=True, attention_layers=(-2, -1))
 
 
 def main() -> None:
@@ -95,9 +96,9 @@ def infer(encoder: Encoder, batch: TextBatch, way: str, rows: Tensor) -> None:
         train(encoder, batch, way, rows)
 
 
-def train(encoder: Encoder, batch: TextBatch, way: str, rows: Tensor) -> Encoded:
+def train(encoder: Encoder, batch: TextBatch, way: str, rows: Tensor) -> ModelOutputs:
     """A forward pass."""
-    ways: dict[str, Callable[[], Encoded]] = {
+    ways: dict[str, Callable[[], ModelOutputs]] = {
         "plain": lambda: encoder(batch, PLAIN),
         "rows": lambda: encoder(batch, ROWS, rows),
         "maps": lambda: encoder(batch, ROWS),

@@ -37,10 +37,10 @@ from benchmarks.memory import Peak
 from benchmarks.stopwatch import Timed, megabytes_of, now, settled_megabytes
 from benchmarks.texts import sample_texts
 from distilvec.config import recipe as recipes
-from distilvec.core.batch import Wants
 from distilvec.core.device import fast_bf16, pick_device
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
+from distilvec.core.outputs import OutputSpec
 from distilvec.core.task_head import TaskFacts, TaskHead
 from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
@@ -235,7 +235,7 @@ class Bench:
     def forward_seconds(self, name: str, loop: Loop) -> float:
         """What one forward pass of the live teacher for its vectors alone takes a step."""
         run = self.run(name)
-        teacher = LiveTeacher(cast(LocalTeacher, run.teacher), run.sides[0].tokens, Wants(embedding=True))
+        teacher = LiveTeacher(cast(LocalTeacher, run.teacher), run.sides[0].tokens, OutputSpec(embedding=True))
         groups = loop._batches(0)
         batches = [loop.data.batch(groups[place]).to(loop.device) for place in range(len(groups))]
         began = now(self.device)

@@ -34,8 +34,9 @@ from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokeniz
 from benchmarks.texts import sample_texts
 from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
-from distilvec.core.batch import Encoded, TextBatch, TokenWants, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Objective, Sizes, build_objective, total
+from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.data.corpus import Corpus, build_corpus
 from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.models.tokenizers import tokenizer_hash
@@ -107,7 +108,7 @@ class Bench:
         self.teacher = teacher
         self.encoder = Encoder(small_student(tokenizer, folder / "student"))
         self.objective = emo(self.encoder, teacher)
-        self.wants = self.objective.teacher_wants | Wants(embedding=True)
+        self.wants = self.objective.teacher_outputs | OutputSpec(embedding=True)
         assert self.wants.tokens is not None
         self.pieces = prepare(teacher, texts, tokenizer, self.wants.tokens, folder)
         width = teacher.model[0].auto_model.config.hidden_size
@@ -157,10 +158,10 @@ def fidelity(bench: Bench) -> dict[str, Any]:
 
 def loss_and_gradient(bench: Bench, teacher: Teacher, batch: TextBatch, term: str) -> tuple[torch.Tensor, torch.Tensor]:
     """A term (or "total") and its gradient with respect to all parameters, flat."""
-    told: Encoded = teacher.signals(batch)
+    told: ModelOutputs = teacher.signals(batch)
     rows = None if told.selected is None else told.selected[..., 0]
     bench.encoder.eval()
-    terms = bench.objective(batch, bench.encoder(batch, bench.objective.student_wants, rows), told)
+    terms = bench.objective(batch, bench.encoder(batch, bench.objective.student_outputs, rows), told)
     loss = total(terms, bench.objective.weights) if term == "total" else terms[term].mean()
     parameters = [*bench.encoder.parameters(), *bench.objective.parameters()]
     slopes = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -215,7 +216,7 @@ def emo(encoder: Encoder, teacher: LocalTeacher) -> Objective:
     )
 
 
-def prepare(teacher: LocalTeacher, texts: list[str], tokenizer: PreTrainedTokenizerFast, wants: TokenWants, folder: Path) -> Pieces:
+def prepare(teacher: LocalTeacher, texts: list[str], tokenizer: PreTrainedTokenizerFast, wants: TokenOutputSpec, folder: Path) -> Pieces:
     """The corpus, tokenised for both and aligned."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "texts.txt").write_text("\n".join(texts), encoding="utf-8")

@@ -125,7 +125,7 @@ class Ours:
         """Train one round on `rows`; seconds."""
         self.rounds += 1
         objective = build_objective("redact", {}, {}, Sizes(self.encoder.hidden_width, self.encoder.layers, self.run.facts.width))
-        teacher = CachedTeacher(self.run.cache, self.run.corpus.keys, objective.teacher_wants)
+        teacher = CachedTeacher(self.run.cache, self.run.corpus.keys, objective.teacher_outputs)
         data = TrainingData(self.run.corpus, self.tokens, teacher, np.sort(rows), self.run.corpus.holdout_rows[:1])
         section = TrainSection(
             epochs=1, schedule=ScheduleSection(name="constant"), precision=self.precision, device="cpu", checkpoint_minutes=60

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 install_import_hook(
     [
         "distilvec.core.batch",
+        "distilvec.core.outputs",
         "distilvec.methods.base.token_or_logit_kd",
         "distilvec.losses",
         "distilvec.methods",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from distilvec.core.batch import Encoded, Projections, TextBatch
+from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Sizes
+from distilvec.core.outputs import ModelOutputs, Projections
 
 LENGTHS = (5, 3, 1)
 SIZES = Sizes(12, 2, 7, True, 24, 4, same_tokenizer=True, student_heads=4, teacher_heads=4)
@@ -38,7 +39,7 @@ def signals(seed, width, heads, layers, columns=5, left=False, grad=False):
     hidden = {layer: draw(width=width) for layer in range(layers + 1)}
     projections = {layer: Projections(*(draw(heads, width=width // heads) for _ in range(3))) for layer in range(1, layers + 1)}
     embedding = torch.randn(len(LENGTHS), 7, generator=generator).requires_grad_(grad)
-    encoded = Encoded(
+    encoded = ModelOutputs(
         embedding=embedding,
         hidden_layers=hidden | {-1: hidden[layers]},
         projections=projections | {-1: projections[layers]},

@@ -14,9 +14,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
 from distilvec.config.yaml_dialect import dump_yaml
-from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Sizes, total
+from distilvec.core.outputs import OutputSpec
 from distilvec.experimental.causal.answers import answer, rouge_l
 from distilvec.experimental.causal.data import IGNORED, read_pairs, tokenise
 from distilvec.experimental.causal.model import CausalEncoder, CausalTeacher, load_teacher_model
@@ -130,7 +131,7 @@ def test_the_losses_of_a_step_are_those_of_the_equations(step):
     teacher, count = data.teacher.encoder.model, len(batch)
     with torch.no_grad():
         answered = data.teacher.signals(batch)
-        terms = objective(batch, encoder(batch, objective.student_wants), answered)
+        terms = objective(batch, encoder(batch, objective.student_outputs), answered)
         w = {name: layer.weight for name, layer in objective.method.projections.items()}
         task, vectors, targets = [], [], []
         for row in range(count):
@@ -182,11 +183,11 @@ def shifted(batch: TextBatch) -> TextBatch:
 def test_padding_on_either_side_changes_nothing(step):
     encoder, objective, data, batch = step
     assert "attention_mask" in batch.tokens
-    wants = objective.student_wants
+    wants = objective.student_outputs
     with torch.no_grad():
         teacher = data.teacher.signals(batch)
         right, left = (objective(each, encoder(each, wants), teacher) for each in (batch, shifted(batch)))
-        theirs = [data.teacher.encoder(each, objective.teacher_wants).embedding for each in _own(data.teacher, batch)]
+        theirs = [data.teacher.encoder(each, objective.teacher_outputs).embedding for each in _own(data.teacher, batch)]
     for name in right:
         torch.testing.assert_close(left[name], right[name], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(theirs[0], theirs[1], atol=1e-5, rtol=1e-4)
@@ -207,7 +208,7 @@ def test_the_prompt_is_read_but_not_learnt(step):
     other = {**batch.tokens, "input_ids": batch.tokens["input_ids"].clone()}
     other["input_ids"][:, 1] += 1
     with torch.no_grad():
-        losses = [encoder(TextBatch(batch.rows, tokens, batch.sources), Wants(logits=True)).losses for tokens in (batch.tokens, other)]
+        losses = [encoder(TextBatch(batch.rows, tokens, batch.sources), OutputSpec(logits=True)).losses for tokens in (batch.tokens, other)]
     assert ((losses[0] - losses[1]).abs() > 1e-3).all()
 
 
@@ -215,7 +216,7 @@ def test_weights_replace_those_of_the_equation_and_unused_terms_ask_for_nothing(
     sizes = Sizes(32, 3, 48, normalized=False, teacher_hidden_width=48, teacher_layers=4)
     objective = build_causal_objective("distillmoe", {"alpha": 0.25, "mix": 0.5}, {"moe": 0.0, "diversity": 0.0, "task": 0.4}, sizes)
     assert objective.weights == {"task": 0.4, "moe": 0, "diversity": 0, "uniform": 0, "dynamic_cka": 0.375}
-    assert not objective.student_wants.experts and not objective.teacher_wants.embedding and not objective.in_batch
+    assert not objective.student_outputs.experts and not objective.teacher_outputs.embedding and not objective.in_batch
     with pytest.raises(DistilvecError, match="student.experts"):
         build_causal_objective("distillmoe", {}, {}, sizes)
     with pytest.raises(DistilvecError, match="no option 'alhpa'"):
@@ -413,4 +414,4 @@ def test_wants_without_an_answer_are_refused(models):
     ids = torch.ones(1, 4, dtype=torch.int64)
     batch = TextBatch(torch.arange(1), {"input_ids": ids, "labels": ids}, torch.arange(1))
     with pytest.raises(DistilvecError, match="is not asked for"):
-        CausalEncoder(model, Experts(48, 3, 8))(batch, Wants(second_view=True))
+        CausalEncoder(model, Experts(48, 3, 8))(batch, OutputSpec(second_view=True))

@@ -13,8 +13,8 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.cli.terminal import show_result
 from distilvec.config import recipe as recipes
-from distilvec.core.batch import Wants
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.results import load_runs
@@ -98,7 +98,7 @@ def test_the_saved_student_gives_pairs_the_vectors_of_training(task_recipe, tmp_
     batch = data.batch(data.train_rows[:12])
     assert batch.tokens["token_type_ids"].any() and len(batch.labels) == 12 and batch.members == 1
     encoder = Encoder(model).eval()
-    wants = run.objective(encoder).student_wants | Wants(embedding=True)
+    wants = run.objective(encoder).student_outputs | OutputSpec(embedding=True)
     with torch.no_grad():
         ours = encoder(batch, wants)
     pairs = data.corpus.texts(batch.rows.numpy())

@@ -253,7 +253,7 @@ def test_relative_paths_of_further_teachers(two, table, tmp_path):
 
 
 METHOD = """
-from distilvec.core.batch import TokenWants, Wants
+from distilvec.core.outputs import TokenOutputSpec, OutputSpec
 from distilvec.methods.base.token_or_logit_kd import task_terms
 from distilvec.core.objective import Objective
 
@@ -263,7 +263,7 @@ class Odd(Objective):
 
     def __init__(self, sizes):
         super().__init__()
-        self.teacher_wants = {wants}
+        self.teacher_outputs = {wants}
         self.weights = {{"x": 1.0, **({{"task": 1.0}} if sizes.task else {{}})}}
 
     def forward(self, batch, student, teacher):
@@ -281,7 +281,7 @@ def odd(tmp_path, wants, check="pass", widths=(32, 32)):
 
 def test_hidden_states_of_both_come_from_their_caches(two, tmp_path):
     check = "assert answer.hidden_layers[-2].shape == (*answer.mask.shape, width) and answer.hidden_layers.keys() == {-1, -2}"
-    method = odd(tmp_path, "Wants(embedding=True, tokens=TokenWants(None, hidden=(-1, -2)))", check)
+    method = odd(tmp_path, "OutputSpec(embedding=True, tokens=TokenOutputSpec(None, hidden=(-1, -2)))", check)
     run = Run(two(method__name=method), tmp_path / "run")
     run.train()
     assert [list(side.cache.signals) for side in run.sides] == [["embedding", "hidden", "hidden-2"]] * 2
@@ -298,7 +298,7 @@ def test_hidden_states_of_both_come_from_their_caches(two, tmp_path):
 
 @pytest.mark.parametrize("kind", ["classification", "pair"])
 def test_labelled_tasks(two, second, tmp_path, kind):
-    tree = two(method__name=odd(tmp_path, "Wants(vector=True)", "assert answer.vector.shape == (len(batch), width)")).model_dump(
+    tree = two(method__name=odd(tmp_path, "OutputSpec(vector=True)", "assert answer.vector.shape == (len(batch), width)")).model_dump(
         mode="json"
     )
     del tree["corpus"]
@@ -325,9 +325,9 @@ def test_what_does_not_hold_together_is_refused(two, tiny_recipe, tiny_model, se
     same = problem(tiny_recipe(more_teachers=[{"model": str(second)}, {"model": str(tiny_model), "name": "other"}]))
     assert "[more_teachers.1] other gives the same vectors as model (teacher)" in same
     assert "rkd learns from one teacher; found 2" in problem(two(method__name="rkd"))
-    inside = problem(tiny_recipe(more_teachers=[{"vectors": str(table)}], method__name=odd(tmp_path, "Wants(vector=True)")))
+    inside = problem(tiny_recipe(more_teachers=[{"vectors": str(table)}], method__name=odd(tmp_path, "OutputSpec(vector=True)")))
     assert "[more_teachers.0.vectors] vectors is a table of vectors" in inside and "Set more_teachers.0.model" in inside
-    aligned = odd(tmp_path, "Wants(tokens=TokenWants('offsets', gram_layers=(4,)))")
+    aligned = odd(tmp_path, "OutputSpec(tokens=TokenOutputSpec('offsets', gram_layers=(4,)))")
     assert "matches the student's tokens with those of one teacher; found 2" in problem(two(method__name=aligned))
     assert "[more_teachers.0.max_length] found 4000" in problem(two({"max_length": 4000}))
     assert "[more_teachers.0.model] cannot load" in problem(two({"model": str(tmp_path / "absent")}))

@@ -14,8 +14,8 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
-from distilvec.core.batch import Wants
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import OutputSpec
 from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import answering
 from distilvec.pipeline.run import Run
@@ -96,14 +96,14 @@ def test_an_objective_is_told_of_both_sides(emo, tiny_recipe, tmp_path):
 
 METHOD = """
 import torch
-from distilvec.core.batch import Wants
+from distilvec.core.outputs import OutputSpec
 from distilvec.core.objective import Objective
 
 
 class Odd(Objective):
     def __init__(self, sizes):
         super().__init__()
-        self.teacher_wants = {wants}
+        self.teacher_outputs = {wants}
         self.weights = {{"x": 1.0}}
 
     def forward(self, batch, student, teacher):
@@ -119,7 +119,7 @@ def odd(tmp_path, wants, check="pass"):
 
 
 def test_what_no_cache_keeps_makes_the_teacher_live(tiny_recipe, tmp_path, capsys):
-    method = odd(tmp_path, "Wants(attention_layers=(2,))", "assert teacher.attentions[2].shape[0] == len(batch)")
+    method = odd(tmp_path, "OutputSpec(attention_layers=(2,))", "assert teacher.attentions[2].shape[0] == len(batch)")
     run = Run(tiny_recipe(method__name=method), tmp_path / "run")
     run.train()
     assert "the method wants attention maps, which no cache keeps" in "".join(capsys.readouterr())
@@ -127,15 +127,15 @@ def test_what_no_cache_keeps_makes_the_teacher_live(tiny_recipe, tmp_path, capsy
 
 
 def test_what_a_head_reads_is_cached(tiny_recipe, tmp_path):
-    method = odd(tmp_path, "Wants(vector=True)", "assert teacher.vector.shape == (len(batch), 32)")
+    method = odd(tmp_path, "OutputSpec(vector=True)", "assert teacher.vector.shape == (len(batch), 32)")
     run = Run(tiny_recipe(method__name=method), tmp_path / "run")
     run.train()
     assert list(run.cache.signals) == ["embedding", "vector"] and not run.live
 
 
 def test_nothing_wanted_is_nothing_cached(tiny_recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("distilvec.pipeline.resolve.watched", lambda run: Wants())
-    run = Run(tiny_recipe(method__name=odd(tmp_path, "Wants()")), tmp_path / "run")
+    monkeypatch.setattr("distilvec.pipeline.resolve.watched", lambda run: OutputSpec())
+    run = Run(tiny_recipe(method__name=odd(tmp_path, "OutputSpec()")), tmp_path / "run")
     data = run.data(run.student(), objective := run.objective(Encoder(run.student())))
     assert isinstance(data.teacher, NoTeacher) and isinstance(answering(run, objective), NoTeacher)
     assert not (run.root / "teachers").exists() and data.teacher.signals(data.batch(np.array([1]))).embedding is None
@@ -148,7 +148,7 @@ def test_a_table_of_vectors_has_no_tokens(emo, tiny_model, tmp_path):
     pq.write_table(pa.table({"text": texts, "teacher_embedding_final": list(vectors)}), tmp_path / "vectors.parquet")
     tree = recipe.model_dump(mode="json")
     tree["teacher"] = {"vectors": str(tmp_path / "vectors.parquet")}
-    tree["method"] = {"name": odd(tmp_path, "Wants(attention_layers=(1,))")}
+    tree["method"] = {"name": odd(tmp_path, "OutputSpec(attention_layers=(1,))")}
     with pytest.raises(DistilvecError, match=r"\[teacher.vectors\].*table of vectors.*inside of the model.*teacher.model"):
         Run(recipes.validate(tree), tmp_path / "run").train()
 

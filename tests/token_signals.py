@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from distilvec.core.batch import Alignment, Encoded, TextBatch
+from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.objective import Sizes, Terms, total
+from distilvec.core.outputs import ModelOutputs
 from distilvec.core.task_head import TaskFacts
 
 TEXTS, CLASSES = 4, 3
@@ -18,7 +19,7 @@ TASK = replace(SIZES, task=TaskFacts("classification", CLASSES), teacher_logits=
 SCORES = replace(SIZES, task=TaskFacts("sts", 1), teacher_logits=True)
 
 
-def signals(student_padding: int = 0, teacher_padding: int = 0, seed: int = 0) -> tuple[TextBatch, Encoded, Encoded]:
+def signals(student_padding: int = 0, teacher_padding: int = 0, seed: int = 0) -> tuple[TextBatch, ModelOutputs, ModelOutputs]:
     """Batch, student and teacher in float64; the student's states and logits are leaves. Padding differs in every call."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -36,13 +37,13 @@ def signals(student_padding: int = 0, teacher_padding: int = 0, seed: int = 0) -
     pairs = torch.full((TEXTS, max(map(len, PAIRS)) + student_padding, 2), -1)
     for row, found in enumerate(PAIRS):
         pairs[row, : len(found)] = torch.tensor(found).view(-1, 2)
-    student = Encoded(
+    student = ModelOutputs(
         embedding=draw(TEXTS, SIZES.embedding_width).requires_grad_(),
         hidden_layers={-1: ours.requires_grad_()},
         mask=our_mask,
         logits=draw(TEXTS, CLASSES).requires_grad_(),
     )
-    teacher = Encoded(
+    teacher = ModelOutputs(
         embedding=torch.nn.functional.normalize(draw(TEXTS, SIZES.teacher_width), dim=-1),
         hidden_layers={-1: theirs},
         mask=their_mask,
@@ -53,7 +54,7 @@ def signals(student_padding: int = 0, teacher_padding: int = 0, seed: int = 0) -
     return TextBatch(rows, tokens, torch.zeros_like(rows), labels=rows % CLASSES, alignment=Alignment(pairs)), student, teacher
 
 
-def texts_of(batch: TextBatch, student: Encoded, teacher: Encoded):
+def texts_of(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs):
     """Text by text: the student's states, the teacher's states and the pairs, all without padding."""
     for row, (ours, theirs) in enumerate(zip(STUDENT_LENGTHS, TEACHER_LENGTHS, strict=True)):
         yield student.hidden_layers[-1][row, :ours], teacher.hidden_layers[-1][row, :theirs], PAIRS[row]

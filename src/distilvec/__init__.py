@@ -2,7 +2,7 @@
 
     student = distilvec.distill(teacher="BAAI/bge-m3", texts="documents.parquet", layers=3, output_dir="runs/mine")
 
-The functions are those of `distilvec.api`. `Objective`, `Wants` and `Encoded` are what a method of your own is written with.
+The functions are those of `distilvec.api`. `Objective`, `OutputSpec` and `ModelOutputs` are what a method of your own is written with.
 """
 
 from importlib import import_module
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from distilvec.api import predict as predict
     from distilvec.api import run as run
     from distilvec.api import transplant as transplant
-    from distilvec.core.batch import Encoded as Encoded
-    from distilvec.core.batch import Wants as Wants
     from distilvec.core.objective import Objective as Objective
+    from distilvec.core.outputs import ModelOutputs as ModelOutputs
+    from distilvec.core.outputs import OutputSpec as OutputSpec
 
 __version__ = "0.1.0"
 _API = ("cache_teacher", "compare", "distill", "evaluate", "export", "load", "load_recipe", "predict", "run", "transplant")
 _HOMES = {
     **dict.fromkeys(_API, "api"),
     "load": "models.load",
-    "Encoded": "core.batch",
-    "Wants": "core.batch",
+    "ModelOutputs": "core.outputs",
+    "OutputSpec": "core.outputs",
     "Objective": "core.objective",
 }
 

@@ -12,7 +12,8 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import ExpertsSection, StudentSection
-from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.batch import TextBatch
+from distilvec.core.outputs import OutputSpec
 from distilvec.data.labeled import Labelled
 from distilvec.evaluation.experts import Group, experts_report, labelled_groups, run_mixture, sample, task_groups
 from distilvec.evaluation.projection import project_experts
@@ -45,7 +46,7 @@ def test_gates_outputs_and_lengths_are_the_models_own(student):
         tokens = student.model.tokenizer(*(text if isinstance(text, tuple) else (text,)), return_tensors="pt")
         with torch.no_grad():
             own = Encoder(student.model).eval()(
-                TextBatch(torch.arange(1), dict(tokens), torch.zeros(1, dtype=torch.long)), Wants(experts=True, vector=True)
+                TextBatch(torch.arange(1), dict(tokens), torch.zeros(1, dtype=torch.long)), OutputSpec(experts=True, vector=True)
             )
         torch.testing.assert_close(found.gates[number], own.gates[0], atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(found.outputs[number], own.experts[0], atol=1e-4, rtol=1e-4)

@@ -14,8 +14,9 @@ from safetensors import safe_open
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.schema import StudentSection
-from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import OutputSpec
 from distilvec.formats import sentence_transformers as portable
 from distilvec.formats.sentence_transformers import portable_config, recover_student, save_student
 from distilvec.students.build import TeacherFacts, build_student
@@ -111,7 +112,7 @@ def test_saved_in_fp32_from_a_model_in_training(backbones: dict[str, Path], tmp_
     expected = student.encode(TEXTS)
     encoder = Encoder(student).train()
     ids = torch.tensor([[2, 9, 10, 3]])
-    encoder(TextBatch(rows=torch.tensor([0]), tokens={"input_ids": ids}, sources=torch.tensor([0])), Wants(embedding=True))
+    encoder(TextBatch(rows=torch.tensor([0]), tokens={"input_ids": ids}, sources=torch.tensor([0])), OutputSpec(embedding=True))
     save_student(student, tmp_path / "s", {}, "")
     assert "distilvec" not in (tmp_path / "s" / "config.json").read_text()
     assert student.training, "saving must leave the model in training"

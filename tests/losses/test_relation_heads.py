@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from distilvec.core.batch import Projections
+from distilvec.core.outputs import Projections
 from distilvec.losses.relation_heads import PARTS, laid_out, relation_divergence, relation_scores, relation_term, split_anew
 
 LENGTHS = (5, 3, 1)

@@ -6,7 +6,8 @@ import torch
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.batch import Alignment, Encoded, Projections, TextBatch, Wants
+from distilvec.core.batch import Alignment, TextBatch
+from distilvec.core.outputs import ModelOutputs, OutputSpec, Projections
 
 ROWS = 6
 PAIRS, SELECTED = 4, 3
@@ -25,7 +26,7 @@ def labelled_batch(model: SentenceTransformer) -> TextBatch:
     )
 
 
-def teacher_signals(wants: Wants, batch: TextBatch) -> Encoded:
+def teacher_signals(wants: OutputSpec, batch: TextBatch) -> ModelOutputs:
     """Random signals of the teacher's shapes: exactly the wanted ones, so a method that reads others fails."""
     generator = torch.Generator().manual_seed(1)
     rows, tokens = batch.tokens["input_ids"].shape
@@ -42,7 +43,7 @@ def teacher_signals(wants: Wants, batch: TextBatch) -> Encoded:
         gram = centred @ centred.transpose(1, 2)
         grams[layer] = gram / gram.flatten(1).norm(dim=1)[:, None, None]
     hidden = {layer: draw(rows, tokens, 40) for layer in (wanted.hidden if wanted else ())}
-    return Encoded(
+    return ModelOutputs(
         embedding=torch.nn.functional.normalize(draw(rows, 24), dim=-1) if wants.embedding else None,
         pre_dense=draw(rows, 40) if wants.pre_dense else None,
         pooled_layers={layer: draw(rows, 40) for layer in wants.pooled_layers},

@@ -6,16 +6,16 @@ import pytest
 import torch
 from token_signals import SCORES, SIZES, TASK, assert_padding_is_nothing, signals, texts_of
 
-from distilvec.core.batch import TokenWants, Wants
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import build_objective
+from distilvec.core.outputs import OutputSpec, TokenOutputSpec
 from distilvec.losses.logits import soft_kl
 
 
 def test_on_states():
     objective = build_objective("cdm", {}, {}, SIZES).double()
     assert objective.weights == {"tokens": 100.0, "sentence": 1.0}
-    assert objective.teacher_wants == Wants(embedding=True, tokens=TokenWants(alignment="strict", hidden=(-1,)))
+    assert objective.teacher_outputs == OutputSpec(embedding=True, tokens=TokenOutputSpec(alignment="strict", hidden=(-1,)))
     batch, student, teacher = signals(1, 2)
     terms = objective(batch, student, teacher)
 
@@ -31,7 +31,7 @@ def test_on_states():
 
 def test_on_class_logits_there_is_nothing_to_warp():
     objective = build_objective("cdm", {"alpha": 0.4}, {}, TASK)
-    assert objective.weights == {"task": 0.4, "kl": 0.6} and objective.teacher_wants == Wants(logits=True)
+    assert objective.weights == {"task": 0.4, "kl": 0.6} and objective.teacher_outputs == OutputSpec(logits=True)
     batch, student, teacher = signals()
     torch.testing.assert_close(objective(batch, student, teacher)["kl"], soft_kl(student.logits, teacher.logits, 2.0))
 

@@ -58,7 +58,7 @@ def objective(name, model, request):
 
 def test_named_terms_of_one_value_a_row(objective, model, batch):
     module = Distillation(Encoder(model), objective).train()
-    terms = module(batch, teacher_signals(objective.teacher_wants, batch))
+    terms = module(batch, teacher_signals(objective.teacher_outputs, batch))
     assert terms and set(terms) == {name for name, weight in objective.weights.items() if weight}
     for name, values in terms.items():
         assert values.shape == (ROWS,), name
@@ -67,7 +67,7 @@ def test_named_terms_of_one_value_a_row(objective, model, batch):
 
 def test_two_steps_lower_the_loss_and_reach_every_parameter(objective, model, batch):
     module = Distillation(Encoder(model), objective).train()
-    teacher = teacher_signals(objective.teacher_wants, batch)
+    teacher = teacher_signals(objective.teacher_outputs, batch)
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
     losses = []
     for _ in range(8):
@@ -85,7 +85,7 @@ def test_two_steps_lower_the_loss_and_reach_every_parameter(objective, model, ba
 
 
 def test_no_gradient_reaches_the_teacher(objective, model, batch):
-    teacher = teacher_signals(objective.teacher_wants, batch)
+    teacher = teacher_signals(objective.teacher_outputs, batch)
     tensors = [t.requires_grad_() for t in (teacher.embedding, teacher.pre_dense) if t is not None]
     detached = replace(teacher, embedding=None if teacher.embedding is None else teacher.embedding.detach())
     total(Distillation(Encoder(model), objective)(batch, detached), objective.weights).backward()
@@ -96,7 +96,7 @@ def test_padding_changes_no_term(objective, model, batch):
     encoder = Encoder(model).eval()
     more = {name: torch.nn.functional.pad(value, (0, 3)) for name, value in batch.tokens.items()}
     padded = replace(batch, tokens=more)
-    wants = objective.teacher_wants
+    wants = objective.teacher_outputs
     if wants.hidden_layers or wants.attention_layers or wants.projection_layers:
         pytest.skip("these signals of the teacher would need the same padding; the method's own tests cover it")
     teacher = teacher_signals(wants, batch)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from layer_signals import LENGTHS, SIZES, signals, text_batch
 
-from distilvec.core.batch import Wants
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import build_objective, total
+from distilvec.core.outputs import OutputSpec
 from distilvec.losses.distance import l2_distance
 
 BATCH = text_batch()
@@ -21,7 +21,7 @@ def test_terms_against_a_loop_of_equation_12(projection):
     width = 24 if projection else 12
     objective = build_objective("distilbert", {"projection": projection}, {}, replace(SIZES, teacher_hidden_width=width))
     assert objective.weights == {"distance": 1.0, "cosine": 1.0}
-    assert objective.student_wants == objective.teacher_wants == Wants(embedding=True, hidden_layers=(-1,))
+    assert objective.student_outputs == objective.teacher_outputs == OutputSpec(embedding=True, hidden_layers=(-1,))
     (student, _), (teacher, _) = signals(1, 12, 4, 2), signals(2, width, 4, 4)
     terms = objective(BATCH, student, teacher)
     torch.testing.assert_close(terms["distance"], l2_distance(student.embedding, teacher.embedding))
@@ -56,7 +56,7 @@ def test_padding_of_either_model_changes_neither_value_nor_gradient():
 def test_without_the_cosine_it_is_redact():
     alone = replace(SIZES, teacher_layers=None, teacher_hidden_width=None, same_tokenizer=False)
     objective = build_objective("distilbert", {}, {"cosine": 0.0}, alone)
-    assert objective.teacher_wants == Wants(embedding=True)
+    assert objective.teacher_outputs == OutputSpec(embedding=True)
     assert set(objective(BATCH, signals(1, 12, 4, 2)[0], signals(2, 24, 4, 4)[0])) == {"distance"}
 
 

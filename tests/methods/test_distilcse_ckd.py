@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Sizes, build_objective
+from distilvec.core.outputs import ModelOutputs
 from distilvec.methods.distilcse_ckd import DistilCseCkd
 from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
@@ -29,7 +30,7 @@ def terms(objective, rows, student=None, teacher=None):
     batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
     teacher = vectors_of(rows) if teacher is None else teacher
     student = teacher.flip(-1) if student is None else student
-    return objective(batch, Encoded(embedding=student), Encoded(embedding=teacher))
+    return objective(batch, ModelOutputs(embedding=student), ModelOutputs(embedding=teacher))
 
 
 def queued(objective):

@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Sizes, build_objective
+from distilvec.core.outputs import ModelOutputs
 from distilvec.methods.distillcse import DistillCse
 
 
@@ -20,7 +21,9 @@ def draw(*shapes, seed=17):
 def terms(objective, student, teacher, second=None):
     rows = torch.arange(len(student))
     batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
-    return objective(batch, Encoded(embedding=student, second_view=student if second is None else second), Encoded(embedding=teacher))
+    return objective(
+        batch, ModelOutputs(embedding=student, second_view=student if second is None else second), ModelOutputs(embedding=teacher)
+    )
 
 
 @pytest.mark.parametrize(("temperatures", "expected"), [((0.025, 0.0125), 29.8253111008), ((0.05, 0.05), 14.0037976555)])
@@ -91,11 +94,11 @@ def test_options_are_checked():
 
 def test_a_term_without_weight_asks_for_nothing():
     alone = build_objective("distillcse", {}, {"simcse": 0.0}, Sizes(4, 2, 6))
-    assert not alone.student_wants.second_view and alone.teacher_wants.embedding
+    assert not alone.student_outputs.second_view and alone.teacher_outputs.embedding
     student, teacher = draw((5, 4), (5, 6))
     assert set(terms(alone, student, teacher)) == {"distill"}
     without = build_objective("distillcse", {}, {"distill": 0.0}, Sizes(4, 2, 6))
-    assert without.student_wants.second_view and not without.teacher_wants.embedding
+    assert without.student_outputs.second_view and not without.teacher_outputs.embedding
     assert set(terms(without, student, None)) == {"simcse"}
 
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from distilvec.core.batch import Encoded, TextBatch, TokenWants, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import OtherTeacher, Sizes, build_objective, total
+from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.core.task_head import TaskFacts
 from distilvec.losses.dynamic_cka import RULES, Rule
 from distilvec.methods.distillmoe import FACETS, SIMCSE_TEMPERATURE
@@ -52,8 +53,8 @@ def signals(experts=3, padding=(0, 0), left=False):
     for lengths, width, hidden in zip(THEIRS, (5, 7), (8, 4), strict=True):
         found, mask = states(lengths, hidden, padding[1])
         detached = {layer: values.detach() for layer, values in found.items()}
-        teachers.append(Encoded(embedding=draw(texts, width), hidden_layers=detached, mask=mask))
-    student = Encoded(
+        teachers.append(ModelOutputs(embedding=draw(texts, width), hidden_layers=detached, mask=mask))
+    student = ModelOutputs(
         embedding=draw(texts, 6).requires_grad_(),
         second_view=draw(texts, 6).requires_grad_(),
         hidden_layers=ours,
@@ -237,23 +238,23 @@ def test_two_teachers_of_equal_weight_are_added_up():
 
 
 def test_a_term_without_weight_asks_for_nothing():
-    states = TokenWants(hidden=(-1, -2))
+    states = TokenOutputSpec(hidden=(-1, -2))
     full = moe()
-    assert full.student_wants == Wants(hidden_layers=(-2, -1), experts=True) and full.in_batch
-    assert full.teacher_wants == Wants(embedding=True, tokens=states)
+    assert full.student_outputs == OutputSpec(hidden_layers=(-2, -1), experts=True) and full.in_batch
+    assert full.teacher_outputs == OutputSpec(embedding=True, tokens=states)
     vectors = moe(VECTORS, {"dynamic_cka": 0})
-    assert vectors.student_wants == Wants(experts=True) and vectors.teacher_wants == Wants(embedding=True)
+    assert vectors.student_outputs == OutputSpec(experts=True) and vectors.teacher_outputs == OutputSpec(embedding=True)
     assert set(vectors.projections) == {"pointwise_0", "contrastive_0"}
     headless = moe(replace(SIZES, experts=0), {"moe": 0, "diversity": 0})
-    assert headless.student_wants == Wants(hidden_layers=(-2, -1)) and headless.teacher_wants == Wants(tokens=states)
+    assert headless.student_outputs == OutputSpec(hidden_layers=(-2, -1)) and headless.teacher_outputs == OutputSpec(tokens=states)
     assert set(headless.projections) == {"tokens_0"} and not headless.in_batch
     alone = moe(replace(SIZES, experts=1), {"dynamic_cka": 0}, facets=["pointwise"])
     assert not alone.in_batch and set(alone.projections) == {"pointwise_0"}
     manual = moe(replace(VECTORS, experts=0), {"dynamic_cka": 0}, manual=[0.4, 0.4, 0.2])
-    assert manual.student_wants == Wants(vector=True)
+    assert manual.student_outputs == OutputSpec(vector=True)
     labels = moe(replace(TASK, experts=0, teacher_layers=None), {"moe": 0, "diversity": 0, "dynamic_cka": 0})
     batch, student, teacher = signals()
-    assert labels.teacher_wants == Wants() and set(labels(batch, student, Encoded())) == {"task"}
+    assert labels.teacher_outputs == OutputSpec() and set(labels(batch, student, ModelOutputs())) == {"task"}
     expected = full(batch, student, teacher)
     for objective, names in ((vectors, {"moe", "diversity"}), (headless, {"dynamic_cka"})):
         terms = objective(batch, student, teacher)
@@ -264,14 +265,14 @@ def test_a_term_without_weight_asks_for_nothing():
 
 def test_simcse_takes_the_place_of_a_task():
     objective = moe(simcse=True)
-    assert objective.student_wants.embedding and objective.student_wants.second_view and objective.in_batch
+    assert objective.student_outputs.embedding and objective.student_outputs.second_view and objective.in_batch
     batch, student, teacher = signals()
     found = objective(batch, student, teacher)["simcse"]
     for row in range(len(OURS)):
         scores = torch.stack([cosine(student.embedding[row], other) for other in student.second_view]) / SIMCSE_TEMPERATURE
         torch.testing.assert_close(found[row], -scores.log_softmax(0)[row])
     without = moe(weights={"simcse": 0}, simcse=True)
-    assert not without.student_wants.second_view and "simcse" not in without(batch, student, teacher)
+    assert not without.student_outputs.second_view and "simcse" not in without(batch, student, teacher)
 
 
 @pytest.mark.parametrize("rule", ["paper", "authors"])

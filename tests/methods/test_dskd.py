@@ -8,12 +8,12 @@ import pytest
 import torch
 from token_signals import CLASSES, SCORES, SIZES, TASK, TEXTS, assert_padding_is_nothing, signals, texts_of
 
-from distilvec.core.batch import TokenWants, Wants
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import build_objective, total
+from distilvec.core.outputs import OutputSpec, TokenOutputSpec
 from distilvec.core.task_head import TaskFacts
 
-TOKENS = TokenWants(hidden=(-1,))
+TOKENS = TokenOutputSpec(hidden=(-1,))
 
 
 def attend(queries, keys, values):
@@ -40,7 +40,7 @@ def test_on_class_logits():
     torch.manual_seed(0)
     objective = build_objective("dskd", {"alpha": 0.2}, {}, TASK).double()
     assert objective.weights == {"task": 0.2} | dict.fromkeys(["projected", "student_space", "teacher_space", "probe"], 0.8)
-    assert objective.teacher_wants == Wants(logits=True, tokens=TOKENS)
+    assert objective.teacher_outputs == OutputSpec(logits=True, tokens=TOKENS)
     batch, student, teacher = signals(1, 2)
     terms = objective(batch, student, teacher)
     right = 0
@@ -83,8 +83,8 @@ def test_heads_are_frozen_and_targets_stand(term, reached):
 def test_on_states():
     objective = build_objective("dskd", {}, {}, SIZES).double()
     assert objective.weights == {"sentence": 1.0, "token": 1.0}
-    assert objective.student_wants == Wants(embedding=True, hidden_layers=(-1,))
-    assert objective.teacher_wants == Wants(embedding=True, tokens=TOKENS)
+    assert objective.student_outputs == OutputSpec(embedding=True, hidden_layers=(-1,))
+    assert objective.teacher_outputs == OutputSpec(embedding=True, tokens=TOKENS)
     batch, student, teacher = signals(2, 1)
     terms = objective(batch, student, teacher)
     for row, (ours, theirs, _) in enumerate(texts_of(batch, student, teacher)):

@@ -9,9 +9,10 @@ import ot
 import pytest
 import torch
 
-from distilvec.core.batch import Alignment, Encoded, TextBatch, TokenWants, Wants
+from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Sizes, build_objective, total
+from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.core.task_head import TaskFacts
 from distilvec.teachers.token_signals import importance, select, selected_gram
 
@@ -48,10 +49,10 @@ def signals():
     selected = select(pairs, masses, 1)
     grams = {layer: selected_gram(maps[layer], selected[..., 1]) for layer in (4, 5, 6, 7)}
     hidden = torch.randn(3, 8, 8, generator=generator) * theirs[..., None]
-    teacher = Encoded(hidden_layers={-1: hidden}, mask=theirs, importance=masses, selected=selected, grams=grams)
+    teacher = ModelOutputs(hidden_layers={-1: hidden}, mask=theirs, importance=masses, selected=selected, grams=grams)
     full = {layer: attention(generator, 9, student_lengths) for layer in (1, 2, 3)}
     rows = selected[..., 0].clamp_min(0)[..., None].expand(-1, -1, 9)
-    student = Encoded(
+    student = ModelOutputs(
         hidden_layers={-1: 2 * torch.randn(3, 9, 6, generator=generator)},
         attentions={layer: values.gather(1, rows) for layer, values in full.items()},
         mask=ours,
@@ -137,19 +138,19 @@ def test_special_tokens_can_be_left_out_of_otis(signals):
 def test_a_term_without_weight_asks_for_nothing(signals):
     batch, student, teacher, *_ = signals
     full, without_ira, without_otis = emo(), emo({"ira": 0}), emo({"otis": 0})
-    assert full.student_wants == Wants(hidden_layers=(-1,), attention_layers=(2, 3))
-    assert full.teacher_wants.tokens == TokenWants("offsets", (-1,), True, (4, 6), 3)
-    assert without_ira.student_wants == Wants(hidden_layers=(-1,))
-    assert without_ira.teacher_wants.tokens == TokenWants("offsets", (-1,), True, (), 3)
-    assert without_otis.student_wants == Wants(attention_layers=(2, 3))
-    assert without_otis.teacher_wants.tokens == TokenWants("offsets", (), False, (4, 6), 3)
+    assert full.student_outputs == OutputSpec(hidden_layers=(-1,), attention_layers=(2, 3))
+    assert full.teacher_outputs.tokens == TokenOutputSpec("offsets", (-1,), True, (4, 6), 3)
+    assert without_ira.student_outputs == OutputSpec(hidden_layers=(-1,))
+    assert without_ira.teacher_outputs.tokens == TokenOutputSpec("offsets", (-1,), True, (), 3)
+    assert without_otis.student_outputs == OutputSpec(attention_layers=(2, 3))
+    assert without_otis.teacher_outputs.tokens == TokenOutputSpec("offsets", (), False, (4, 6), 3)
     expected = full(batch, student, teacher)
     for objective, name in ((without_ira, "otis"), (without_otis, "ira")):
         terms = objective(batch, student, teacher)
         assert set(terms) == {name}
         torch.testing.assert_close(terms[name], expected[name])
     task = emo({"ira": 0, "otis": 0}, replace(SIZES, task=TaskFacts("classification", 4), teacher_layers=None))
-    assert set(task(batch, student, Encoded())) == {"task"} and task.teacher_wants == Wants()
+    assert set(task(batch, student, ModelOutputs())) == {"task"} and task.teacher_outputs == OutputSpec()
 
 
 def test_padding_of_either_side_changes_neither_value_nor_gradient(signals):

@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Sizes, build_objective
+from distilvec.core.outputs import ModelOutputs
 from distilvec.methods.jasper import Jasper
 
 
@@ -20,7 +21,7 @@ def draw(*shapes, seed=6):
 def terms(objective, student, teacher):
     rows = torch.arange(len(student))
     batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
-    return objective(batch, Encoded(embedding=student), Encoded(embedding=teacher))
+    return objective(batch, ModelOutputs(embedding=student), ModelOutputs(embedding=teacher))
 
 
 def test_check_values():

@@ -6,14 +6,14 @@ import pytest
 import torch
 from token_signals import PAIRS, SCORES, SIZES, TASK, assert_padding_is_nothing, signals, texts_of
 
-from distilvec.core.batch import TokenWants, Wants
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import build_objective
+from distilvec.core.outputs import OutputSpec, TokenOutputSpec
 
 
 def test_on_class_logits_it_is_kl():
     objective = build_objective("mined", {"temperature": 3.0}, {}, TASK)
-    assert objective.teacher_wants == Wants(logits=True) and objective.weights == {"task": 0.5, "mined": 0.5}
+    assert objective.teacher_outputs == OutputSpec(logits=True) and objective.weights == {"task": 0.5, "mined": 0.5}
     assert [name for name, _ in objective.named_parameters()] == ["head.linear.weight", "head.linear.bias"]
     batch, student, teacher = signals()
     ours, theirs = (logits.div(3).softmax(-1) for logits in (student.logits, teacher.logits))
@@ -23,7 +23,7 @@ def test_on_class_logits_it_is_kl():
 @pytest.mark.parametrize("distance", ["cosine", "mse"])
 def test_on_token_states_pair_by_pair(distance):
     objective = build_objective("mined", {"distance": distance}, {}, SIZES).double()
-    assert objective.teacher_wants == Wants(tokens=TokenWants(alignment="mined", hidden=(-1,)))
+    assert objective.teacher_outputs == OutputSpec(tokens=TokenOutputSpec(alignment="mined", hidden=(-1,)))
     batch, student, teacher = signals(2, 1)
     found = objective(batch, student, teacher)["mined"]
     for row, (ours, theirs, pairs) in enumerate(texts_of(batch, student, teacher)):

@@ -8,9 +8,9 @@ import pytest
 import torch
 from layer_signals import SIZES, signals, text_batch
 
-from distilvec.core.batch import Wants
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import build_objective, total
+from distilvec.core.outputs import OutputSpec
 from distilvec.losses.distance import cosine_distance, l2_distance
 from distilvec.losses.padding import shared_mask
 from distilvec.losses.relation_heads import laid_out, relation_term
@@ -25,7 +25,7 @@ def values(objective, **student):
 def test_terms_of_version_1_at_the_last_layers():
     objective = build_objective("minilm", {}, {}, SIZES)
     assert objective.weights == {"distance": 1.0, "attention": 1.0, "value": 1.0}
-    assert objective.student_wants == objective.teacher_wants == Wants(embedding=True, projection_layers=(-1,))
+    assert objective.student_outputs == objective.teacher_outputs == OutputSpec(embedding=True, projection_layers=(-1,))
     (student, _), (teacher, _) = signals(1, 12, 4, 2), signals(2, 24, 4, 4)
     terms = objective(BATCH, student, teacher)
     torch.testing.assert_close(terms["distance"], l2_distance(student.embedding, teacher.embedding))
@@ -39,7 +39,7 @@ def test_version_2_takes_other_heads_and_a_layer_below_the_last():
     sizes = replace(SIZES, teacher_heads=6)
     objective = build_objective("minilm", {"relation_heads": 3, "teacher_layer": 3, "distance": "cosine"}, {}, sizes)
     assert objective.weights == {"distance": 1.0, "query": 1.0, "key": 1.0, "value": 1.0}
-    assert objective.teacher_wants.projection_layers == (3,) and objective.student_wants.projection_layers == (-1,)
+    assert objective.teacher_outputs.projection_layers == (3,) and objective.student_outputs.projection_layers == (-1,)
     (student, _), (teacher, _) = signals(1, 12, 4, 2), signals(2, 24, 6, 4)
     terms = objective(BATCH, student, teacher)
     torch.testing.assert_close(terms["distance"], cosine_distance(student.embedding, teacher.embedding))
@@ -75,7 +75,7 @@ def test_a_term_of_weight_0_is_not_computed():
 def test_without_relations_it_is_redact_and_needs_nothing_of_the_teachers_inside():
     alone = replace(SIZES, teacher_layers=None, teacher_hidden_width=None, same_tokenizer=False)
     objective = build_objective("minilm", {}, {"attention": 0.0, "value": 0.0}, alone)
-    assert objective.student_wants == objective.teacher_wants == Wants(embedding=True)
+    assert objective.student_outputs == objective.teacher_outputs == OutputSpec(embedding=True)
     assert set(values(objective)) == {"distance"}
 
 

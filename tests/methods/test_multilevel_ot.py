@@ -8,9 +8,9 @@ import pytest
 import torch
 from token_signals import SIZES, TASK, assert_padding_is_nothing, signals
 
-from distilvec.core.batch import Wants
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import build_objective
+from distilvec.core.outputs import OutputSpec
 from distilvec.losses.logits import absolute_gaps, normalised_plan_cost, swapped_cross_entropy
 
 
@@ -20,7 +20,7 @@ def test_weights_of_the_levels():
     assert objective.in_batch and not objective.compatible
     on_task = build_objective("multilevel_ot", {"alpha": 0.2}, {}, TASK)
     assert on_task.weights == {"task": 0.2, "absolute": 0.8, "cross_entropy": pytest.approx(0.08), "sinkhorn": pytest.approx(8e-5)}
-    assert on_task.teacher_wants == Wants(logits=True)
+    assert on_task.teacher_outputs == OutputSpec(logits=True)
 
 
 @pytest.mark.parametrize("kept", [2, 50])

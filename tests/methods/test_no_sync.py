@@ -94,7 +94,7 @@ def step(name, request, tiny_model):
         pytest.skip(str(error))
     module = Distillation(encoder, objective).train()
     encoder.eval()
-    return module, batch, teacher_signals(objective.teacher_wants, batch)
+    return module, batch, teacher_signals(objective.teacher_outputs, batch)
 
 
 def test_no_operator_waits(name, step):

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, normalize
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import OtherTeacher, Sizes, build_objective, total
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 
 ROWS = 5
 ONE = Sizes(6, 2, 8, pre_dense_width=6)
@@ -25,17 +26,17 @@ def signals(target, sizes):
     teachers = (sizes, *sizes.others)
     widths = [sizes.teacher_width, *(other.width for other in sizes.others)] if target == "final" else [t.pre_dense_width for t in teachers]
     student, *vectors = (torch.randn(ROWS, width, generator=generator) for width in (widths[0], *widths))
-    first, *others = (Encoded(**{name: vector}) for vector in vectors)
+    first, *others = (ModelOutputs(**{name: vector}) for vector in vectors)
     batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
     student.requires_grad_()
-    return batch, student, Encoded(**{name: student}), replace(first, others=tuple(others)), vectors
+    return batch, student, ModelOutputs(**{name: student}), replace(first, others=tuple(others)), vectors
 
 
 @pytest.mark.parametrize("target", ["final", "pre_dense"])
 def test_one_teacher(target):
     objective = build_objective("offline_cosine", {"target": target}, {}, ONE)
-    wants = Wants(embedding=True) if target == "final" else Wants(pre_dense=True)
-    assert objective.student_wants == objective.teacher_wants == wants
+    wants = OutputSpec(embedding=True) if target == "final" else OutputSpec(pre_dense=True)
+    assert objective.student_outputs == objective.teacher_outputs == wants
     assert objective.weights == {"cosine": 1.0} and not list(objective.parameters())
     batch, student, encoded, teacher, (vectors,) = signals(target, ONE)
     terms = objective(batch, encoded, teacher)
@@ -49,7 +50,7 @@ def test_loss_is_largest_for_opposite_vectors():
     rows = torch.arange(3)
     batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
     student, teacher = torch.tensor([[1.0, 0], [0, 3.0], [-2.0, 0]]), torch.tensor([[1.0, 0]]).expand(3, 2)
-    assert objective(batch, Encoded(embedding=student), Encoded(embedding=teacher))["cosine"].tolist() == [0.0, 1.0, 2.0]
+    assert objective(batch, ModelOutputs(embedding=student), ModelOutputs(embedding=teacher))["cosine"].tolist() == [0.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize("target", ["final", "pre_dense"])

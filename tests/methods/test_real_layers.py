@@ -7,8 +7,9 @@ import torch
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Sizes, build_objective
+from distilvec.core.outputs import OutputSpec
 from distilvec.losses.relation_heads import laid_out, relation_scores
 from distilvec.students.encoder import Encoder
 
@@ -29,7 +30,7 @@ def real(tiny_model):
 def test_relations_of_a_real_model_are_its_attention(real):
     encoder, batch, _ = real
     with torch.no_grad():
-        found = encoder(batch, Wants(attention_layers=(-1, 2), projection_layers=(-1, 2)))
+        found = encoder(batch, OutputSpec(attention_layers=(-1, 2), projection_layers=(-1, 2)))
     for layer, attention in found.attentions.items():
         parts = laid_out(found.projections[layer], batch.mask, batch.mask.shape[1])
         scores = relation_scores(parts.query, parts.key).masked_fill(~batch.mask[:, None, None], -torch.inf)
@@ -44,6 +45,6 @@ def test_a_real_student_that_is_its_teacher_has_nothing_to_learn(real, name, opt
     for parameter in objective.parameters():
         torch.nn.init.eye_(parameter)
     with torch.no_grad():
-        terms = objective(batch, encoder(batch, objective.student_wants), encoder(batch, objective.teacher_wants))
+        terms = objective(batch, encoder(batch, objective.student_outputs), encoder(batch, objective.teacher_outputs))
     assert set(terms) == set(objective.weights)
     assert all(values.max() < 2e-6 for values in terms.values())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.batch import TextBatch
 from distilvec.core.objective import OtherTeacher, Sizes, build_objective, total
+from distilvec.core.outputs import ModelOutputs
 from distilvec.methods.redact import DISTANCES
 
 ROWS, WIDTHS = 5, (8, 12, 3)
@@ -17,9 +18,13 @@ def signals(widths=WIDTHS):
     generator = torch.Generator().manual_seed(2)
     student, *teachers = (torch.randn(ROWS, width, generator=generator) for width in (8, *widths))
     rows = torch.arange(ROWS)
-    first, *others = (Encoded(embedding=vectors) for vectors in teachers)
+    first, *others = (ModelOutputs(embedding=vectors) for vectors in teachers)
     batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
-    return batch, torch.nn.functional.normalize(student, dim=-1).requires_grad_(), Encoded(embedding=first.embedding, others=tuple(others))
+    return (
+        batch,
+        torch.nn.functional.normalize(student, dim=-1).requires_grad_(),
+        ModelOutputs(embedding=first.embedding, others=tuple(others)),
+    )
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
@@ -28,7 +33,7 @@ def test_one_teacher_s_term_is_the_distance_itself(distance):
         objective = build_objective("redact", {"distance": distance}, {}, sizes)
         assert objective.weights == {distance: 1.0} and not list(objective.parameters()) and not objective.state_dict()
         batch, student, teacher = signals((8,))
-        terms = objective(batch, Encoded(embedding=student), teacher)
+        terms = objective(batch, ModelOutputs(embedding=student), teacher)
         assert list(terms) == [distance] and torch.equal(terms[distance], DISTANCES[distance](student, teacher.embedding))
 
 
@@ -42,7 +47,7 @@ def test_several_teachers_are_a_loop_over_texts_and_teachers(distance):
         "projections.1.weight": (3, 8),
     }
     batch, student, teacher = signals()
-    terms = objective(batch, Encoded(embedding=student), teacher)
+    terms = objective(batch, ModelOutputs(embedding=student), teacher)
     expected = 0.0
     for row in range(ROWS):
         for number, weight in enumerate((0.5, 3.0, 0.5)):
@@ -67,4 +72,4 @@ def test_several_teachers_are_a_loop_over_texts_and_teachers(distance):
 def test_a_teacher_of_weight_0_is_left_out():
     objective = build_objective("redact", {}, {"l2_2": 0.0}, SEVERAL)
     batch, student, teacher = signals()
-    assert list(objective(batch, Encoded(embedding=student), teacher)) == ["l2", "l2_3"]
+    assert list(objective(batch, ModelOutputs(embedding=student), teacher)) == ["l2", "l2_3"]

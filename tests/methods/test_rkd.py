@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Sizes, build_objective, total
+from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.relations import rkd_angles, rkd_distances
 
 BATCH = TextBatch(torch.arange(6), {"input_ids": torch.ones(6, 2, dtype=torch.long)}, torch.zeros(6, dtype=torch.long))
@@ -22,14 +23,14 @@ def test_terms_and_the_papers_weights(vectors):
     student, teacher = vectors
     objective = build_objective("rkd", {}, {}, Sizes(4, 2, 9))
     assert objective.weights == {"distance": 1.0, "angle": 2.0}
-    terms = objective(BATCH, Encoded(embedding=student), Encoded(embedding=teacher))
+    terms = objective(BATCH, ModelOutputs(embedding=student), ModelOutputs(embedding=teacher))
     expected = rkd_distances(student, teacher).mean() + 2 * rkd_angles(student, teacher).mean()
     torch.testing.assert_close(total(terms, objective.weights), expected)
 
 
 def test_a_term_of_weight_0_is_not_computed(vectors):
     objective = build_objective("rkd", {}, {"angle": 0.0}, Sizes(4, 2, 9))
-    assert set(objective(BATCH, Encoded(embedding=vectors[0]), Encoded(embedding=vectors[1]))) == {"distance"}
+    assert set(objective(BATCH, ModelOutputs(embedding=vectors[0]), ModelOutputs(embedding=vectors[1]))) == {"distance"}
 
 
 def test_free_vectors_take_on_the_teachers_geometry(vectors):
@@ -39,7 +40,7 @@ def test_free_vectors_take_on_the_teachers_geometry(vectors):
     losses = []
     for _ in range(300):
         optimizer.zero_grad()
-        loss = total(objective(BATCH, Encoded(embedding=student), Encoded(embedding=teacher)), objective.weights)
+        loss = total(objective(BATCH, ModelOutputs(embedding=student), ModelOutputs(embedding=teacher)), objective.weights)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Sizes, build_objective
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.contrastive import info_nce
 
 BATCH = TextBatch(torch.arange(4), {"input_ids": torch.ones(4, 2, dtype=torch.long)}, torch.zeros(4, dtype=torch.long))
@@ -18,13 +19,13 @@ SIZES = Sizes(student_width=6, student_layers=2, teacher_width=5, embedding_widt
 def student():
     generator = torch.Generator().manual_seed(5)
     first, second = (torch.randn(4, 3, generator=generator, dtype=torch.float64) for _ in range(2))
-    return Encoded(embedding=first, second_view=second)
+    return ModelOutputs(embedding=first, second_view=second)
 
 
 def test_check_value_and_no_teacher(student):
     objective = build_objective("simcse", {}, {}, SIZES)
-    assert objective(BATCH, student, Encoded())["simcse"].mean().item() == pytest.approx(6.7589653595, abs=1e-9)
-    assert objective.teacher_wants == Wants() and objective.student_wants == Wants(embedding=True, second_view=True)
+    assert objective(BATCH, student, ModelOutputs())["simcse"].mean().item() == pytest.approx(6.7589653595, abs=1e-9)
+    assert objective.teacher_outputs == OutputSpec() and objective.student_outputs == OutputSpec(embedding=True, second_view=True)
     assert not list(objective.parameters())
 
 
@@ -35,7 +36,7 @@ def test_the_head_is_a_linear_layer_and_tanh(student):
     views = [
         torch.tanh(3**0.5 * view / view.norm(dim=1, keepdim=True) @ weight.T + bias) for view in (student.embedding, student.second_view)
     ]
-    terms = objective(BATCH, student, Encoded())
+    terms = objective(BATCH, student, ModelOutputs())
     torch.testing.assert_close(terms["simcse"], info_nce(*views, 0.1))
     terms["simcse"].sum().backward()
     assert weight.grad.abs().min() > 0

@@ -8,9 +8,10 @@ import torch
 from samples import make_texts
 from torch.nn.functional import cosine_similarity
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Sizes, build_objective
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.relations import layer_relation_gaps
 from distilvec.pipeline.run import Run
@@ -38,8 +39,8 @@ def signals():
     generator.manual_seed(4)
     heads = [draw(5, 3) for _ in range(5)]
     assert heads[3][0].tolist() == pytest.approx([0.5820176221, -0.3395958330, 1.1916841690], abs=1e-9)
-    student = Encoded(embedding=layers[4], pre_dense=layers[4], pooled_layers=dict(enumerate(layers[:4])), second_view=draw(4, 3))
-    return student, Encoded(embedding=teacher), heads
+    student = ModelOutputs(embedding=layers[4], pre_dense=layers[4], pooled_layers=dict(enumerate(layers[:4])), second_view=draw(4, 3))
+    return student, ModelOutputs(embedding=teacher), heads
 
 
 def test_check_value_of_tamd_and_the_other_terms(signals):
@@ -78,7 +79,7 @@ def test_layers_that_are_related(signals):
         objective = talas(**options).double()
         torch.testing.assert_close(objective(BATCH, student, teacher)["lasd"], layer_relation_gaps(expected))
         wanted = {*range(5 - len(expected), 4), 3}
-        assert set(objective.student_wants.pooled_layers) == wanted
+        assert set(objective.student_outputs.pooled_layers) == wanted
 
 
 def test_detach_guide_reaches_the_term(signals):
@@ -92,22 +93,22 @@ def test_detach_guide_reaches_the_term(signals):
 @pytest.mark.parametrize(
     ("weights", "student", "teacher"),
     [
-        ({"simcse": 0}, Wants(pre_dense=True, pooled_layers=(1, 2, 3), layer_pooling="mean"), True),
-        ({"tamd": 0, "lasd": 0}, Wants(embedding=True, second_view=True, layer_pooling="mean"), False),
-        ({"simcse": 0, "lasd": 0}, Wants(pre_dense=True, pooled_layers=(3,), layer_pooling="mean"), True),
-        ({"simcse": 0, "tamd": 0}, Wants(pre_dense=True, pooled_layers=(1, 2, 3), layer_pooling="mean"), False),
+        ({"simcse": 0}, OutputSpec(pre_dense=True, pooled_layers=(1, 2, 3), layer_pooling="mean"), True),
+        ({"tamd": 0, "lasd": 0}, OutputSpec(embedding=True, second_view=True, layer_pooling="mean"), False),
+        ({"simcse": 0, "lasd": 0}, OutputSpec(pre_dense=True, pooled_layers=(3,), layer_pooling="mean"), True),
+        ({"simcse": 0, "tamd": 0}, OutputSpec(pre_dense=True, pooled_layers=(1, 2, 3), layer_pooling="mean"), False),
     ],
 )
 def test_a_term_of_weight_0_asks_for_nothing(weights, student, teacher, signals):
     objective = talas(weights).double()
-    assert objective.student_wants == student and objective.teacher_wants == Wants(embedding=teacher)
-    found = objective(BATCH, only(signals[0], objective.student_wants), only(signals[1], objective.teacher_wants))
+    assert objective.student_outputs == student and objective.teacher_outputs == OutputSpec(embedding=teacher)
+    found = objective(BATCH, only(signals[0], objective.student_outputs), only(signals[1], objective.teacher_outputs))
     assert set(found) == {"simcse", "tamd", "lasd"} - set(weights)
 
 
 def only(found, wants):
     """What a model would give for these wants, and no more."""
-    return Encoded(
+    return ModelOutputs(
         embedding=found.embedding if wants.embedding else None,
         pre_dense=found.pre_dense if wants.pre_dense else None,
         pooled_layers={layer: found.pooled_layers[layer] for layer in wants.pooled_layers},
@@ -123,7 +124,7 @@ def test_the_student_runs_half_the_rows_without_simcse(tiny_model):
     tokens = encoder.model.tokenizer(make_texts(4), padding=True, return_tensors="pt")
     batch = TextBatch(BATCH.rows, {name: tokens[name] for name in ("input_ids", "attention_mask")}, BATCH.sources)
     for weights in ({}, {"simcse": 0}):
-        encoder(batch, talas(weights, Sizes(32, 4, 32)).student_wants)
+        encoder(batch, talas(weights, Sizes(32, 4, 32)).student_outputs)
     assert rows == [8, 4]
 
 
@@ -143,7 +144,7 @@ def test_what_cannot_be_is_refused(layers, weights, options, message):
 
 
 def test_a_single_layer_can_be_anchored():
-    assert talas({"lasd": 0}, Sizes(3, 1, 5), anchored_layers=1).student_wants.pooled_layers == ()
+    assert talas({"lasd": 0}, Sizes(3, 1, 5), anchored_layers=1).student_outputs.pooled_layers == ()
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 import torch
 from layer_signals import LENGTHS, SIZES, signals, text_batch
 
-from distilvec.core.batch import Wants
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import build_objective, total
+from distilvec.core.outputs import OutputSpec
 from distilvec.losses.distance import l2_distance
 
 BATCH = text_batch()
@@ -45,12 +45,12 @@ def test_terms_against_loops_of_equations_9_and_10(embeddings):
 
 def test_wants_follow_the_layer_map_and_the_weights():
     objective = build_objective("tinybert", {"include_embeddings": True}, {}, replace(SIZES, teacher_layers=6))
-    assert objective.student_wants == Wants(embedding=True, hidden_layers=(0, 1, 2), projection_layers=(1, 2))
-    assert objective.teacher_wants == Wants(embedding=True, hidden_layers=(0, 3, 6), projection_layers=(3, 6))
+    assert objective.student_outputs == OutputSpec(embedding=True, hidden_layers=(0, 1, 2), projection_layers=(1, 2))
+    assert objective.teacher_outputs == OutputSpec(embedding=True, hidden_layers=(0, 3, 6), projection_layers=(3, 6))
     hidden = build_objective("tinybert", {}, {"attention": 0.0}, replace(SIZES, teacher_heads=6))
-    assert hidden.teacher_wants == Wants(embedding=True, hidden_layers=(2, 4)), "heads matter to the attention term alone"
+    assert hidden.teacher_outputs == OutputSpec(embedding=True, hidden_layers=(2, 4)), "heads matter to the attention term alone"
     attention = build_objective("tinybert", {}, {"hidden": 0.0}, SIZES)
-    assert attention.teacher_wants == Wants(embedding=True, projection_layers=(2, 4))
+    assert attention.teacher_outputs == OutputSpec(embedding=True, projection_layers=(2, 4))
     assert not list(attention.parameters())
     found = attention(BATCH, signals(1, 12, 4, 2)[0], signals(2, 24, 4, 4)[0])
     assert set(found) == {"distance", "attention"}
@@ -59,7 +59,7 @@ def test_wants_follow_the_layer_map_and_the_weights():
 def test_without_layers_it_is_redact():
     alone = replace(SIZES, teacher_layers=None, teacher_hidden_width=None, same_tokenizer=False)
     objective = build_objective("tinybert", {}, {"attention": 0.0, "hidden": 0.0}, alone)
-    assert objective.teacher_wants == Wants(embedding=True)
+    assert objective.teacher_outputs == OutputSpec(embedding=True)
     assert set(objective(BATCH, signals(1, 12, 4, 2)[0], signals(2, 24, 4, 4)[0])) == {"distance"}
 
 

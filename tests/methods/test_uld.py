@@ -6,9 +6,9 @@ import pytest
 import torch
 from token_signals import CLASSES, SCORES, SIZES, TASK, assert_padding_is_nothing, signals, texts_of
 
-from distilvec.core.batch import TokenWants, Wants
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import build_objective
+from distilvec.core.outputs import OutputSpec, TokenOutputSpec
 from distilvec.losses.supervised import task_loss
 
 
@@ -23,7 +23,7 @@ def gap(student, teacher):
 def test_on_class_logits():
     objective = build_objective("uld", {"alpha": 0.2}, {}, TASK)
     assert objective.weights == {"task": 0.2, "uld": 0.8}
-    assert objective.teacher_wants == Wants(logits=True) and objective.student_wants == Wants(vector=True)
+    assert objective.teacher_outputs == OutputSpec(logits=True) and objective.student_outputs == OutputSpec(vector=True)
     batch, student, teacher = signals()
     terms = objective(batch, student, teacher)
     expected = [gap(s, t) for s, t in zip(student.logits, teacher.logits, strict=True)]
@@ -36,7 +36,9 @@ def test_on_class_logits():
 def test_on_token_states():
     objective = build_objective("uld", {}, {}, SIZES)
     assert objective.weights == {"uld": 1.0}
-    assert objective.student_wants == Wants(hidden_layers=(-1,)) and objective.teacher_wants == Wants(tokens=TokenWants(hidden=(-1,)))
+    assert objective.student_outputs == OutputSpec(hidden_layers=(-1,)) and objective.teacher_outputs == OutputSpec(
+        tokens=TokenOutputSpec(hidden=(-1,))
+    )
     batch, student, teacher = signals(1, 2)
     found = objective(batch, student, teacher)["uld"]
     for row, (ours, theirs, _) in enumerate(texts_of(batch, student, teacher)):

@@ -7,7 +7,8 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 from torch.nn import functional as F
 
-from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.batch import TextBatch
+from distilvec.core.outputs import OutputSpec
 from distilvec.students.encoder import Encoder
 
 NAMES = ["bert", "xlm_roberta", "modernbert", "gemma3", "qwen3", "mistral", "t5"]
@@ -31,7 +32,7 @@ def gradients(encoder, precision):
     """Of every parameter that has one, as one vector."""
     encoder.zero_grad()
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-        vectors = encoder(batch_of(encoder), Wants(embedding=True)).embedding
+        vectors = encoder(batch_of(encoder), OutputSpec(embedding=True)).embedding
     (vectors.float() * torch.linspace(-1, 1, vectors.shape[1])).sum().backward()
     return torch.cat([parameter.grad.flatten() for parameter in encoder.parameters() if parameter.grad is not None])
 
@@ -47,5 +48,5 @@ def test_gradients_are_those_of_full_precision(encoder, monkeypatch):
     found = gradients(encoder, "bf16")
     assert F.cosine_similarity(found, wanted, dim=0) > 0.99  # the linear layers are in bf16
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        encoder(batch_of(encoder), Wants(embedding=True))
+        encoder(batch_of(encoder), OutputSpec(embedding=True))
     assert set(seen) == {(torch.float32, True), (torch.bfloat16, False)}

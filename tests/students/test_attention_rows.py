@@ -10,8 +10,9 @@ import torch
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import OutputSpec
 from distilvec.students import attention
 from distilvec.students.encoder import Encoder
 from distilvec.students.pooling import own_saving
@@ -76,7 +77,7 @@ def test_rows_and_gradients_equal_eager_ones(folder, side):
     encoder = load(folder)
     batch = batch_of(encoder.model, TEXTS if side != "none" else [TEXTS[0]] * 2, "right" if side == "none" else side)
     rows = some_rows(batch)
-    found = encoder(batch, Wants(attention_layers=LAYERS), rows).attentions
+    found = encoder(batch, OutputSpec(attention_layers=LAYERS), rows).attentions
     expected, backbone = eager_rows(folder, batch, rows)
     for number in LAYERS:
         assert found[number].shape == (len(batch), 5, batch.mask.shape[1])
@@ -96,9 +97,9 @@ def test_rows_and_gradients_equal_eager_ones(folder, side):
 def test_rows_are_those_of_the_whole_maps_and_nothing_else_changes(folder):
     encoder = load(folder)
     batch = batch_of(encoder.model)
-    rows, wants = some_rows(batch), Wants(embedding=True, attention_layers=LAYERS, hidden_layers=(2,))
+    rows, wants = some_rows(batch), OutputSpec(embedding=True, attention_layers=LAYERS, hidden_layers=(2,))
     with torch.no_grad():
-        some, whole, none = encoder(batch, wants, rows), encoder(batch, wants), encoder(batch, Wants(embedding=True))
+        some, whole, none = encoder(batch, wants, rows), encoder(batch, wants), encoder(batch, OutputSpec(embedding=True))
     for number in LAYERS:
         gathered = torch.stack([full[row.clamp_min(0)] for full, row in zip(whole.attentions[number], rows, strict=True)])
         torch.testing.assert_close(some.attentions[number], gathered * (rows >= 0)[..., None], atol=1e-6, rtol=0)
@@ -109,7 +110,7 @@ def test_the_last_hidden_layer_is_the_model_s_output(folder):
     encoder = load(folder)
     batch = batch_of(encoder.model)
     with torch.no_grad():
-        alone = encoder(batch, Wants(hidden_layers=(-1,))).hidden_layers[-1]
+        alone = encoder(batch, OutputSpec(hidden_layers=(-1,))).hidden_layers[-1]
         hidden = encoder.backbone(**batch.tokens, output_hidden_states=True).hidden_states
     assert len(hidden) == encoder.layers + 1
     torch.testing.assert_close(alone, hidden[-1])
@@ -120,7 +121,7 @@ def test_projections_are_what_enters_the_attention_function(name, tmp_path, monk
     folder = architectures.sentence_transformer(tmp_path / "model", getattr(architectures, name)(tmp_path / "backbone"))
     encoder = load(folder)
     batch = batch_of(encoder.model)
-    found = encoder(batch, Wants(projection_layers=(2, -1), second_view=True)).projections
+    found = encoder(batch, OutputSpec(projection_layers=(2, -1), second_view=True)).projections
     assert set(found) == {2, -1}
     outputs = {}
     for layer in (1, 3):
@@ -136,7 +137,7 @@ def test_projections_are_what_enters_the_attention_function(name, tmp_path, monk
     if name == "qwen3":
         encoder.backbone.rotary_emb.register_forward_hook(lambda module, args, output: rotary.update(cos=output[0], sin=output[1]))
     with torch.no_grad():
-        encoder(batch, Wants())
+        encoder(batch, OutputSpec())
     for number, layer in ((2, 1), (-1, 3)):
         expected = {part: outputs[layer, part].view(*batch.mask.shape, -1, 8).transpose(1, 2) for part in ("query", "key", "value")}
         if name == "qwen3":
@@ -160,9 +161,9 @@ def test_rows_leave_dropout_in_training_as_it_is(encoder):
     rows = some_rows(batch)
     encoder.train()
     torch.manual_seed(0)
-    plain = encoder(batch, Wants(embedding=True)).embedding
+    plain = encoder(batch, OutputSpec(embedding=True)).embedding
     torch.manual_seed(0)
-    found = encoder(batch, Wants(embedding=True, attention_layers=(1, 4)), rows)
+    found = encoder(batch, OutputSpec(embedding=True, attention_layers=(1, 4)), rows)
     assert torch.equal(plain, found.embedding)
     sums = found.attentions[1].sum(-1)
     torch.testing.assert_close(sums, (rows >= 0).float())
@@ -172,7 +173,7 @@ def test_padding_columns_change_neither_rows_nor_gradients(encoder):
     encoder.eval()
     batch = batch_of(encoder.model)
     more = {name: torch.nn.functional.pad(value, (0, 3)) for name, value in batch.tokens.items()}
-    rows, wants = some_rows(batch), Wants(attention_layers=LAYERS)
+    rows, wants = some_rows(batch), OutputSpec(attention_layers=LAYERS)
     gradients, maps = [], []
     for each in (batch, replace(batch, tokens=more)):
         encoder.zero_grad()
@@ -189,14 +190,14 @@ def test_with_a_second_view_rows_are_the_first_views(encoder):
     batch = batch_of(encoder.model)
     rows = some_rows(batch)
     encoder.eval()
-    both = encoder(batch, Wants(attention_layers=(2,), second_view=True), rows).attentions[2]
-    torch.testing.assert_close(both, encoder(batch, Wants(attention_layers=(2,)), rows).attentions[2], atol=1e-6, rtol=0)
+    both = encoder(batch, OutputSpec(attention_layers=(2,), second_view=True), rows).attentions[2]
+    torch.testing.assert_close(both, encoder(batch, OutputSpec(attention_layers=(2,)), rows).attentions[2], atol=1e-6, rtol=0)
 
 
 def test_rows_only_of_texts_that_have_none(encoder):
     batch = batch_of(encoder.model)
     for rows in (torch.full((4, 2), -1), torch.zeros(4, 0, dtype=torch.long)):
-        found = encoder(batch, Wants(attention_layers=(1,)), rows).attentions[1]
+        found = encoder(batch, OutputSpec(attention_layers=(1,)), rows).attentions[1]
         assert found.shape == (4, rows.shape[1], batch.mask.shape[1]) and not found.any()
         found.sum().backward()
         assert all(torch.isfinite(p.grad).all() for p in encoder.parameters() if p.grad is not None)
@@ -205,7 +206,7 @@ def test_rows_only_of_texts_that_have_none(encoder):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_gradient_checkpointing_gives_the_same_gradients(encoder, precision):
     batch = batch_of(encoder.model)
-    rows, wants, gradients = some_rows(batch), Wants(embedding=True, attention_layers=(2, 4)), []
+    rows, wants, gradients = some_rows(batch), OutputSpec(embedding=True, attention_layers=(2, 4)), []
     weight = encoder.backbone.encoder.layer[1].attention.self.key.weight
     for checkpointing in (False, True):
         if checkpointing:
@@ -237,9 +238,9 @@ def test_attention_that_cannot_be_read_is_refused(tmp_path, encoder):
     folder = architectures.sentence_transformer(tmp_path / "model", architectures.mpnet(tmp_path / "backbone"))
     other = load(folder)
     with pytest.raises(DistilvecError, match=r"layers \[4\] cannot be read"):
-        other(batch_of(other.model), Wants(attention_layers=(-1,)))
+        other(batch_of(other.model), OutputSpec(attention_layers=(-1,)))
     with pytest.raises(DistilvecError, match=r"layers \[0\] cannot be read"):
-        encoder(batch_of(encoder.model), Wants(projection_layers=(0,)))
+        encoder(batch_of(encoder.model), OutputSpec(projection_layers=(0,)))
 
 
 def test_a_forward_pass_without_a_backward_pass_leaves_nothing_behind():

@@ -13,8 +13,9 @@ from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm,
 from torch.nn.functional import normalize
 
 from distilvec.config.schema import StudentSection
-from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import OutputSpec
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
@@ -61,7 +62,7 @@ def test_fewer_layers_keep_the_linear_ones(folders):
     assert all(torch.equal(student[number].linear.weight, teacher[number].linear.weight) for number in (2, 3))
     assert all(parameter.requires_grad for parameter in student.parameters())
     batch = TextBatch(torch.arange(6), dict(student.tokenizer(TEXTS, padding=True, return_tensors="pt")), torch.zeros(6, dtype=torch.long))
-    found = Encoder(student)(batch, Wants(embedding=True, pre_dense=True))
+    found = Encoder(student)(batch, OutputSpec(embedding=True, pre_dense=True))
     torch.testing.assert_close(found.embedding, normalize(student[3].linear(student[2].linear(found.pre_dense)), dim=-1))
 
 

@@ -7,8 +7,9 @@ import torch
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import OutputSpec
 from distilvec.students.encoder import Encoder
 
 NAMES = ["bert", "xlm_roberta", "modernbert", "gemma3", "qwen3", "mistral"]
@@ -42,13 +43,13 @@ def test_equals_sentence_transformers(folder):
     expected = reference.encode(TEXTS)
     encoder = Encoder(SentenceTransformer(str(folder), device="cpu")).eval()
     with torch.no_grad():
-        found = encoder(batch_of(encoder.model, TEXTS), Wants(embedding=True)).embedding
+        found = encoder(batch_of(encoder.model, TEXTS), OutputSpec(embedding=True)).embedding
     np.testing.assert_allclose(found.numpy(), expected, atol=2e-6)
 
 
 def test_padding_changes_nothing(folder):
     encoder = Encoder(SentenceTransformer(str(folder), device="cpu")).eval()
-    wants = Wants(embedding=True, pre_dense=True, pooled_layers=(-1, 1))
+    wants = OutputSpec(embedding=True, pre_dense=True, pooled_layers=(-1, 1))
     with torch.no_grad():
         together = encoder(batch_of(encoder.model, TEXTS), wants)
         for row, text in enumerate(TEXTS):
@@ -63,7 +64,7 @@ def test_attention_maps_equal_eager_ones(folder):
     eager[0].auto_model.set_attn_implementation("eager")
     batch = batch_of(fast.model, TEXTS)
     with torch.no_grad():
-        maps = fast(batch, Wants(attention_layers=(1, -1))).attentions
+        maps = fast(batch, OutputSpec(attention_layers=(1, -1))).attentions
         expected = eager[0].auto_model.eval()(**batch.tokens, output_attentions=True).attentions
     real = batch.mask[:, :, None] & batch.mask[:, None, :]
     for number, layer in ((1, 0), (-1, -1)):
@@ -76,14 +77,14 @@ def encoder(tiny_model):
 
 
 def test_only_what_is_wanted(encoder):
-    found = encoder(batch_of(encoder.model, TEXTS), Wants(hidden_layers=(0, 2), second_view=True))
+    found = encoder(batch_of(encoder.model, TEXTS), OutputSpec(hidden_layers=(0, 2), second_view=True))
     assert found.embedding is None and found.pre_dense is None and not found.pooled_layers and not found.attentions
     assert set(found.hidden_layers) == {0, 2} and found.second_view.shape == (6, 32)
-    assert encoder(batch_of(encoder.model, TEXTS), Wants()).second_view is None
+    assert encoder(batch_of(encoder.model, TEXTS), OutputSpec()).second_view is None
 
 
 def test_second_view_differs_in_training_and_equals_in_evaluation(encoder):
-    batch, wants = batch_of(encoder.model, TEXTS), Wants(embedding=True, second_view=True)
+    batch, wants = batch_of(encoder.model, TEXTS), OutputSpec(embedding=True, second_view=True)
     torch.manual_seed(0)
     found = encoder.train()(batch, wants)
     assert (found.embedding - found.second_view).abs().max() > 1e-3
@@ -105,7 +106,7 @@ def test_dropout_on_attention_has_the_expected_value(encoder):
 
 def test_a_layer_that_does_not_exist(encoder):
     with pytest.raises(DistilvecError, match="layers 0 .* to 4"):
-        encoder(batch_of(encoder.model, TEXTS), Wants(hidden_layers=(5,)))
+        encoder(batch_of(encoder.model, TEXTS), OutputSpec(hidden_layers=(5,)))
 
 
 def test_weights_are_registered_once(encoder):
@@ -114,6 +115,6 @@ def test_weights_are_registered_once(encoder):
 
 
 def test_wants_unite():
-    assert Wants(embedding=True, hidden_layers=(2,)) | Wants(hidden_layers=(1,), second_view=True) == Wants(
+    assert OutputSpec(embedding=True, hidden_layers=(2,)) | OutputSpec(hidden_layers=(1,), second_view=True) == OutputSpec(
         embedding=True, hidden_layers=(1, 2), second_view=True
     )

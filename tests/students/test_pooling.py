@@ -8,8 +8,9 @@ import torch
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.batch import TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import OutputSpec
 from distilvec.students.encoder import Encoder
 from distilvec.students.pooling import KINDS, pool_states, pooling_weights
 
@@ -51,8 +52,8 @@ def test_equals_pooled_hidden_states(encoder, kind, side):
     batch, layers = batch_of(encoder.model, side=side), tuple(range(encoder.layers + 1))
     with torch.no_grad():
         states = encoder.backbone(**batch.tokens, output_hidden_states=True).hidden_states
-        found = encoder(batch, Wants(pooled_layers=(*layers, -1), layer_pooling=kind)).pooled_layers
-        twice = encoder(batch, Wants(pooled_layers=layers, layer_pooling=kind, second_view=True)).pooled_layers
+        found = encoder(batch, OutputSpec(pooled_layers=(*layers, -1), layer_pooling=kind)).pooled_layers
+        twice = encoder(batch, OutputSpec(pooled_layers=layers, layer_pooling=kind, second_view=True)).pooled_layers
     for layer in layers:
         torch.testing.assert_close(found[layer], pooled_by_hand(states[layer], batch.mask, kind), atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(twice[layer], found[layer], atol=1e-5, rtol=1e-4)
@@ -61,8 +62,8 @@ def test_equals_pooled_hidden_states(encoder, kind, side):
 
 def test_own_is_what_the_model_ships(encoder):
     with torch.no_grad():
-        found = encoder(batch_of(encoder.model), Wants(pooled_layers=(-1,), pre_dense=True))
-        alone = encoder(batch_of(encoder.model, TEXTS[:1]), Wants(pooled_layers=(-1, 1), layer_pooling="mean"))
+        found = encoder(batch_of(encoder.model), OutputSpec(pooled_layers=(-1,), pre_dense=True))
+        alone = encoder(batch_of(encoder.model, TEXTS[:1]), OutputSpec(pooled_layers=(-1, 1), layer_pooling="mean"))
     torch.testing.assert_close(found.pooled_layers[-1], found.pre_dense, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(alone.pooled_layers[-1], found.pre_dense[:1], atol=2e-5, rtol=1e-4)
 
@@ -75,7 +76,7 @@ def test_own_pooling_of_a_kind_that_is_not_ours(bert, mode):
     bert.eval()
     with torch.no_grad():
         batch = batch_of(bert.model)
-        found = bert(batch, Wants(pooled_layers=(1, -1)))
+        found = bert(batch, OutputSpec(pooled_layers=(1, -1)))
         states = bert.backbone(**batch.tokens, output_hidden_states=True).hidden_states
     for layer in (1, -1):
         expected = bert.model[1]({"token_embeddings": states[layer], "attention_mask": batch.tokens["attention_mask"]})
@@ -130,7 +131,7 @@ def assert_same_gradients(first, second):
 
 def test_gradients_are_those_of_pooled_hidden_states(bert):
     batch, layers = batch_of(bert.model), (0, 1, 3, 4)
-    found = gradients(bert, batch, Wants(pooled_layers=layers, second_view=True))
+    found = gradients(bert, batch, OutputSpec(pooled_layers=layers, second_view=True))
 
     class ByHand:
         named_parameters, zero_grad = bert.named_parameters, bert.zero_grad
@@ -139,16 +140,16 @@ def test_gradients_are_those_of_pooled_hidden_states(bert):
             return lambda batch, wants: self.run(batch)
 
         def run(self, batch):
-            kept = bert.train()(batch, Wants(hidden_layers=layers, second_view=True))
+            kept = bert.train()(batch, OutputSpec(hidden_layers=layers, second_view=True))
             kept.pooled_layers.update({layer: pooled_by_hand(kept.hidden_layers[layer], batch.mask, "mean") for layer in layers})
             return kept
 
-    assert_same_gradients(found, gradients(ByHand(), batch, Wants()))
+    assert_same_gradients(found, gradients(ByHand(), batch, OutputSpec()))
 
 
 @pytest.mark.parametrize("reentrant", [None, False])
 def test_gradient_checkpointing_changes_nothing_and_counts_nothing_twice(bert, reentrant):
-    batch, wants = batch_of(bert.model), Wants(pooled_layers=(0, 1, 3, 4), second_view=True)
+    batch, wants = batch_of(bert.model), OutputSpec(pooled_layers=(0, 1, 3, 4), second_view=True)
     expected = gradients(bert, batch, wants)
     settings = {} if reentrant is None else {"gradient_checkpointing_kwargs": {"use_reentrant": reentrant}}
     bert.backbone.gradient_checkpointing_enable(**settings)
@@ -159,7 +160,7 @@ def test_gradient_checkpointing_changes_nothing_and_counts_nothing_twice(bert, r
 def test_under_autocast_sums_are_in_full_precision(bert):
     batch = batch_of(bert.model)
     with torch.autocast("cpu", torch.bfloat16):
-        found = bert.eval()(batch, Wants(pooled_layers=(1, -1), hidden_layers=(1, -1), layer_pooling="mean"))
+        found = bert.eval()(batch, OutputSpec(pooled_layers=(1, -1), hidden_layers=(1, -1), layer_pooling="mean"))
     for layer in (1, -1):
         assert found.pooled_layers[layer].dtype == torch.float32
         expected = pooled_by_hand(found.hidden_layers[layer].float(), batch.mask, "mean")
@@ -170,12 +171,12 @@ def test_no_hook_stays_behind_an_error(bert):
     batch = batch_of(bert.model)
     batch.tokens["input_ids"][0, 0] = 10**6
     with pytest.raises(IndexError):
-        bert(batch, Wants(pooled_layers=(1, 2)))
+        bert(batch, OutputSpec(pooled_layers=(1, 2)))
     assert not any(layer._forward_pre_hooks for layer in bert.backbone.encoder.layer)
 
 
 def test_two_ways_of_pooling_cannot_be_wanted_together():
-    mean, cls = Wants(pooled_layers=(1,), layer_pooling="mean"), Wants(pooled_layers=(2,), layer_pooling="cls")
-    assert (mean | Wants(embedding=True)).layer_pooling == (Wants(embedding=True) | mean).layer_pooling == "mean"
+    mean, cls = OutputSpec(pooled_layers=(1,), layer_pooling="mean"), OutputSpec(pooled_layers=(2,), layer_pooling="cls")
+    assert (mean | OutputSpec(embedding=True)).layer_pooling == (OutputSpec(embedding=True) | mean).layer_pooling == "mean"
     with pytest.raises(DistilvecError, match=r"^\[method.options.layer_pooling\] .*cls and mean"):
         mean | cls

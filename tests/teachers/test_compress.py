@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from distilvec.core.batch import Encoded, TokenWants
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import ModelOutputs, TokenOutputSpec
 from distilvec.teachers.cache.codec import compress, decompress, token_settings
 from distilvec.teachers.cache.layout import Ragged
 
-WANTS = TokenWants("offsets", hidden=(-1,), importance=True, gram_layers=(2, 4), divisor=3)
+WANTS = TokenOutputSpec("offsets", hidden=(-1,), importance=True, gram_layers=(2, 4), divisor=3)
 CPU = torch.device("cpu")
 
 
@@ -30,7 +30,7 @@ def encoded(batch=5, tokens=9, width=16, most=4, seed=0):
         rows = torch.randn(batch, most, 7, generator=generator) * chosen[..., None]
         gram = rows @ rows.mT
         grams[layer] = gram / gram.flatten(1).norm(dim=1).clamp_min(1e-9)[:, None, None]
-    return Encoded(
+    return ModelOutputs(
         hidden_layers={-1: torch.randn(batch, tokens, width, generator=generator) * mask[..., None]},
         mask=mask,
         importance=masses / masses.sum(1, keepdim=True),
@@ -41,7 +41,7 @@ def encoded(batch=5, tokens=9, width=16, most=4, seed=0):
 
 def there_and_back(found, hidden="int8", wants=WANTS):
     settings = token_settings(wants, hidden, 16, "cafe", 64)
-    return Encoded(**decompress(compress(found, settings), settings, CPU)), settings
+    return ModelOutputs(**decompress(compress(found, settings), settings, CPU)), settings
 
 
 @pytest.mark.parametrize(("hidden", "steps"), [("int8", 127), ("float16", 1024)])
@@ -78,7 +78,7 @@ def test_real_tokens_alone_are_kept():
 def test_padding_changes_nothing():
     exact = encoded()
     settings = token_settings(WANTS, "int8", 16, "cafe", 64)
-    wider = Encoded(
+    wider = ModelOutputs(
         hidden_layers={-1: torch.nn.functional.pad(exact.hidden_layers[-1], (0, 0, 0, 3), value=9.0)},
         mask=torch.nn.functional.pad(exact.mask, (0, 3)),
         importance=torch.nn.functional.pad(exact.importance, (0, 3)),
@@ -95,9 +95,9 @@ def test_a_row_alone_is_as_it_is_in_a_batch():
     exact = encoded()
     settings = token_settings(WANTS, "int8", 16, "cafe", 64)
     found = compress(exact, settings)
-    whole = Encoded(**decompress(found, settings, CPU))
+    whole = ModelOutputs(**decompress(found, settings, CPU))
     for row in range(5):
-        alone = Encoded(**decompress({name: ragged.take(np.array([row])) for name, ragged in found.items()}, settings, CPU))
+        alone = ModelOutputs(**decompress({name: ragged.take(np.array([row])) for name, ragged in found.items()}, settings, CPU))
         tokens, most = alone.mask.shape[1], alone.selected.shape[1]
         assert torch.equal(alone.hidden_layers[-1][0], whole.hidden_layers[-1][row, :tokens])
         assert torch.equal(alone.selected[0], whole.selected[row, :most])
@@ -105,10 +105,10 @@ def test_a_row_alone_is_as_it_is_in_a_batch():
 
 
 def test_only_what_is_wanted_is_kept():
-    found, settings = there_and_back(encoded(), wants=TokenWants(hidden=(-1,)))
+    found, settings = there_and_back(encoded(), wants=TokenOutputSpec(hidden=(-1,)))
     assert list(settings.signals) == ["hidden"] and found.importance is None and found.selected is None and not found.grams
     assert settings.student_tokenizer is settings.student_max_length is settings.alignment is settings.divisor is None
-    found, _ = there_and_back(encoded(), wants=TokenWants(importance=True))
+    found, _ = there_and_back(encoded(), wants=TokenOutputSpec(importance=True))
     assert not found.hidden_layers and found.mask is not None
 
 

@@ -14,7 +14,8 @@ from transformers import AutoTokenizer
 
 from distilvec.alignment.store import build_alignment
 from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
-from distilvec.core.batch import TextBatch, TokenWants, Wants
+from distilvec.core.batch import TextBatch
+from distilvec.core.outputs import OutputSpec, TokenOutputSpec
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
 from distilvec.models.tokenizers import tokenizer_hash
@@ -27,8 +28,8 @@ from distilvec.teachers.model import load_teacher
 from distilvec.train.dataset import CachedTeacher
 from distilvec.train.metrics import read_metrics
 
-TOKENS = TokenWants("offsets", hidden=(-1, -2), importance=True, gram_layers=(4,), divisor=2)
-WANTS = Wants(embedding=True, vector=True, tokens=TOKENS)
+TOKENS = TokenOutputSpec("offsets", hidden=(-1, -2), importance=True, gram_layers=(4,), divisor=2)
+WANTS = OutputSpec(embedding=True, vector=True, tokens=TOKENS)
 CASES = [("qwen3", "own", "lasttoken"), ("qwen3", "bidirectional", "lasttoken"), ("mistral", "bidirectional", "mean")]
 CASES += [("mistral", "own", "lasttoken"), ("mistral", "bidirectional", "lasttoken")]
 

@@ -11,8 +11,9 @@ from samples import make_texts
 from transformers import AutoModel
 
 from distilvec.config.schema import CorpusSection, TeacherSection
-from distilvec.core.batch import Alignment, TextBatch, TokenWants, Wants
+from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import OutputSpec, TokenOutputSpec
 from distilvec.core.task_head import TaskFacts, TaskHead
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
@@ -22,8 +23,8 @@ from distilvec.teachers.model import load_teacher
 from distilvec.teachers.token_signals import importance, select, selected_gram
 
 NAMES = ["bert", "modernbert", "qwen3", "mistral"]
-TOKENS = TokenWants(hidden=(-1,), importance=True, gram_layers=(1, 4), divisor=2)
-WANTS = Wants(
+TOKENS = TokenOutputSpec(hidden=(-1,), importance=True, gram_layers=(1, 4), divisor=2)
+WANTS = OutputSpec(
     embedding=True,
     pre_dense=True,
     pooled_layers=(2, -1),
@@ -124,28 +125,28 @@ def test_longer_neighbours_change_nothing(scene):
 
 def test_only_what_is_wanted_and_the_teacher_stays_as_it_was(scene):
     teacher, tokens, _, vectors, batch = scene
-    found = LiveTeacher(teacher, tokens, Wants(embedding=True)).signals(replace(batch, alignment=None))
+    found = LiveTeacher(teacher, tokens, OutputSpec(embedding=True)).signals(replace(batch, alignment=None))
     assert found.logits is None and found.importance is None and found.selected is None
     assert not (found.hidden_layers or found.attentions or found.pooled_layers or found.grams or found.projections)
-    logits = LiveTeacher(teacher, tokens, Wants(logits=True), head()).signals(batch)
+    logits = LiveTeacher(teacher, tokens, OutputSpec(logits=True), head()).signals(batch)
     assert logits.embedding is None and logits.pooled_layers == {} and logits.logits.shape == (len(batch), 3)
-    some = LiveTeacher(teacher, tokens, Wants(tokens=TokenWants(importance=True))).signals(replace(batch, alignment=None))
+    some = LiveTeacher(teacher, tokens, OutputSpec(tokens=TokenOutputSpec(importance=True))).signals(replace(batch, alignment=None))
     assert some.importance is not None and some.selected is None and not some.attentions
     assert not teacher.model.training
     texts = [teacher.model.tokenizer.decode(tokens.batch(np.array([0]))["input_ids"][0], skip_special_tokens=True)]
     assert teacher.embed(texts).shape == (1, 16)
-    np.testing.assert_allclose(LiveTeacher(teacher, tokens, Wants(embedding=True)).signals(batch).embedding, vectors, atol=3e-6)
+    np.testing.assert_allclose(LiveTeacher(teacher, tokens, OutputSpec(embedding=True)).signals(batch).embedding, vectors, atol=3e-6)
 
 
 def test_grams_without_an_alignment_are_refused(scene):
     teacher, tokens, _, _, batch = scene
     with pytest.raises(DistilvecError, match=r"^\[method.name\] Gram matrices"):
-        LiveTeacher(teacher, tokens, Wants(tokens=TOKENS)).signals(replace(batch, alignment=None))
+        LiveTeacher(teacher, tokens, OutputSpec(tokens=TOKENS)).signals(replace(batch, alignment=None))
 
 
 def test_a_teacher_in_training_has_no_dropout_here_and_goes_on_training(scene):
     teacher, tokens, _, vectors, batch = scene
-    live = LiveTeacher(teacher, tokens, Wants(embedding=True))
+    live = LiveTeacher(teacher, tokens, OutputSpec(embedding=True))
     teacher.model.train()
     try:
         np.testing.assert_allclose(live.signals(batch).embedding, vectors, atol=3e-6)
@@ -161,7 +162,7 @@ def test_bf16_comes_out_as_float32_and_close(tmp_path, scene):
     signals = []
     for dtype in ("float32", "bfloat16"):
         teacher = load_teacher(TeacherSection.model_validate({"model": str(folder), "dtype": dtype}), "cpu")
-        wants = Wants(embedding=True, attention_layers=(2,), projection_layers=(2,), tokens=TOKENS)
+        wants = OutputSpec(embedding=True, attention_layers=(2,), projection_layers=(2,), tokens=TOKENS)
         signals.append(LiveTeacher(teacher, tokens, wants).signals(batch))
     exact, found = signals
     for values in (
@@ -188,7 +189,7 @@ def test_texts_of_pairs_keep_their_token_types(tmp_path):
             return {"input_ids": ids, "token_type_ids": torch.tensor([[0, 0, 0, 0, 1, 1]])}
 
     batch = TextBatch(torch.zeros(1, dtype=torch.long), {"input_ids": ids}, torch.zeros(1, dtype=torch.long))
-    found = LiveTeacher(teacher, Store(), Wants(embedding=True)).signals(batch)
-    plain = Encoder(teacher.model)(replace(batch, tokens=Store().batch(None)), Wants(embedding=True))
+    found = LiveTeacher(teacher, Store(), OutputSpec(embedding=True)).signals(batch)
+    plain = Encoder(teacher.model)(replace(batch, tokens=Store().batch(None)), OutputSpec(embedding=True))
     torch.testing.assert_close(found.embedding, plain.embedding)
-    assert not torch.allclose(found.embedding, Encoder(teacher.model)(batch, Wants(embedding=True)).embedding, atol=1e-3)
+    assert not torch.allclose(found.embedding, Encoder(teacher.model)(batch, OutputSpec(embedding=True)).embedding, atol=1e-3)

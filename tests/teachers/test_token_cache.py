@@ -13,8 +13,9 @@ from transformers import AutoTokenizer
 
 from distilvec.alignment.store import build_alignment
 from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
-from distilvec.core.batch import TextBatch, TokenWants, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import OutputSpec, TokenOutputSpec
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
 from distilvec.models.tokenizers import tokenizer_hash
@@ -25,8 +26,8 @@ from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import load_teacher
 from distilvec.train.dataset import CachedTeacher
 
-TOKENS = TokenWants("offsets", hidden=(-1,), importance=True, gram_layers=(3, 4), divisor=2)
-WANTS = Wants(embedding=True, vector=True, tokens=TOKENS)
+TOKENS = TokenOutputSpec("offsets", hidden=(-1,), importance=True, gram_layers=(3, 4), divisor=2)
+WANTS = OutputSpec(embedding=True, vector=True, tokens=TOKENS)
 CPU = torch.device("cpu")
 
 
@@ -146,14 +147,20 @@ def test_another_student_is_refused(setting, tmp_path):
 def test_logits_are_the_heads_answer_to_the_cached_vectors(setting, tmp_path):
     cache, head = setting.fill(tmp_path / "cache"), torch.nn.Linear(32, 3)
     rows = np.array([4, 8])
-    found = CachedTeacher(cache, setting.corpus.keys, Wants(logits=True), head).signals(setting.batch(rows))
-    exact = LiveTeacher(setting.teacher, setting.tokens, Wants(logits=True), head).signals(setting.batch(rows))
+    found = CachedTeacher(cache, setting.corpus.keys, OutputSpec(logits=True), head).signals(setting.batch(rows))
+    exact = LiveTeacher(setting.teacher, setting.tokens, OutputSpec(logits=True), head).signals(setting.batch(rows))
     torch.testing.assert_close(found.logits, exact.logits, atol=5e-3, rtol=1e-2)
     assert not found.logits.requires_grad and found.embedding is None and not found.hidden_layers
 
 
 @pytest.mark.parametrize(
-    "wants", [Wants(attention_layers=(1,)), Wants(hidden_layers=(-1,)), Wants(projection_layers=(2,)), Wants(pooled_layers=(1, -1))]
+    "wants",
+    [
+        OutputSpec(attention_layers=(1,)),
+        OutputSpec(hidden_layers=(-1,)),
+        OutputSpec(projection_layers=(2,)),
+        OutputSpec(pooled_layers=(1, -1)),
+    ],
 )
 def test_what_no_cache_keeps_is_refused(setting, tmp_path, wants):
     cache = TeacherCache.create_or_open(tmp_path / "cache", setting.manifest)
@@ -161,4 +168,4 @@ def test_what_no_cache_keeps_is_refused(setting, tmp_path, wants):
         CachedTeacher(cache, setting.corpus.keys, wants)
     plain = TeacherCache.create_or_open(tmp_path / "plain", setting.teacher.manifest())
     with pytest.raises(DistilvecError, match="nothing of the teacher's tokens"):
-        CachedTeacher(plain, setting.corpus.keys, Wants(tokens=TOKENS))
+        CachedTeacher(plain, setting.corpus.keys, OutputSpec(tokens=TOKENS))

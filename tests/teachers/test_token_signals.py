@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from distilvec.core.batch import Alignment, Encoded, TokenWants, Wants
+from distilvec.core.batch import Alignment
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.teachers.token_signals import importance, select, selected_gram, student_masses, token_reading, token_signals
 
 
@@ -129,22 +130,22 @@ def test_grams_equal_a_loop_and_have_unit_norm():
 
 
 def test_what_is_read_is_what_is_needed():
-    assert token_reading(None) == Wants()
-    assert token_reading(TokenWants(hidden=(-1,))) == Wants(hidden_layers=(-1,))
-    assert token_reading(TokenWants(importance=True, gram_layers=(2, 4))) == Wants(attention_layers=(-1, 2, 4))
+    assert token_reading(None) == OutputSpec()
+    assert token_reading(TokenOutputSpec(hidden=(-1,))) == OutputSpec(hidden_layers=(-1,))
+    assert token_reading(TokenOutputSpec(importance=True, gram_layers=(2, 4))) == OutputSpec(attention_layers=(-1, 2, 4))
 
 
 def test_the_parts_come_together():
     maps, mask = random_maps()
-    read = Encoded(attentions={-1: maps, 2: maps.flip(0)}, mask=mask)
+    read = ModelOutputs(attentions={-1: maps, 2: maps.flip(0)}, mask=mask)
     alignment = Alignment(random_pairs(mask))
-    wants = TokenWants(importance=True, gram_layers=(2,), divisor=2)
+    wants = TokenOutputSpec(importance=True, gram_layers=(2,), divisor=2)
     found = token_signals(read, wants, alignment)
     torch.testing.assert_close(found.importance, importance(maps, mask))
     assert torch.equal(found.selected, select(alignment.pairs, found.importance, 2))
     torch.testing.assert_close(found.grams[2], selected_gram(maps.flip(0), found.selected[..., 1]))
-    only = token_signals(read, TokenWants(importance=True), None)
+    only = token_signals(read, TokenOutputSpec(importance=True), None)
     assert only.selected is None and only.importance is not None
-    assert token_signals(read, TokenWants(hidden=(-1,)), None) is read
+    assert token_signals(read, TokenOutputSpec(hidden=(-1,)), None) is read
     with pytest.raises(DistilvecError, match=r"\[method.name\] Gram matrices"):
         token_signals(read, wants, None)

@@ -97,7 +97,7 @@ def test_student_and_teacher_begin_with_equal_vectors(recipe, tmp_path):
     data = run.data(encoder.model, objective)
     batch = data.batch(np.arange(16))
     with torch.no_grad():
-        terms = objective(batch, encoder(batch, objective.student_wants), data.teacher.signals(batch))
+        terms = objective(batch, encoder(batch, objective.student_outputs), data.teacher.signals(batch))
     assert terms["cosine"].abs().max() < 1e-5
 
 

@@ -10,8 +10,9 @@ import torch
 from loops import make_loop, stop_after
 
 from distilvec.config.schema import StudentSection
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Objective
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.report.page import render_page
 from distilvec.report.write import history, warnings
 from distilvec.students.build import TeacherFacts, build_student
@@ -39,7 +40,7 @@ def batch_of(ids: torch.Tensor) -> TextBatch:
 
 def sight(vectors: torch.Tensor, layers: dict | None = None, teacher: torch.Tensor | None = None, ids: torch.Tensor | None = None):
     ids = torch.arange(len(vectors)).unsqueeze(1) if ids is None else ids
-    return take_sight(batch_of(ids), Encoded(embedding=vectors, pooled_layers=layers or {}), Encoded(embedding=teacher))
+    return take_sight(batch_of(ids), ModelOutputs(embedding=vectors, pooled_layers=layers or {}), ModelOutputs(embedding=teacher))
 
 
 def alike(rows: int = 32, noise: float = 0.01) -> torch.Tensor:
@@ -86,13 +87,13 @@ def test_a_real_model(pooling, training):
     batch = TextBatch(torch.arange(32), {name: tokens[name] for name in ("input_ids", "attention_mask")}, torch.zeros(32, dtype=torch.long))
     torch.manual_seed(0)
     with torch.no_grad():
-        encoded = Encoder(model).train(training)(batch, Wants(embedding=True, pooled_layers=tuple(range(1, 7))))
+        encoded = Encoder(model).train(training)(batch, OutputSpec(embedding=True, pooled_layers=tuple(range(1, 7))))
     figures = {layer: spread(vectors) for layer, vectors in encoded.pooled_layers.items()}
     if pooling == "mean":
         assert all(f.mean_cosine < MOST_ALIKE - 0.2 and f.effective_rank > LEAST_RANK + 0.4 for f in figures.values()), figures
     else:
         assert all(figures[layer].collapsed for layer in (1, 2, 3)) and not figures[6].collapsed, figures
-    numbers, warning = CollapseWatch(pooling, "own").judge(take_sight(batch, encoded, Encoded()))
+    numbers, warning = CollapseWatch(pooling, "own").judge(take_sight(batch, encoded, ModelOutputs()))
     assert numbers["mean_cosine"] == pytest.approx(spread(encoded.embedding).mean_cosine)
     assert (warning is not None) == (pooling == "cls")
     if warning:
@@ -129,7 +130,7 @@ class Pressed(Objective):
 
     def __init__(self) -> None:
         super().__init__()
-        self.student_wants, self.weights = Wants(embedding=True), {"pressed": 1.0}
+        self.student_outputs, self.weights = OutputSpec(embedding=True), {"pressed": 1.0}
 
     def forward(self, batch, student, teacher):
         return {"pressed": (student.embedding - student.embedding.mean(0)).square().sum(-1)}

@@ -9,8 +9,9 @@ import torch
 from loops import make_loop, stop_after
 from safetensors.torch import load_file
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Objective
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.report.write import warnings
 from distilvec.train.collapse_monitor import take_sight
 from distilvec.train.gate_monitor import APART, ONE, UNIFORM, UNIFORM_AFTER, RoutingWatch, routing, with_gates
@@ -23,7 +24,7 @@ def sight(gates: torch.Tensor | None, ids: torch.Tensor | None = None):
     rows = 32 if gates is None else len(gates)
     ids = torch.arange(rows)[:, None] if ids is None else ids
     batch = TextBatch(torch.arange(rows), {"input_ids": ids}, torch.zeros(rows, dtype=torch.long))
-    return take_sight(batch, Encoded(gates=gates), Encoded())
+    return take_sight(batch, ModelOutputs(gates=gates), ModelOutputs())
 
 
 def drawn(rows: int = 64, experts: int = 3, logits: tuple[float, ...] = (), spread: float = 1.0) -> torch.Tensor:
@@ -107,9 +108,9 @@ def test_what_is_not_judged():
 
 
 def test_gates_are_asked_for_only_where_the_experts_run():
-    assert with_gates(Wants(embedding=True), experts=3).experts and with_gates(Wants(vector=True), experts=3).experts
-    assert not with_gates(Wants(embedding=True), experts=0).experts
-    assert not with_gates(Wants(hidden_layers=(-1,)), experts=3).experts
+    assert with_gates(OutputSpec(embedding=True), experts=3).experts and with_gates(OutputSpec(vector=True), experts=3).experts
+    assert not with_gates(OutputSpec(embedding=True), experts=0).experts
+    assert not with_gates(OutputSpec(hidden_layers=(-1,)), experts=3).experts
 
 
 class Pressed(Objective):
@@ -117,7 +118,7 @@ class Pressed(Objective):
 
     def __init__(self) -> None:
         super().__init__()
-        self.student_wants, self.weights = Wants(embedding=True, experts=True), {"pressed": 1.0}
+        self.student_outputs, self.weights = OutputSpec(embedding=True, experts=True), {"pressed": 1.0}
 
     def forward(self, batch, student, teacher):
         return {"pressed": 1 - student.gates[:, -1] + 1e-3 * student.embedding.square().sum(-1)}

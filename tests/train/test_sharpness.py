@@ -144,7 +144,7 @@ def test_the_rise_on_a_quadratic_in_closed_form():
 METHOD = '''
 import torch
 from torch import nn
-from distilvec.core.batch import Wants
+from distilvec.core.outputs import OutputSpec
 from distilvec.losses.contrastive import info_nce
 from distilvec.core.objective import Objective
 
@@ -157,8 +157,8 @@ class Views(Objective):
 
     def __init__(self, sizes):
         super().__init__()
-        self.student_wants = Wants(embedding=True, pooled_layers=(-1,), second_view=True)
-        self.teacher_wants = Wants(embedding=True)
+        self.student_outputs = OutputSpec(embedding=True, pooled_layers=(-1,), second_view=True)
+        self.teacher_outputs = OutputSpec(embedding=True)
         self.project = nn.Linear(sizes.student_width, sizes.teacher_width, bias=False)
         self.register_buffer("seen", torch.ones(()))
         self.weights = {"match": 1.0, "views": 0.5}
@@ -229,7 +229,7 @@ def test_every_method_can_be_differentiated_twice(tiny_recipe, tmp_path, name):
     objective = run.objective(encoder)
     data = run.data(encoder.model, objective)
     batch = data.batch(data.train_rows[:16].copy())
-    module = Distillation(encoder, objective).train(objective.student_wants.second_view)
+    module = Distillation(encoder, objective).train(objective.student_outputs.second_view)
     landscape = Landscape(module, [(batch, data.teacher.signals(batch))], 0)
     ones = torch.ones(sum(parameter.numel() for parameter in landscape.parameters))
     assert torch.isfinite(hessian_product(landscape.parts, landscape.parameters, ones)).all()

@@ -12,9 +12,9 @@ from samples import make_texts
 from torch import nn
 
 from distilvec.config.training import UpdateSection
-from distilvec.core.batch import Wants
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
+from distilvec.core.outputs import OutputSpec
 from distilvec.train.gradients import Passes
 from distilvec.train.update import Plain, SharpnessAware, build_update, source_balance
 
@@ -320,7 +320,7 @@ class Counting(Objective):
 
     def __init__(self) -> None:
         super().__init__()
-        self.student_wants, self.teacher_wants, self.weights = Wants(embedding=True), Wants(), {"seen": 1.0}
+        self.student_outputs, self.teacher_outputs, self.weights = OutputSpec(embedding=True), OutputSpec(), {"seen": 1.0}
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, batch, student, teacher):

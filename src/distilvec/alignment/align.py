@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerBase
 
 from distilvec.alignment.edit_distance import warped_pairs
 from distilvec.alignment.offsets import FURTHER, ORDINARY, Numbers, Placed, SpanReader, join
-from distilvec.core.batch import AlignmentKind, Text
+from distilvec.core.batch import Text
+from distilvec.core.outputs import AlignmentKind
 
 Pairs = tuple[Numbers, Numbers, npt.NDArray[np.float32] | None]  # student's tokens, teacher's tokens, shares
 _ROLES = 8  # more than there are

@@ -19,7 +19,8 @@ from transformers import PreTrainedTokenizerBase
 from distilvec.alignment.align import Aligned, Aligner, mapping_rates
 from distilvec.config.recipe import fingerprint
 from distilvec.core.artifacts import META, Column, open_column, open_or_build
-from distilvec.core.batch import Alignment, AlignmentKind, Text
+from distilvec.core.batch import Alignment, Text
+from distilvec.core.outputs import AlignmentKind
 from distilvec.data.corpus import Corpus, Rows
 from distilvec.data.tokens import Progress, row_chunks
 from distilvec.models.tokenizers import tokenizer_hash

@@ -20,9 +20,10 @@ from jaxtyping import Float
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.method_file import blamed, is_file, load_method_file, method_path
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.task_head import TaskFacts, TaskHead
 
 Terms = dict[str, Float[Tensor, " batch"]]
@@ -67,17 +68,17 @@ class OtherTeacher:
 class Objective(nn.Module):
     """A method. Never runs a model: it declares its wants and receives them.
 
-    Subclasses set `student_wants`, `teacher_wants` and `weights` in `__init__(self, sizes, **options)` and implement
+    Subclasses set `student_outputs`, `teacher_outputs` and `weights` in `__init__(self, sizes, **options)` and implement
     `forward`. Parameters that only help training live here; what ships lives in the student.
     On a labelled task (`sizes.task`) a method has a term called "task" and gets a head. Terms may be one a text where two
     texts are an example; they are averaged.
-    `teacher_wants` holds for each of a recipe's teachers; `several_teachers` says that `forward` reads the others' answers, too.
+    `teacher_outputs` holds for each of a recipe's teachers; `several_teachers` says that `forward` reads the others' answers, too.
     `compatible` is False where the student's vectors have a space of their own: such a student keeps its own width, has no
     distance to the teacher's vectors and is not scored against the teacher's documents.
     """
 
-    student_wants: Wants = Wants(embedding=True)
-    teacher_wants: Wants = Wants(embedding=True)
+    student_outputs: OutputSpec = OutputSpec(embedding=True)
+    teacher_outputs: OutputSpec = OutputSpec(embedding=True)
     compatible: bool = True
     several_teachers: bool = False
     in_batch: bool = False  # compares examples with each other: needs batches of a fixed number of rows
@@ -93,11 +94,11 @@ class Objective(nn.Module):
     def settle(self) -> None:
         """Called once, when the recipe's weights have been taken over: wants that only a term of weight 0 has go here."""
 
-    def figures(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> dict[str, Float[Tensor, ""]]:
+    def figures(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
         """Numbers worth looking at, logged now and then beside the terms; without gradient."""
         return {}
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """Named, unweighted terms, one value per example; a term of weight 0 may be left out."""
         raise DistilvecError(f"[method.name] {type(self).__name__} does not implement forward. Add it to the method's file.")
 
@@ -160,7 +161,7 @@ def _add_head(objective: Objective, name: str, sizes: Sizes) -> None:
     if "task" not in objective.weights:
         raise DistilvecError(f"[method.name] {name} does not train on labels. Remove [task] from the recipe, or take another method.")
     objective.head = TaskHead(sizes.student_width, sizes.task)
-    objective.student_wants |= Wants(vector=True)
+    objective.student_outputs |= OutputSpec(vector=True)
 
 
 def method_class(name: str) -> type[Objective]:

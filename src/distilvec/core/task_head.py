@@ -20,7 +20,7 @@ class TaskFacts:
 
 
 class TaskHead(nn.Module):
-    """A linear layer on the text's vector in the backbone's width (Encoded.vector).
+    """A linear layer on the text's vector in the backbone's width (ModelOutputs.vector).
 
     Classification and pairs give logits. STS gives a score from 0 to 1: the sigmoid of one logit where the pair is one input,
     the cosine of the two vectors where its texts are encoded apart (no parameters then). Classes of texts encoded apart come

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from distilvec.core.batch import Projections
+from distilvec.core.outputs import Projections
 from distilvec.losses.padding import from_first_token, token_mean
 
 Heads = Float[Tensor, "batch heads tokens width"]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.logits import soft_kl
 from distilvec.losses.padding import token_mean
 from distilvec.losses.token_states import pair_states, unit_squares
@@ -46,16 +47,16 @@ class Cdm(Objective):
         if temperature <= 0:
             raise DistilvecError(f"[method.options.temperature] found {temperature}; expected a number above 0.")
         self.form, self.temperature = choose_form(on, sizes, scores="hidden"), temperature
-        self.student_wants, self.teacher_wants = form_wants(self.form, "strict")
+        self.student_outputs, self.teacher_outputs = form_wants(self.form, "strict")
         if self.form == "hidden":
             self.token_projection = nn.Linear(sizes.student_width, sizes.teacher_hidden_width or sizes.teacher_width)
             self.sentence_projection = nn.Linear(sizes.embedding_width or sizes.teacher_width, sizes.teacher_width)
-            self.student_wants |= Wants(embedding=True)
-            self.teacher_wants |= Wants(embedding=True)
+            self.student_outputs |= OutputSpec(embedding=True)
+            self.teacher_outputs |= OutputSpec(embedding=True)
         terms = {"tokens": 100.0, "sentence": 1.0} if self.form == "hidden" else {"kl": 1.0}
         self.weights = task_weights(alpha, terms, sizes)
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         found = task_terms(self.weights, batch, student)
         if self.weights.get("kl"):

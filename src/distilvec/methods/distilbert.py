@@ -10,9 +10,10 @@ from typing import Literal
 
 from torch import nn
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.hidden_states import token_cosine_distance
 from distilvec.losses.padding import from_first_token, shared_mask
 from distilvec.methods.base.requirements import require_layers, require_same_tokenizer
@@ -54,9 +55,9 @@ class DistilBert(Objective):
                 "teacher; a cosine needs equal widths. Leave the option out, or set it to true."
             )
         self.projection = nn.Linear(self.sizes.student_width, width, bias=False) if self.projected else nn.Identity()
-        self.student_wants = self.teacher_wants = Wants(embedding=True, hidden_layers=(-1,))
+        self.student_outputs = self.teacher_outputs = OutputSpec(embedding=True, hidden_layers=(-1,))
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         terms = Terms()
         if self.weights["distance"]:

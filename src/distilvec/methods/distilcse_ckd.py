@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.distance import mean_squared_error
 
@@ -59,10 +60,10 @@ class DistilCseCkd(Objective):
         self.register_buffer("queue_vectors", torch.zeros(queue, sizes.teacher_width, dtype=torch.float16))
         self.register_buffer("queue_rows", torch.full((queue,), -1))  # corpus rows; -1 where the queue is not filled yet
         self.register_buffer("queue_count", torch.tensor(0))  # of all vectors ever taken up
-        self.student_wants = self.teacher_wants = Wants(embedding=True)
+        self.student_outputs = self.teacher_outputs = OutputSpec(embedding=True)
         self.weights = {"ckd": 1.0, "mse": 0.0}
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         assert student.embedding is not None and teacher.embedding is not None
         projected = self.projection(F.normalize(student.embedding, dim=-1) * student.embedding.shape[-1] ** 0.5)

@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.ranking import group_shuffled, listwise_cross_entropy, others
 from distilvec.losses.relations import cosine_relations
@@ -65,10 +66,10 @@ class DistillCse(Objective):
 
     def settle(self) -> None:
         """No second view without simcse, no teacher without distill."""
-        self.student_wants = Wants(embedding=True, second_view=bool(self.weights["simcse"]))
-        self.teacher_wants = Wants(embedding=bool(self.weights["distill"]))
+        self.student_outputs = OutputSpec(embedding=True, second_view=bool(self.weights["simcse"]))
+        self.teacher_outputs = OutputSpec(embedding=bool(self.weights["distill"]))
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         assert student.embedding is not None
         found: Terms = {}

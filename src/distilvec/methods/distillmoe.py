@@ -14,9 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from distilvec.core.batch import Encoded, TextBatch, TokenWants, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.objective import Objective, OtherTeacher, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.distance import cosine_distance
 from distilvec.losses.dynamic_cka import RULES, dynamic_cka, kept_tokens, match_weights, token_similarity
@@ -111,7 +112,7 @@ class DistillMoE(Objective):
         self.weights = task_weights(alpha, {**mixture, "dynamic_cka": 1 - mix}, sizes)
         if simcse:
             self.weights = {"simcse": alpha, **{name: (1 - alpha) * weight for name, weight in self.weights.items()}}
-        self.student_wants = self.teacher_wants = Wants()
+        self.student_outputs = self.teacher_outputs = OutputSpec()
         self.projections = nn.ModuleDict()
 
     def _check_options(self, mix: float, beta: float, manual: Sequence[float] | None) -> None:
@@ -160,8 +161,10 @@ class DistillMoE(Objective):
         simcse = self.simcse and bool(self.weights["simcse"])
         self.in_batch = simcse or (moe and bool({"contrastive", "pairwise"} & {*self.facets}))
         states = tuple(range(-1, -self.layers - 1, -1)) if cka else ()
-        self.student_wants |= Wants(embedding=simcse, second_view=simcse, hidden_layers=states, vector=moe and self.manual, experts=mixture)
-        self.teacher_wants |= Wants(embedding=moe, tokens=TokenWants(hidden=states) if cka else None)
+        self.student_outputs |= OutputSpec(
+            embedding=simcse, second_view=simcse, hidden_layers=states, vector=moe and self.manual, experts=mixture
+        )
+        self.teacher_outputs |= OutputSpec(embedding=moe, tokens=TokenOutputSpec(hidden=states) if cka else None)
 
     def _check_experts(self, moe: bool) -> None:
         found, expected = self.sizes.experts, len(self.names)
@@ -211,7 +214,7 @@ class DistillMoE(Objective):
         assert isinstance(layer, nn.Linear)
         return layer.weight
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         weights, terms = self.weights, task_terms(self.weights, batch, student)
         if weights.get("simcse"):
@@ -231,7 +234,7 @@ class DistillMoE(Objective):
             terms["dynamic_cka"] = self._dynamic_cka(student, teacher)
         return terms
 
-    def _losses(self, student: Encoded, teacher: Encoded) -> Float[Tensor, "batch experts"]:
+    def _losses(self, student: ModelOutputs, teacher: ModelOutputs) -> Float[Tensor, "batch experts"]:
         """The loss of each facet of each teacher, in the experts' order, times the teacher's share."""
         experts = () if student.experts is None else student.experts.unbind(1)
         found: list[Tensor] = []
@@ -249,7 +252,7 @@ class DistillMoE(Objective):
         projected = nn.functional.linear(vector, self.projection(facet, number))
         return cosine_distance(projected, target) if facet == "pointwise" else contrastive(projected, target, self.temperature)
 
-    def _dynamic_cka(self, student: Encoded, teacher: Encoded) -> Float[Tensor, " batch"]:
+    def _dynamic_cka(self, student: ModelOutputs, teacher: ModelOutputs) -> Float[Tensor, " batch"]:
         """Eq. 13: the mean over layers and, weighted, over teachers."""
         assert student.mask is not None
         last, found = range(-self.layers, 0), list[Tensor]()
@@ -263,7 +266,7 @@ class DistillMoE(Objective):
             found.append(self.shares[number] * gaps.view(self.layers, -1))
         return torch.cat(found).mean(0)
 
-    def figures(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> dict[str, Float[Tensor, ""]]:
+    def figures(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
         """The mean loss of each expert, before the gate weighs it, and how many of the first teacher's tokens stand for one of the
         student's in the last layer, on average. What the gates do is in the metrics already (train/gate_monitor.py)."""
         found: dict[str, Tensor] = {}

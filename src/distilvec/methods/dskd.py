@@ -11,9 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.logits import soft_kl
 from distilvec.losses.padding import token_mean
 from distilvec.losses.supervised import task_loss
@@ -63,14 +64,14 @@ class Dskd(Objective):
             raise DistilvecError(f"[method.options.temperature] found {temperature}; expected a number above 0.")
         self.form, self.temperature = choose_form(on, sizes, scores="hidden"), temperature
         student, teacher = sizes.student_width, sizes.teacher_hidden_width or sizes.teacher_width
-        wants = Wants(hidden_layers=(-1,)), form_wants("hidden")[1]
+        wants = OutputSpec(hidden_layers=(-1,)), form_wants("hidden")[1]
         if self.form == "logits":
             from distilvec.core.task_head import TaskHead
 
             assert sizes.task is not None
             self.query, self.t2s, self.s2t = _linear(student, teacher), _linear(teacher, student), _linear(student, teacher)
             self.probe = TaskHead(teacher, sizes.task)
-            wants = wants[0], wants[1] | Wants(logits=True)
+            wants = wants[0], wants[1] | OutputSpec(logits=True)
             terms = ["projected", "student_space", "teacher_space", "probe"]
         else:
             inner, vector = min(student, teacher), sizes.embedding_width or sizes.teacher_width
@@ -78,12 +79,12 @@ class Dskd(Objective):
             self.register_buffer("to_student", _linear(sizes.teacher_width, vector).weight.detach().clone())
             self.student_attends = CrossModelAttention(student, teacher, inner)
             self.teacher_attends = CrossModelAttention(teacher, student, inner)
-            wants = wants[0] | Wants(embedding=True), wants[1] | Wants(embedding=True)
+            wants = wants[0] | OutputSpec(embedding=True), wants[1] | OutputSpec(embedding=True)
             terms = ["sentence", "token"]
-        self.student_wants, self.teacher_wants = wants
+        self.student_outputs, self.teacher_outputs = wants
         self.weights = task_weights(alpha, dict.fromkeys(terms, 1.0), sizes)
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """All terms of the form; the task's where it has a weight."""
         ours, theirs = compared("hidden", student, teacher)
         found = task_terms(self.weights, batch, student)
@@ -91,7 +92,7 @@ class Dskd(Objective):
             return {**found, **self.on_logits(batch, student, teacher, ours, theirs)}
         return {**found, **self.on_states(student, teacher, ours, theirs)}
 
-    def on_logits(self, batch: TextBatch, student: Encoded, teacher: Encoded, ours: Tokens, theirs: Tokens) -> Terms:
+    def on_logits(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs, ours: Tokens, theirs: Tokens) -> Terms:
         """Dual-space distillation through both heads."""
         assert batch.labels is not None and student.logits is not None and teacher.logits is not None and self.head is not None
         keys = F.rms_norm(theirs.states, theirs.states.shape[-1:])
@@ -107,7 +108,7 @@ class Dskd(Objective):
             "probe": soft_kl(self.probe(mean_state(theirs.states, theirs.mask)), teacher.logits, 1.0),
         }
 
-    def on_states(self, student: Encoded, teacher: Encoded, ours: Tokens, theirs: Tokens) -> Terms:
+    def on_states(self, student: ModelOutputs, teacher: ModelOutputs, ours: Tokens, theirs: Tokens) -> Terms:
         """Both directions of sentence vectors and of token states."""
         assert student.embedding is not None and teacher.embedding is not None
         sentence = unit_squares(self.s2t(student.embedding), teacher.embedding)

@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from distilvec.core.batch import Encoded, TextBatch, TokenWants, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.cka import centred_gram, root_cka
 from distilvec.losses.transport import emo_cost, transport_cost
 from distilvec.methods.base.requirements import require_layers
@@ -71,7 +72,7 @@ class Emo(Objective):
         self.layers: dict[int, int] = {}  # of the student, each with the teacher's that it follows
         self.projection = nn.Linear(sizes.teacher_hidden_width or sizes.teacher_width, sizes.student_width, bias=False)
         self.weights = task_weights(alpha, {"ira": ira_weight, "otis": 1.0}, sizes)
-        self.student_wants = self.teacher_wants = Wants()
+        self.student_outputs = self.teacher_outputs = OutputSpec()
 
     def settle(self) -> None:
         """Map the layers and want what the terms that have a weight need."""
@@ -83,10 +84,10 @@ class Emo(Objective):
             self.layers = self._layers(teacher_layers)
         if otis and self.drop_special and None in (self.sizes.student_special, self.sizes.teacher_special):
             raise DistilvecError("[method.options.drop_special] the tokenizers' special tokens are not known here; leave it out.")
-        self.student_wants |= Wants(hidden_layers=(-1,) if otis else (), attention_layers=tuple(self.layers))
+        self.student_outputs |= OutputSpec(hidden_layers=(-1,) if otis else (), attention_layers=tuple(self.layers))
         states: tuple[int, ...] = (-1,) if otis else ()
-        wanted = TokenWants(self.alignment, states, importance=otis, gram_layers=tuple(self.layers.values()), divisor=self.divisor)
-        self.teacher_wants = Wants(tokens=wanted)
+        wanted = TokenOutputSpec(self.alignment, states, importance=otis, gram_layers=tuple(self.layers.values()), divisor=self.divisor)
+        self.teacher_outputs = OutputSpec(tokens=wanted)
 
     def _layers(self, teacher_layers: int) -> dict[int, int]:
         """M(k) of the student's last layers, all numbered from 1."""
@@ -100,7 +101,7 @@ class Emo(Objective):
         shift = teacher_layers - step * last if self.layer_map == "last_aligned" else 0
         return {layer: step * layer + shift for layer in range(last - self.ira_layers + 1, last + 1)}
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         terms = task_terms(self.weights, batch, student)
         if self.weights["ira"]:
@@ -109,7 +110,7 @@ class Emo(Objective):
             terms["otis"] = self._otis(batch, student, teacher)
         return terms
 
-    def _ira(self, student: Encoded, teacher: Encoded) -> Tensor:
+    def _ira(self, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         """Sum over the layers of 1 - sqrt(CKA) (eq. 14), all of them as one batch."""
         assert teacher.selected is not None
         rows = torch.cat([student.attentions[layer] for layer in self.layers])
@@ -117,7 +118,7 @@ class Emo(Objective):
         there = (teacher.selected[..., 0] >= 0).repeat(len(self.layers), 1)
         return (1 - root_cka(centred_gram(rows, there), grams)).view(len(self.layers), -1).sum(0)
 
-    def _otis(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Tensor:
+    def _otis(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         """The cost of transport between the last hidden states, with the masses of eq. 15 and 16."""
         assert batch.alignment is not None and teacher.importance is not None and student.mask is not None and teacher.mask is not None
         ours, theirs, mu = student.mask, teacher.mask, teacher.importance

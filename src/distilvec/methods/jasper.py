@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import torch
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.distance import cosine_distance
 from distilvec.losses.ranking import relative_triplet
 from distilvec.losses.relations import cosine_relations
@@ -47,10 +48,10 @@ class Jasper(Objective):
         if not self.prefixes or not all(1 <= prefix <= width for prefix in self.prefixes):
             raise DistilvecError(f"[method.options.prefixes] found {prefixes}; expected widths from 1 to the student's {width}.")
         self.margin = margin
-        self.student_wants = self.teacher_wants = Wants(embedding=True)
+        self.student_outputs = self.teacher_outputs = OutputSpec(embedding=True)
         self.weights = {"cosine": 10.0, "similarity": 200.0, "triplet": 20.0}
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         assert student.embedding is not None and teacher.embedding is not None
         found: Terms = {}

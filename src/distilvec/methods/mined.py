@@ -10,9 +10,10 @@ from typing import Literal
 
 from torch import nn
 
-from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.logits import soft_kl
 from distilvec.losses.padding import token_mean
 from distilvec.losses.token_states import pair_states, unit_squares
@@ -53,12 +54,12 @@ class Mined(Objective):
             raise DistilvecError(f"[method.options.temperature] found {temperature}; expected a number above 0.")
         self.form = choose_form(on, sizes)
         self.temperature, self.distance = temperature, distance
-        self.student_wants, self.teacher_wants = form_wants(self.form, "mined")
+        self.student_outputs, self.teacher_outputs = form_wants(self.form, "mined")
         if self.form == "hidden":
             self.projection = nn.Linear(sizes.student_width, sizes.teacher_hidden_width or sizes.teacher_width)
         self.weights = task_weights(alpha, {"mined": 1.0}, sizes)
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         found = task_terms(self.weights, batch, student)
         if self.weights["mined"] and self.form == "logits":

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.padding import shared_mask
 from distilvec.losses.relation_heads import PARTS, laid_out, relation_term
 from distilvec.methods.base.requirements import require_layers, require_same_heads, require_same_tokenizer
@@ -77,10 +78,10 @@ class MiniLm(Objective):
                 f"[method.options.relation_heads] found {self.relation_heads}; expected a divisor of both hidden widths, "
                 f"{self.sizes.student_width} (student) and {width} (teacher)."
             )
-        self.student_wants = Wants(embedding=True, projection_layers=(-1,))
-        self.teacher_wants = Wants(embedding=True, projection_layers=(self.teacher_layer,))
+        self.student_outputs = OutputSpec(embedding=True, projection_layers=(-1,))
+        self.teacher_outputs = OutputSpec(embedding=True, projection_layers=(self.teacher_layer,))
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         terms = Terms()
         if self.weights["distance"]:

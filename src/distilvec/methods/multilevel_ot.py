@@ -6,9 +6,10 @@ Language Models", AAAI 2025, as its official code computes it. In EMO's comparis
 
 from __future__ import annotations
 
-from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.logits import (
     absolute_gaps,
     heaviest_columns,
@@ -55,10 +56,10 @@ class MultilevelOt(Objective):
             raise DistilvecError(f"[method.options.temperature] found {temperature}; expected a number above 0.")
         self.form = choose_form(on, sizes)
         self.kept, self.temperature = kept, temperature
-        self.student_wants, self.teacher_wants = form_wants(self.form)
+        self.student_outputs, self.teacher_outputs = form_wants(self.form)
         self.weights = task_weights(alpha, {"absolute": 1.0, "cross_entropy": 0.1, "sinkhorn": 0.1 * 0.001}, sizes)
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         (ours, our_mask), (theirs, their_mask) = compared(self.form, student, teacher)
         ours = heaviest_columns(scaled_probabilities(ours, self.temperature), our_mask, self.kept)

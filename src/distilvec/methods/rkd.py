@@ -5,8 +5,9 @@ Paper: Park, Kim, Lu, Cho: "Relational Knowledge Distillation", CVPR 2019, secti
 
 from __future__ import annotations
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.relations import rkd_angles, rkd_distances
 
 
@@ -27,10 +28,10 @@ class Rkd(Objective):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.student_wants = self.teacher_wants = Wants(embedding=True)
+        self.student_outputs = self.teacher_outputs = OutputSpec(embedding=True)
         self.weights = {"distance": 1.0, "angle": 2.0}
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         assert student.embedding is not None and teacher.embedding is not None
         losses = {"distance": rkd_distances, "angle": rkd_angles}

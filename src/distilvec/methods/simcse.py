@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.contrastive import info_nce
 
 
@@ -40,10 +41,10 @@ class SimCse(Objective):
         self.temperature = temperature
         width = sizes.embedding_width or sizes.teacher_width
         self.mlp = nn.Sequential(nn.Linear(width, width), nn.Tanh()) if head == "mlp" else None
-        self.student_wants, self.teacher_wants = Wants(embedding=True, second_view=True), Wants()
+        self.student_outputs, self.teacher_outputs = OutputSpec(embedding=True, second_view=True), OutputSpec()
         self.weights = {"simcse": 1.0}
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """One term."""
         assert student.embedding is not None and student.second_view is not None
         return {"simcse": info_nce(self._train_view(student.embedding), self._train_view(student.second_view), self.temperature)}

@@ -11,9 +11,10 @@ from typing import Literal
 import torch
 from torch import nn
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.distance import cosine_distance
 from distilvec.losses.relations import layer_relation_gaps
@@ -85,16 +86,16 @@ class Talas(Objective):
                 "Give lasd weight 0, or set [method.options] include_embeddings: true."
             )
         layers = {*(self.anchored if tamd else ()), *(self.related if lasd else ())}
-        self.student_wants = Wants(
+        self.student_outputs = OutputSpec(
             embedding=simcse,
             pre_dense=bool(layers),
             pooled_layers=tuple(sorted(layers - {self.last})),
             second_view=simcse,
             layer_pooling=self.layer_pooling,
         )
-        self.teacher_wants = Wants(embedding=tamd)
+        self.teacher_outputs = OutputSpec(embedding=tamd)
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         layers, terms = dict(student.pooled_layers), Terms()
         if student.pre_dense is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.supervised import task_loss
 
 
@@ -23,10 +24,10 @@ class Task(Objective):
         super().__init__()
         if sizes.task is None:
             raise DistilvecError("[method.name] the method 'task' trains on labels alone. Give the recipe a [task] in place of a corpus.")
-        self.student_wants, self.teacher_wants = Wants(), Wants()
+        self.student_outputs, self.teacher_outputs = OutputSpec(), OutputSpec()
         self.weights = {"task": 1.0}
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The task's loss of each example."""
         assert student.logits is not None and batch.labels is not None
         return {"task": task_loss(student.logits, batch.labels)}

@@ -10,9 +10,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.hidden_states import hidden_gap, layer_mean, score_gap, uniform_map
 from distilvec.losses.padding import from_first_token, shared_mask
 from distilvec.losses.relation_heads import laid_out, relation_scores
@@ -67,12 +68,12 @@ class TinyBert(Objective):
         if self.weights["hidden"]:
             self.hidden = {layer: pairs[layer] for layer in range(0 if self.include_embeddings else 1, ours + 1)}
             self.projection = nn.Linear(self.sizes.student_width, width, bias=False)
-        self.student_wants = Wants(embedding=True, hidden_layers=tuple(self.hidden), projection_layers=tuple(self.attended))
-        self.teacher_wants = Wants(
+        self.student_outputs = OutputSpec(embedding=True, hidden_layers=tuple(self.hidden), projection_layers=tuple(self.attended))
+        self.teacher_outputs = OutputSpec(
             embedding=True, hidden_layers=tuple(self.hidden.values()), projection_layers=tuple(self.attended.values())
         )
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         terms = Terms()
         if self.weights["distance"]:
@@ -90,12 +91,12 @@ class TinyBert(Objective):
         return terms
 
 
-def _scores(encoded: Encoded, layer: int, shared: Tensor) -> Tensor:
+def _scores(encoded: ModelOutputs, layer: int, shared: Tensor) -> Tensor:
     assert encoded.mask is not None
     found = laid_out(encoded.projections[layer], encoded.mask, shared.shape[1])
     return relation_scores(found.query, found.key)
 
 
-def _states(encoded: Encoded, layer: int, shared: Tensor) -> Tensor:
+def _states(encoded: ModelOutputs, layer: int, shared: Tensor) -> Tensor:
     assert encoded.mask is not None
     return from_first_token(encoded.hidden_layers[layer], encoded.mask, shared.shape[1])

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.logits import absolute_gaps, sorted_probabilities
 from distilvec.methods.base.token_or_logit_kd import On, choose_form, compared, form_wants, task_terms, task_weights
 
@@ -52,10 +53,10 @@ class Uld(Objective):
                 raise DistilvecError(f"[method.options.{key}] found {value}; expected a number above 0.")
         self.form = choose_form(on, sizes)
         self.student_temperature, self.teacher_temperature, self.reduction = student_temperature, teacher_temperature, reduction
-        self.student_wants, self.teacher_wants = form_wants(self.form)
+        self.student_outputs, self.teacher_outputs = form_wants(self.form)
         self.weights = task_weights(alpha, {"uld": 1.0}, sizes)
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         found = task_terms(self.weights, batch, student)
         if self.weights["uld"]:

@@ -22,10 +22,11 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from distilvec.config import recipe as recipes
-from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.batch import TextBatch
 from distilvec.core.device import keep_memory, pick_device
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import total
+from distilvec.core.outputs import ModelOutputs
 from distilvec.data.sampler import epoch_batches
 from distilvec.models.limits import UNLIMITED
 from distilvec.models.load import load
@@ -44,7 +45,7 @@ from distilvec.train.distillation import Distillation
 from distilvec.train.gradients import seed_step
 from distilvec.train.optimizer import freeze_others
 
-Batch = tuple[TextBatch, Encoded]
+Batch = tuple[TextBatch, ModelOutputs]
 
 
 @dataclass(frozen=True)
@@ -112,13 +113,13 @@ class Landscapes:
         load_objective(objective_file(folder), objective)
         module = Distillation(encoder, objective).to(device)
         freeze_others(module, self.train)
-        on = objective.student_wants.second_view if self._dropout is None else self._dropout
+        on = objective.student_outputs.second_view if self._dropout is None else self._dropout
         return Landscape(module.train(on), self._batches(module, model, device), self.seed)
 
     def _batches(self, module: Distillation, model: SentenceTransformer, device: torch.device) -> list[Batch]:
         """As many training batches as hold `texts` rows (at least one), cut as in an epoch of training with `seed`."""
         corpus, train = self.run.corpus, self.train
-        self.run.wants = module.objective.teacher_wants | watched(self.run)
+        self.run.wants = module.objective.teacher_outputs | watched(self.run)
         teacher = answering(self.run, module.objective)
         tokens = build_token_store(self.run.root, corpus, model)
         data = self.run.training_data(tokens, teacher)

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.prepare import build_token_store, left_out
 from distilvec.pipeline.resolve import together, watched
@@ -40,11 +41,11 @@ class SampleTeacher:
         self.side, self.wants = side, run.wants
         self.classes = 1 if run.examples is None else run.examples.facts.classes
 
-    def signals(self, batch: TextBatch) -> Encoded:
+    def signals(self, batch: TextBatch) -> ModelOutputs:
         """Zero vectors; of tokens equal masses, the first pairs, and Gram matrices of rows at right angles."""
         facts, pre_dense = self.side.facts, self.side.manifest.pre_dense_width
         zeros = torch.zeros(len(batch), max(facts.width, facts.hidden_width or 0, pre_dense or 0), device=batch.rows.device)
-        found = Encoded(
+        found = ModelOutputs(
             embedding=zeros[:, : facts.width],
             pre_dense=zeros[:, :pre_dense] if pre_dense else None,
             vector=zeros[:, : facts.hidden_width],
@@ -52,7 +53,7 @@ class SampleTeacher:
         )
         return found if self.wants.tokens is None else self._tokens(batch, found)
 
-    def _tokens(self, batch: TextBatch, found: Encoded) -> Encoded:
+    def _tokens(self, batch: TextBatch, found: ModelOutputs) -> ModelOutputs:
         side, wants = self.side, self.wants.tokens
         assert wants is not None
         known = side.tokens.lengths if side.alignment is None else side.alignment.teacher_lengths
@@ -114,7 +115,7 @@ def _teacher_lines(side: TeacherSide) -> list[list[str]]:
     run, facts = side.run, side.facts
     several = f", weight {side.section.weight:g}" if len(run.sides) > 1 else ""
     name = ["teacher" if side is run.sides[0] else "further teacher", f"{facts.name}, {facts.width} wide{several}"]
-    if side.live or run.wants == Wants():
+    if side.live or run.wants == OutputSpec():
         why = "none: the teacher runs in every step" if side.live else "none: nothing is asked of it"
         return [name, ["teacher vectors to compute", why]]
     folder, cache = _cache_of(side)
@@ -184,7 +185,7 @@ def _measure_stage(run: Run, tokens: TokenStore, stage: Stage) -> StageCost:
     encoder = run.encoder()
     objective = run.objective(encoder, stage)
     train = stage.recipe.train
-    wants = objective.teacher_wants | watched(run)
+    wants = objective.teacher_outputs | watched(run)
     data = run.training_data(tokens, together([side.answering(wants) if side.live else SampleTeacher(side) for side in run.sides]))
     data = replace(data, holdout_rows=data.holdout_rows[:64])
     with tempfile.TemporaryDirectory() as folder, errors_named(stage):

@@ -6,9 +6,9 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from distilvec.core.batch import Wants
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, OtherTeacher, Sizes
+from distilvec.core.outputs import OutputSpec
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.teachers import TeacherSide, special_tokens
 from distilvec.students.encoder import Encoder
@@ -48,15 +48,15 @@ def _other(side: TeacherSide) -> OtherTeacher:
     return OtherTeacher(facts.width, facts.normalized, facts.hidden_width, facts.layers, side.section.weight, facts.pre_dense_width)
 
 
-def wanted(run: Run) -> Wants:
+def wanted(run: Run) -> OutputSpec:
     """What all stages want of every teacher; without labels also the embeddings that the held-out distance needs."""
     encoder = Encoder(run.student())
-    wants = reduce(or_, (run.objective(encoder, stage).teacher_wants for stage in run.stages), watched(run))
+    wants = reduce(or_, (run.objective(encoder, stage).teacher_outputs for stage in run.stages), watched(run))
     _refuse(run, wants)
     return wants
 
 
-def _refuse(run: Run, wants: Wants) -> None:
+def _refuse(run: Run, wants: OutputSpec) -> None:
     """DistilvecError for a teacher that cannot give what is wanted, or gives what another one gives."""
     method, inside = run.recipe.method.name, wants.tokens or wants.logits or wants.vector or uncached(wants)
     known: dict[str, TeacherSide] = {}
@@ -85,14 +85,14 @@ def _refuse(run: Run, wants: Wants) -> None:
             )
 
 
-def watched(run: Run) -> Wants:
+def watched(run: Run) -> OutputSpec:
     """What is looked at on the held-out rows, whatever the method itself reads."""
-    return Wants(embedding=run.examples is None)
+    return OutputSpec(embedding=run.examples is None)
 
 
 def answering(run: Run, objective: Objective) -> Teacher:
     """Who answers what this objective wants."""
-    wants = objective.teacher_wants | watched(run)
+    wants = objective.teacher_outputs | watched(run)
     return together([side.answering(wants) for side in run.sides])
 
 

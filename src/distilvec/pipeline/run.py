@@ -30,11 +30,11 @@ from sentence_transformers import SentenceTransformer
 from distilvec.alignment.store import AlignmentStore
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
-from distilvec.core.batch import Wants
 from distilvec.core.device import processes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.objective import Objective, build_objective, method_class
+from distilvec.core.outputs import OutputSpec
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples
@@ -145,7 +145,7 @@ class Run:
         return model.tokenizer, int(model.max_seq_length)
 
     @cached_property
-    def wants(self) -> Wants:
+    def wants(self) -> OutputSpec:
         """What all stages want of every teacher."""
         return resolve.wanted(self)
 

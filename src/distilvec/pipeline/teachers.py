@@ -18,9 +18,10 @@ from distilvec.alignment.offsets import special_around
 from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import TeacherSection
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import progress, say
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.prompted import behind
@@ -50,9 +51,9 @@ if TYPE_CHECKING:
 class NoTeacher:
     """Stands where nothing is wanted of the teacher."""
 
-    def signals(self, batch: TextBatch) -> Encoded:
+    def signals(self, batch: TextBatch) -> ModelOutputs:
         """Nothing."""
-        return Encoded()
+        return ModelOutputs()
 
 
 class TeacherSide:
@@ -137,7 +138,7 @@ class TeacherSide:
     @cached_property
     def live(self) -> bool:
         """Whether it runs in every step: because the recipe says so, or no cache keeps what is wanted of it."""
-        return self.run.wants != Wants() and (self.section.live or bool(uncached(self.run.wants)))
+        return self.run.wants != OutputSpec() and (self.section.live or bool(uncached(self.run.wants)))
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -253,16 +254,16 @@ class TeacherSide:
         teacher, run = self.teacher, self.run
         assert isinstance(teacher, LocalTeacher)
         device = teacher.model.device
-        wants = replace(run.wants, logits=False) | Wants(embedding=True, vector=run.wants.logits)
+        wants = replace(run.wants, logits=False) | OutputSpec(embedding=True, vector=run.wants.logits)
         budget = self.section.batch_tokens
         budget = min(budget, CPU_TOKENS) if device.type == "cpu" else budget
         return TokenSource(LiveTeacher(teacher, self.tokens, wants), self.tokens.lengths, self.alignment, budget, device)
 
     # -- who answers -------------------------------------------------------------------------------------------------
 
-    def answering(self, wants: Wants) -> Teacher:
+    def answering(self, wants: OutputSpec) -> Teacher:
         """Who answers these wants."""
-        if wants == Wants():
+        if wants == OutputSpec():
             return NoTeacher()
         if self.live:
             assert isinstance(self.teacher, LocalTeacher)
@@ -271,7 +272,7 @@ class TeacherSide:
 
     def prepare(self) -> None:
         """Fill the cache, or say why the teacher runs in every step."""
-        if self.run.wants == Wants():
+        if self.run.wants == OutputSpec():
             return
         if self.live:
             self.say_live()

@@ -20,8 +20,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from distilvec.core.batch import Projections
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import Projections
 from distilvec.students.dropout import dropout as fast_dropout
 from distilvec.students.pooling import full_precision, own_saving
 

@@ -14,8 +14,9 @@ from jaxtyping import Int
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
-from distilvec.core.batch import Encoded, LayerPooling, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import LayerPooling, ModelOutputs, OutputSpec
 from distilvec.models.experts import Experts
 from distilvec.students.attention import install_attention, recording
 from distilvec.students.dropout import install_fast_dropout
@@ -50,7 +51,7 @@ class Encoder(nn.Module):
         """How the model pools its last layer."""
         return str(list(self.model)[1].pooling_mode)
 
-    def forward(self, batch: TextBatch, wants: Wants, attention_rows: Int[Tensor, "batch rows"] | None = None) -> Encoded:
+    def forward(self, batch: TextBatch, wants: OutputSpec, attention_rows: Int[Tensor, "batch rows"] | None = None) -> ModelOutputs:
         """Run the backbone once (twice the rows where a second view is wanted) and keep what is wanted.
 
         `attention_rows` are positions of tokens, counted from each text's first one (-1 fills up): attention maps are then
@@ -76,7 +77,7 @@ class Encoder(nn.Module):
         if pool is not None and self.layers in pooling:
             pooled[self.layers] = pool(last)
         end = self._after(last, mask) if wants.embedding or wants.pre_dense or wants.second_view or wants.vector or wants.experts else {}
-        return Encoded(
+        return ModelOutputs(
             embedding=end["embedding"][:rows] if wants.embedding else None,
             pre_dense=end["pre_dense"][:rows] if wants.pre_dense else None,
             pooled_layers={number: pooled[self._layer(number)][:rows] for number in wants.pooled_layers},
@@ -100,7 +101,7 @@ class Encoder(nn.Module):
         return layer
 
     def _after(self, states: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """What the modules after the backbone make of its last states, in fp32, by the names that Encoded has for it."""
+        """What the modules after the backbone make of its last states, in fp32, by the names that ModelOutputs has for it."""
         found: dict[str, Tensor] = {}
         with torch.autocast(states.device.type, enabled=False):
             features: dict[str, Any] = {"token_embeddings": full_precision(states), "attention_mask": mask.to(torch.int64)}

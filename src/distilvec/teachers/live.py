@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from distilvec.core.batch import Encoded, Projections, TextBatch, Wants
+from distilvec.core.batch import TextBatch
+from distilvec.core.outputs import ModelOutputs, OutputSpec, Projections
 from distilvec.data.tokens import TokenStore
 from distilvec.models.load import evaluating
 from distilvec.students.encoder import Encoder
@@ -26,13 +27,13 @@ class LiveTeacher:
     goes on giving the same vectors as before.
     """
 
-    def __init__(self, teacher: LocalTeacher, tokens: TokenStore, wants: Wants, head: nn.Module | None = None) -> None:
+    def __init__(self, teacher: LocalTeacher, tokens: TokenStore, wants: OutputSpec, head: nn.Module | None = None) -> None:
         self.teacher, self.tokens, self.wants = teacher, tokens, wants
         self.encoder = Encoder(teacher.model)
         self.head = None if head is None else head.eval().to(teacher.model.device)
-        self.reading = replace(wants, tokens=None, logits=False) | token_reading(wants.tokens) | Wants(vector=wants.logits)
+        self.reading = replace(wants, tokens=None, logits=False) | token_reading(wants.tokens) | OutputSpec(vector=wants.logits)
 
-    def signals(self, batch: TextBatch) -> Encoded:
+    def signals(self, batch: TextBatch) -> ModelOutputs:
         """What is wanted of the batch's rows, float32, on the batch's device; tokens are laid out from position 0."""
         teacher, wants, device = self.teacher, self.wants, batch.rows.device
         tokens = self.tokens.batch(batch.rows.cpu().numpy())
@@ -70,6 +71,6 @@ def _convert(value: Any, device: torch.device) -> Any:
         return value.to(device, torch.float32) if value.is_floating_point() else value.to(device)
     if isinstance(value, dict):
         return {name: _convert(each, device) for name, each in value.items()}
-    if isinstance(value, Encoded | Projections):
+    if isinstance(value, ModelOutputs | Projections):
         return replace(value, **{field.name: _convert(getattr(value, field.name), device) for field in fields(value)})
     return value

@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from distilvec.core.batch import Alignment, Encoded, TokenWants, Wants
+from distilvec.core.batch import Alignment
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.cka import centred_gram, unit_gram
 
 Pairs = Int[Tensor, "batch pairs 2"]
@@ -72,15 +73,15 @@ def selected_gram(
     return unit_gram(centred_gram(chosen, rows >= 0))
 
 
-def token_reading(wants: TokenWants | None) -> Wants:
+def token_reading(wants: TokenOutputSpec | None) -> OutputSpec:
     """What must be read inside of the teacher for these signals."""
     if wants is None:
-        return Wants()
+        return OutputSpec()
     last = {-1} if wants.importance or wants.gram_layers else set[int]()
-    return Wants(hidden_layers=wants.hidden, attention_layers=tuple(sorted({*last, *wants.gram_layers})))
+    return OutputSpec(hidden_layers=wants.hidden, attention_layers=tuple(sorted({*last, *wants.gram_layers})))
 
 
-def token_signals(read: Encoded, wants: TokenWants | None, alignment: Alignment | None) -> Encoded:
+def token_signals(read: ModelOutputs, wants: TokenOutputSpec | None, alignment: Alignment | None) -> ModelOutputs:
     """`read` (the answer to `token_reading`) with importance, selected pairs and Gram matrices.
 
     Errors: DistilvecError if Gram matrices are wanted of texts without an alignment.

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.batch import TextBatch
+from distilvec.core.outputs import ModelOutputs
 
 MOST_ALIKE = 0.98  # mean cosine
 LEAST_RANK = 0.1  # effective rank
@@ -40,17 +41,17 @@ class Sight:
     """A micro-batch as the watch sees it: detached, and on the CPU only once it is judged. `figures` are the objective's."""
 
     batch: TextBatch
-    student: Encoded
-    teacher: Encoded
+    student: ModelOutputs
+    teacher: ModelOutputs
     figures: dict[str, Tensor] = field(default_factory=dict)
 
 
-def take_sight(batch: TextBatch, student: Encoded, teacher: Encoded) -> Sight:
+def take_sight(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Sight:
     """Keep the embedding, the pooled layers and the gates, without what is needed for gradients."""
     embedding = None if student.embedding is None else student.embedding.detach()
     layers = {number: layer.detach() for number, layer in student.pooled_layers.items()}
     gates = None if student.gates is None else student.gates.detach()
-    seen = Encoded(embedding=embedding, pooled_layers=layers, gates=gates)
+    seen = ModelOutputs(embedding=embedding, pooled_layers=layers, gates=gates)
     return Sight(batch, seen, replace(teacher, hidden_layers={}, attentions={}, others=()))
 
 

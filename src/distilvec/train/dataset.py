@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from distilvec.alignment.store import AlignmentStore
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples
 from distilvec.data.tokens import TokenStore
@@ -24,7 +25,7 @@ from distilvec.teachers.cache.store import TeacherCache
 class Teacher(Protocol):
     """Gives the teacher's side of a batch: from a cache or by running the model."""
 
-    def signals(self, batch: TextBatch) -> Encoded:
+    def signals(self, batch: TextBatch) -> ModelOutputs:
         """The wanted signals on the batch's device, without gradient."""
         ...
 
@@ -64,7 +65,7 @@ class CachedTeacher:
     the cached vectors.
     """
 
-    def __init__(self, cache: TeacherCache, keys: np.ndarray, wants: Wants, head: nn.Module | None = None) -> None:
+    def __init__(self, cache: TeacherCache, keys: np.ndarray, wants: OutputSpec, head: nn.Module | None = None) -> None:
         if found := uncached(wants):
             raise DistilvecError(
                 f"[teacher.live] a teacher cache does not hold {', '.join(found)}, which the method needs. Set teacher.live=true."
@@ -85,7 +86,7 @@ class CachedTeacher:
         self._token_signals = [name for name, signal in cache.signals.items() if signal.uneven] if wants.tokens else []
 
     @torch.no_grad()
-    def signals(self, batch: TextBatch) -> Encoded:
+    def signals(self, batch: TextBatch) -> ModelOutputs:
         """What is wanted of the batch's rows, float32, token signals padded on the right."""
         wants, device = self.wants, batch.rows.device
         positions = self.positions[batch.rows.cpu().numpy()]
@@ -95,7 +96,7 @@ class CachedTeacher:
 
         vector = read("vector") if wants.vector or wants.logits else None
         tokens = {name: self.cache.read_ragged(positions, name) for name in self._token_signals}
-        return Encoded(
+        return ModelOutputs(
             embedding=read("embedding") if wants.embedding else None,
             pre_dense=read("pre_dense") if wants.pre_dense else None,
             vector=vector if wants.vector else None,
@@ -115,12 +116,12 @@ class SeveralTeachers:
     def __init__(self, first: Teacher, others: Sequence[Teacher]) -> None:
         self.first, self.others = first, others
 
-    def signals(self, batch: TextBatch) -> Encoded:
+    def signals(self, batch: TextBatch) -> ModelOutputs:
         """Every teacher's answer."""
         return replace(self.first.signals(batch), others=tuple(other.signals(batch) for other in self.others))
 
 
-def uncached(wants: Wants) -> list[str]:
+def uncached(wants: OutputSpec) -> list[str]:
     """What of these wants no cache keeps, in words."""
     named = {
         "attention maps": wants.attention_layers,

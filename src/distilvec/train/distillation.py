@@ -7,9 +7,10 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.batch import TextBatch
 from distilvec.core.method_file import blamed
 from distilvec.core.objective import Objective, Terms, check_terms
+from distilvec.core.outputs import ModelOutputs
 from distilvec.students.encoder import Encoder
 from distilvec.train.collapse_monitor import Sight, take_sight
 from distilvec.train.gate_monitor import with_gates
@@ -28,14 +29,14 @@ class Distillation(nn.Module):
         self.watched = False
         self.sight: Sight | None = None
 
-    def forward(self, batch: TextBatch, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, teacher: ModelOutputs) -> Terms:
         """The objective's terms; the student runs under autocast, the objective in fp32 but for products that it makes in `products`."""
         with blamed():
             return self._terms(batch, teacher)
 
-    def _terms(self, batch: TextBatch, teacher: Encoded) -> Terms:
+    def _terms(self, batch: TextBatch, teacher: ModelOutputs) -> Terms:
         rows = None if teacher.selected is None else teacher.selected[..., 0]
-        wants = self.objective.student_wants
+        wants = self.objective.student_outputs
         student = self.encoder(batch, with_gates(wants, self.encoder.experts) if self.watched else wants, rows)
         with torch.autocast(batch.rows.device.type, enabled=False):
             if self.objective.head is not None:

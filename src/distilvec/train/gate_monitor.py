@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from distilvec.core.batch import Wants
+from distilvec.core.outputs import OutputSpec
 from distilvec.train.collapse_monitor import Sight
 
 ONE = 0.9  # mean gate of an expert that gets (nearly) everything
@@ -45,10 +45,10 @@ class Routing:
         return [number for number, mean in enumerate(self.means, 1) if mean < UNUSED / len(self.means)]
 
 
-def with_gates(wants: Wants, experts: int) -> Wants:
+def with_gates(wants: OutputSpec, experts: int) -> OutputSpec:
     """What is wanted of a student in a watched pass: also its gates, where it has experts and they run anyway."""
     used = wants.embedding or wants.pre_dense or wants.second_view or wants.vector
-    return wants | Wants(experts=True) if experts and used else wants
+    return wants | OutputSpec(experts=True) if experts and used else wants
 
 
 def routing(gates: Float[Tensor, "texts experts"]) -> Routing:

@@ -10,8 +10,9 @@ from accelerate import Accelerator
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Objective, Terms, total, total_each
+from distilvec.core.outputs import ModelOutputs
 from distilvec.data.sampler import Rows
 from distilvec.train.dataset import TrainingRows
 from distilvec.train.update import Weigh
@@ -36,7 +37,7 @@ class Passes:
         self.module, self.objective, self.data, self.accelerator = module, objective, data, accelerator
         self.groups, self.seed, self.step = groups, seed, step
         self.rows = sum(len(group) for group in groups)
-        self.fetched: tuple[int, TextBatch, Encoded] | None = None
+        self.fetched: tuple[int, TextBatch, ModelOutputs] | None = None
         self.buffers: dict[str, Tensor] | None = None
 
     def __call__(self, draw: int = 0, sync: bool = True, weigh: Weigh | None = None) -> Terms:

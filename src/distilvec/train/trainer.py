@@ -107,7 +107,7 @@ class Loop:
         state = self.state
         self.metrics = MetricsLog(self.folder / "metrics.jsonl", state.step, self.accelerator)
         self.window = Window()
-        encoder, wants = self.module.encoder, self.module.objective.student_wants
+        encoder, wants = self.module.encoder, self.module.objective.student_outputs
         self.collapse = CollapseWatch(encoder.pooling, wants.layer_pooling, "collapse" in self.metrics.warned)
         self.routing = RoutingWatch(self.total_steps, "routing" in self.metrics.warned)
         self.window.load(_named(self._memory, "window/"), self.device)

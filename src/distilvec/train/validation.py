@@ -8,8 +8,8 @@ from accelerate import Accelerator
 from scipy.stats import spearmanr
 from torch import nn
 
-from distilvec.core.batch import Wants
 from distilvec.core.objective import Objective
+from distilvec.core.outputs import OutputSpec
 from distilvec.losses.distance import distances
 from distilvec.losses.relations import similarity_gaps
 from distilvec.losses.supervised import task_loss
@@ -41,7 +41,7 @@ def held_out_score(encoder: Encoder, head: nn.Module, data: TrainingData, accele
         batch = data.batch(group).to(accelerator.device)
         assert batch.labels is not None
         with accelerator.autocast():
-            pooled = encoder(batch, Wants(vector=True)).vector
+            pooled = encoder(batch, OutputSpec(vector=True)).vector
         logits.append(head(pooled.float()))
         labels.append(batch.labels)
         losses.append(task_loss(logits[-1], batch.labels))
@@ -75,7 +75,7 @@ def held_out_distance(
         batch = data.batch(group).to(accelerator.device)
         teacher = data.teacher.signals(batch).embedding
         with accelerator.autocast():
-            student = encoder(batch, Wants(embedding=True)).embedding
+            student = encoder(batch, OutputSpec(embedding=True)).embedding
         assert student is not None and teacher is not None
         found = distances(student, teacher) if compatible else {}
         found |= {"similarity_gap": similarity_gaps(student, teacher), "rows": torch.ones(len(group), device=student.device)}

@@ -1,4 +1,4 @@
-"""A causal language model that answers `Wants`, as students/encoder.py's Encoder does for embedding models."""
+"""A causal language model that answers `OutputSpec`, as students/encoder.py's Encoder does for embedding models."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.experimental.causal.data import IGNORED, Tokens
 from distilvec.experimental.causal.schema import CausalRecipe, CausalTeacherSection
 from distilvec.models.experts import Experts
@@ -27,7 +28,7 @@ from distilvec.students.pooling import full_precision, pool_states, pooling_weig
 
 
 @dataclass(frozen=True)
-class CausalEncoded(Encoded):
+class CausalEncoded(ModelOutputs):
     """What a causal model answers: `vector` and `embedding` are the mean of the response's last hidden states, `mask` is True at
     the response's tokens. `losses` are next-token cross-entropies (nats), averaged over each text's response; None of a teacher."""
 
@@ -37,7 +38,7 @@ class CausalEncoded(Encoded):
 class CausalEncoder(Encoder):
     """A causal language model whose inside can be read, with the experts that help its training. The model's weights are not copied.
 
-    Wants that a language model has no answer to are refused; `logits` asks for the losses.
+    OutputSpec that a language model has no answer to are refused; `logits` asks for the losses.
     """
 
     def __init__(self, model: PreTrainedModel, experts: Experts | None = None) -> None:
@@ -62,7 +63,7 @@ class CausalEncoder(Encoder):
         """How the model pools its last layer."""
         return "mean"
 
-    def forward(self, batch: TextBatch, wants: Wants, attention_rows: Int[Tensor, "batch rows"] | None = None) -> CausalEncoded:
+    def forward(self, batch: TextBatch, wants: OutputSpec, attention_rows: Int[Tensor, "batch rows"] | None = None) -> CausalEncoded:
         """One pass over prompts and responses; `batch.tokens` has `labels`, which are -100 but at the response."""
         if wants.second_view or wants.attention_layers or wants.projection_layers or wants.pooled_layers or wants.pre_dense:
             raise DistilvecError(f"[method.name] a causal language model is not asked for {wants}. Use another method.")
@@ -108,7 +109,7 @@ class CausalTeacher:
     Nothing of a causal teacher is cached: the states of all response tokens of several layers are far larger than the texts.
     """
 
-    def __init__(self, model: PreTrainedModel, tokens: Tokens, wants: Wants) -> None:
+    def __init__(self, model: PreTrainedModel, tokens: Tokens, wants: OutputSpec) -> None:
         self.encoder, self.tokens, self.wants = CausalEncoder(model.eval().requires_grad_(False)), tokens, wants
 
     @torch.no_grad()
@@ -123,9 +124,9 @@ class CausalTeacher:
 class NoTeacher:
     """Stands where a student learns from the responses alone."""
 
-    def signals(self, batch: TextBatch) -> Encoded:
+    def signals(self, batch: TextBatch) -> ModelOutputs:
         """Nothing."""
-        return Encoded()
+        return ModelOutputs()
 
 
 # -- loading and saving ----------------------------------------------------------------------------------------------

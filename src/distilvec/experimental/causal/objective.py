@@ -7,9 +7,10 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, Sizes, Terms, build_objective
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.experimental.causal.model import CausalEncoded
 
 
@@ -32,15 +33,15 @@ class CausalObjective(Objective):
         shares = {} if method is None else {name: (1 - alpha) * weight for name, weight in method.weights.items()}
         self.weights = {"task": 1.0 if method is None else alpha, **shares, **(weights or {})}
         self.in_batch = method is not None and method.in_batch
-        self.student_wants = Wants(logits=True) | (method.student_wants if method is not None else Wants())
-        self.teacher_wants = method.teacher_wants if method is not None else Wants()
+        self.student_outputs = OutputSpec(logits=True) | (method.student_outputs if method is not None else OutputSpec())
+        self.teacher_outputs = method.teacher_outputs if method is not None else OutputSpec()
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The task's term and the method's."""
         assert isinstance(student, CausalEncoded) and student.losses is not None
         return {"task": student.losses, **(self.method(batch, student, teacher) if self.method is not None else {})}
 
-    def figures(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> dict[str, Float[Tensor, ""]]:
+    def figures(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
         """The method's own."""
         return self.method.figures(batch, student, teacher) if self.method is not None else {}
 

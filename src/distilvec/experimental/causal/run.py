@@ -20,7 +20,6 @@ from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from distilvec.config import recipe as recipes
-from distilvec.core.batch import Wants
 from distilvec.core.device import pick_device, processes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
@@ -28,6 +27,7 @@ from distilvec.core.files import write_json
 from distilvec.core.hashing import hash_files
 from distilvec.core.log import say
 from distilvec.core.objective import Objective, Sizes
+from distilvec.core.outputs import OutputSpec
 from distilvec.experimental.causal.answers import answer, rouge_l
 from distilvec.experimental.causal.data import IGNORED, CausalData, Pair, fitting, read_pairs, tokenise
 from distilvec.experimental.causal.model import (
@@ -118,7 +118,7 @@ class CausalRun:
         tokens = tokenise(pairs, tokenizer, section)
         if tokens.cut:
             say(f"{tokens.cut:,} of {len(pairs):,} responses lose their end at {section.max_length} tokens [data.max_length]")
-        answering = CausalTeacher(teacher[0], tokenise(pairs, teacher[1], section), objective.teacher_wants) if teacher else NoTeacher()
+        answering = CausalTeacher(teacher[0], tokenise(pairs, teacher[1], section), objective.teacher_outputs) if teacher else NoTeacher()
         return Loop(
             encoder,
             objective,
@@ -227,7 +227,7 @@ def held_out_cross_entropy(
     for rows in np.array_split(order, -(-len(order) // batch_size)):
         batch = data.batch(rows).to(accelerator.device)
         with accelerator.autocast():
-            losses = encoder(batch, Wants(logits=True)).losses
+            losses = encoder(batch, OutputSpec(logits=True)).losses
         count = (batch.tokens["labels"] != IGNORED).sum(1)
         total += torch.stack([(losses * count).sum(), count.sum()]).double()
     mean = float(total[0] / total[1])

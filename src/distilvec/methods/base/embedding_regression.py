@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from distilvec.core.batch import Encoded, TextBatch, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.outputs import ModelOutputs, OutputSpec
 
 Rows = Float[Tensor, "batch width"]
 Distance = Callable[[Tensor, Tensor], Tensor]
@@ -38,7 +39,7 @@ class Pointwise(Objective):
         widths = [other.pre_dense_width or 0 if inner else other.width for other in sizes.others]
         self.projections = nn.ModuleList(nn.Linear(width, other, bias=False) for other in widths)
         self.unit = [other.normalized and not inner for other in sizes.others]
-        self.student_wants = self.teacher_wants = Wants(pre_dense=True) if inner else Wants(embedding=True)
+        self.student_outputs = self.teacher_outputs = OutputSpec(pre_dense=True) if inner else OutputSpec(embedding=True)
         given = [sizes.teacher_weight, *(other.weight for other in sizes.others)]
         self.weights = {term if n == 1 else f"{term}_{n}": weight / sum(given) for n, weight in enumerate(given, 1)}
 
@@ -47,12 +48,12 @@ class Pointwise(Objective):
         projected = [projection(vector) for projection in self.projections]
         return [vector, *(F.normalize(view, dim=-1) if unit else view for view, unit in zip(projected, self.unit, strict=True))]
 
-    def forward(self, batch: TextBatch, student: Encoded, teacher: Encoded) -> Terms:
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""
         pairs = zip(self.weights, self.views(self._vector(student)), (teacher, *teacher.others), strict=True)
         return {name: self.distance(view, self._vector(answer)) for name, view, answer in pairs if self.weights[name]}
 
-    def _vector(self, encoded: Encoded) -> Rows:
+    def _vector(self, encoded: ModelOutputs) -> Rows:
         """What is compared, of a student or a teacher."""
         found = encoded.embedding if self.signal == "embedding" else encoded.pre_dense
         assert found is not None

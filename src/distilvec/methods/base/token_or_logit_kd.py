@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from distilvec.core.batch import AlignmentKind, Encoded, TextBatch, TokenWants, Wants
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Sizes, Terms
+from distilvec.core.outputs import AlignmentKind, ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.supervised import task_loss
 
 On = Literal["auto", "logits", "hidden"]
@@ -48,14 +49,14 @@ def choose_form(on: On, sizes: Sizes, scores: Form | None = None) -> Form:
     return "logits" if on == "logits" or (on == "auto" and classes) else "hidden"
 
 
-def form_wants(form: Form, alignment: AlignmentKind | None = None) -> tuple[Wants, Wants]:
+def form_wants(form: Form, alignment: AlignmentKind | None = None) -> tuple[OutputSpec, OutputSpec]:
     """What the form needs of the student (its class logits come from the head in any case) and of the teacher."""
     if form == "logits":
-        return Wants(), Wants(logits=True)
-    return Wants(hidden_layers=(-1,)), Wants(tokens=TokenWants(alignment=alignment, hidden=(-1,)))
+        return OutputSpec(), OutputSpec(logits=True)
+    return OutputSpec(hidden_layers=(-1,)), OutputSpec(tokens=TokenOutputSpec(alignment=alignment, hidden=(-1,)))
 
 
-def compared(form: Form, student: Encoded, teacher: Encoded) -> tuple[Tokens, Tokens]:
+def compared(form: Form, student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tokens, Tokens]:
     """Both models' sides in fp32 at least: token states, or class logits as sequences of one row."""
     if form == "logits":
         assert student.logits is not None and teacher.logits is not None
@@ -74,7 +75,7 @@ def task_weights(alpha: float, terms: dict[str, float], sizes: Sizes) -> dict[st
     return {"task": alpha, **{name: (1 - alpha) * weight for name, weight in terms.items()}}
 
 
-def task_terms(weights: dict[str, float], batch: TextBatch, student: Encoded) -> Terms:
+def task_terms(weights: dict[str, float], batch: TextBatch, student: ModelOutputs) -> Terms:
     """The term "task" where it has a weight."""
     if not weights.get("task"):
         return {}

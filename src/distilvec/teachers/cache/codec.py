@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from distilvec.core.batch import Encoded, TokenWants
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import ModelOutputs, TokenOutputSpec
 from distilvec.teachers.cache.layout import HIDDEN, Ragged, TokenSettings, item_places
 
 _STEPS = 127
@@ -29,7 +29,7 @@ _LONGEST = np.iinfo(np.int16).max
 
 
 def token_settings(
-    wants: TokenWants, hidden: str, hidden_width: int | None, student_tokenizer: str, student_max_length: int
+    wants: TokenOutputSpec, hidden: str, hidden_width: int | None, student_tokenizer: str, student_max_length: int
 ) -> TokenSettings:
     """What a cache that answers these wants keeps, its hidden states as `hidden` (int8 or float16)."""
     grams = bool(wants.gram_layers)
@@ -49,8 +49,8 @@ def token_settings(
 # -- a batch in, rows for the cache out --------------------------------------------------------------------------------
 
 
-def compress(encoded: Encoded, settings: TokenSettings) -> dict[str, Ragged]:
-    """The token signals of a batch (Encoded: float32, padded on the right) in the cache's form, on the CPU."""
+def compress(encoded: ModelOutputs, settings: TokenSettings) -> dict[str, Ragged]:
+    """The token signals of a batch (ModelOutputs: float32, padded on the right) in the cache's form, on the CPU."""
     assert encoded.mask is not None
     mask = encoded.mask.cpu().numpy()
     lengths = mask.sum(1, dtype=np.int64)
@@ -98,7 +98,7 @@ def _selection(selected: npt.NDArray[np.int64], grams: list[npt.NDArray[np.float
 
 
 def decompress(found: dict[str, Ragged], settings: TokenSettings, device: torch.device) -> dict[str, Any]:
-    """The fields of an Encoded from a batch's rows: float32, padded on the right, on `device`, where int8 is turned back."""
+    """The fields of ModelOutputs from a batch's rows: float32, padded on the right, on `device`, where int8 is turned back."""
     fields: dict[str, Any] = {}
     tokens = next((kept for name, kept in found.items() if name.startswith(HIDDEN) or name == "importance"), None)
     if tokens is not None:

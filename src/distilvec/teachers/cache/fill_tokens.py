@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 
 from distilvec.alignment.store import AlignmentStore
-from distilvec.core.batch import Encoded, TextBatch
+from distilvec.core.batch import TextBatch
+from distilvec.core.outputs import ModelOutputs
 from distilvec.data.corpus import Corpus
 from distilvec.teachers.cache.codec import compress
 from distilvec.teachers.cache.fill import Progress, Rows, fill_shards
@@ -31,7 +32,7 @@ _FLOOR = 256  # fewer tokens than this are not worth a batch of their own
 class BatchSource(Protocol):
     """Where token signals come from: a LiveTeacher or anything else with this method."""
 
-    def signals(self, batch: TextBatch) -> Encoded:
+    def signals(self, batch: TextBatch) -> ModelOutputs:
         """Every signal of the cache for the batch's rows."""
         ...
 
@@ -72,7 +73,7 @@ def _batch(rows: Rows, alignment: AlignmentStore | None, device: torch.device) -
     return TextBatch(numbers, {}, torch.zeros_like(numbers), alignment=alignment.batch(rows) if alignment else None).to(device)
 
 
-def _signals(manifest: Manifest, corpus: Corpus, found: Encoded, rows: Rows) -> Signals:
+def _signals(manifest: Manifest, corpus: Corpus, found: ModelOutputs, rows: Rows) -> Signals:
     """What the cache keeps of a batch. DistilvecError that names the first text with NaN or infinity in it."""
     states = [("hidden states", values) for values in found.hidden_layers.values()]
     for name, values in [*states, *(("Gram matrices", values) for values in found.grams.values())]:

@@ -28,7 +28,8 @@ from benchmarks.shootout import Rows, machine, run_members
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.run import Run, RunResult
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.sweep import Member, expand
 from distilvec.train.metrics import read_metrics
 

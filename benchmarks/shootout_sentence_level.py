@@ -25,7 +25,7 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import averages
 from distilvec.evaluation.protocols import find_protocol, with_protocol
-from distilvec.pipeline.run import RunResult
+from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.sweep import Member, expand
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,8 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import read_json, write_json
 from distilvec.core.method_file import method_code
-from distilvec.pipeline.run import Run, RunResult
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.sweep import Member, run_sweep
 
 Rows = list[dict[str, Any]]

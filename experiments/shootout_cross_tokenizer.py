@@ -26,7 +26,8 @@ from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.run import Run, RunResult
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.sweep import Member, expand
 from distilvec.train.metrics import read_metrics
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables

@@ -24,7 +24,7 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import averages
 from distilvec.evaluation.protocols import find_protocol, with_protocol
-from distilvec.pipeline.run import RunResult
+from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.sweep import Member, expand
 from experiments.sentence_level import shootout_tables
 from experiments.shootout import run_members

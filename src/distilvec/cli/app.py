@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
 
@@ -100,64 +100,21 @@ def evaluate(
     json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Score a model on local tasks or on MTEB: STS, classification, pairs, retrieval."""
+    check_outputs([("--json", json_file)], [suite])
+
     from dataclasses import asdict
 
-    check_outputs([("--json", json_file)], [suite])
-    if (suite is None) == (mteb is None and benchmark is None):
-        raise DistilvecError("[--suite] give either --suite, or --mteb or --benchmark.")
-    if suite is None:
-        require_extra("mteb", "--benchmark" if benchmark else "--mteb")
-    if data is not None and not data.is_dir():
-        raise DistilvecError(f"[--data] {data} is no folder. Name the folder that holds <MTEB task>/ folders.")
-    if teacher is not None and teacher.endswith(".parquet"):
-        raise DistilvecError(f"[--teacher] {teacher} is a table of vectors, which cannot embed new texts. Name a model.")
+    from distilvec.pipeline.scores import score_models
+
+    scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, prefix="--")
 
     from distilvec.cli.terminal import show_problems, show_scores
-    from distilvec.config.schema import TeacherSection
-    from distilvec.evaluation.evaluator import Memo
-    from distilvec.evaluation.protocols import PROTOCOLS, find_protocol, with_protocol
-    from distilvec.evaluation.suite import load_suite
-    from distilvec.evaluation.tasks import Problem
-    from distilvec.pipeline.report_parts import make_columns, score_columns
-    from distilvec.teachers.model import load_teacher
 
-    if protocol not in PROTOCOLS:
-        raise DistilvecError(f"[--protocol] no protocol '{protocol}'{nearest(protocol, PROTOCOLS)}. Protocols: {', '.join(PROTOCOLS)}.")
-    chosen, problems = find_protocol(protocol), list[Problem]()
-    names = [name.strip() for name in mteb.split(",")] if mteb else None
-    tasks = load_suite(suite, problems) if suite is not None else _check_mteb(names, benchmark)
-    if not tasks:
-        show_problems(problems, "suite")
-    student = load_teacher(TeacherSection(model=model), key="model")
-    other = load_teacher(TeacherSection(model=teacher), key="--teacher") if teacher else None
-    columns = make_columns(student, None, other)
-    if other is not None and "asymmetric" not in columns:
-        problems.append(
-            Problem("all", f"{model} gives vectors of width {student.width}, {teacher} of {other.width}: no common space.", "asymmetric")
-        )
-    if suite is not None:
-        scores = score_columns(tasks, columns, Memo(), problems)[0]
-    else:
-        from distilvec.evaluation.mteb_tasks import mteb_scores
-        from distilvec.pipeline.prepare import cache_root
-
-        scores = mteb_scores(columns, names, benchmark, data, cache_root() / "mteb", problems)
-    scores = {name: [with_protocol(score, chosen) for score in column] for name, column in scores.items()}
-    if json_file:
-        write_json(json_file, {name: [asdict(score) for score in column] for name, column in scores.items()}, key="--json")
-    if any(scores.values()):
-        show_scores(scores)
-    show_problems(problems, "suite" if suite is not None else "--mteb")
-
-
-def _check_mteb(names: list[str] | None, benchmark: str | None) -> list[Any]:
-    """mteb's tasks of these names. DistilvecError for what mteb does not know."""
-    from distilvec.evaluation.mteb_model import import_mteb
-    from distilvec.evaluation.mteb_tasks import find_tasks
-    from distilvec.pipeline.prepare import cache_root
-
-    import_mteb(cache_root() / "mteb")
-    return find_tasks(names, benchmark)
+    if json_file and scores.columns:
+        write_json(json_file, asdict(scores)["columns"], key="--json")
+    if any(scores.columns.values()):
+        show_scores(scores.columns)
+    show_problems(scores.problems, "suite" if suite is not None else "--mteb")
 
 
 @app.command()

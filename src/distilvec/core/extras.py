@@ -12,6 +12,7 @@ PACKAGES = {
     "mteb": ("mteb", "datasets"),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "datasets": ("datasets",),
+    "dataframe": ("pandas",),
     "finetune": ("peft",),
     "causal": ("rouge_score",),
     "tensorboard": ("tensorboard",),

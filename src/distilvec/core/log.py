@@ -1,7 +1,8 @@
-"""Progress of long work: a bar with rate and time left on a terminal, a line every half minute elsewhere."""
+"""Progress of long work: a bar with rate and time left on a terminal and in a notebook, a line every half minute elsewhere."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ LINE_SECONDS = 30.0
 @contextmanager
 def progress(what: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
     """Show `what` until the block ends. Call the yielded function with the count so far and a short note."""
-    if console.is_terminal:
+    if console.is_terminal or (console.is_jupyter and _has_widgets()):
         with _bar(what, total, unit, done) as advance:
             yield advance
     else:
@@ -50,6 +51,16 @@ def _bar(what: str, total: int, unit: str, start: int) -> Iterator[Advance]:
             bar.update(task, completed=done, note=one_line(note), rate=f"{rate:,.0f}/s")
 
         yield advance
+        bar.refresh()  # in a notebook rich does not draw the last count itself
+
+
+def _has_widgets() -> bool:
+    """Whether ipywidgets can be imported, with which rich draws bars in a notebook."""
+    try:
+        importlib.import_module("ipywidgets")
+    except ImportError:
+        return False
+    return True
 
 
 def _lines(what: str, total: int, unit: str, start: int) -> Advance:

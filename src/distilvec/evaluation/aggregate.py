@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import markdown_cell
-from distilvec.evaluation.evaluator import Score
+
+if TYPE_CHECKING:
+    from distilvec.evaluation.evaluator import Score
 
 ABSENT = "–"  # noqa: RUF001 (an en dash stands for "no value")
 

@@ -18,14 +18,29 @@ from distilvec.core.errors import DistilvecError, nearest
 from distilvec.evaluation.significance import draw_rows, holm, percentile_interval, resampled, seed_summary, significance_mark
 from distilvec.pipeline.results import RunSummary, load_runs, unfinished
 from distilvec.report.model_card import COLUMNS
+from distilvec.report.notebook import comparison_frame, comparison_html, comparison_text
 
 Array = np.ndarray[Any, Any]
 AVERAGE = "average"
 LEVEL = 0.95
 
 
-def compare_runs(folders: Sequence[Path], reference: str | None = None, column: str = "student", draws: int = 1000) -> dict[str, Any]:
-    """The comparison of runs and sweeps: JSON with rows (best average first), tasks, reference, column, differences, notes.
+class Comparison(dict[str, Any]):
+    """Runs side by side as a mapping, all of it JSON: rows (best average first), tasks, reference, column, differences, notes."""
+
+    def __repr__(self) -> str:
+        return comparison_text(self)
+
+    def _repr_html_(self) -> str:
+        return comparison_html(self)
+
+    def to_dataframe(self) -> Any:
+        """A pandas DataFrame with one row a run and every metric, deviation, mark and cost in a column of its own."""
+        return comparison_frame(self)
+
+
+def compare_runs(folders: Sequence[Path], reference: str | None = None, column: str = "student", draws: int = 1000) -> Comparison:
+    """The comparison of runs and sweeps.
 
     `reference` is the name of a row (default: that of the first run given). Values are points (x 100), intervals hold
     `LEVEL`, p-values are adjusted (Holm) for the rows that are compared on a task. `retention` is in percent of the run's
@@ -45,14 +60,14 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
     for item in differences:
         rows[item["a"]]["marks"][item["task"]] = item["mark"]
     ordered = sorted(rows.values(), key=lambda row: (-row["mean"].get(AVERAGE, -np.inf), row["distance"] or np.inf))
-    return {
-        "rows": ordered,
-        "tasks": tasks,
-        "reference": reference,
-        "column": column,
-        "differences": differences,
-        "notes": [*notes, *remarks, *_cautions(runs, groups), *unfinished(folders)],
-    }
+    return Comparison(
+        rows=ordered,
+        tasks=tasks,
+        reference=reference,
+        column=column,
+        differences=differences,
+        notes=[*notes, *remarks, *_cautions(runs, groups), *unfinished(folders)],
+    )
 
 
 # -- grouping ----------------------------------------------------------------------------------------------------------

@@ -16,8 +16,9 @@ run folder
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples
 from distilvec.data.tokens import TokenStore
-from distilvec.evaluation.evaluator import Score, read_score
+from distilvec.evaluation.evaluator import read_score
 from distilvec.evaluation.tasks import Problem, Task
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import load
@@ -48,9 +49,10 @@ from distilvec.pipeline.evaluate import describe, study
 from distilvec.pipeline.preflight import check_run
 from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.run_dir import claim_folder, training_fingerprint
+from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.supervised import copy_head, head_writer, with_supervised
 from distilvec.pipeline.teachers import TeacherSide
-from distilvec.report.model_card import Distillation, model_card
+from distilvec.report.model_card import model_card
 from distilvec.report.write import write_report
 from distilvec.students.build import TeacherFacts, build_student
 from distilvec.students.encoder import Encoder
@@ -61,27 +63,18 @@ from distilvec.teachers.model import LocalTeacher
 from distilvec.teachers.precomputed import VectorsTeacher
 from distilvec.train.checkpoint import Progress, objective_file, save_objective
 from distilvec.train.dataset import Teacher, TrainingData
+from distilvec.train.metrics import Callback, check_callbacks
 from distilvec.train.stages import Stage, check_parameters, errors_named, stage_progress, take_over, train_stage, training_stages
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """What a run leaves: its folder, the held-out distances, the scores by column, what could not be scored, the report's page."""
-
-    folder: Path
-    state: Progress
-    distance: dict[str, float]
-    scores: dict[str, list[Score]]
-    record: Distillation
-    problems: list[Problem]
-    page: Path | None
-
-
 class Run:
-    """One recipe in one folder. Its parts are lazy: asking for `data` builds the corpus, fills the cache and tokenises."""
+    """One recipe in one folder. Its parts are lazy: asking for `data` builds the corpus, fills the cache and tokenises.
 
-    def __init__(self, recipe: Recipe, folder: Path, restart: bool = False) -> None:
-        self.recipe, self.folder, self.restart = recipe, folder, restart
+    Each of the `callbacks` is called as callback(step, metrics) for every logged line of training and validation.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence[Callback] = ()) -> None:
+        self.recipe, self.folder, self.restart, self.callbacks = recipe, folder, restart, check_callbacks(callbacks)
         transformers.utils.logging.disable_progress_bar()
         self.root = (recipe.cache.root or prepare.cache_root()).expanduser()
 
@@ -278,7 +271,7 @@ class Run:
                 take_over(encoder, objectives[number], stage, self.stages[number - 1], mark)
             save = partial(self._save, encoder, objectives[number])
             data = replace(data, teacher=resolve.answering(self, objectives[number]))
-            state = train_stage(stage, encoder, objectives[number], data, mark, save)
+            state = train_stage(stage, encoder, objectives[number], data, mark, save, self.callbacks)
         return state, best_distance([stage.folder / "metrics.jsonl" for stage in self.stages])
 
     def _save(self, encoder: Encoder, objective: Objective, name: str) -> None:

@@ -7,6 +7,7 @@ or a slash where there is one. A table of names and values (two columns) wraps i
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 
 from rich.cells import cell_len, chop_cells
@@ -14,9 +15,15 @@ from rich.cells import cell_len, chop_cells
 from distilvec.core.escape import one_line
 
 RULE, CROSS = " │ ", "─┼─"
+NARROWEST = 30  # columns of a terminal
 _PIECES = re.compile(r"[^\s,/]*[,/]+|[^\s,/]+|\s+")
 
 Rows = Sequence[Sequence[str]]
+
+
+def text_table(header: Sequence[str], rows: Rows, width: int | None = None) -> str:
+    """A table as text, as wide as the terminal at most (80 columns where there is none)."""
+    return "\n".join(layout(header, rows, width or max(NARROWEST, shutil.get_terminal_size().columns)))
 
 
 def layout(header: Sequence[str], rows: Rows, width: int) -> list[str]:

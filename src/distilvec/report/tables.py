@@ -74,20 +74,23 @@ def to_markdown_table(comparison: Mapping[str, Any]) -> str:
     return to_markdown(leaderboard(comparison)) + (f"\n{notes}" if notes else "")
 
 
-def to_csv(comparison: Mapping[str, Any]) -> str:
-    """One line a row, every figure at full precision in a column of its own; empty where it is not known."""
+def flat_rows(comparison: Mapping[str, Any]) -> list[list[Any]]:
+    """One row a run, header first: every figure at full precision in a column of its own; None where it is not known."""
     tasks = [*comparison["tasks"], AVERAGE] if comparison["tasks"] else []
     plain = ("parameters", "texts_per_second", "minutes", "texts", "steps", "distance", "distance_std")
     parts = (("", "mean"), (" std", "std"), (" mark", "marks"), (" % of teacher", "retention"))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    header = ["run", "method", "seeds", "reference", *(task + ending for task in tasks for ending, _ in parts), *plain]
-    writer.writerow([csv_cell(title) for title in header])
+    rows: list[list[Any]] = [["run", "method", "seeds", "reference", *(task + ending for task in tasks for ending, _ in parts), *plain]]
     for row in comparison["rows"]:
         figures = [(row.get(key) or {}).get(task) for task in tasks for _, key in parts]
         reference = int(row["run"] == comparison["reference"])
-        cells = [row["run"], row["method"], row["seeds"], reference, *figures, *(row.get(key) for key in plain)]
-        writer.writerow([csv_cell(cell) for cell in cells])
+        rows.append([row["run"], row["method"], row["seeds"], reference, *figures, *(row.get(key) for key in plain)])
+    return rows
+
+
+def to_csv(comparison: Mapping[str, Any]) -> str:
+    """The rows of `flat_rows`, one line each; empty where a figure is not known."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([csv_cell(cell) for cell in row] for row in flat_rows(comparison))
     return text.getvalue()
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
@@ -19,7 +21,7 @@ from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import read_json
 from distilvec.core.task_head import TaskFacts, TaskHead
-from distilvec.models.load import evaluating, load
+from distilvec.models.load import evaluating, load_model
 
 WEIGHTS, FACTS = "head.safetensors", "head.json"
 _AGAIN = "Copy the model again, or save it again from its run."
@@ -62,29 +64,77 @@ def head_facts(folder: Path) -> dict[str, Any] | None:
     return read_json(path, _AGAIN) if path.is_file() else None
 
 
-def predict(folder: Path | str, texts: Sequence[Text]) -> list[str] | list[float]:
-    """The labels (or scores, on the task's own scale) that a saved model and its head give to texts, or to pairs of texts.
+class TaskModel:
+    """A saved model and the head of its labelled task, loaded once.
 
-    Pairs are tuples, whether the model reads both as one input or apart. Errors: DistilvecError for a folder without a head,
-    and for pairs where single texts are expected or the other way round.
+    `kind` is the task's (classification, pair or sts); `classes` are its labels, empty for sts. Pairs are tuples (or lists)
+    of two texts, whether the model reads both as one input or apart.
+    Errors: DistilvecError for a folder without a model, without a head, or with damaged files of either.
     """
-    folder = Path(folder)
-    found, facts = load_head(folder), head_facts(folder)
-    if found is None or facts is None:
-        raise DistilvecError(f"[{FACTS}] {folder} has none: it was not trained on a labelled task. Name a model that was.")
-    head, classes = found
-    pairs = head.task.kind != "classification"
-    if any(isinstance(text, tuple) != pairs for text in texts):
-        raise DistilvecError(
-            f"[texts] expected {'pairs of texts, such as (a, b)' if pairs else 'single texts'} for a task of kind {head.task.kind}."
-        )
-    inputs = [tuple(text) if head.task.members == 2 else (text,) for text in texts]
-    model = load(folder, device="cpu")
-    logits = predict_logits(model, head, [tuple(with_prompt(facts["prompt"], part) for part in parts) for parts in inputs])
-    if head.task.kind != "sts":
-        return [classes[number] for number in logits.argmax(1).tolist()]
-    low, high = facts["scale"] or (0.0, 1.0)
-    return [low + (high - low) * score for score in logits[:, 0].tolist()]
+
+    def __init__(self, folder: Path | str, device: str = "cpu") -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise DistilvecError(f"[model] {folder} is no folder. Name the folder of a model that was trained on a labelled task.")
+        found, facts = load_head(self.folder), head_facts(self.folder)
+        if found is None or facts is None:
+            raise DistilvecError(f"[{FACTS}] {folder} has none: it was not trained on a labelled task. Name a model that was.")
+        self._head, self.classes = found
+        self.kind = self._head.task.kind
+        self._prompt, self._scale = str(facts.get("prompt") or ""), facts.get("scale") or (0.0, 1.0)
+        self._model = load_model(str(self.folder), "model").to(device)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self.classes[:6])) + (f", ... ({len(self.classes)})" if len(self.classes) > 6 else "")
+        return f"TaskModel({str(self.folder)!r}, kind={self.kind!r}, classes=[{shown}])"
+
+    def predict(self, texts: Sequence[Text]) -> list[str] | list[float]:
+        """The label of every text or pair; for sts a score on the task's own scale."""
+        logits = self._logits(texts)
+        if self.kind != "sts":
+            return [self.classes[number] for number in logits.argmax(1).tolist()]
+        low, high = self._scale
+        return [low + (high - low) * score for score in logits[:, 0].tolist()]
+
+    def predict_proba(self, texts: Sequence[Text]) -> np.ndarray[Any, Any]:
+        """The probability of every class, float32 [texts, classes], in the order of `classes`. DistilvecError for sts."""
+        if self.kind == "sts":
+            raise DistilvecError(f"[predict_proba] {self.folder} gives scores (sts), which have no classes. Use predict.")
+        probabilities: np.ndarray[Any, Any] = self._logits(texts).softmax(1).numpy()
+        return probabilities
+
+    def _logits(self, texts: Sequence[Text]) -> Float[Tensor, "texts classes"]:
+        inputs = [text if self._head.task.members == 2 else (text,) for text in self._checked(texts)]
+        return predict_logits(self._model, self._head, [tuple(with_prompt(self._prompt, part) for part in parts) for parts in inputs])
+
+    def _checked(self, texts: Sequence[Text]) -> list[Any]:
+        """The texts as a list, pairs as tuples. DistilvecError for a single text, and for what the task does not take."""
+        pairs = self.kind != "classification"
+        expected = f"{'pairs of texts, such as (a, b),' if pairs else 'single texts'} for a task of kind {self.kind}"
+        if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+            raise DistilvecError(f"[texts] expected a list of {expected}; found a {type(texts).__name__}. Put it into a list.")
+        found = [tuple(text) if pairs and isinstance(text, (tuple, list)) else text for text in texts]
+        for number, text in enumerate(found):
+            if not (_is_pair(text) if pairs else isinstance(text, str)):
+                raise DistilvecError(f"[texts] expected {expected}; found {repr(text)[:80]} (number {number}).")
+        return found
+
+
+def _is_pair(text: object) -> bool:
+    return isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)
+
+
+def predict(folder: Path | str, texts: Sequence[Text]) -> list[str] | list[float]:
+    """`TaskModel(folder).predict(texts)`; the last few models stay in memory until their files change."""
+    path = Path(folder).absolute()
+    found = [(str(file), file.stat()) for file in sorted(path.rglob("*")) if file.is_file()]
+    return _loaded(path, tuple((name, status.st_size, status.st_mtime_ns) for name, status in found)).predict(texts)
+
+
+@lru_cache(maxsize=2)
+def _loaded(folder: Path, files: tuple[tuple[str, int, int], ...]) -> TaskModel:
+    """The model in a folder whose files have these sizes and times of modification."""
+    return TaskModel(folder)
 
 
 def with_prompt(prompt: str, text: Text) -> Text:

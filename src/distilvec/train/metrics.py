@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
 
-from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.files import write_file
 
 KEY = "metrics.jsonl"
+Callback = Callable[[int, dict[str, float]], object]  # (step, metrics by name), called for every line but warnings
 
 
 class MetricsLog:
-    """Appends to `metrics.jsonl`. A resumed run first drops the lines written after its checkpoint."""
+    """Appends to `metrics.jsonl`, and calls every callback with each line; of several processes only the main one does.
 
-    def __init__(self, path: Path, resume_step: int, accelerator: Accelerator) -> None:
-        self.path, self.accelerator = path, accelerator
+    A resumed run first drops the lines written after its checkpoint; callbacks get those steps again.
+    """
+
+    def __init__(self, path: Path, resume_step: int, accelerator: Accelerator, callbacks: Sequence[Callback] = ()) -> None:
+        self.path, self.accelerator, self.callbacks = path, accelerator, callbacks
         kept = [line for line in read_metrics(path) if line["step"] <= resume_step] if resume_step else []
         self.warned = {line.get("kind", "collapse") for line in kept if "warning" in line}  # lines had no kind while there was one
         if not accelerator.is_main_process:
@@ -31,10 +35,22 @@ class MetricsLog:
         write_file(path, "".join(_line(entry) for entry in kept), KEY)
 
     def write(self, step: int, epoch: float, **values: float) -> None:
-        """One line; names use '/' as trackers do (`train__loss` is written `train/loss`)."""
+        """One line; names use '/' as trackers do (`train__loss` is written `train/loss`).
+
+        Errors: DistilvecError where a callback fails.
+        """
         entry = {"step": step, "epoch": round(epoch, 4)} | {name.replace("__", "/", 1): value for name, value in values.items()}
         self._append(entry)
-        self.accelerator.log({k: v for k, v in entry.items() if k != "step"}, step=step)
+        metrics = {name: value for name, value in entry.items() if name != "step"}
+        self.accelerator.log(metrics, step=step)
+        for callback in self.callbacks if self.accelerator.is_main_process else ():
+            try:
+                callback(step, dict(metrics))
+            except Exception as error:
+                raise DistilvecError(
+                    f"[callbacks] {_name(callback)} failed at step {step} with {type(error).__name__}: {first_line(error)}. "
+                    "Correct the callback and start the same run again: it goes on from its last checkpoint."
+                ) from error
 
     def warn(self, step: int, epoch: float, kind: str, text: str) -> None:
         """A line with a warning, which the report shows; trackers take numbers only. `kind` is what a resumed run's `warned` holds."""
@@ -50,6 +66,15 @@ class MetricsLog:
         if self.accelerator.is_main_process:
             with explained(KEY, self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(_line(entry))
+
+
+def check_callbacks(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
+    """The callbacks of a run. Errors: DistilvecError for what cannot be called."""
+    found = tuple(callbacks) if isinstance(callbacks, (list, tuple)) else None
+    if found is None or not all(map(callable, found)):
+        shown = type(callbacks).__name__ if found is None else ", ".join(type(one).__name__ for one in found)
+        raise DistilvecError(f"[callbacks] expected a list of functions of step and metrics; found {shown}. Give [function].")
+    return found
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -74,6 +99,10 @@ def watched(line: Mapping[str, Any]) -> str | None:
     None for other lines.
     """
     return next((name for name in WATCHED if f"eval/{name}" in line), None)
+
+
+def _name(callback: Callback) -> str:
+    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
 
 
 def _line(entry: dict[str, Any]) -> str:

@@ -6,10 +6,11 @@ others live in `stages/<name>/` (metrics.jsonl, checkpoint/).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -22,6 +23,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import Progress, checkpoint_file, fitting, read_checkpoint, restore
 from distilvec.train.dataset import TrainingData
 from distilvec.train.distillation import Distillation
+from distilvec.train.metrics import Callback
 from distilvec.train.optimizer import parameter_groups
 from distilvec.train.trainer import Loop
 
@@ -67,19 +69,25 @@ def check_parameters(stage: Stage, encoder: Encoder, objective: Objective) -> No
 
 
 def train_stage(
-    stage: Stage, encoder: Encoder, objective: Objective, data: TrainingData, fingerprint: str, save: Callable[[str], None]
+    stage: Stage,
+    encoder: Encoder,
+    objective: Objective,
+    data: TrainingData,
+    fingerprint: str,
+    save: Callable[[str], None],
+    callbacks: Sequence[Callback] = (),
 ) -> Progress:
     """Train a stage to its end, from its checkpoint on; `save` keeps the student under a name, in the last stage only.
 
-    Errors: Stopped where a signal asked for it.
+    `callbacks` get the steps of this stage, counted from 0. Errors: Stopped where a signal asked for it.
     """
     place = f" of stage {stage.name}" if stage.name else ""
 
     def keep(step: int) -> None:
         save(f"students/step-{step}")
 
-    saves = (lambda: save("student"), keep) if stage.last else ()
-    loop = Loop(encoder, objective, data, stage.recipe.train, stage.folder, fingerprint, *saves)
+    saves: dict[str, Any] = {"save_best": lambda: save("student"), "save_kept": keep} if stage.last else {}
+    loop = Loop(encoder, objective, data, stage.recipe.train, stage.folder, fingerprint, **saves, callbacks=callbacks)
     trained_before = loop.state.finished
     if not trained_before:
         say(f"training {_trained(encoder)} parameters: {loop.total_steps:,} steps{place} on {loop.describe_machine()}")

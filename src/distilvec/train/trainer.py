@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from distilvec.train.dataset import TrainingRows
 from distilvec.train.distillation import Distillation
 from distilvec.train.gate_monitor import RoutingWatch
 from distilvec.train.gradients import Passes
-from distilvec.train.metrics import MetricsLog
+from distilvec.train.metrics import Callback, MetricsLog
 from distilvec.train.optimizer import build_optimizer, freeze_others, optimizer_tensors, set_learning_rate
 from distilvec.train.running_means import Window
 from distilvec.train.schedule import build_schedule
@@ -44,6 +44,7 @@ class Loop:
     `save_best` is called when the held-out distance to the teacher (on a labelled task: one minus the score), taken after every
     epoch and where a student is kept, is the smallest so far; `save_kept` with the step of each student to keep.
     `measure` gives the held-out figures and that distance. `fingerprint` ties the checkpoint to recipe and data.
+    `callbacks` are called with the step and the metrics of every logged line.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class Loop:
         save_best: Callable[[], None] = lambda: None,
         save_kept: Callable[[int], None] = lambda step: None,
         measure: Measure = held_out,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.data, self.train, self.folder, self.fingerprint = data, train, folder, fingerprint
-        self.save_best, self.save_kept, self.measure = save_best, save_kept, measure
+        self.save_best, self.save_kept, self.measure, self.callbacks = save_best, save_kept, measure, callbacks
         self.accelerator = make_accelerator(train, folder)
         self.device = self.accelerator.device
         keep_memory()
@@ -105,7 +107,7 @@ class Loop:
         Errors: DistilvecError when the loss is no longer finite; the last checkpoint is kept.
         """
         state = self.state
-        self.metrics = MetricsLog(self.folder / "metrics.jsonl", state.step, self.accelerator)
+        self.metrics = MetricsLog(self.folder / "metrics.jsonl", state.step, self.accelerator, self.callbacks)
         self.window = Window()
         encoder, wants = self.module.encoder, self.module.objective.student_outputs
         self.collapse = CollapseWatch(encoder.pooling, wants.layer_pooling, "collapse" in self.metrics.warned)

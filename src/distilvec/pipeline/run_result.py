@@ -1,0 +1,72 @@
+"""The result of a run: its folder, metrics, scores and student."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+
+from distilvec.evaluation.aggregate import averages
+from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.tasks import Problem
+from distilvec.models.load import load_model
+from distilvec.report.model_card import Distillation
+from distilvec.report.notebook import html_list, html_table, problem_text, scores_frame, scores_html
+from distilvec.report.verdict import make_verdict
+from distilvec.train.checkpoint import Progress
+from distilvec.train.metrics import WATCHED
+
+MEASURES = {
+    "distance": ("distance", "to the teacher on held-out texts"),
+    "similarity_gap": ("cosine gap", "to the teacher on held-out texts"),
+    "accuracy": ("accuracy", "on held-out examples"),
+    "spearman": ("Spearman", "on held-out examples"),
+}
+
+
+@dataclass(frozen=True, repr=False)
+class RunResult:
+    """A finished run: folder, training state, held-out metrics, scores by model, record, what could not be scored, report page."""
+
+    folder: Path
+    state: Progress
+    distance: dict[str, float]
+    scores: dict[str, list[Score]]
+    record: Distillation
+    problems: list[Problem]
+    page: Path | None
+
+    @cached_property
+    def student(self) -> SentenceTransformer:
+        """The best student, loaded on the CPU when it is first asked for."""
+        return load_model(str(self.folder / "student"), "student")
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Name and value of what a reader looks for first: distance before and after training, average, folder, report."""
+        name = next(name for name in WATCHED if name in self.distance)
+        measure, where = MEASURES[name]
+        before = self.distance.get(f"untrained_{name}")
+        began = "" if before is None else f" ({before:.4f} before training)"
+        found = [(measure, f"{self.distance[name]:.4f} {where}{began}")]
+        if self.scores.get("student"):
+            share = make_verdict(self.scores, None, None, None)["retention"]
+            kept = "" if share is None else f", {share:.1f} % of the teacher"
+            found.append(("average", f"{averages(self.scores['student'])['all']:.2f}{kept}"))
+        found.append(("run", str(self.folder)))
+        return [*found, ("report", str(self.page))] if self.page is not None else found
+
+    def __repr__(self) -> str:
+        problems = [("not scored", problem_text(problem)) for problem in self.problems]
+        return "\n".join(["RunResult", *(f"  {name:10} {text}" for name, text in [*self.lines(), *problems])])
+
+    def _repr_html_(self) -> str:
+        problems = [f"not scored: {problem_text(problem)}" for problem in self.problems]
+        scores = scores_html(self.scores) if self.scores else ""
+        return "\n".join([html_table(["RunResult", ""], self.lines()), scores, html_list(problems)])
+
+    def to_dataframe(self) -> Any:
+        """The scores as a pandas DataFrame: task, type, metric and one column for each model, in points."""
+        return scores_frame(self.scores)

@@ -1,0 +1,137 @@
+"""Scores of one model on local tasks or on MTEB: the evaluation behind the verb `evaluate` and the Python API.
+
+Heavy imports come after the checks of the arguments, so that a mistake is reported at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.extras import require_extra
+from distilvec.report.notebook import html_list, problem_text, scores_frame, scores_html, scores_text
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.evaluation.evaluator import Score
+    from distilvec.evaluation.tasks import Problem
+    from distilvec.teachers.model import LocalTeacher
+
+
+@dataclass(frozen=True, repr=False)
+class Scores:
+    """Scores by model (teacher, student, asymmetric), and the tasks that could not be scored, or only in part."""
+
+    columns: dict[str, list[Score]]
+    problems: list[Problem]
+
+    def __repr__(self) -> str:
+        table = [scores_text(self.columns)] if any(self.columns.values()) else ["no scores"]
+        return "\n".join([*table, *self._remarks()])
+
+    def _repr_html_(self) -> str:
+        table = scores_html(self.columns) if any(self.columns.values()) else "<p>no scores</p>"
+        return "\n".join([table, html_list(self._remarks())])
+
+    def to_dataframe(self) -> Any:
+        """A pandas DataFrame: task, type, metric and one column for each model, in points."""
+        return scores_frame(self.columns)
+
+    def _remarks(self) -> list[str]:
+        return [f"problem: {problem_text(problem)}" for problem in self.problems]
+
+
+def score_models(
+    model: str | os.PathLike[str] | SentenceTransformer,
+    suite: str | os.PathLike[str] | None = None,
+    teacher: str | os.PathLike[str] | SentenceTransformer | None = None,
+    mteb: str | Sequence[str] | None = None,
+    benchmark: str | None = None,
+    data: str | os.PathLike[str] | None = None,
+    protocol: str = "mteb-like",
+    prefix: str = "",
+) -> Scores:
+    """Score a model, and a teacher to compare with, on the tasks of a suite file, or on tasks or a benchmark of MTEB.
+
+    A model is a folder, an id or a SentenceTransformer. `mteb` holds task names, also as one text with commas. `data` is a folder
+    with <MTEB task>/ folders, read instead of the hub. With a teacher of the same dim there is a column `asymmetric` (the
+    model's queries, the teacher's documents). `protocol` chooses the main metrics. Messages name an argument with `prefix` in front.
+    Errors: DistilvecError for arguments and models that cannot be used. A task that cannot be scored is one of the `problems`.
+    """
+    names = [name.strip() for name in (mteb.split(",") if isinstance(mteb, str) else mteb)] if mteb else None
+    _check_arguments(suite, teacher, mteb, benchmark, data, prefix)
+    from distilvec.evaluation.evaluator import Memo
+    from distilvec.evaluation.protocols import PROTOCOLS, find_protocol, with_protocol
+    from distilvec.evaluation.suite import load_suite
+    from distilvec.evaluation.tasks import Problem
+    from distilvec.pipeline.report_parts import make_columns, score_columns
+
+    if protocol not in PROTOCOLS:
+        known = ", ".join(PROTOCOLS)
+        raise DistilvecError(f"[{prefix}protocol] no protocol '{protocol}'{nearest(protocol, PROTOCOLS)}. Protocols: {known}.")
+    chosen, problems = find_protocol(protocol), list[Problem]()
+    tasks = load_suite(Path(suite), problems) if suite is not None else _mteb_tasks(names, benchmark)
+    if problems and not tasks:
+        return Scores({}, problems)
+    student = _embedder(model, "model", "student")
+    other = None if teacher is None else _embedder(teacher, f"{prefix}teacher", "teacher")
+    columns = make_columns(student, None, other)
+    if other is not None and "asymmetric" not in columns:
+        ours, theirs = (given if isinstance(given, (str, os.PathLike)) else "the model in memory" for given in (model, teacher))
+        widths = f"{ours} gives vectors of width {student.width}, {theirs} of {other.width}"
+        problems.append(Problem("all", f"{widths}: no common space.", "asymmetric"))
+    if suite is not None:
+        found = score_columns(tasks, columns, Memo(), problems)[0]
+    else:
+        from distilvec.evaluation.mteb_tasks import mteb_scores
+
+        found = mteb_scores(columns, names, benchmark, None if data is None else Path(data), _mteb_cache(), problems)
+    return Scores({name: [with_protocol(score, chosen) for score in column] for name, column in found.items()}, problems)
+
+
+def _check_arguments(suite: Any, teacher: Any, mteb: Any, benchmark: str | None, data: Any, prefix: str) -> None:
+    """DistilvecError where the arguments do not fit together, before anything is loaded."""
+    if (suite is None) == (mteb is None and benchmark is None):
+        raise DistilvecError(f"[{prefix}suite] give either {prefix}suite, or {prefix}mteb or {prefix}benchmark.")
+    if suite is None:
+        require_extra("mteb", f"{prefix}benchmark" if benchmark else f"{prefix}mteb")
+    if data is not None and suite is not None:
+        raise DistilvecError(f"[{prefix}data] takes the place of MTEB's data; a suite names its own files. Remove {prefix}data.")
+    if data is not None and not Path(data).is_dir():
+        raise DistilvecError(f"[{prefix}data] {data} is no folder. Name the folder that holds <MTEB task>/ folders.")
+    if isinstance(teacher, (str, os.PathLike)) and str(teacher).endswith(".parquet"):
+        raise DistilvecError(f"[{prefix}teacher] {teacher} is a table of vectors, which cannot embed new texts. Name a model.")
+
+
+def _embedder(model: Any, key: str, name: str) -> LocalTeacher:
+    """A model by folder or id, or one in memory, as an embedder."""
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.config.schema import TeacherSection
+    from distilvec.teachers.model import load_teacher, wrap_model
+
+    if isinstance(model, (str, os.PathLike)):
+        return load_teacher(TeacherSection(model=str(model)), key=key)
+    if isinstance(model, SentenceTransformer):
+        return wrap_model(model, name)
+    raise DistilvecError(f"[{key}] expected a folder, an id or a SentenceTransformer; found {type(model).__name__}.")
+
+
+def _mteb_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
+    """mteb's tasks of these names. DistilvecError for what mteb does not know."""
+    from distilvec.evaluation.mteb_model import import_mteb
+    from distilvec.evaluation.mteb_tasks import find_tasks
+
+    import_mteb(_mteb_cache())
+    return find_tasks(names, benchmark)
+
+
+def _mteb_cache() -> Path:
+    from distilvec.pipeline.prepare import cache_root
+
+    return cache_root() / "mteb"

@@ -1,0 +1,90 @@
+"""TaskModel: labels, probabilities and scores of a saved model; `predict` loads a model once until its files change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.task_head import TaskFacts, TaskHead
+from distilvec.formats.sentence_transformers import save_student
+from distilvec.students import task_head
+from distilvec.students.task_head import TaskModel, predict, save_head
+
+NAMES = ["x", "y", "z"]
+KINDS = {"classification": TaskFacts("classification", 3), "pair": TaskFacts("pair", 3, 2), "sts": TaskFacts("sts", 1, 2)}
+
+
+@pytest.fixture
+def student(tiny_model, tmp_path):
+    def make(kind="classification", name="student"):
+        head, classes = TaskHead(32, KINDS[kind]), [] if kind == "sts" else NAMES
+        scale = (1.0, 5.0) if kind == "sts" else None
+        model = SentenceTransformer(str(tiny_model), device="cpu")
+        save_student(model, tmp_path / name, {}, "card", beside=lambda folder: save_head(folder, head, classes, scale, "p: "))
+        return tmp_path / name
+
+    return make
+
+
+@pytest.mark.parametrize(("kind", "texts"), [("classification", ["a text", "another"]), ("pair", [("a", "b"), ("river", "stone")])])
+def test_probabilities_agree_with_labels(kind, texts, student):
+    model = TaskModel(str(student(kind)))
+    found = model.predict_proba(texts)
+    assert isinstance(found, np.ndarray) and found.shape == (2, 3) and found.sum(1) == pytest.approx([1, 1])
+    assert model.predict(texts) == [NAMES[number] for number in found.argmax(1)] == predict(model.folder, texts)
+    assert model.classes == NAMES and model.predict([]) == [] and model.predict_proba([]).shape == (0, 3)
+    assert repr(model) == f"TaskModel({str(model.folder)!r}, kind={kind!r}, classes=['x', 'y', 'z'])"
+
+
+def test_scores_have_no_probabilities(student):
+    model = TaskModel(student("sts"))
+    assert model.classes == [] and model.predict([["a", "a"]]) == pytest.approx([5.0], abs=1e-4), "a list of two is a pair"
+    with pytest.raises(DistilvecError, match=r"^\[predict_proba\] .*sts"):
+        model.predict_proba([("a", "b")])
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [
+        ("classification", "one text"),
+        ("classification", b"one text"),
+        ("classification", None),
+        ("classification", 3),
+        ("classification", [None]),
+        ("classification", ["a", 3.0]),
+        ("classification", ["a", ("b", "c")]),
+        ("pair", ["ab"]),
+        ("pair", [("a", "b", "c")]),
+        ("pair", [("a", None)]),
+        ("pair", [()]),
+        ("pair", ("a", "b")),
+    ],
+)
+def test_texts_that_do_not_fit_the_task(kind, texts, student):
+    with pytest.raises(DistilvecError, match=r"^\[texts\] expected .*(single texts|pairs of texts).*\.$"):
+        TaskModel(student(kind)).predict(texts)
+
+
+def test_folders_that_cannot_be_used(student, tiny_model, tmp_path):
+    with pytest.raises(DistilvecError, match=r"^\[model\] .*absent is no folder"):
+        TaskModel(tmp_path / "absent")
+    with pytest.raises(DistilvecError, match=r"^\[head\.json\]"):
+        TaskModel(tiny_model)
+    folder = student()
+    next(folder.rglob("model.safetensors")).write_bytes(b"nothing")
+    with pytest.raises(DistilvecError, match=r"^\[model\]"):
+        TaskModel(folder)
+
+
+def test_predict_loads_once_until_the_files_change(student, monkeypatch):
+    loads, load = [], task_head.load_model
+    monkeypatch.setattr(task_head, "load_model", lambda *arguments: loads.append(arguments) or load(*arguments))
+    folder, other = student(), student("sts", "other")
+    first = predict(folder, ["a text"])
+    assert predict(str(folder), ["a text"]) == first and len(loads) == 1
+    predict(other, [("a", "b")])
+    assert predict(folder, ["a text"]) == first and len(loads) == 2, "two models stay"
+    save_head(folder, TaskHead(32, KINDS["classification"]), ["q", "r", "s"])
+    assert predict(folder, ["a text"])[0] in "qrs" and len(loads) == 3

@@ -1,0 +1,78 @@
+"""Callbacks get every logged line of training and validation, change nothing, and stop the run where they fail."""
+
+from __future__ import annotations
+
+import pytest
+from loops import make_loop
+
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.run import Run
+from distilvec.train.metrics import read_metrics
+
+
+def test_every_logged_line(tiny_recipe, tmp_path):
+    recipe, calls, steps = tiny_recipe(train__max_steps=6), [], []
+
+    class Counter:
+        def __call__(self, step, metrics):
+            steps.append(step)
+
+    def collect(step, metrics):
+        calls.append((step, dict(metrics)))
+        metrics.clear()  # a copy: neither the log nor the next callback sees this
+
+    with_callbacks = Run(recipe, tmp_path / "run", callbacks=[collect, Counter()])
+    with_callbacks.train()
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [step for step, _ in calls] == steps == [line["step"] for line in lines] == [0, 2, 4, 6, 6]
+    for (_, metrics), line in zip(calls, lines, strict=True):
+        assert metrics == pytest.approx({name: value for name, value in line.items() if name != "step"}, abs=1e-7)
+    assert "eval/distance" in calls[0][1] and "train/loss" in calls[1][1] and "epoch" in calls[1][1]
+    plain = Run(recipe, tmp_path / "plain")
+    plain.train()
+    assert with_callbacks.train_fingerprint() == plain.train_fingerprint()
+    strip = [{k: v for k, v in line.items() if not k.endswith("per_second")} for line in read_metrics(tmp_path / "plain" / "metrics.jsonl")]
+    assert strip == [{k: v for k, v in line.items() if not k.endswith("per_second")} for line in lines]
+
+
+def test_stages_call_them_too(tiny_recipe, tmp_path):
+    stages, calls = [{"name": "short", "set": {"train.max_steps": 2}}, {"name": "rest", "set": {"train.max_steps": 4}}], []
+    Run(tiny_recipe(stages=stages), tmp_path / "run", callbacks=[lambda step, metrics: calls.append(step)]).train()
+    assert calls == [0, 2, 2, 0, 2, 4, 4]
+
+
+@pytest.mark.parametrize("at", [0, 4])
+def test_one_that_fails_stops_the_run(at, tiny_recipe, tmp_path):
+    recipe = tiny_recipe(train__max_steps=6, train__checkpoint_steps=2)
+
+    def broken(step, metrics):
+        if step == at:
+            raise ValueError("no such key\nmore")
+
+    with pytest.raises(DistilvecError, match=rf"^\[callbacks\] .*broken failed at step {at} with ValueError: no such key\. ") as found:
+        Run(recipe, tmp_path / "run", callbacks=(broken,)).execute()
+    assert isinstance(found.value.__cause__, ValueError)
+    later = []
+    assert Run(recipe, tmp_path / "run", callbacks=[lambda step, metrics: later.append(step)]).execute().state.finished
+    assert later == ([0, 2, 4, 6, 6] if at == 0 else [4, 6, 6]), "training goes on from the checkpoint"
+
+
+@pytest.mark.parametrize("callbacks", [print, "print", [3], [print, None], None])
+def test_what_cannot_be_called(callbacks, tiny_recipe, tmp_path):
+    with pytest.raises(DistilvecError, match=r"^\[callbacks\] expected a list of functions"):
+        Run(tiny_recipe(), tmp_path / "run", callbacks=callbacks)
+
+
+def test_only_the_main_process_calls(tiny_recipe, tmp_path, monkeypatch):
+    from distilvec.train.metrics import MetricsLog
+
+    calls, loop = [], make_loop(tiny_recipe(train__max_steps=1), tmp_path / "run")
+
+    class Other:
+        is_main_process = False
+        log = staticmethod(lambda *arguments, **keywords: None)
+
+    MetricsLog(tmp_path / "other.jsonl", 0, Other(), [lambda *call: calls.append(call)]).write(1, 0.1, train__loss=1.0)
+    assert calls == [] and not (tmp_path / "other.jsonl").exists()
+    MetricsLog(tmp_path / "main.jsonl", 0, loop.accelerator, [lambda *call: calls.append(call)]).write(1, 0.1, train__loss=1.0)
+    assert calls == [(1, {"epoch": 0.1, "train/loss": 1.0})]

@@ -122,15 +122,7 @@ def evaluate(
     protocol: str = "mteb-like",
 ) -> Scores:
     """Score a model on a suite of local tasks or on tasks of MTEB, with a teacher also asymmetrically."""
-    root = cache_root()
-    other = None if teacher is None else model_name(teacher, root, "teacher")
-    return score_models(
-        model_name(model, root, "model"),
-        None if suite is None else Path(suite),
-        other,
-        mteb=None if mteb is None else ",".join(mteb),
-        protocol=protocol,
-    )
+    return score_models(model, suite, teacher, mteb, protocol=protocol)
 
 
 def compare(runs: Sequence[str | Path], reference: str | None = None, column: str = "student") -> Comparison:
@@ -172,9 +164,8 @@ def recipe_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, student: Mo
     """The sections teacher, student and corpus of a recipe for these objects."""
     root, size = cache_root(), int((overrides or {}).get("train.batch_size", 32))
     corpus: dict[str, Any] = {"sources": source_keys(texts, root)}
-    count = len(texts) if not isinstance(texts, (str, Path)) else None
-    if count is not None:
-        corpus["holdout_batches"] = max(1, min(128, count // (HELD_OUT * size)))
+    if not isinstance(texts, (str, Path)):
+        corpus["holdout_batches"] = max(1, min(128, len(texts) // (HELD_OUT * size)))
     return {
         "teacher": teacher_keys(teacher, texts, root),
         "student": {"model": student if student == "teacher" else model_name(student, root, "student")},

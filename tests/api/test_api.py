@@ -57,7 +57,7 @@ def test_a_model_and_a_list_of_texts_in_memory(tiny_model, tmp_path):
         teacher, texts, layers=2, output_dir="run", overrides=SMALL, callbacks=[lambda step, metrics: seen.append((step, metrics))]
     )
     assert isinstance(student, SentenceTransformer) and student[0].auto_model.config.num_hidden_layers == 2
-    assert any("train/loss" in metrics for _, metrics in seen) and seen[-1][0] == 11
+    assert any("train/loss" in metrics for _, metrics in seen) and seen[-1][0] == 12
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     assert_same(
         student,
@@ -104,6 +104,7 @@ def test_wrong_keywords_are_refused_like_a_recipes_keys(tiny_model):
 def test_a_recipe_runs_and_is_compared_and_evaluated(tiny_model, suite, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(make_texts(200)))
     source = {"teacher.model": str(tiny_model), "student": {"model": "teacher", "layers": 2}, "corpus.holdout_batches": 1}
+    source |= {"teacher.max_length": None, "student.max_length": None}
     source |= {"corpus.sources": [{"path": "texts.txt"}], "evaluation": {"suite": suite, "parts": [], "draws": 50}}
     changes = {**source, **{key: value for key, value in SMALL.items() if not key.startswith("evaluation")}}
     recipe = distilvec.load_recipe("redact", overrides=changes)
@@ -137,13 +138,13 @@ def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(tmp_path
     from distilvec.data.docstrings import passages
 
     steps = 6
-    options = [f"train.max_steps={steps}", "train.precision=fp32", "train.device=cpu", "evaluation={}", "corpus.sources.0.limit=600"]
-    assert run_command(["quickstart", *options, "corpus.sources.0.sample=first", "--out", "quickstart"]) == 0
+    options = [f"train.max_steps={steps}", "train.precision=fp32", "train.device=cpu", "evaluation={}"]
+    assert run_command(["quickstart", *options, "corpus.sources.0.limit=2000", "corpus.sources.0.sample=first", "--out", "quickstart"]) == 0
     recipe = distilvec.load_recipe("quickstart")
     same = ("train.learning_rate", "train.final_learning_rate", "train.schedule", "train.epochs", "student.max_length", "student.dropout")
     recipe = distilvec.load_recipe("quickstart").model_dump(mode="json")
     overrides = {key: recipe[key.split(".")[0]][key.split(".")[1]] for key in same}
     overrides |= {"corpus.holdout_batches": recipe["corpus"]["holdout_batches"], "train.max_steps": steps}
-    overrides |= {"train.precision": "fp32", "train.device": "cpu", "corpus.sources.0.limit": 600, "corpus.sources.0.sample": "first"}
+    overrides |= {"train.precision": "fp32", "train.device": "cpu", "corpus.sources.0.limit": 2000, "corpus.sources.0.sample": "first"}
     student = distilvec.distill("all-MiniLM-L6-v2", list(passages()), layers=[0, 2, 5], output_dir="mine", overrides=overrides)
     assert_same(student, distilvec.load("quickstart/student", device="cpu"))

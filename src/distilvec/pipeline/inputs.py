@@ -76,9 +76,9 @@ def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
 
 def _listed(texts: Any) -> list[str]:
     listed = list(texts) if isinstance(texts, Iterable) else [texts]
-    wrong = next((item for item in listed if not isinstance(item, str)), None)
-    if wrong is not None or not listed:
-        found = "no texts" if not listed else f"{type(wrong).__name__} among them"
+    wrong = [type(item).__name__ for item in listed if not isinstance(item, str)]
+    if wrong or not listed:
+        found = f"{wrong[0]} among them" if wrong else "no texts"
         raise DistilvecError(f"[texts] expected a file, a folder, a list of texts or a data set; found {found}.")
     return listed
 

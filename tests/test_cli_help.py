@@ -50,8 +50,8 @@ def test_summaries_are_whole(capsys):
 @pytest.mark.parametrize("verb", [*([name] for name in VERBS), *IN_GROUPS], ids=" ".join)
 def test_help_ends_with_a_command_that_parses(verb, capsys):
     found = printed(capsys, *verb, "--help")
-    assert found.count("  Example") == 1
-    commands = found.partition("  Example")[2].splitlines()[1:]
+    assert found.count("\n  Example") == 1
+    commands = found.partition("\n  Example")[2].splitlines()[1:]
     for line in filter(None, map(str.strip, commands)):
         words = line.partition(" > ")[0].split()
         assert words[: 1 + len(verb)] == ["distilvec", *verb]

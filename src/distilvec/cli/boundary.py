@@ -55,14 +55,14 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
         return _failed(error, arguments, debug)
 
 
-def take_options(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
+def take_options(arguments: Sequence[str]) -> tuple[list[str], frozenset[str]]:
     """The command line without the options of EVERYWHERE, and those that it had. Words after "--" stay."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
     words = [text for text in arguments[:end] if text not in EVERYWHERE]
     return [*words, *arguments[end:]], EVERYWHERE.intersection(arguments[:end])
 
 
-def _level(given: set[str]) -> Level:
+def _level(given: frozenset[str]) -> Level:
     if {"--quiet", "--verbose"} <= given:
         raise DistilvecError("[--quiet] found --verbose as well. Leave out one of both.")
     return Level.QUIET if "--quiet" in given else Level.VERBOSE if "--verbose" in given else Level.NORMAL

@@ -21,13 +21,17 @@ LINE_SECONDS = {Level.NORMAL: 30.0, Level.VERBOSE: 2.0}  # between two lines of 
 def progress(what: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
     """Show `what` until the block ends. Call the yielded function with the count so far and a short note."""
     if level() is Level.QUIET:
-        yield lambda done, note="": None
+        yield _nothing
     elif console.is_terminal and level() is Level.NORMAL:
         with _bar(what, total, unit, done) as advance:
             yield advance
     else:
         advance = _lines(what, total, unit, done)
         yield advance
+
+
+def _nothing(done: int, note: str = "") -> None:
+    """Report nothing."""
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def _filter_report(record: logging.LogRecord) -> bool:
     return False
 
 
-def _show_warning(message: Any, category: type[Warning], filename: str, *place: Any) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
     """Log a warning of our own; one of another library at level VERBOSE."""
     ours = Path(filename).is_relative_to(_OURS)
     if ours or _level is Level.VERBOSE:

@@ -45,7 +45,7 @@ def test_recipes_are_listed_and_shown():
         (["run", "absent.yaml"], "recipe not found: absent.yaml"),
         (["run", "redact", "train.lr=1"], "[train.lr] unknown key"),
         (["run", "redact", "--variant", "mxbia"], "did you mean 'mxbai'"),
-        (["recipes", "hide"], "distilvec recipes show NAME"),
+        (["recipes", "hide"], "[recipes] no verb 'hide'"),
         (["cache", "verify", "/nowhere"], "/nowhere"),
     ],
 )

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from distilvec.cli.app import app
 from distilvec.cli.boundary import run_app
+from distilvec.cli.layout import example
 from distilvec.experimental.causal.cli import causal
 
-app.command()(causal)
+app.command(epilog=example("distilvec causal recipes/causal/dolly.yaml --out runs/dolly"))(causal)
 
 
 def run_command(arguments: Sequence[str]) -> int:

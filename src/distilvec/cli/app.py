@@ -11,8 +11,10 @@ from distilvec.cli.align import align
 from distilvec.cli.cache import cache_app
 from distilvec.cli.export import export
 from distilvec.cli.finetune import finetune
+from distilvec.cli.layout import Grouped, example
 from distilvec.cli.options import Out, Overrides, RecipeFile, Restart, Variant, load_recipe
 from distilvec.cli.outputs import check_outputs, check_page, check_positive
+from distilvec.cli.recipes import recipes_app
 from distilvec.cli.sharpness import sharpness
 from distilvec.cli.transplant import transplant
 from distilvec.core.errors import DistilvecError, nearest
@@ -20,29 +22,20 @@ from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file, write_json
 
 app = typer.Typer(
+    cls=Grouped,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help=__doc__ and ("Distil large text-embedding models into small ones people can ship.\n\nStart with: distilvec quickstart"),
 )
 
 
-app.add_typer(cache_app, name="cache")
-app.command()(finetune)
-app.command()(sharpness)
-app.command()(align)
-app.command()(export)
-app.command()(transplant)
-
-
-@app.command()
+@app.command(epilog=example("distilvec quickstart --out runs/first"))
 def quickstart(overrides: Overrides = None, out: Out = None) -> None:
     """Distil all-MiniLM-L6-v2 to three layers on Python's own docstrings: offline, minutes on a laptop."""
     run("quickstart", overrides, None, out, False)
 
 
-@app.command()
+@app.command(epilog=example("distilvec run talas --variant local train.epochs=2"))
 def run(
     recipe: RecipeFile,
     overrides: Overrides = None,
@@ -74,7 +67,7 @@ def run(
         show_problems(result.problems)
 
 
-@app.command()
+@app.command(epilog=example("distilvec plan talas --variant local"))
 def plan(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None, out: Out = None) -> None:
     """What a recipe will do and cost (rows, tokens, disk, time) before any work."""
     loaded = load_recipe(recipe, variant, overrides)
@@ -86,7 +79,7 @@ def plan(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = Non
     show_table(["", loaded.name], make_plan(Run(loaded, out or loaded.output / loaded.name)))
 
 
-@app.command()
+@app.command(epilog=example("distilvec evaluate runs/first/student --suite suite.yaml --teacher all-MiniLM-L6-v2"))
 def evaluate(
     model: Annotated[str, typer.Argument(help="A SentenceTransformer folder or id.")],
     suite: Annotated[Optional[Path], typer.Option(help="A suite file (YAML list of local tasks).")] = None,
@@ -117,7 +110,7 @@ def evaluate(
     show_problems(scores.problems, "suite" if suite is not None else "--mteb")
 
 
-@app.command()
+@app.command(epilog=example("distilvec compare runs/first runs/second --out comparison.html"))
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of sweeps.")],
     reference: Annotated[Optional[str], typer.Option(help="The run the others are compared with; the first by default.")] = None,
@@ -154,7 +147,7 @@ def compare(
         say_result(str(draw_comparison(out, comparison)))
 
 
-@app.command()
+@app.command(epilog=example("distilvec speed all-MiniLM-L6-v2 runs/first/student"))
 def speed(
     models: Annotated[list[str], typer.Argument(help="SentenceTransformer folders or ids; the first is the one others are compared with.")],
     full: Annotated[bool, typer.Option(help="The papers' 20 warm-ups and 200 repeats of every setting, however long it takes.")] = False,
@@ -187,33 +180,17 @@ def speed(
         say_result(f"note: {note}")
 
 
-@app.command("recipes")
-def recipes_command(
-    action: Annotated[Optional[str], typer.Argument(help="'show' to print a recipe.")] = None,
-    name: Annotated[Optional[str], typer.Argument(help="The recipe's name.")] = None,
-) -> None:
-    """List the built-in recipes, or print one: `distilvec recipes show redact`."""
-    from distilvec.config.builtin import recipe_file, recipe_files
-    from distilvec.config.recipe import read_tree
-
-    if action == "show" and name:
-        print(recipe_file(name).read_text(encoding="utf-8"), end="")
-    elif action is None:
-        for path in recipe_files():
-            tree = read_tree(path)
-            print(f"{path.stem:24} {' '.join(str(tree.get('description', '')).split())}")
-            if tree.get("variants"):
-                print(f"{'':24} variants: {', '.join(tree['variants'])}")
-    else:
-        raise DistilvecError("[recipes] expected `distilvec recipes` or `distilvec recipes show NAME`.")
-
-
 @app.callback(invoke_without_command=True)
-def version(
+def options(
     show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere in the command.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Errors and results only.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Progress as lines with the time, and warnings of other libraries.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Distil large text-embedding models into small ones people can ship. Start with: distilvec quickstart."""
+    """Distil large text-embedding models into small ones people can ship. Start with: distilvec quickstart.
+
+    --quiet, --verbose and --debug may be anywhere in the command.
+    """
     if show:
         from distilvec import __version__
 
@@ -225,3 +202,12 @@ def _say_member(name: str, done: int, total: int) -> None:
     from distilvec.core.log import say
 
     say(f"sweep {done}/{total}: {name}")
+
+
+app.add_typer(recipes_app, name="recipes")
+app.add_typer(cache_app, name="cache")
+app.command(epilog=example("distilvec finetune BAAI/bge-m3 --task intents.csv --type classification --out runs/teacher"))(finetune)
+app.command(epilog=example("distilvec align --teacher BAAI/bge-m3 --student bert-base-uncased --texts texts.txt"))(align)
+app.command(epilog=example("distilvec sharpness runs/first --figure sharpness.svg"))(sharpness)
+app.command(epilog=example("distilvec transplant BAAI/bge-m3 --texts texts.txt --vocab-size 16000 --out small-vocabulary"))(transplant)
+app.command(epilog=example("distilvec export runs/first/student --to onnx"))(export)

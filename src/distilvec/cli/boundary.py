@@ -24,27 +24,48 @@ from typing import Any
 
 import typer
 
+from distilvec.cli.layout import EVERYWHERE
 from distilvec.core.errors import DistilvecError, Interrupted, Stopped, explain, first_line
+from distilvec.core.verbosity import Level, quiet_libraries, verbosity
 
 AGAIN = "Run the same command again to go on."
 USAGE: Any = typer.BadParameter.__mro__[2]  # ClickException, of click or of typer's own copy of it
 
 
 def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
-    """Run a command line; gives its exit status. `--debug` (anywhere) or DISTILVEC_DEBUG=1 shows the traceback of an error."""
-    debug = "--debug" in arguments or os.environ.get("DISTILVEC_DEBUG", "") not in ("", "0")
+    """Run a command line; gives its exit status. The options of EVERYWHERE may be at any position.
+
+    `--debug` or DISTILVEC_DEBUG=1 shows the traceback of an error.
+    """
+    words, given = take_options(arguments)
+    debug = "--debug" in given or os.environ.get("DISTILVEC_DEBUG", "") not in ("", "0")
     try:
-        with signals_raised():
-            found = app(args=[text for text in arguments if text != "--debug"], standalone_mode=False)
+        with signals_raised(), verbosity(_level(given)), quiet_libraries():
+            found = app(args=words, prog_name="distilvec", standalone_mode=False)
         sys.stdout.flush()
         status = found if isinstance(found, int) else 0
         return _interrupted(signal.SIGINT) if status == 128 + signal.SIGINT else status  # typer's answer to a KeyboardInterrupt
+    except SystemExit as error:  # how typer ends shell completion
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
     except Interrupted as error:
         return _interrupted(error.number)
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted(signal.SIGINT)
     except Exception as error:
         return _failed(error, arguments, debug)
+
+
+def take_options(arguments: Sequence[str]) -> tuple[list[str], frozenset[str]]:
+    """The command line without the options of EVERYWHERE, and those that it had. Words after "--" stay."""
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    words = [text for text in arguments[:end] if text not in EVERYWHERE]
+    return [*words, *arguments[end:]], EVERYWHERE.intersection(arguments[:end])
+
+
+def _level(given: frozenset[str]) -> Level:
+    if {"--quiet", "--verbose"} <= given:
+        raise DistilvecError("[--quiet] found --verbose as well. Leave out one of both.")
+    return Level.QUIET if "--quiet" in given else Level.VERBOSE if "--verbose" in given else Level.NORMAL
 
 
 @contextmanager

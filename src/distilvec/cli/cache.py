@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
+from distilvec.cli.layout import Listed, example
 from distilvec.cli.options import Overrides, RecipeFile, Variant, load_recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_file, check_output_folder
 
 
-class FillByDefault(TyperGroup):
+class FillByDefault(Listed):
     """`distilvec cache RECIPE` is short for `distilvec cache fill RECIPE`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -21,13 +21,21 @@ class FillByDefault(TyperGroup):
         verb = [] if not args or args[0] in self.commands or args[0].startswith("-") else ["fill"]
         return super().resolve_command(ctx, verb + args)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete verbs, options and recipes."""
+        return [*super().shell_complete(ctx, incomplete), *self.commands["fill"].params[0].shell_complete(ctx, incomplete)]
+
 
 cache_app = typer.Typer(
-    cls=FillByDefault, no_args_is_help=True, rich_markup_mode=None, help="The teacher cache: fill it, verify it, look into it, move it."
+    cls=FillByDefault,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="The teacher cache: fill it, verify it, look into it, move it.",
+    epilog=example("distilvec cache talas --variant local", "distilvec cache verify ~/.cache/distilvec/FOLDER --repair"),
 )
 
 
-@cache_app.command("fill")
+@cache_app.command("fill", epilog=example("distilvec cache fill talas --variant local"))
 def cache_fill(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
     """Compute the teacher's vectors for a recipe's corpus; run again after a kill to resume."""
     from distilvec.pipeline.run import Run
@@ -38,7 +46,7 @@ def cache_fill(recipe: RecipeFile, overrides: Overrides = None, variant: Variant
         print(side.cache.folder)
 
 
-@cache_app.command("verify")
+@cache_app.command("verify", epilog=example("distilvec cache verify ~/.cache/distilvec/FOLDER --repair"))
 def cache_verify(
     folder: Path, repair: Annotated[bool, typer.Option(help="Drop damaged shards; the next run computes them again.")] = False
 ) -> None:
@@ -55,7 +63,7 @@ def cache_verify(
     print("repaired" if problems else "every shard matches its checksum")
 
 
-@cache_app.command("inspect")
+@cache_app.command("inspect", epilog=example("distilvec cache inspect ~/.cache/distilvec/FOLDER"))
 def cache_inspect(folder: Path) -> None:
     """What a cache holds: rows, bytes, the manifest, the loss of its number format."""
     from distilvec.cli.terminal import show_table
@@ -64,7 +72,7 @@ def cache_inspect(folder: Path) -> None:
     show_table(["", str(folder)], _flat(TeacherCache.open(folder).inspect()))
 
 
-@cache_app.command("export")
+@cache_app.command("export", epilog=example("distilvec cache export talas --variant local --out vectors.parquet"))
 def cache_export(
     recipe: RecipeFile, out: Annotated[Path, typer.Option(help="The Parquet file.")], overrides: Overrides = None, variant: Variant = None
 ) -> None:
@@ -83,7 +91,7 @@ def cache_export(
     print(out)
 
 
-@cache_app.command("import")
+@cache_app.command("import", epilog=example("distilvec cache import talas --table vectors.parquet --variant local"))
 def cache_import(
     recipe: RecipeFile,
     table: Annotated[Path, typer.Option(help="Parquet with columns text, teacher_embedding_final.")],

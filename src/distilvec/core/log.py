@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,21 +11,28 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from distilvec.core.escape import one_line, visible
+from distilvec.core.verbosity import Level, level
 
 console = Console(stderr=True)
 Advance = Callable[[int, str], None]  # (done so far, note such as the current loss)
-LINE_SECONDS = 30.0
+LINE_SECONDS = {Level.NORMAL: 30.0, Level.VERBOSE: 2.0}  # between two lines of progress
 
 
 @contextmanager
 def progress(what: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
     """Show `what` until the block ends. Call the yielded function with the count so far and a short note."""
-    if console.is_terminal or (console.is_jupyter and _has_widgets()):
+    if level() is Level.QUIET:
+        yield _nothing
+    elif level() is Level.NORMAL and (console.is_terminal or (console.is_jupyter and _has_widgets())):
         with _bar(what, total, unit, done) as advance:
             yield advance
     else:
         advance = _lines(what, total, unit, done)
         yield advance
+
+
+def _nothing(done: int, note: str = "") -> None:
+    """Report nothing."""
 
 
 @contextmanager
@@ -69,20 +75,24 @@ def _lines(what: str, total: int, unit: str, start: int) -> Advance:
     def advance(done: int, note: str = "") -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last < LINE_SECONDS and done < total:
+        if now - last < LINE_SECONDS[level()] and done < total:
             return
         last = now
         rate = (done - start) / max(now - began, 1e-9)
         left = (total - done) / rate if rate > 0 else float("inf")
-        print(
-            f"{what}: {done:,}/{total:,} {unit}, {rate:,.1f}/s, {_clock(left)} left {one_line(note)}".rstrip(), file=sys.stderr, flush=True
-        )
+        say(f"{what}: {done:,}/{total:,} {unit}, {rate:,.1f}/s, {_clock(left)} left {one_line(note)}".rstrip())
 
     return advance
 
 
 def say(text: str) -> None:
-    """One line about what is going on, to standard error, so that standard output holds results only."""
+    """Log one line about what is going on, to standard error, so that standard output holds results only. Not at level QUIET.
+
+    At level VERBOSE the line begins with the time of day.
+    """
+    if level() is Level.QUIET:
+        return
+    text = f"{time.strftime('%H:%M:%S')} {text}" if level() is Level.VERBOSE else text
     console.print(visible(text), highlight=False, soft_wrap=True, markup=False, emoji=False)  # keys stand in [brackets]
 
 

@@ -1,0 +1,99 @@
+"""The verbs of `distilvec recipes`: list the built-in recipes, show one, copy one, and the schema for editors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from distilvec.cli.completion import recipe_names
+from distilvec.cli.layout import Listed, example
+from distilvec.core.errors import DistilvecError, nearest
+
+BuiltIn = Annotated[str, typer.Argument(help="The recipe's name.", autocompletion=recipe_names)]
+
+
+class OnlyVerbs(Listed):
+    """Refuses a word that is no verb by our own message."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the verb. Errors: DistilvecError for a word that is none."""
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            hint = nearest(args[0], self.commands) or "."
+            raise DistilvecError(
+                f"[recipes] no verb {args[0]!r}{hint} Verbs: {', '.join(self.commands)}. Without a verb: the list of recipes."
+            )
+        return super().resolve_command(ctx, args)
+
+
+recipes_app = typer.Typer(
+    cls=OnlyVerbs,
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    epilog=example("distilvec recipes", "distilvec recipes copy talas"),
+)
+
+
+@recipes_app.callback()
+def list_recipes(ctx: typer.Context) -> None:
+    """List the built-in recipes, or show or copy one, or print the schema for editors."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from distilvec.config.builtin import recipe_files
+    from distilvec.config.recipe import read_tree
+
+    for path in recipe_files():
+        tree = read_tree(path)
+        print(f"{path.stem:24} {' '.join(str(tree.get('description', '')).split())}")
+        if tree.get("variants"):
+            print(f"{'':24} variants: {', '.join(tree['variants'])}")
+
+
+@recipes_app.command("show", epilog=example("distilvec recipes show redact"))
+def show_recipe(name: BuiltIn) -> None:
+    """Print a recipe."""
+    from distilvec.config.builtin import recipe_file
+    from distilvec.core.errors import explained
+
+    path = recipe_file(name)
+    with explained("recipe", path):
+        print(path.read_text(encoding="utf-8"), end="")
+
+
+@recipes_app.command("copy", epilog=example("distilvec recipes copy talas --out mine.yaml"))
+def copy_recipe(
+    name: BuiltIn,
+    out: Annotated[Optional[Path], typer.Option(help="The new file; NAME.yaml in the current folder by default.")] = None,
+) -> None:
+    """Write a recipe to a file of your own, to be changed.
+
+    Relative paths become absolute, so that they lead to the same files. Paths of files that do not exist stay, with a comment.
+    """
+    from distilvec.config.builtin import recipe_file
+    from distilvec.config.recipe_copy import moved_text
+    from distilvec.core.files import check_output_file, write_file
+
+    path = recipe_file(name)
+    place = out or Path(path.name)
+    check_output_file(place, "--out")
+    if place.exists():
+        raise DistilvecError(f"[--out] {place} exists already. Choose another file with --out.")
+    write_file(place, moved_text(path), "--out")
+    print(place)
+
+
+@recipes_app.command("schema", epilog=example("distilvec recipes schema > recipe.schema.json"))
+def print_schema() -> None:
+    """Print the JSON schema of recipes, with which editors complete and check keys.
+
+    Begin a recipe with this line:
+
+    \b
+    # yaml-language-server: $schema=recipe.schema.json
+    """
+    import json
+
+    from distilvec.config.json_schema import recipe_schema
+
+    print(json.dumps(recipe_schema(), indent=1, ensure_ascii=False))

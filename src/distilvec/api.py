@@ -24,7 +24,8 @@ from distilvec.pipeline.compare import Comparison, compare_runs
 from distilvec.pipeline.export import export_model
 from distilvec.pipeline.inputs import model_name, source_keys, teacher_keys
 from distilvec.pipeline.prepare import cache_root
-from distilvec.pipeline.run import Run, RunResult
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.scores import Scores, score_models
 from distilvec.pipeline.transplant import read_texts, transplant_folder
 from distilvec.students.task_head import predict as predict

@@ -61,7 +61,7 @@ def show_result(result: RunResult) -> None:
     for name, text in result.lines():
         say_result(f"{name:9} {text}")
     if "supervised" in result.record:
-        say_result("\nfrom distilvec.students.task_head import predict")
+        say_result("\nfrom distilvec import predict")
         say_result(f'predict("{result.folder / "student"}", texts)  # labels or scores; pairs of texts are tuples')
     imported, call = loading_call(student)
     say_result(f"\n{imported}")

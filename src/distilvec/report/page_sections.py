@@ -23,7 +23,7 @@ queries = student.encode_query(["a text to search for"])
 documents = student.encode_document(["a text", "another one"])
 print(student.similarity(queries, documents))
 """
-PREDICTING = """from distilvec.students.task_head import predict
+PREDICTING = """from distilvec import predict
 
 print(predict("student", texts))  # labels or scores; pairs of texts are tuples
 """

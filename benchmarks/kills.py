@@ -178,7 +178,16 @@ def saving(folder: Path, teacher: str) -> Work:
 
 def transplant(folder: Path, teacher: str) -> Work:
     texts = write_texts(folder, 2000)
-    line = ["transplant", teacher, "--texts", str(texts), "--kind", "trim", "--out"]  # trained tokenizers differ between runs
+    line = [
+        "transplant",
+        teacher,
+        "--texts",
+        str(texts),
+        "--kind",
+        "trim",
+        "--overwrite",
+        "--out",
+    ]  # trained tokenizers differ between runs
     return Work(lambda out: [*line, str(out / "model")], hashes, lambda out: folder / "cache", resumes=False)
 
 

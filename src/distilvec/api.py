@@ -19,6 +19,7 @@ from distilvec.config.builtin import recipe_file
 from distilvec.config.paths import resolve_key, resolve_tree
 from distilvec.config.schema import Recipe, VocabularySection
 from distilvec.core.errors import DistilvecError
+from distilvec.core.verbosity import quiet_libraries
 from distilvec.models.load import load as load
 from distilvec.pipeline.compare import Comparison, compare_runs
 from distilvec.pipeline.export import export_model
@@ -41,6 +42,7 @@ Callback = Callable[[int, dict[str, float]], None]
 HELD_OUT = 20  # one batch in so many is held out of a list of texts, 128 at most
 
 
+@quiet_libraries()
 def distill(
     teacher: Model | np.ndarray[Any, Any],
     texts: Texts,
@@ -86,6 +88,7 @@ def distill(
     return load(Path(output_dir) / "student") if result is None else result.student
 
 
+@quiet_libraries()
 def run(
     recipe: str | Path | Recipe,
     variant: str | None = None,
@@ -106,6 +109,7 @@ def load_recipe(recipe: str | Path, variant: str | None = None, overrides: Overr
     return recipes.validate(changed(recipes.resolved_tree(path, variant), overrides), origin=str(path))
 
 
+@quiet_libraries()
 def cache_teacher(teacher: Model | np.ndarray[Any, Any], texts: Texts, overrides: Overrides | None = None) -> TeacherCache:
     """Compute the teacher's vectors of the texts, or go on with them; the cache, filled."""
     tree = {**recipe_keys(teacher, texts, "teacher", overrides), "name": "cache", "method": {"name": "redact"}}
@@ -114,6 +118,7 @@ def cache_teacher(teacher: Model | np.ndarray[Any, Any], texts: Texts, overrides
     return Run(recipes.validate(changed(tree, overrides), origin="distilvec.cache_teacher"), Path()).fill()
 
 
+@quiet_libraries()
 def evaluate(
     model: Model,
     suite: str | Path | None = None,
@@ -131,6 +136,7 @@ def compare(runs: Sequence[str | Path], reference: str | None = None, column: st
     return compare_runs([Path(folder) for folder in runs], reference, column)
 
 
+@quiet_libraries()
 def transplant(
     model: Model,
     texts: Texts | Mapping[str, Texts],
@@ -155,6 +161,7 @@ def transplant(
     return load(output_dir, device="cpu")
 
 
+@quiet_libraries()
 def export(model: Model, to: Literal["onnx"] = "onnx", output: str | Path | None = None) -> Path:
     """Write a model as one ONNX file, checked against PyTorch; its path (`onnx/model.onnx` in the model's folder by default)."""
     path, _ = export_model(model_name(model, cache_root(), "model"), to, None if output is None else Path(output))

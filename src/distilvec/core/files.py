@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import DistilvecError, disk_is_full, explain, explained
+from distilvec.core.errors import DistilvecError, disk_is_full, explained
 
 SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
 _SCRATCH = re.compile(r"^\..+\.distilvec-(?P<process>[0-9]+)$")
@@ -86,17 +86,14 @@ def sync_folder(folder: Path) -> None:
 def full_disk_explained(key: str, path: Path, needed: int, kept: str) -> Iterator[None]:
     """As `explained`; of a full disk the message also says how many bytes were needed and are free, and what is kept."""
     try:
-        yield
-    except DistilvecError:
-        raise
-    except Exception as error:
-        message = explain(error, key, path)
-        if message is None:
+        with explained(key, path):
+            yield
+    except DistilvecError as error:
+        if error.__cause__ is None or not disk_is_full(error.__cause__):
             raise
-        if disk_is_full(error):
-            free = shutil.disk_usage(next(parent for parent in path.absolute().parents if parent.exists())).free
-            message += f" About {needed / 1e6:,.1f} MB were needed, {free / 1e6:,.1f} MB were free at the end. {kept}"
-        raise DistilvecError(message) from error
+        free = shutil.disk_usage(next(parent for parent in path.absolute().parents if parent.exists())).free
+        room = f"About {needed / 1e6:,.1f} MB were needed, {free / 1e6:,.1f} MB were free at the end."
+        raise DistilvecError(f"{error} {room} {kept}") from error.__cause__
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

@@ -139,7 +139,8 @@ def test_completion_imports_no_torch():
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_are_printed(shell, capsys):
+def test_completion_scripts_are_printed(shell, capsys, monkeypatch):
+    monkeypatch.setattr("shellingham.detect_shell", lambda *given: (shell, f"/bin/{shell}"))
     assert "_DISTILVEC_COMPLETE" in printed(capsys, "--show-completion", shell)
 
 

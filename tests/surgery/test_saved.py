@@ -151,7 +151,7 @@ def test_a_full_disk_leaves_what_was_there(models, tmp_path, place, monkeypatch)
 def test_killed_while_saving(models, tmp_path):
     """SIGKILL when everything is written but not in its place: no folder, or the earlier one; the next one takes the place."""
     script = (
-        "import os, signal, sys; from pathlib import Path; from distilvec.export import portable; "
+        "import os, signal, sys; from pathlib import Path; from distilvec.formats import sentence_transformers as portable; "
         "from distilvec.config.schema import VocabularySection; from distilvec.pipeline.transplant import transplant_folder; "
         "portable.replace_folder = lambda new, folder: os.kill(os.getpid(), signal.SIGKILL); "
         "section = VocabularySection(kind='bpe', size=380); "

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Overrides = Mapping[str, Any]
 Callback = Callable[[int, dict[str, float]], None]
-HELD_OUT = 20  # one batch in so many is held out of a list of texts, 128 at most
+HELD_OUT = 20  # of a list of texts one batch in 20 is for validation, at most 128
 
 
 @quiet_libraries()

@@ -11,7 +11,7 @@ from report.comparison_sample import sample_comparison
 from report.vocabulary_sample import sample_vocabulary
 from rich.cells import cell_len
 
-from distilvec.cli.terminal import say_result, show_comparison, show_problems, show_scores, show_table, show_tokenizers
+from distilvec.cli.terminal import print_result, show_comparison, show_problems, show_scores, show_table, show_tokenizers
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import Problem
 from distilvec.report.table_layout import layout, wrapped
@@ -99,6 +99,6 @@ def test_problems_name_the_key(capsys):
 def test_an_encoding_without_these_letters(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
-    say_result("1.0 ± 0.2 │ é")
+    print_result("1.0 ± 0.2 │ é")
     stream.flush()
     assert stream.buffer.getvalue() == b"1.0 +- 0.2 | \\xe9\n"

@@ -115,7 +115,7 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of sweeps.")],
     reference: Annotated[Optional[str], typer.Option(help="The run the others are compared with; the first by default.")] = None,
     column: Annotated[str, typer.Option(help="student, or asymmetric.")] = "student",
-    out: Annotated[Optional[Path], typer.Option(help="Write a page here, with its figures beside it.")] = None,
+    out: Annotated[Optional[Path], typer.Option(help="Write a page here, and its figures in a folder next to it.")] = None,
     csv: Annotated[Optional[Path], typer.Option(help="Write the leaderboard as CSV.")] = None,
     markdown: Annotated[Optional[Path], typer.Option(help="Write the leaderboard as Markdown.")] = None,
     latex: Annotated[Optional[Path], typer.Option(help="Write the leaderboard as LaTeX (booktabs).")] = None,
@@ -131,7 +131,7 @@ def compare(
     if column not in COLUMNS:
         raise DistilvecError(f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Columns: {', '.join(COLUMNS)}.")
 
-    from distilvec.cli.terminal import say_result, show_comparison
+    from distilvec.cli.terminal import print_result, show_comparison
     from distilvec.pipeline.compare import compare_runs
     from distilvec.report.tables import to_csv, to_latex, to_markdown_table
     from distilvec.report.write import draw_comparison
@@ -144,7 +144,7 @@ def compare(
         write_json(json_file, comparison, key="--json")
     show_comparison(comparison)
     if out is not None:
-        say_result(str(draw_comparison(out, comparison)))
+        print_result(str(draw_comparison(out, comparison)))
 
 
 @app.command(epilog=example("distilvec speed all-MiniLM-L6-v2 runs/first/student"))
@@ -160,7 +160,7 @@ def speed(
     if twice := next((name for name in models if models.count(name) > 1), None):
         raise DistilvecError(f"[models] {twice} is named twice. Name each model once.")
 
-    from distilvec.cli.terminal import say_result, show_table
+    from distilvec.cli.terminal import print_result, show_table
     from distilvec.config.schema import TeacherSection
     from distilvec.core.log import progress
     from distilvec.evaluation.speed import measure_speed, speed_tables
@@ -174,10 +174,10 @@ def speed(
     if json_file:
         write_json(json_file, report, key="--json")
     for title, header, rows in speed_tables(report):
-        say_result(f"\n{title}")
+        print_result(f"\n{title}")
         show_table(header, rows)
     for note in report["notes"]:
-        say_result(f"note: {note}")
+        print_result(f"note: {note}")
 
 
 @app.callback(invoke_without_command=True)

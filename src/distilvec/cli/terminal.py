@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PLAIN = str.maketrans({"│": "|", "─": "-", "┼": "+", ABSENT: "-", "±": "+-", "→": "->", "\N{MINUS SIGN}": "-"})
 
 
-def say_result(text: str = "", error: bool = False) -> None:
+def print_result(text: str = "", error: bool = False) -> None:
     """Text on standard output (or error), with hidden characters written out, and those that its encoding lacks."""
     stream = sys.stderr if error else sys.stdout
     encoding, shown = stream.encoding or "utf-8", visible(text)
@@ -38,12 +38,12 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int 
 
     The first column is left-aligned, the others right-aligned if there are several.
     """
-    say_result(text_table(header, rows, width))
+    print_result(text_table(header, rows, width))
 
 
 def show_scores(scores: dict[str, list[Score]]) -> None:
     """One row a task, one column a model, with the average and what is retained of the teacher."""
-    say_result(scores_text(scores))
+    print_result(scores_text(scores))
 
 
 def show_result(result: RunResult) -> None:
@@ -57,29 +57,29 @@ def show_result(result: RunResult) -> None:
     size = f"{student['parameters'] / 1e6:.1f} M parameters"
     if "parameters" in teacher:
         size += f" (teacher: {teacher['parameters'] / 1e6:.1f} M)"
-    say_result(f"\nstudent   {size}")
+    print_result(f"\nstudent   {size}")
     for name, text in result.lines():
-        say_result(f"{name:9} {text}")
+        print_result(f"{name:9} {text}")
     if "supervised" in result.record:
-        say_result("\nfrom distilvec import predict")
-        say_result(f'predict("{result.folder / "student"}", texts)  # labels or scores; pairs of texts are tuples')
+        print_result("\nfrom distilvec import predict")
+        print_result(f'predict("{result.folder / "student"}", texts)  # labels or scores; pairs of texts are tuples')
     imported, call = loading_call(student)
-    say_result(f"\n{imported}")
-    say_result(f'student = {call}("{result.folder / "student"}")')
-    say_result('vectors = student.encode_query(["a text to search for"])')
+    print_result(f"\n{imported}")
+    print_result(f'student = {call}("{result.folder / "student"}")')
+    print_result('vectors = student.encode_query(["a text to search for"])')
 
 
 def show_problems(problems: Sequence[Problem], key: str = "evaluation") -> None:
     """Name what could not be scored, or only in part, on standard error, and leave with exit status 1; nothing without problems."""
     for problem in problems:
-        say_result(f"distilvec: [{key}] {problem_text(problem)}", error=True)
+        print_result(f"distilvec: [{key}] {problem_text(problem)}", error=True)
     if problems:
         raise typer.Exit(1)
 
 
 def show_comparison(comparison: Mapping[str, Any]) -> None:
     """The leaderboard, the differences from the reference, and what the comparison says about itself."""
-    say_result(comparison_text(comparison))
+    print_result(comparison_text(comparison))
 
 
 def show_tokenizers(content: Mapping[str, Any]) -> None:
@@ -89,8 +89,8 @@ def show_tokenizers(content: Mapping[str, Any]) -> None:
     for table in tables(content).values():
         header, *rows = text_rows(content, table)
         show_table(header, rows)
-        say_result()
-    say_result(note(content))
+        print_result()
+    print_result(note(content))
 
 
 def show_sharpness(*runs: Mapping[str, Any]) -> None:
@@ -101,4 +101,4 @@ def show_sharpness(*runs: Mapping[str, Any]) -> None:
     header = ["run", "step", "epoch", "lambda_max", "trace", "SAM", "ASAM", "loss"]
     one = len(runs) == 1
     show_table(header[one:], [row[one:] for row in rows])
-    say_result(note(runs[0]))
+    print_result(note(runs[0]))

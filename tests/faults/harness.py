@@ -199,10 +199,16 @@ def contents(root: Path) -> dict[str, str]:
         name = str(path.relative_to(root))
         if path.is_symlink():
             found[name] = f"link to {path.readlink()}"
-        elif path.is_file() and not path.name.endswith("lock"):
+        elif path.is_file() and not _is_our_lock(path):
             with contextlib.suppress(PermissionError):
                 found[name] = hashlib.blake2b(path.read_bytes()).hexdigest()
     return found
+
+
+def _is_our_lock(path: Path) -> bool:
+    """Whether a file is a lock of a run, of a folder below the cache's root, or of a teacher cache: each holds a process id."""
+    hidden = path.name.startswith(".") and path.name.endswith(".lock")
+    return hidden or path.name == "distilvec-run.lock" or (path.name == "lock" and (path.parent / "manifest.json").exists())
 
 
 def tiny_model() -> Path:

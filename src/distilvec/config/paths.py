@@ -1,7 +1,7 @@
 """Relative paths in recipes: every path key of the schema, absolute before the recipe is validated.
 
 Paths in a recipe file are relative to its folder, those typed on the command line to the current folder. What is a path
-stands in the schema: fields of type Path, and the marks of section.py.
+is in the schema: fields of type Path, and the marks of config/base.py.
 """
 
 from __future__ import annotations

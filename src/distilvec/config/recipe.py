@@ -70,7 +70,7 @@ def take_variants(tree: dict[str, Any], origin: str) -> dict[str, dict[str, Any]
 
 
 def find_variant(known: Mapping[str, dict[str, Any]], name: str, key: str, origin: str) -> dict[str, Any]:
-    """A variant's changes; `key` stands in the message about a name that is unknown."""
+    """A variant's changes; `key` is in the message about an unknown name."""
     if name not in known:
         raise DistilvecError(f"[{key}] no variant {excerpt(name)}{unknown(name, known)} In {origin}.")
     return known[name]

@@ -93,7 +93,7 @@ def say(text: str) -> None:
     if level() is Level.QUIET:
         return
     text = f"{time.strftime('%H:%M:%S')} {text}" if level() is Level.VERBOSE else text
-    console.print(visible(text), highlight=False, soft_wrap=True, markup=False, emoji=False)  # keys stand in [brackets]
+    console.print(visible(text), highlight=False, soft_wrap=True, markup=False, emoji=False)  # keys are in [brackets]
 
 
 def _clock(seconds: float) -> str:

@@ -60,7 +60,7 @@ def method_files(path: Path) -> dict[str, Path]:
 
 
 def load_method_file(name: str) -> ModuleType:
-    """The module of a method file, which may import what is beside it. A file that has not changed is loaded once.
+    """The module of a method file, which may import modules of its folder. A file that has not changed is loaded once.
 
     Errors: DistilvecError for a file that is missing or cannot be imported; it names file and line.
     """

@@ -218,7 +218,7 @@ def _ingest(sources: list[SourceSection], prompts: dict[Role, str], barred: froz
     with contextlib.ExitStack() as stack:
         out = _RawRows(raw, stack)
         for position, source in enumerate(sources):
-            count, prompt, mended = _Count(start=out.rows), prompts.get(source.role, ""), 0
+            count, prompt, replaced = _Count(start=out.rows), prompts.get(source.role, ""), 0
             for text in read_source(source, position):
                 count.read += 1
                 clean = _clean(text)
@@ -227,7 +227,7 @@ def _ingest(sources: list[SourceSection], prompts: dict[Role, str], barred: froz
                 elif barred and _loose_key(clean) in barred:
                     count.excluded += 1
                 else:
-                    mended += _UNKNOWN in clean and _UNKNOWN not in text
+                    replaced += _UNKNOWN in clean and _UNKNOWN not in text
                     count.cut += len(text) > LONGEST_TEXT and len(text.strip()) > LONGEST_TEXT
                     out.add(clean, text_key(prompt, clean))
                     if source.sample == "first" and out.rows - count.start == source.limit:
@@ -235,8 +235,8 @@ def _ingest(sources: list[SourceSection], prompts: dict[Role, str], barred: froz
                 if count.read % 8192 == 0:
                     tell(f"reading {source.label}", count.read)
             tell(f"reading {source.label}", count.read)
-            if mended:
-                say(f"{source.label}: {mended:,} texts with halves of surrogate pairs, which became {_UNKNOWN}")
+            if replaced:
+                say(f"{source.label}: {replaced:,} texts with halves of surrogate pairs, which became {_UNKNOWN}")
             count.end = out.rows
             counts.append(count)
         out.flush()

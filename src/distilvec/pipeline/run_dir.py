@@ -1,7 +1,7 @@
 """The folder of a run or a sweep: whose it is, who is writing to it, and whether its training fits the recipe.
 
     distilvec-run.json   our marker, with the run's id; a folder that has other files and no marker is refused
-    lock                 held by the one process that writes
+    distilvec-run.lock   held by the one process that writes
     recipe.yaml          the resolved recipe
     train.fingerprint    changes when anything that changes the trained weights does
 
@@ -33,7 +33,7 @@ from distilvec.train.checkpoint import checkpoint_file
 from distilvec.train.stages import Stage
 
 MARKER = "distilvec-run.json"
-LOCK = "lock"
+LOCK = "distilvec-run.lock"
 FINGERPRINT = "train.fingerprint"
 SWEEP_FILE = "sweep.json"
 FORMAT = 1

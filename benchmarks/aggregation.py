@@ -44,7 +44,9 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=32)
     parser.add_argument("--student", type=int, default=48, help="tokens of the longest text")
     parser.add_argument("--teacher", type=int, default=60)
-    parser.add_argument("--widths", type=int, nargs="+", default=[width for pair in WIDTHS for width in pair], help="in pairs")
+    parser.add_argument(
+        "--widths", type=int, nargs="+", default=[width for pair in WIDTHS for width in pair], help="in pairs"
+    )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--loop-rounds", type=int, default=3)
@@ -58,17 +60,26 @@ def main() -> None:
     }
     pairs = list(zip(arguments.widths[::2], arguments.widths[1::2], strict=True))
     if "times" in arguments.parts:
-        for texts, width, teacher_width in [*((arguments.texts, *pair) for pair in pairs), (4, 256, 256)]:  # the last: the paper's batch
+        for texts, width, teacher_width in [
+            *((arguments.texts, *pair) for pair in pairs),
+            (4, 256, 256),
+        ]:  # the last: the paper's batch
             case = draw(texts, arguments.student, arguments.teacher, width, teacher_width)
-            found: dict[str, Any] = {rule: measure(case, RULES[rule], arguments.rounds, arguments.loop_rounds) for rule in RULES}
+            found: dict[str, Any] = {
+                rule: measure(case, RULES[rule], arguments.rounds, arguments.loop_rounds) for rule in RULES
+            }
             found["similarity_ms"] = widths(case, arguments.rounds)
             report[f"{texts} texts, {width} to {teacher_width}"] = found
             print(f"{texts} texts, {width} to {teacher_width}", json.dumps(found, indent=1), flush=True)
         first = report[f"{arguments.texts} texts, {pairs[0][0]} to {pairs[0][1]}"]
         report["under_mark"] = {rule: first[rule]["distilvec_ms"]["aggregation"] < MARK_MS for rule in RULES}
     if "gram" in arguments.parts:
-        cases = [draw(arguments.texts, arguments.student, arguments.teacher, *pair) for pair in pairs if pair[0] in STUDENTS]
-        report["gram"] = {str(case.teacher.shape[2]): caching(case, arguments.rounds, arguments.loop_rounds) for case in cases}
+        cases = [
+            draw(arguments.texts, arguments.student, arguments.teacher, *pair) for pair in pairs if pair[0] in STUDENTS
+        ]
+        report["gram"] = {
+            str(case.teacher.shape[2]): caching(case, arguments.rounds, arguments.loop_rounds) for case in cases
+        }
         print("gram", report["gram"], flush=True)
     if "selection" in arguments.parts:
         report["selection"] = selection()
@@ -90,7 +101,9 @@ def measure(case: Case, rule: Rule, rounds: int, loop_rounds: int) -> dict[str, 
 
         return run
 
-    texts = [learning.single(text) for text in range(len(case.sizes))]  # together the loop's matrices would fill the memory
+    texts = [
+        learning.single(text) for text in range(len(case.sizes))
+    ]  # together the loop's matrices would fill the memory
     forms = {
         "distilvec": (aggregation, value, [learning], rounds),
         "loop": (aggregation_by_loop, value_by_loop, texts, loop_rounds),
@@ -178,7 +191,9 @@ def caching(case: Case, rounds: int, step_rounds: int) -> dict[str, Any]:
     formed = milliseconds(lambda: batched.teacher_gram(case.teacher, case.teacher_mask), rounds)
     read = milliseconds(lambda: kept.float()[:, places], rounds)
     step = milliseconds(student_step(case), step_rounds)
-    whole = step + LAYERS * milliseconds(lambda: torch.autograd.backward(value(case.wanting(), RULES["paper"]).sum()), rounds)
+    whole = step + LAYERS * milliseconds(
+        lambda: torch.autograd.backward(value(case.wanting(), RULES["paper"]).sum()), rounds
+    )
     return {
         "formed_ms": formed,
         "read_ms": read,
@@ -193,7 +208,9 @@ def student_step(case: Case) -> Callable[[], None]:
     """A forward and backward pass of an untrained BERT of the student's width over the batch, without its word embeddings."""
     width = case.states.shape[2]
     layers, heads, inner = STUDENTS[width]
-    config = BertConfig(vocab_size=8, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=inner)
+    config = BertConfig(
+        vocab_size=8, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=inner
+    )
     model = BertModel(config, add_pooling_layer=False).train()
 
     def run() -> None:
@@ -216,7 +233,11 @@ def selection() -> dict[str, Any]:
     for name, rule in rules.items():
         random = {tokens: round(chosen(rule, tokens, 384, copies=False)[0] / tokens, 3) for tokens in (16, 64, 256)}
         kept, alike = chosen(rule, 64, 384, copies=True)
-        found[name] = {"share_of_random": random, "copies_keep": round(kept, 2), "cosine_with_the_copied": round(alike, 3)}
+        found[name] = {
+            "share_of_random": random,
+            "copies_keep": round(kept, 2),
+            "cosine_with_the_copied": round(alike, 3),
+        }
     return found
 
 
@@ -230,7 +251,9 @@ def chosen(rule: Rule, tokens: int, width: int, copies: bool) -> tuple[float, fl
     states = teacher + noise / 2 if copies else noise
     mask = torch.ones(8, tokens, dtype=torch.bool)
     weights = batched.match_weights(batched.token_similarity(states, teacher, torch.eye(width)), mask, mask, rule)
-    return float(batched.kept_tokens(weights, mask)), float(F.cosine_similarity(weights @ teacher, teacher, dim=-1).mean())
+    return float(batched.kept_tokens(weights, mask)), float(
+        F.cosine_similarity(weights @ teacher, teacher, dim=-1).mean()
+    )
 
 
 def processor_time() -> bool:

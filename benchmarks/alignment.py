@@ -44,7 +44,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--texts", type=int, default=50_000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--data", type=Path, default=None, help="english_text.jsonl.gz; generated texts where it is absent")
+    parser.add_argument(
+        "--data", type=Path, default=None, help="english_text.jsonl.gz; generated texts where it is absent"
+    )
     arguments = parser.parse_args()
     os.environ |= {"RAYON_NUM_THREADS": str(CORES), "TOKENIZERS_PARALLELISM": "true"}
     texts, origin = sample_texts(arguments.texts, arguments.data)
@@ -61,7 +63,9 @@ def main() -> None:
         "kinds": kinds,
         "corpus": corpus,
         "ratio_mined_to_offsets": kinds["offsets"]["aligned"] / kinds["mined"]["aligned"],
-        "rates": {name: rates(student, teacher, part[:RATED]) for name, part in parts(arguments.data or SHARED).items()},
+        "rates": {
+            name: rates(student, teacher, part[:RATED]) for name, part in parts(arguments.data or SHARED).items()
+        },
     }
     arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(report, indent=1))
@@ -73,14 +77,22 @@ def train_bpe(texts: Sequence[str]) -> PreTrainedTokenizerBase:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
 
 
 def measure_kind(
-    student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase, kind: AlignmentKind, texts: Sequence[str], repeats: int
+    student: PreTrainedTokenizerBase,
+    teacher: PreTrainedTokenizerBase,
+    kind: AlignmentKind,
+    texts: Sequence[str],
+    repeats: int,
 ) -> dict[str, float]:
     """Sentences a second and mapping rates of one kind; the slow kinds take a tenth of the texts."""
     aligner = Aligner(student, LENGTH, teacher, LENGTH, kind)

@@ -49,7 +49,9 @@ def main() -> None:
     keep_memory()  # as in training
     encoder = Encoder(SentenceTransformer(resolve_model(BUILTIN), device=device))
     report: dict[str, Any] = {"mark": MARK, "rounds": arguments.rounds, "batch": arguments.batch}
-    report["machine"] = f"{device}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+    report["machine"] = (
+        f"{device}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+    )
     for length in arguments.lengths:
         batch, rows = make_batch(arguments.batch, LENGTHS[length], device)
         report[length] = {}
@@ -60,7 +62,9 @@ def main() -> None:
             arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def measure(encoder: Encoder, batch: TextBatch, rows: Tensor, kind: str, ways: list[str], rounds: int) -> dict[str, float]:
+def measure(
+    encoder: Encoder, batch: TextBatch, rows: Tensor, kind: str, ways: list[str], rounds: int
+) -> dict[str, float]:
     """Milliseconds of each way, and what the others take of `plain`'s."""
     run, device = KINDS[kind], batch.rows.device.type
     encoder.train(kind != "inference")
@@ -72,7 +76,9 @@ def measure(encoder: Encoder, batch: TextBatch, rows: Tensor, kind: str, ways: l
             began = now(device)
             run(encoder, batch, way, rows)
             seconds[way].append(now(device) - began)
-    ratios = {way: statistics.median(a / b for a, b in zip(seconds[way], seconds["plain"], strict=True)) for way in ways[1:]}
+    ratios = {
+        way: statistics.median(a / b for a, b in zip(seconds[way], seconds["plain"], strict=True)) for way in ways[1:]
+    }
     milliseconds = {f"{way}_ms": round(1000 * statistics.median(values), 2) for way, values in seconds.items()}
     return {**milliseconds, **{way: round(ratio, 4) for way, ratio in ratios.items()}}
 
@@ -117,7 +123,11 @@ def step(encoder: Encoder, batch: TextBatch, way: str, rows: Tensor) -> None:
     torch.autograd.backward(loss)
 
 
-KINDS: dict[str, Callable[[Encoder, TextBatch, str, Tensor], Any]] = {"inference": infer, "training": train, "step": step}
+KINDS: dict[str, Callable[[Encoder, TextBatch, str, Tensor], Any]] = {
+    "inference": infer,
+    "training": train,
+    "step": step,
+}
 
 
 def now(device: str) -> float:

@@ -49,7 +49,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--texts", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--data", type=Path, default=None, help="english_text.jsonl.gz; generated texts where it is absent")
+    parser.add_argument(
+        "--data", type=Path, default=None, help="english_text.jsonl.gz; generated texts where it is absent"
+    )
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[8, 16, 32, 64, 128], help="tried for the peer")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -81,13 +83,18 @@ def measure(count: int, repeats: int, sizes: list[int], data: Path | None, folde
     cosine = {name: _minimum_cosine(values, vectors["peer_fp32"]) for name, values in vectors.items()}
     ratios = {"ratio_fp32": rate["ours_fp32"] / rate["peer_fp32"]}
     if "bf16" in precisions:
-        ratios |= {"ratio_bf16": rate["ours_bf16"] / rate["peer_fp32"], "ratio_bf16_vs_bf16": rate["ours_bf16"] / rate["peer_bf16"]}
+        ratios |= {
+            "ratio_bf16": rate["ours_bf16"] / rate["peer_fp32"],
+            "ratio_bf16_vs_bf16": rate["ours_bf16"] / rate["peer_bf16"],
+        }
     return {
         **{name: round(value, 3) for name, value in ratios.items()},
         "minimum_cosine": {name: round(value, 7) for name, value in cosine.items()},
         "texts_per_second": {name: round(value, 1) for name, value in rate.items()},
         "seconds": {name: [round(value, 2) for value in values] for name, values in seconds.items()},
-        "peer_batch_sizes": {name: {str(size): round(value, 1) for size, value in rates.items()} for name, rates in tried.items()},
+        "peer_batch_sizes": {
+            name: {str(size): round(value, 1) for size, value in rates.items()} for name, rates in tried.items()
+        },
         "texts": len(texts),
         "text_origin": origin,
         "model": MODEL,
@@ -115,7 +122,9 @@ def _ours(dtype: Any) -> LocalTeacher:
 
 
 def _encode(model: SentenceTransformer, texts: list[str], size: int) -> Vectors:
-    found: Vectors = model.encode(texts, batch_size=size, convert_to_tensor=True, show_progress_bar=False).float().numpy()
+    found: Vectors = (
+        model.encode(texts, batch_size=size, convert_to_tensor=True, show_progress_bar=False).float().numpy()
+    )
     return found
 
 

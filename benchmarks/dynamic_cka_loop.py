@@ -33,11 +33,15 @@ class Case:
 
     def doubled(self) -> Case:
         """The same in float64."""
-        return replace(self, states=self.states.double(), teacher=self.teacher.double(), projection=self.projection.double())
+        return replace(
+            self, states=self.states.double(), teacher=self.teacher.double(), projection=self.projection.double()
+        )
 
     def wanting(self) -> Case:
         """The same, its states and Q with gradients of their own."""
-        return replace(self, states=self.states.clone().requires_grad_(), projection=self.projection.clone().requires_grad_())
+        return replace(
+            self, states=self.states.clone().requires_grad_(), projection=self.projection.clone().requires_grad_()
+        )
 
 
 def draw(texts: int, student: int, teacher: int, width: int, teacher_width: int) -> Case:
@@ -64,7 +68,8 @@ def aggregation_by_loop(case: Case, rule: Rule) -> Tensor:
 def aggregates(cosines: list[Tensor], case: Case, rule: Rule) -> list[Tensor]:
     """Each text's aggregate [n, teacher's width] from its cosines [n, m]."""
     return [
-        torch.stack([aggregate(row, case.teacher[text, : case.sizes[text][1]], rule) for row in rows]) for text, rows in enumerate(cosines)
+        torch.stack([aggregate(row, case.teacher[text, : case.sizes[text][1]], rule) for row in rows])
+        for text, rows in enumerate(cosines)
     ]
 
 
@@ -86,10 +91,14 @@ def aggregate(cosines: Tensor, teacher: Tensor, rule: Rule) -> Tensor:
 def value_by_loop(case: Case, rule: Rule) -> Tensor:
     """1 - sqrt(CKA) of each text by eq. 12: norms of matrices of the widths' size."""
     rows = torch.split(aggregation_by_loop(case, rule), [n for n, _ in case.sizes])
-    return torch.stack([1 - in_feature_space(case.states[text, : len(theirs)], theirs).sqrt() for text, theirs in enumerate(rows)])
+    return torch.stack(
+        [1 - in_feature_space(case.states[text, : len(theirs)], theirs).sqrt() for text, theirs in enumerate(rows)]
+    )
 
 
 def in_feature_space(first: Tensor, second: Tensor) -> Tensor:
     """CKA of two matrices with the same rows."""
     first, second = first - first.mean(0), second - second.mean(0)
-    return torch.linalg.norm(first.T @ second) ** 2 / (torch.linalg.norm(first.T @ first) * torch.linalg.norm(second.T @ second))
+    return torch.linalg.norm(first.T @ second) ** 2 / (
+        torch.linalg.norm(first.T @ first) * torch.linalg.norm(second.T @ second)
+    )

@@ -27,11 +27,14 @@ from distilvec.evaluation.speed import BACKENDS, ROLE_TOKENS, TIMED, Encode, Set
 from distilvec.evaluation.timing import Timing
 from distilvec.formats.onnx import plain_copy
 from distilvec.models.experts import Experts
-from distilvec.students.build import TeacherFacts, build_student
+from distilvec.students.build import TeacherInfo, build_student
 from distilvec.teachers.model import BUILTIN
 
 MODELS = {"bert-base": (12, 768), "small": (3, 384)}  # layers, width
-MARKS = {1: 1.12, 32: 1.05}  # the most that bert-base may take with experts, by batch size; the paper has 1.117 and 1.038 on an H200
+MARKS = {
+    1: 1.12,
+    32: 1.05,
+}  # the most that bert-base may take with experts, by batch size; the paper has 1.117 and 1.038 on an H200
 WITHOUT, WITH = "without", "with"
 
 
@@ -44,15 +47,25 @@ def main() -> None:
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=list(MARKS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=50, help="of one round")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of one model in one round; at least 5 repeats are made")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="of one model in one round; at least 5 repeats are made"
+    )
     arguments = parser.parse_args()
     timing = Timing(3, arguments.repeats, arguments.seconds)
-    report: dict[str, Any] = {"machine": machine_facts(), "timed": TIMED, "rounds": arguments.rounds, "marks": MARKS, "models": {}}
+    report: dict[str, Any] = {
+        "machine": machine_facts(),
+        "timed": TIMED,
+        "rounds": arguments.rounds,
+        "marks": MARKS,
+        "models": {},
+    }
     for name in arguments.models:
         models = make_models(*MODELS[name])
         counts = {kind: sum(weight.numel() for weight in model.parameters()) for kind, model in models.items()}
         report["models"][name] = {"parameters": counts, "experts": counts[WITH] - counts[WITHOUT]}
-        settings = [one for one in plan_settings(models, arguments.batch_sizes, (), {}, []) if one.role in arguments.roles]
+        settings = [
+            one for one in plan_settings(models, arguments.batch_sizes, (), {}, []) if one.role in arguments.roles
+        ]
         for backend in arguments.backends:
             found = report["models"][name][backend] = measure_all(backend, models, settings, timing, arguments.rounds)
             for setting, figures in found.items():
@@ -71,7 +84,7 @@ def make_models(layers: int, width: int) -> dict[str, SentenceTransformer]:
         "max_position_embeddings": 512,
     }
     section = StudentSection(config=config, tokenizer=BUILTIN, experts=ExpertsSection())
-    whole = plain_copy(build_student(section, TeacherFacts(width, normalized=True, max_length=512), seed=0))
+    whole = plain_copy(build_student(section, TeacherInfo(width, normalized=True, max_length=512), seed=0))
     rest = SentenceTransformer(modules=[module for module in whole if not isinstance(module, Experts)], device="cpu")
     return {WITHOUT: rest.eval(), WITH: whole}
 
@@ -87,7 +100,9 @@ def measure_all(
         if notes:
             raise SystemExit("; ".join(notes))
         for setting in settings:
-            medians = [one_round(backend, setting, encoders, models, timing, bool(number % 2)) for number in range(rounds)]
+            medians = [
+                one_round(backend, setting, encoders, models, timing, bool(number % 2)) for number in range(rounds)
+            ]
             ratios = [times[WITH] / times[WITHOUT] for times in medians]
             found[f"{setting.role} x {setting.batch_size}"] = {
                 **{f"{kind}_ms": round(statistics.median(times[kind] for times in medians), 3) for kind in models},
@@ -109,7 +124,11 @@ def one_round(
     """Median milliseconds of both models, which take turns; `turned`: the other one begins."""
     order = list(setting.tokens)[:: -1 if turned else 1]
     rows = measure(
-        backend, Setting(setting.role, setting.batch_size, {kind: setting.tokens[kind] for kind in order}), encoders, models, timing
+        backend,
+        Setting(setting.role, setting.batch_size, {kind: setting.tokens[kind] for kind in order}),
+        encoders,
+        models,
+        timing,
     )
     return {row["model"]: row["median_ms"] for row in rows}
 

@@ -111,20 +111,20 @@ def prepare(place: Path) -> bytes:
     recipe = world.recipe(train__checkpoint_steps=2)
     world.run("run", recipe, "--out", "whole")
     expected = (place / "whole" / "last" / "model.safetensors").read_bytes()
-    from distilvec.train.trainer import Loop
+    from distilvec.train.trainer import Trainer
 
-    step = Loop._step
+    step = Trainer._step
 
-    def stepped(loop: Loop, batches: Any, index: int) -> None:
+    def stepped(loop: Trainer, batches: Any, index: int) -> None:
         if loop.state.step == 6:
             raise KeyboardInterrupt
         step(loop, batches, index)
 
-    Loop._step = stepped  # type: ignore[method-assign,assignment]
+    Trainer._step = stepped  # type: ignore[method-assign,assignment]
     try:
         assert world.execute("run", recipe, "--out", "run").status == 130
     finally:
-        Loop._step = step  # type: ignore[method-assign]
+        Trainer._step = step  # type: ignore[method-assign]
     shutil.rmtree(place / "whole")
     return expected
 

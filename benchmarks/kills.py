@@ -81,7 +81,9 @@ def main() -> None:
             group, kills = (LONG, arguments.long) if part in LONG else (SHORT, arguments.short)
             share = max(1, kills // sum(name in group for name in chosen))
             began = time.monotonic()
-            result[part] = kill(PARTS[part](Path(folder), arguments.teacher), Path(folder) / part, share, arguments.seed)
+            result[part] = kill(
+                PARTS[part](Path(folder), arguments.teacher), Path(folder) / part, share, arguments.seed
+            )
             result[part]["seconds"] = round(time.monotonic() - began)
             print(f"{part}: {json.dumps(result[part])}", flush=True)
     arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -151,7 +153,9 @@ def training(folder: Path, teacher: str, texts: int = 1500) -> Work:
 def evaluation(folder: Path, teacher: str) -> Work:
     """The run is trained with little to score; with more, the same training counts as finished."""
     lines = sample_texts(300, Path("absent"))[0]
-    rows = [{"sentence1": lines[i], "sentence2": lines[i - 1 - i % 3], "score": i % 5, "label": i % 2} for i in range(300)]
+    rows = [
+        {"sentence1": lines[i], "sentence2": lines[i - 1 - i % 3], "score": i % 5, "label": i % 2} for i in range(300)
+    ]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     tasks = ", ".join(f"{{name: {kind}, type: {kind}, path: rows.jsonl}}" for kind in ("sts", "pair"))
     (folder / "suite.yaml").write_text(f"[{tasks}]\n", encoding="utf-8")
@@ -192,17 +196,41 @@ def transplant(folder: Path, teacher: str) -> Work:
 
 
 def export(folder: Path, teacher: str) -> Work:
-    return Work(lambda out: ["export", teacher, "--out", str(out / "model.onnx")], hashes, lambda out: folder / "cache", resumes=False)
+    return Work(
+        lambda out: ["export", teacher, "--out", str(out / "model.onnx")],
+        hashes,
+        lambda out: folder / "cache",
+        resumes=False,
+    )
 
 
 def finetune(folder: Path, teacher: str) -> Work:
     lines, classes = sample_texts(240, Path("absent"))[0], ("one", "two", "three")
     rows = [
-        {"text": f"{classes[i % 3]} {lines[i]}"[:60], "label": classes[i % 3], "split": "test" if i > 200 else "train"} for i in range(240)
+        {"text": f"{classes[i % 3]} {lines[i]}"[:60], "label": classes[i % 3], "split": "test" if i > 200 else "train"}
+        for i in range(240)
     ]
     (folder / "task.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    line = ["finetune", teacher, "--task", str(folder / "task.jsonl"), "--type", "classification", "--r", "4", "--epochs", "2"]
-    line += ["--batch-size", "8", "train.device=cpu", "train.checkpoint_steps=5", "train.logging_steps=4", "evaluation.parts=[]"]
+    line = [
+        "finetune",
+        teacher,
+        "--task",
+        str(folder / "task.jsonl"),
+        "--type",
+        "classification",
+        "--r",
+        "4",
+        "--epochs",
+        "2",
+    ]
+    line += [
+        "--batch-size",
+        "8",
+        "train.device=cpu",
+        "train.checkpoint_steps=5",
+        "train.logging_steps=4",
+        "evaluation.parts=[]",
+    ]
     return Work(lambda out: [*line, "--out", str(out)], trained, lambda out: folder / "finetune-cache")
 
 
@@ -218,7 +246,14 @@ PARTS: dict[str, Callable[[Path, str], Work]] = {
 
 
 def make_recipe(texts: Path, teacher: str, **train: Any) -> Recipe:
-    settings = {"epochs": 2, "batch_size": 16, "precision": "fp32", "device": "cpu", "checkpoint_steps": 10, "logging_steps": 7}
+    settings = {
+        "epochs": 2,
+        "batch_size": 16,
+        "precision": "fp32",
+        "device": "cpu",
+        "checkpoint_steps": 10,
+        "logging_steps": 7,
+    }
     return recipes.validate(
         {
             "name": "kills",
@@ -259,7 +294,11 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def trained(out: Path) -> dict[str, str]:
     """Every student's weights and the lines of metrics.jsonl without what depends on the clock."""
-    weights = {name: found for name, found in hashes(out).items() if name.endswith(".safetensors") and not name.startswith("checkpoint")}
+    weights = {
+        name: found
+        for name, found in hashes(out).items()
+        if name.endswith(".safetensors") and not name.startswith("checkpoint")
+    }
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     plain = [{key: value for key, value in line.items() if key not in THROUGHPUT} for line in lines]
     return {**weights, "metrics.jsonl": json.dumps(plain)}

@@ -82,12 +82,24 @@ def tiny_teacher(folder: Path) -> str:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted(set(COMMON)), *[str(i) for i in range(10)], *[f"##{i}" for i in range(10)]]
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        *sorted(set(COMMON)),
+        *[str(i) for i in range(10)],
+        *[f"##{i}" for i in range(10)],
+    ]
     tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]")
-    config = BertConfig(vocab_size=len(pieces), hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+    config = BertConfig(
+        vocab_size=len(pieces), hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128
+    )
     BertModel(config).save_pretrained(folder / "backbone")
     fast.save_pretrained(folder / "backbone")
     transformer = Transformer(str(folder / "backbone"), max_seq_length=64)

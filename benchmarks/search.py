@@ -58,7 +58,11 @@ def measure(precision: str, documents: int, queries: int, width: int, count: int
         rows, _ = (rescored_top_k if precision == "binary_rescored" else top_k)(asked, stored, count)
         seconds = time.perf_counter() - start
     assert rows.shape == (queries, min(count, documents))
-    return {"seconds": round(seconds, 2), "peak_mb": round(peak.megabytes), "documents_mb": round(stored.nbytes / 2**20)}
+    return {
+        "seconds": round(seconds, 2),
+        "peak_mb": round(peak.megabytes),
+        "documents_mb": round(stored.nbytes / 2**20),
+    }
 
 
 def stored_documents(precision: str, documents: int, width: int) -> Array:

@@ -73,7 +73,9 @@ def draw(count: int, student: int, teacher: int) -> Problems:
     theirs = torch.randint(shortest[1], teacher + 1, (count,), generator=generator)
     ours[0], theirs[0] = student, teacher
     nu, mu = (
-        torch.randn(count, width, generator=generator).where(torch.arange(width) < lengths[:, None], -torch.inf).softmax(1)
+        torch.randn(count, width, generator=generator)
+        .where(torch.arange(width) < lengths[:, None], -torch.inf)
+        .softmax(1)
         for width, lengths in ((student, ours), (teacher, theirs))
     )
     cost = torch.rand(count, student, teacher, generator=generator)
@@ -95,12 +97,18 @@ def measure(problems: Problems, iterations: int, tolerance: float, rounds: int) 
             seconds[name].append(time.perf_counter() - began)
     ms = {name: round(1000 * statistics.median(times), 3) for name, times in seconds.items()}
     differs = float(np.abs(values["distilvec"] - values["pot_numpy_float64"]).max())
-    return {"ms": ms, "largest_difference": differs, "ratio": round(min(ms[name] for name in FORMS) / ms["distilvec"], 1)}
+    return {
+        "ms": ms,
+        "largest_difference": differs,
+        "ratio": round(min(ms[name] for name in FORMS) / ms["distilvec"], 1),
+    }
 
 
 def batched(problems: Problems, iterations: int, tolerance: float) -> Tensor:
     """All values at once."""
-    return transport_cost(problems.cost, problems.nu, problems.mu, epsilon=EPSILON, iterations=iterations, tolerance=tolerance)
+    return transport_cost(
+        problems.cost, problems.nu, problems.mu, epsilon=EPSILON, iterations=iterations, tolerance=tolerance
+    )
 
 
 def unpadded(problems: Problems) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -115,7 +123,9 @@ def one_by_one(samples: list[tuple[Any, ...]], iterations: int, tolerance: float
     """POT's plan and cost, sample by sample."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # POT warns where the iterations end before the error is reached
-        return [(ot.sinkhorn(a, b, c, EPSILON, numItermax=iterations, stopThr=tolerance) * c).sum() for a, b, c in samples]
+        return [
+            (ot.sinkhorn(a, b, c, EPSILON, numItermax=iterations, stopThr=tolerance) * c).sum() for a, b, c in samples
+        ]
 
 
 if __name__ == "__main__":

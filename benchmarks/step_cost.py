@@ -41,14 +41,14 @@ from distilvec.core.device import fast_bf16, pick_device
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
-from distilvec.core.task_head import TaskFacts, TaskHead
+from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
 from distilvec.students.task_head import save_head
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import LocalTeacher, resolve_model
 from distilvec.train.dataset import TrainingData
-from distilvec.train.trainer import Loop
+from distilvec.train.trainer import Trainer
 from distilvec.train.update import SharpnessAware
 
 MARKS = {
@@ -56,7 +56,9 @@ MARKS = {
         "talas_plain": ("simcse", 1.15),
         "talas": ("talas_plain", 1.95),
         "emo": ("task", 1.35),
-        **dict.fromkeys(["distillmoe", "distillmoe_two_layers", "distillmoe_embedding", "distillmoe_headless"], ("task", 1.35)),
+        **dict.fromkeys(
+            ["distillmoe", "distillmoe_two_layers", "distillmoe_embedding", "distillmoe_headless"], ("task", 1.35)
+        ),
     },
     "memory": {"talas_plain": ("simcse", 1.08)},
 }
@@ -87,11 +89,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--length", type=int, default=64, help="the longest text, in tokens; the papers' sentences have about 15")
+    parser.add_argument(
+        "--length", type=int, default=64, help="the longest text, in tokens; the papers' sentences have about 15"
+    )
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], nargs="+", default=None, help="default: fp32, and bf16 in hardware")
-    parser.add_argument("--data", type=Path, default=None, help="english_text.jsonl.gz; generated texts where it is absent")
-    parser.add_argument("--folder", type=Path, default=None, help=argparse.SUPPRESS)  # given: measure one method's memory there
+    parser.add_argument(
+        "--precision", choices=["fp32", "bf16"], nargs="+", default=None, help="default: fp32, and bf16 in hardware"
+    )
+    parser.add_argument(
+        "--data", type=Path, default=None, help="english_text.jsonl.gz; generated texts where it is absent"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=None, help=argparse.SUPPRESS
+    )  # given: measure one method's memory there
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     if arguments.folder:
@@ -108,7 +118,9 @@ def main() -> None:
 def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Every method in every precision; what the JSON holds."""
     asked = [name.strip() for name in arguments.methods.split(",")]
-    names = list(dict.fromkeys(each for name in asked for each in (["talas_plain", "talas"] if name == "talas" else [name])))
+    names = list(
+        dict.fromkeys(each for name in asked for each in (["talas_plain", "talas"] if name == "talas" else [name]))
+    )
     origin = write_texts(folder, arguments)
     save_teacher(folder / "teacher")
     bench = Bench(folder, arguments)
@@ -122,8 +134,10 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
             found[name] |= bench.memory_apart(name, precision)
         add_ratios(found)
         for name in names:
-            facts = {"precision": precision, **found[name]}
-            report[name] = {**report[name], precision: facts} if name in report else {**facts, "machine": machine, "texts": origin}
+            info = {"precision": precision, **found[name]}
+            report[name] = (
+                {**report[name], precision: info} if name in report else {**info, "machine": machine, "texts": origin}
+            )
     return report
 
 
@@ -141,8 +155,8 @@ def save_teacher(folder: Path) -> None:
     """all-MiniLM-L6-v2 with a random head for the task, as one that was fine-tuned has."""
     model = SentenceTransformer(resolve_model("all-MiniLM-L6-v2"), device="cpu")
     model.save_pretrained(str(folder))
-    facts = TaskFacts("classification", LABELS)
-    save_head(folder, TaskHead(model.get_embedding_dimension() or 0, facts), [str(label) for label in range(LABELS)])
+    info = TaskInfo("classification", LABELS)
+    save_head(folder, TaskHead(model.get_embedding_dimension() or 0, info), [str(label) for label in range(LABELS)])
 
 
 class Bench:
@@ -165,7 +179,12 @@ class Bench:
                 "teacher": {"model": str(self.folder / "teacher")},
                 "student": {"model": "teacher", "layers": self.arguments.layers, "max_length": self.arguments.length},
                 "method": {"name": method},
-                "train": {"device": self.device, "batch_size": self.arguments.batch, "schedule": {"name": "constant"}, "epochs": 1},
+                "train": {
+                    "device": self.device,
+                    "batch_size": self.arguments.batch,
+                    "schedule": {"name": "constant"},
+                    "epochs": 1,
+                },
             }
             for key, value in changes.items():
                 recipes.set_key(tree, key, value)
@@ -225,14 +244,16 @@ class Bench:
                 loop.optimizer.zero_grad(set_to_none=True)
                 del loop
                 gc.collect()
-        found: dict[str, dict[str, Any]] = {name: {"ms": statistics.median(values), "rounds": values} for name, values in rounds.items()}
+        found: dict[str, dict[str, Any]] = {
+            name: {"ms": statistics.median(values), "rounds": values} for name, values in rounds.items()
+        }
         for what, lists in (("weight_passes", shares), ("teacher_ms", forwards)):
             for name, values in lists.items():
                 if values:
                     found[name][what] = statistics.median(values)
         return found
 
-    def forward_seconds(self, name: str, loop: Loop) -> float:
+    def forward_seconds(self, name: str, loop: Trainer) -> float:
         """What one forward pass of the live teacher for its vectors alone takes a step."""
         run = self.run(name)
         teacher = LiveTeacher(cast(LocalTeacher, run.teacher), run.sides[0].tokens, OutputSpec(embedding=True))
@@ -248,14 +269,33 @@ class Bench:
         self.rounds += 1
         objective, data = self.data(name, student, number)
         section = self.run(name).recipe.train.model_copy(update={"precision": precision})
-        return Timed(Encoder(student), objective, data, section, self.folder / f"{os.getpid()}-{self.rounds}", "benchmark")
+        return Timed(
+            Encoder(student), objective, data, section, self.folder / f"{os.getpid()}-{self.rounds}", "benchmark"
+        )
 
     def memory_apart(self, name: str, precision: str) -> dict[str, float]:
         """A method's memory, measured in a process of its own."""
-        passed = [f"--{key}={getattr(self.arguments, key)}" for key in ("steps", "batch", "layers", "length", "texts", "device")]
-        line = [sys.executable, "-m", "benchmarks.step_cost", "--methods", name, "--json", "-", "--folder", str(self.folder)]
+        passed = [
+            f"--{key}={getattr(self.arguments, key)}"
+            for key in ("steps", "batch", "layers", "length", "texts", "device")
+        ]
+        line = [
+            sys.executable,
+            "-m",
+            "benchmarks.step_cost",
+            "--methods",
+            name,
+            "--json",
+            "-",
+            "--folder",
+            str(self.folder),
+        ]
         done = subprocess.run(
-            [*line, *passed, "--precision", precision], capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False
+            [*line, *passed, "--precision", precision],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[1],
+            check=False,
         )
         if done.returncode:
             raise SystemExit(f"measuring the memory of {name} failed:\n{done.stderr[-2000:]}")
@@ -269,10 +309,10 @@ class Bench:
         before = settled_megabytes(self.device)
         loop = self.loop(name, self.student(name), precision, 0)
         settled_megabytes(self.device)
-        with Peak(0.005, megabytes_of(self.device)) as watched:
+        with Peak(0.005, megabytes_of(self.device)) as validation_outputs:
             loop.run()
-        peak = torch.cuda.max_memory_allocated() / 2**20 if self.device == "cuda" else watched.megabytes
-        mean, deviation = statistics.mean(watched.samples), statistics.pstdev(watched.samples)
+        peak = torch.cuda.max_memory_allocated() / 2**20 if self.device == "cuda" else validation_outputs.megabytes
+        mean, deviation = statistics.mean(validation_outputs.samples), statistics.pstdev(validation_outputs.samples)
         return {"mean_mb": round(mean - before, 1), "peak_mb": round(peak - before, 1), "std_mb": round(deviation, 1)}
 
 
@@ -282,7 +322,11 @@ def add_ratios(found: dict[str, dict[str, Any]]) -> None:
         for name, (other, _) in marks.items():
             if name in found and other in found:
                 pairs = zip(found[name]["rounds"], found[other]["rounds"], strict=True)
-                ratio = statistics.median(a / b for a, b in pairs) if what == "time" else found[name]["peak_mb"] / found[other]["peak_mb"]
+                ratio = (
+                    statistics.median(a / b for a, b in pairs)
+                    if what == "time"
+                    else found[name]["peak_mb"] / found[other]["peak_mb"]
+                )
                 found[name].setdefault(f"{what}_ratio", {})[other] = round(ratio, 3)
 
 
@@ -298,7 +342,9 @@ def cost_table(report: Mapping[str, Any]) -> str:
         for name, (other, mark) in marks.items():
             for precision, part in precisions(report[name]).items() if name in report else ():
                 if other in part.get(f"{what}_ratio", {}):
-                    notes.append(f"- {what} of `{name}` over `{other}`, {precision}: {part[f'{what}_ratio'][other]:.2f} (mark: {mark})")
+                    notes.append(
+                        f"- {what} of `{name}` over `{other}`, {precision}: {part[f'{what}_ratio'][other]:.2f} (mark: {mark})"
+                    )
     for name, entry in report.items():
         for precision, part in precisions(entry).items():
             if "weight_passes" in part:

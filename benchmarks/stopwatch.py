@@ -12,7 +12,7 @@ import torch
 from benchmarks.memory import own_megabytes
 from distilvec.core.objective import Terms
 from distilvec.data.sampler import Batches
-from distilvec.train.trainer import Loop
+from distilvec.train.trainer import Trainer
 from distilvec.train.update import Gradients, SharpnessAware, Update
 
 
@@ -43,7 +43,7 @@ class Stopwatch:
         return timed
 
 
-class Timed(Loop):
+class Timed(Trainer):
     """The loop with a clock around every step; nothing is validated or saved."""
 
     def __init__(self, *values: Any) -> None:

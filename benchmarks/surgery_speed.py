@@ -48,7 +48,12 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=1_000_000, help="at most so many, for counting")
     parser.add_argument("--rows", type=int, default=NEW, help="of the new table; the old one has twice as many")
     arguments = parser.parse_args()
-    report = {"machine": machine(), "marks": MARKS, "counting": counting(arguments.texts), "transplant": transplanting(arguments.rows)}
+    report = {
+        "machine": machine(),
+        "marks": MARKS,
+        "counting": counting(arguments.texts),
+        "transplant": transplanting(arguments.rows),
+    }
     arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(report, indent=1))
 
@@ -81,14 +86,20 @@ def transplanting(rows: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         unigram(words[: 2 * rows]).save_pretrained(folder / "old")
-        unigram(words[rows : rows + rows // 2] + words[2 * rows : 2 * rows + rows - rows // 2]).save_pretrained(folder / "new")
+        unigram(words[rows : rows + rows // 2] + words[2 * rows : 2 * rows + rows - rows // 2]).save_pretrained(
+            folder / "new"
+        )
         save_model(folder / "old", folder / "model")
         before, seconds = settled_megabytes("cpu"), []
         with Peak() as peak:
             for _ in range(ROUNDS):
                 began = time.perf_counter()
                 found = transplant_folder(
-                    str(folder / "model"), VocabularySection(tokenizer=str(folder / "new")), {}, folder / "out", overwrite=True
+                    str(folder / "model"),
+                    VocabularySection(tokenizer=str(folder / "new")),
+                    {},
+                    folder / "out",
+                    overwrite=True,
                 )
                 seconds.append(time.perf_counter() - began)
         grown = (peak.megabytes - before) * 1.048576
@@ -126,7 +137,13 @@ def unigram(words: list[str]) -> PreTrainedTokenizerFast:
 
 def save_model(tokenizer: Path, folder: Path) -> None:
     """A random model of one layer with a table for this tokenizer."""
-    config = {"model_type": "bert", "hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 12, "intermediate_size": WIDTH}
+    config = {
+        "model_type": "bert",
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 12,
+        "intermediate_size": WIDTH,
+    }
     first = fresh_transformer(StudentSection(config=config, tokenizer=str(tokenizer)))
     SentenceTransformer(modules=[first, Pooling(WIDTH), Normalize()], device="cpu").save(str(folder))
 

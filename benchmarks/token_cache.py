@@ -84,7 +84,10 @@ def measure(count: int, long_count: int, folder: Path) -> dict[str, Any]:
         "paper_bytes_per_text": PAPER_BYTES,
         "fidelity": {
             "teacher": MODEL,
-            **{hidden: fidelity(Bench(minilm, texts[:count], tokenizer, folder / hidden, hidden)) for hidden in ("int8", "float16")},
+            **{
+                hidden: fidelity(Bench(minilm, texts[:count], tokenizer, folder / hidden, hidden))
+                for hidden in ("int8", "float16")
+            },
         },
     }
 
@@ -103,19 +106,28 @@ class Bench:
     """A teacher, a student with EMO, a corpus, and the filled token cache."""
 
     def __init__(
-        self, teacher: LocalTeacher, texts: list[str], tokenizer: PreTrainedTokenizerFast, folder: Path, hidden: str = "int8"
+        self,
+        teacher: LocalTeacher,
+        texts: list[str],
+        tokenizer: PreTrainedTokenizerFast,
+        folder: Path,
+        hidden: str = "int8",
     ) -> None:
         self.teacher = teacher
         self.encoder = Encoder(small_student(tokenizer, folder / "student"))
         self.objective = emo(self.encoder, teacher)
-        self.wants = self.objective.teacher_outputs | OutputSpec(embedding=True)
-        assert self.wants.tokens is not None
-        self.pieces = prepare(teacher, texts, tokenizer, self.wants.tokens, folder)
+        self.required = self.objective.teacher_outputs | OutputSpec(embedding=True)
+        assert self.required.tokens is not None
+        self.pieces = prepare(teacher, texts, tokenizer, self.required.tokens, folder)
         width = teacher.model[0].auto_model.config.hidden_size
-        settings = token_settings(self.wants.tokens, hidden, width, tokenizer_hash(tokenizer), STUDENT_LENGTH)
+        settings = token_settings(self.required.tokens, hidden, width, tokenizer_hash(tokenizer), STUDENT_LENGTH)
         self.cache = TeacherCache.create_or_open(folder / "cache", replace(teacher.manifest(), tokens=settings))
-        self.live = LiveTeacher(teacher, self.pieces.theirs, self.wants)
-        fill_tokens(self.cache, self.pieces.corpus, TokenSource(self.live, self.pieces.theirs.lengths, self.pieces.alignment, 2048, CPU))
+        self.live = LiveTeacher(teacher, self.pieces.theirs, self.required)
+        fill_tokens(
+            self.cache,
+            self.pieces.corpus,
+            TokenSource(self.live, self.pieces.theirs.lengths, self.pieces.alignment, 2048, CPU),
+        )
 
     def batches(self) -> Iterable[TextBatch]:
         """The corpus in batches."""
@@ -141,7 +153,7 @@ def size(bench: Bench) -> dict[str, Any]:
 
 def fidelity(bench: Bench) -> dict[str, Any]:
     """Relative errors of losses and gradients from the cache, term by term and of the whole."""
-    cached = CachedTeacher(bench.cache, bench.pieces.corpus.keys, bench.wants)
+    cached = CachedTeacher(bench.cache, bench.pieces.corpus.keys, bench.required)
     errors: dict[str, list[tuple[float, float]]] = {}
     for batch in bench.batches():
         for name in (*bench.objective.weights, "total"):
@@ -216,7 +228,9 @@ def emo(encoder: Encoder, teacher: LocalTeacher) -> Objective:
     )
 
 
-def prepare(teacher: LocalTeacher, texts: list[str], tokenizer: PreTrainedTokenizerFast, wants: TokenOutputSpec, folder: Path) -> Pieces:
+def prepare(
+    teacher: LocalTeacher, texts: list[str], tokenizer: PreTrainedTokenizerFast, required: TokenOutputSpec, folder: Path
+) -> Pieces:
     """The corpus, tokenised for both and aligned."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
@@ -224,8 +238,10 @@ def prepare(teacher: LocalTeacher, texts: list[str], tokenizer: PreTrainedTokeni
     corpus = build_corpus(section, {}, 1, folder / "corpus")
     own = build_tokens(corpus, tokenizer, STUDENT_LENGTH, folder / "own")
     theirs = build_tokens(corpus, teacher.model.tokenizer, LENGTH, folder / "theirs")
-    assert wants.alignment is not None
-    pairs = build_alignment(corpus, tokenizer, STUDENT_LENGTH, teacher.model.tokenizer, LENGTH, wants.alignment, folder / "pairs")
+    assert required.alignment is not None
+    pairs = build_alignment(
+        corpus, tokenizer, STUDENT_LENGTH, teacher.model.tokenizer, LENGTH, required.alignment, folder / "pairs"
+    )
     return Pieces(corpus, own, theirs, pairs)
 
 
@@ -236,9 +252,13 @@ def train_tokenizer(texts: list[str], folder: Path) -> PreTrainedTokenizerFast:
     made.decoder = decoders.ByteLevel()
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=8192, special_tokens=special, initial_alphabet=alphabet))
+    made.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=8192, special_tokens=special, initial_alphabet=alphabet)
+    )
     made.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>"
+    )
     tokenizer.save_pretrained(folder)
     return tokenizer
 

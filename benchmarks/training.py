@@ -38,7 +38,7 @@ from distilvec.pipeline.prepare import build_token_store
 from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
 from distilvec.train.dataset import CachedTeacher, TrainingData
-from distilvec.train.trainer import Loop
+from distilvec.train.trainer import Trainer
 
 BATCH = 32
 
@@ -48,9 +48,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--texts", type=int, default=1280, help="texts a round")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--held-out", type=int, default=16, help="batches of 32 texts, on which both are compared at the end")
-    parser.add_argument("--data", type=Path, default=None, help="english_text.jsonl.gz; generated texts where it is absent")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], nargs="+", default=None, help="default: fp32, and bf16 in hardware")
+    parser.add_argument(
+        "--held-out", type=int, default=16, help="batches of 32 texts, on which both are compared at the end"
+    )
+    parser.add_argument(
+        "--data", type=Path, default=None, help="english_text.jsonl.gz; generated texts where it is absent"
+    )
+    parser.add_argument(
+        "--precision", choices=["fp32", "bf16"], nargs="+", default=None, help="default: fp32, and bf16 in hardware"
+    )
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +74,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     run = Run(make_recipe(folder / "texts.txt", arguments.held_out), folder / "run")
     corpus, student = run.corpus, run.student()
     run.fill()
-    width = run.facts.width
+    width = run.info.width
     result: dict[str, Any] = {}
     for precision in arguments.precision or ["fp32", *(["bf16"] if fast_bf16("cpu") else [])]:
         rate = matmul_rate(torch.float32 if precision == "fp32" else torch.bfloat16)
@@ -106,7 +112,7 @@ def make_recipe(texts: Path, held_out: int) -> Recipe:
     )
 
 
-class Unsaved(Loop):
+class Unsaved(Trainer):
     """The loop without checkpoints: the peer saves nothing either."""
 
     def _checkpoint(self) -> None:
@@ -124,13 +130,21 @@ class Ours:
     def train(self, rows: np.ndarray) -> float:
         """Train one round on `rows`; seconds."""
         self.rounds += 1
-        objective = build_objective("redact", {}, {}, Sizes(self.encoder.hidden_width, self.encoder.layers, self.run.facts.width))
+        objective = build_objective(
+            "redact", {}, {}, Sizes(self.encoder.hidden_width, self.encoder.layers, self.run.info.width)
+        )
         teacher = CachedTeacher(self.run.cache, self.run.corpus.keys, objective.teacher_outputs)
         data = TrainingData(self.run.corpus, self.tokens, teacher, np.sort(rows), self.run.corpus.holdout_rows[:1])
         section = TrainSection(
-            epochs=1, schedule=ScheduleSection(name="constant"), precision=self.precision, device="cpu", checkpoint_minutes=60
+            epochs=1,
+            schedule=ScheduleSection(name="constant"),
+            precision=self.precision,
+            device="cpu",
+            checkpoint_minutes=60,
         )  # type: ignore[arg-type]
-        loop = Unsaved(self.encoder, objective, data, section, self.run.folder / f"{self.precision}-{self.rounds}", "benchmark")
+        loop = Unsaved(
+            self.encoder, objective, data, section, self.run.folder / f"{self.precision}-{self.rounds}", "benchmark"
+        )
         began = time.perf_counter()
         loop.run()
         return time.perf_counter() - began
@@ -164,7 +178,9 @@ class Peer:
             disable_tqdm=True,
             seed=0,
         )
-        trainer = SentenceTransformerTrainer(self.model, arguments, train_dataset=dataset, loss=EmbedDistillLoss(self.model, "l2"))
+        trainer = SentenceTransformerTrainer(
+            self.model, arguments, train_dataset=dataset, loss=EmbedDistillLoss(self.model, "l2")
+        )
         began = time.perf_counter()
         trainer.train()
         return time.perf_counter() - began

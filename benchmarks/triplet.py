@@ -69,15 +69,21 @@ def measure(form: str, batch: int, repeats: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     student, teacher = (torch.randn(batch, WIDTH, generator=generator) for _ in range(2))
     run(form, student[:8], teacher[:8])  # loads what is loaded once
-    with Peak(0.001) as watched:
+    with Peak(0.001) as validation_outputs:
         value = run(form, student, teacher)
     seconds = []
     for _ in range(repeats):
         began = time.perf_counter()
         run(form, student, teacher)
         seconds.append(time.perf_counter() - began)
-    peak = watched.megabytes - watched.samples[0]
-    return {"form": form, "batch": batch, "ms": round(1000 * statistics.median(seconds), 3), "peak_mb": round(peak, 1), "loss": value}
+    peak = validation_outputs.megabytes - validation_outputs.samples[0]
+    return {
+        "form": form,
+        "batch": batch,
+        "ms": round(1000 * statistics.median(seconds), 3),
+        "peak_mb": round(peak, 1),
+        "loss": value,
+    }
 
 
 def run(form: str, student: Tensor, teacher: Tensor) -> float:
@@ -103,13 +109,18 @@ def summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
     found = {(case["form"], case["batch"]): case for case in cases}
     batches = sorted(batch for form, batch in found if form == "distilvec")
     larger = batches[len(batches) // 2 :] if len(batches) > 2 else batches
-    report: dict[str, Any] = {"cases": cases, "machine": f"{torch.get_num_threads()} threads, torch {torch.__version__}"}
+    report: dict[str, Any] = {
+        "cases": cases,
+        "machine": f"{torch.get_num_threads()} threads, torch {torch.__version__}",
+    }
     if len(larger) > 1:
         pairs = [batch * (batch - 1) / 2 for batch in larger]
         times = [found["distilvec", batch]["ms"] for batch in larger]
         report["exponent"] = round(float(np.polyfit(np.log(pairs), np.log(times), 1)[0]), 3)
     if ("distilvec", 512) in found and ("naive", 64) in found:
-        report["memory_ratio_512_to_naive_64"] = round(found["distilvec", 512]["peak_mb"] / found["naive", 64]["peak_mb"], 3)
+        report["memory_ratio_512_to_naive_64"] = round(
+            found["distilvec", 512]["peak_mb"] / found["naive", 64]["peak_mb"], 3
+        )
     return report
 
 

@@ -68,8 +68,13 @@ def prepare(folder: Path) -> None:
     for name, count in PARTS.items():
         chosen = [synsets[key][0] for key in drawn[start : start + count]]
         start += count
-        pairs = [{"instruction": f"Define the {KINDS[row['pos']]} {row['word']}.", "response": row["definition"]} for row in chosen]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs), encoding="utf-8")
+        pairs = [
+            {"instruction": f"Define the {KINDS[row['pos']]} {row['word']}.", "response": row["definition"]}
+            for row in chosen
+        ]
+        (folder / f"{name}.jsonl").write_text(
+            "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs), encoding="utf-8"
+        )
         texts += [text for pair in pairs for text in pair.values()] if name == "train" else []
     train_tokenizer(texts, 2048, "<|endoftext|>").save_pretrained(folder / "teacher-tokenizer")
     train_tokenizer(texts, 1024, "</s>").save_pretrained(folder / "student-tokenizer")

@@ -21,13 +21,37 @@ PAPER = {
         "emo-ira": 88.8,
         "emo-otis": 87.2,
     },
-    "stsb": {"task": 75.1, "dskd": 78.3, "emo": 81.3, "emo-ira": 80.9, "emo-otis": 78.5, "emo-half": 80.6, "emo-all": 80.2},
+    "stsb": {
+        "task": 75.1,
+        "dskd": 78.3,
+        "emo": 81.3,
+        "emo-ira": 80.9,
+        "emo-otis": 78.5,
+        "emo-half": 80.6,
+        "emo-all": 80.2,
+    },
 }
 # DistillMoE, tables 1, 2, 8, 9, 12 and 13, LLM2Vec-Mistral-7B to BERT-base. SciTail stands in for MRPC; banking77's own figures are those
 # of the methods, its parts are Patent's, compared with Patent's whole method. Table 11 is of other tasks.
 MOE_PAPER = {
-    "banking77": {"task": 85.7, "uld": 91.4, "dskd": 91.2, "mined": 90.0, "multilevel_ot": 89.4, "cdm": 91.2, "distillmoe": 93.1},
-    "mrpc": {"task": 88.1, "uld": 87.0, "dskd": 88.0, "mined": 86.9, "multilevel_ot": 88.2, "cdm": 88.8, "distillmoe": 92.4},
+    "banking77": {
+        "task": 85.7,
+        "uld": 91.4,
+        "dskd": 91.2,
+        "mined": 90.0,
+        "multilevel_ot": 89.4,
+        "cdm": 91.2,
+        "distillmoe": 93.1,
+    },
+    "mrpc": {
+        "task": 88.1,
+        "uld": 87.0,
+        "dskd": 88.0,
+        "mined": 86.9,
+        "multilevel_ot": 88.2,
+        "cdm": 88.8,
+        "distillmoe": 92.4,
+    },
     "stsb": {"task": 75.1, "dskd": 78.3, "distillmoe": 82.1},
 }
 MOE_PARTS = {
@@ -100,18 +124,22 @@ def table(report: Mapping[str, Any], rows: Rows) -> str:
     means = {method: overall(rows, method, tasks) for method in methods}
     top = statistics.mean(report["teachers"][task][MAIN[task]] for task in tasks)
     lines.append("| teacher | 1 | " + " | ".join([*teacher, *(f"{top:.2f}" for _ in average)]) + " |")
-    best = {task: max(methods, key=lambda method: statistics.mean(values(rows, task, method) or [0.0])) for task in tasks}
+    best = {
+        task: max(methods, key=lambda method: statistics.mean(values(rows, task, method) or [0.0])) for task in tasks
+    }
     for method in methods:
         cells = [
-            spread(found, bold=metric == MAIN[task] and best[task] == method) if (found := values(rows, task, method, metric)) else ""
+            spread(found, bold=metric == MAIN[task] and best[task] == method)
+            if (found := values(rows, task, method, metric))
+            else ""
             for task, metric in figures
         ]
         counts = [len(values(rows, task, method)) for task in tasks]
         seeds = " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))
         mean = spread(means[method]) if means[method] else ""
         lines.append(f"| {method} | {seeds} | " + " | ".join([*cells, *(mean for _ in average)]) + " |")
-    facts = f"{report['epochs']} epochs, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."
-    return "\n\n".join([facts, "\n".join(lines)])
+    info = f"{report['epochs']} epochs, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."
+    return "\n\n".join([info, "\n".join(lines)])
 
 
 def values(rows: Rows, task: str, method: str, metric: str | None = None) -> list[float]:
@@ -123,7 +151,11 @@ def overall(rows: Rows, method: str, tasks: Sequence[str]) -> list[float]:
     """The mean of the tasks' main figures, for every seed that has all of them."""
     own = {(row["task"], row["seed"]): row["scores"][MAIN[row["task"]]] for row in rows if row["method"] == method}
     seeds = sorted({seed for _, seed in own})
-    return [statistics.mean(own[task, seed] for task in tasks) for seed in seeds if all((task, seed) in own for task in tasks)]
+    return [
+        statistics.mean(own[task, seed] for task in tasks)
+        for seed in seeds
+        if all((task, seed) in own for task in tasks)
+    ]
 
 
 def order(rows: Rows, paper: Mapping[str, float], task: str) -> str:

@@ -20,7 +20,13 @@ from distilvec.config import recipe as recipes
 from distilvec.core.device import fast_bf16
 from distilvec.pipeline.run import Run
 
-SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+SPECIAL = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
 VOCABULARY = 8000
 TEXTS = 100_000
 HELD_OUT = 64  # batches
@@ -75,7 +81,11 @@ def start_recipe(texts: Path, tokenizer: Path) -> dict[str, Any]:
     """The recipe as plain data."""
     return {
         "name": "cross_tokenizer_start",
-        "teacher": {"model": "all-MiniLM-L6-v2", "max_length": 128, "dtype": "bfloat16" if fast_bf16("cpu") else "float32"},
+        "teacher": {
+            "model": "all-MiniLM-L6-v2",
+            "max_length": 128,
+            "dtype": "bfloat16" if fast_bf16("cpu") else "float32",
+        },
         "student": {
             "config": {
                 "model_type": "bert",
@@ -89,7 +99,11 @@ def start_recipe(texts: Path, tokenizer: Path) -> dict[str, Any]:
             "max_length": 128,
             "dropout": 0.0,
         },
-        "corpus": {"sources": [{"path": str(texts), "name": "english_text"}], "holdout_batches": HELD_OUT, "exclude_evaluation": False},
+        "corpus": {
+            "sources": [{"path": str(texts), "name": "english_text"}],
+            "holdout_batches": HELD_OUT,
+            "exclude_evaluation": False,
+        },
         "method": {"name": "redact"},
         "train": {
             "epochs": 2,

@@ -8,7 +8,10 @@ from typing import Any
 
 from benchmarks.step_cost import precisions
 
-PAPER_MS = {1: (2.9516, 3.2969), 32: (4.7701, 4.9498)}  # DistillMoE, tables 17 and 18, an H200: without and with experts
+PAPER_MS = {
+    1: (2.9516, 3.2969),
+    32: (4.7701, 4.9498),
+}  # DistillMoE, tables 17 and 18, an H200: without and with experts
 MARK = 1.35  # of a step with a task loss alone
 
 
@@ -19,7 +22,10 @@ def moe_step_table(report: Mapping[str, Any]) -> str:
         for precision, part in precisions(entry).items():
             ratio = 1.0 if name == "task" else part["time_ratio"]["task"]
             lines.append(f"| {name} | {precision} | {part['ms']:.0f} | {ratio:.2f} | {part['peak_mb']:.0f} |")
-    found = [f"{part['time_ratio']['task']:.3f} in {precision}" for precision, part in precisions(report["distillmoe"]).items()]
+    found = [
+        f"{part['time_ratio']['task']:.3f} in {precision}"
+        for precision, part in precisions(report["distillmoe"]).items()
+    ]
     return (
         "\n".join(lines)
         + f"\n\n`distillmoe` over `task`: {' and '.join(found)} (mark: {MARK}). In the paper it takes 4.9 times a step of ULD (table 3)."
@@ -33,7 +39,9 @@ def aggregation_line(found: Mapping[str, Any]) -> str:
     for rule in (rule for rule in first if rule != "similarity_ms"):
         ms, faster = first[rule]["distilvec_ms"], first[rule]["times_faster"]["aggregation"]
         half = (
-            f" ({first[rule]['aggregation_bf16_ms']:.1f} with the products with Q in bf16)" if "aggregation_bf16_ms" in first[rule] else ""
+            f" ({first[rule]['aggregation_bf16_ms']:.1f} with the products with Q in bf16)"
+            if "aggregation_bf16_ms" in first[rule]
+            else ""
         )
         said.append(
             f"`{rule}`: {ms['aggregation']:.1f} ms{half}, {faster:.0f} times as fast as the paper's loop, "
@@ -44,17 +52,25 @@ def aggregation_line(found: Mapping[str, Any]) -> str:
 
 def experts_speed_table(found: Mapping[str, Any]) -> str:
     """What experts add to inference, beside tables 17 and 18."""
-    lines = ["| encoder | backend | tokens x texts | without, ms | with experts, ms | ratio |", "|---|---|---|---:|---:|---:|"]
+    lines = [
+        "| encoder | backend | tokens x texts | without, ms | with experts, ms | ratio |",
+        "|---|---|---|---:|---:|---:|",
+    ]
     for name, model in found["models"].items():
         for backend, settings in model.items():
             if backend in ("parameters", "experts"):
                 continue
             for setting, part in settings.items():
                 ratio = f"{part['ratio']:.3f} ({part['lowest']:.3f} to {part['highest']:.3f})"
-                lines.append(f"| {name} | {backend} | {setting} | {part['without_ms']:.2f} | {part['with_ms']:.2f} | {ratio} |")
+                lines.append(
+                    f"| {name} | {backend} | {setting} | {part['without_ms']:.2f} | {part['with_ms']:.2f} | {ratio} |"
+                )
     paper = ", ".join(f"{with_ms / without:.3f} at batch {batch}" for batch, (without, with_ms) in PAPER_MS.items())
     marks = ", ".join(f"{mark} at batch {batch}" for batch, mark in found["marks"].items())
-    return "\n".join(lines) + f"\n\nMarks for bert-base: {marks}; the paper, on an H200: {paper}. A query has 16 tokens, a document 256."
+    return (
+        "\n".join(lines)
+        + f"\n\nMarks for bert-base: {marks}; the paper, on an H200: {paper}. A query has 16 tokens, a document 256."
+    )
 
 
 def routing_table(found: Mapping[str, Any]) -> str:
@@ -66,7 +82,9 @@ def routing_table(found: Mapping[str, Any]) -> str:
     for row in found["rows"]:
         entropy, spread = (" to ".join(f"{value:.3f}" for value in row[key]) for key in ("entropy", "spread"))
         at = "never" if row["one_expert_at"] is None else row["one_expert_at"]
-        lines.append(f"| {row['beta']:g} | {', '.join(f'{mean:.2f}' for mean in row['means'])} | {entropy} | {spread} | {at} |")
+        lines.append(
+            f"| {row['beta']:g} | {', '.join(f'{mean:.2f}' for mean in row['means'])} | {entropy} | {spread} | {at} |"
+        )
     return (
         "\n".join(lines)
         + f"\n\n{found['steps']} steps of 32 texts of banking77, one run each; entropy 1 is equal gates; figures of the second half, "
@@ -80,7 +98,8 @@ def causal_table(found: Mapping[str, Any]) -> str:
     for name in ("teacher", "alone", "distilled"):
         part = found[name]
         cells = [
-            " / ".join(f"{value:.{digits}f}" for value in part[key]["seeds"]) for key, digits in (("cross_entropy", 3), ("rouge_l", 1))
+            " / ".join(f"{value:.{digits}f}" for value in part[key]["seeds"])
+            for key, digits in (("cross_entropy", 3), ("rouge_l", 1))
         ]
         lines.append(f"| {name} | {part['parameters'] / 1e6:.2f} M | " + " | ".join(cells) + " |")
     alone, distilled = (statistics.mean(found[name]["cross_entropy"]["seeds"]) for name in ("alone", "distilled"))

@@ -20,7 +20,13 @@ from typing import Any
 
 from benchmarks.step_cost import cost_table
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables
-from experiments.distillmoe_tables import aggregation_line, causal_table, experts_speed_table, moe_step_table, routing_table
+from experiments.distillmoe_tables import (
+    aggregation_line,
+    causal_table,
+    experts_speed_table,
+    moe_step_table,
+    routing_table,
+)
 from experiments.score_table import score_table
 from experiments.sentence_level import sharpness_table, shootout_tables
 from experiments.surgery_tables import readme_tables, speed_line, surgery_tables
@@ -49,19 +55,27 @@ def pages() -> dict[str, dict[str, str]]:
         "docs/token_level.md": {
             "align": titled("Which tokens go together", [("alignment", alignment_tables)]),
             "cache": titled("The compressed cache", [("token_cache", cache_tables)]),
-            "tokencost": titled("Cost", [("step_cost_tokens", step_table), ("sinkhorn", transport_line), ("attention_rows", rows_line)]),
+            "tokencost": titled(
+                "Cost", [("step_cost_tokens", step_table), ("sinkhorn", transport_line), ("attention_rows", rows_line)]
+            ),
             "cross": titled("Side by side", [("shootout_cross_tokenizer", emo_tables)]),
         },
         "docs/distillmoe.md": {
             "moecost": titled(
                 "Cost",
-                [("step_cost_distillmoe", moe_step_table), ("aggregation", aggregation_line), ("experts_speed", experts_speed_table)],
+                [
+                    ("step_cost_distillmoe", moe_step_table),
+                    ("aggregation", aggregation_line),
+                    ("experts_speed", experts_speed_table),
+                ],
             ),
             "gates": titled("Where the gate goes", [("routing", routing_table)]),
             "moe": titled("Side by side", [("shootout_cross_tokenizer", distillmoe_tables)]),
             "causal": causal_part(),
         },
-        "docs/surgery.md": {"surgery": titled("Measured", [("surgery", surgery_tables), ("surgery_speed", speed_line)])},
+        "docs/surgery.md": {
+            "surgery": titled("Measured", [("surgery", surgery_tables), ("surgery_speed", speed_line)])
+        },
     }
 
 
@@ -126,13 +140,13 @@ def results() -> str:
     found = [(f"{name} layers: ", record) for name, record in records if record]
     if not found:
         return ""
-    facts = [
+    info = [
         f"| {name}layers {record['student']['kept_layers']} | {record['student']['parameters'] / 1e6:.1f} M | {record['training']['texts']:,} "
         f"| {record['training']['minutes']:.0f} | {record['metrics']['untrained_distance']:.3f} | {record['metrics']['distance']:.3f} |"
         for name, record in found
     ]
     head = "| student | parameters | texts | minutes | distance before | distance after |\n|---|---:|---:|---:|---:|---:|\n"
-    return head + "\n".join(facts) + "\n\n" + score_table(found)
+    return head + "\n".join(info) + "\n\n" + score_table(found)
 
 
 def small() -> str:
@@ -168,7 +182,10 @@ def speed() -> str:
         parts = search["precisions"]
         text += (
             f"\n\nThe {search['count']} best of {search['documents']:,} documents ({search['width']} wide) for {search['queries']:,} queries: "
-            + ", ".join(f"{name} {part['seconds']:.0f} s with {part['peak_mb'] / 1000:.1f} GB at the peak" for name, part in parts.items())
+            + ", ".join(
+                f"{name} {part['seconds']:.0f} s with {part['peak_mb'] / 1000:.1f} GB at the peak"
+                for name, part in parts.items()
+            )
         )
         text += " (`python -m benchmarks.search --json FILE`)."
     if kills:

@@ -19,7 +19,19 @@ from distilvec.report import page_tables
 from distilvec.report.page_cells import Cell, Table
 
 ROOT = Path(__file__).parents[1]
-KEPT = ("name", "created", "verdict", "scores", "failures", "averages", "intervals", "compression", "margin", "speed", "history")
+KEPT = (
+    "name",
+    "created",
+    "verdict",
+    "scores",
+    "failures",
+    "averages",
+    "intervals",
+    "compression",
+    "margin",
+    "speed",
+    "history",
+)
 PICTURES = ("scores", "compression", "margin", "speed", "training")
 
 
@@ -31,11 +43,14 @@ def main() -> None:
     report = json.loads((arguments.run / "report.json").read_text(encoding="utf-8"))
     found = {key: report[key] for key in KEPT if key in report}
     found["agreement"] = {
-        task: {key: value for key, value in part.items() if key != "examples"} for task, part in (report.get("agreement") or {}).items()
+        task: {key: value for key, value in part.items() if key != "examples"}
+        for task, part in (report.get("agreement") or {}).items()
     }
     name = f"english-{arguments.name}"
     results = ROOT / "results"
-    (results / f"{name}-report.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (results / f"{name}-report.json").write_text(
+        json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     shutil.copyfile(arguments.run / "distillation.json", results / f"{name}.json")
     pictures = ROOT / "docs" / "figures"
     pictures.mkdir(parents=True, exist_ok=True)
@@ -56,10 +71,18 @@ def page(name: str, report: dict[str, Any], pictures: dict[str, str]) -> str:
         f"The student {report['verdict']['text']}.",
         section("Scores", pictures, "scores", [page_tables.scores_table(report["scores"], report["intervals"])]),
         section("Rankings", pictures, "agreement", [page_tables.agreement_table(report["agreement"])]),
-        section("Fewer dimensions, fewer bits", pictures, "compression", page_tables.compression_tables(report["compression"])),
+        section(
+            "Fewer dimensions, fewer bits",
+            pictures,
+            "compression",
+            page_tables.compression_tables(report["compression"]),
+        ),
         section("Robustness margin", pictures, "margin", page_tables.margin_tables(report["margin"])),
         section(
-            "Speed", pictures, "speed", [page_tables.models_table(report["speed"]["models"]), page_tables.timings_table(report["speed"])]
+            "Speed",
+            pictures,
+            "speed",
+            [page_tables.models_table(report["speed"]["models"]), page_tables.timings_table(report["speed"])],
         ),
     ]
     return "\n\n".join(parts) + "\n"
@@ -68,7 +91,9 @@ def page(name: str, report: dict[str, Any], pictures: dict[str, str]) -> str:
 def section(title: str, pictures: dict[str, str], kind: str, tables: list[Table]) -> str:
     """A heading, the pictures of this kind, the tables."""
     images = [f"![{stem}]({path})" for stem, path in pictures.items() if stem.startswith(kind)]
-    return "\n\n".join([f"## {title}", *images, *(f"{table.caption}\n\n{to_markdown(cells(table))}".rstrip() for table in tables)])
+    return "\n\n".join(
+        [f"## {title}", *images, *(f"{table.caption}\n\n{to_markdown(cells(table))}".rstrip() for table in tables)]
+    )
 
 
 def cells(table: Table) -> list[list[str]]:

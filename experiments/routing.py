@@ -60,8 +60,13 @@ def measure(beta: float, folder: Path, steps: int, overrides: list[str]) -> dict
     return {
         "beta": beta,
         "means": [round(sum(values) / len(late), 3) for values in zip(*gates[len(lines) // 2 :], strict=True)],
-        **{key: [round(pick(line[f"train/gate_{key}"] for line in late), 4) for pick in (min, max)] for key in ("entropy", "spread")},
-        "one_expert_at": next((line["step"] for line, values in zip(lines, gates, strict=True) if max(values) > ONE), None),
+        **{
+            key: [round(pick(line[f"train/gate_{key}"] for line in late), 4) for pick in (min, max)]
+            for key in ("entropy", "spread")
+        },
+        "one_expert_at": next(
+            (line["step"] for line, values in zip(lines, gates, strict=True) if max(values) > ONE), None
+        ),
     }
 
 

@@ -10,12 +10,25 @@ COLUMNS = ("untrained", "student", "asymmetric")
 def score_table(records: list[tuple[str, Any]]) -> str:
     """Rows are tasks, columns the teacher and each student's three figures; last the average and what is kept of the teacher."""
     teacher = {row["task"]: row for row in records[0][1]["scores"]["teacher"]}
-    columns = [(prefix + name, {r["task"]: r["value"] for r in record["scores"][name]}) for prefix, record in records for name in COLUMNS]
-    lines = ["| task | metric | teacher | " + " | ".join(name for name, _ in columns) + " |", "|---|---|" + "---:|" * (1 + len(columns))]
+    columns = [
+        (prefix + name, {r["task"]: r["value"] for r in record["scores"][name]})
+        for prefix, record in records
+        for name in COLUMNS
+    ]
+    lines = [
+        "| task | metric | teacher | " + " | ".join(name for name, _ in columns) + " |",
+        "|---|---|" + "---:|" * (1 + len(columns)),
+    ]
     for task, row in teacher.items():
-        lines.append(f"| {task} | {row['metric']} | {row['value']:.2f} | " + " | ".join(f"{c[task]:.2f}" for _, c in columns) + " |")
+        lines.append(
+            f"| {task} | {row['metric']} | {row['value']:.2f} | "
+            + " | ".join(f"{c[task]:.2f}" for _, c in columns)
+            + " |"
+        )
     average = sum(row["value"] for row in teacher.values()) / len(teacher)
     averages = [sum(c.values()) / len(c) for _, c in columns]
     lines.append(f"| **average** | | {average:.2f} | " + " | ".join(f"{a:.2f}" for a in averages) + " |")
-    lines.append("| **% of the teacher** | | 100.0 | " + " | ".join(f"{100 * a / average:.1f}" for a in averages) + " |")
+    lines.append(
+        "| **% of the teacher** | | 100.0 | " + " | ".join(f"{100 * a / average:.1f}" for a in averages) + " |"
+    )
     return "\n".join(lines)

@@ -11,7 +11,14 @@ from experiments.shootout import agreement, spread
 # TALAS, tables 1, 2, 7, 8 and 9, Qwen3-Embedding-0.6B to MiniLMv2-H384, "Avg." (the pair that all five tables have).
 # Table 2 prints an untrained student's 56.35 for SimCSE alone; table 1's 68.80 stands here.
 PAPER = {
-    "methods": {"untrained": 52.60, "simcse": 68.80, "jasper": 71.94, "distillcse": 72.30, "talas_plain": 72.85, "talas": 74.79},
+    "methods": {
+        "untrained": 52.60,
+        "simcse": 68.80,
+        "jasper": 71.94,
+        "distillcse": 72.30,
+        "talas_plain": 72.85,
+        "talas": 74.79,
+    },
     "parts": {
         "simcse-part": 68.80,
         "simcse-tamd": 71.99,
@@ -22,7 +29,11 @@ PAPER = {
         "talas": 74.79,
     },
     "anchored": {"anchored-1": 74.05, "talas": 74.79, "anchored-3": 74.36},
-    "relations": {"relations-2": 73.86, "talas": 74.62, "relations-embeddings": 74.79},  # the paper's 2, 3 and 6 layers of six
+    "relations": {
+        "relations-2": 73.86,
+        "talas": 74.62,
+        "relations-embeddings": 74.79,
+    },  # the paper's 2, 3 and 6 layers of six
     "updates": {"talas_plain": 72.85, "sam": 73.90, "disam": 74.37, "talas": 74.79},
 }
 TITLES = {
@@ -41,10 +52,12 @@ def shootout_tables(report: Mapping[str, Any]) -> str:
         return ""
     ablations = {name for table in TITLES for name in PAPER[table]} - set(PAPER["methods"])
     methods = {name: rows for name, rows in found.items() if name not in ablations}
-    facts = f"{report['epochs']} epoch, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."
-    parts = [facts, average_table(methods), task_table(methods), "The order of the methods. " + order("methods", found)]
+    info = f"{report['epochs']} epoch, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."
+    parts = [info, average_table(methods), task_table(methods), "The order of the methods. " + order("methods", found)]
     for name, title in TITLES.items():
-        if chosen := {run: found[run] for run in PAPER[name] if run in found and len(set(PAPER[name]) & set(found)) > 1}:
+        if chosen := {
+            run: found[run] for run in PAPER[name] if run in found and len(set(PAPER[name]) & set(found)) > 1
+        }:
             first = {run: [row for row in rows if row["seed"] == rows[0]["seed"]] for run, rows in chosen.items()}
             if set(chosen) & ablations:
                 parts += [f"**{title}**, one seed.", average_table(first, PAPER[name]), order(name, first)]
@@ -70,8 +83,15 @@ def average_table(found: Mapping[str, Rows], paper: Mapping[str, float] | None =
     for name, rows in found.items():
         strong = statistics.mean(averages(rows)) == best
         cells = [spread(averages(rows, domain), bold=domain == "all" and strong) for domain in ("in", "out", "all")]
-        trained = "" if name in ("teacher", "untrained") else f"{statistics.mean(row['train_seconds'] for row in rows):.0f}"
-        lines.append(f"| {name} | {len(rows)} | " + " | ".join([*cells, trained]) + " |" + (f" {paper[name]:.2f} |" if paper else ""))
+        trained = (
+            "" if name in ("teacher", "untrained") else f"{statistics.mean(row['train_seconds'] for row in rows):.0f}"
+        )
+        lines.append(
+            f"| {name} | {len(rows)} | "
+            + " | ".join([*cells, trained])
+            + " |"
+            + (f" {paper[name]:.2f} |" if paper else "")
+        )
     return "\n".join(lines)
 
 
@@ -81,7 +101,11 @@ def task_table(found: Mapping[str, Rows]) -> str:
     lines = ["| | " + " | ".join(f"{task}{'*' if domain == 'in' else ''}" for task, domain in domains.items()) + " |"]
     lines.append("|---|" + "---:|" * len(domains))
     for name, rows in found.items():
-        lines.append(f"| {name} | " + " | ".join(f"{statistics.mean(row['scores'][task] for row in rows):.2f}" for task in domains) + " |")
+        lines.append(
+            f"| {name} | "
+            + " | ".join(f"{statistics.mean(row['scores'][task] for row in rows):.2f}" for task in domains)
+            + " |"
+        )
     return "\n".join(lines)
 
 

@@ -24,7 +24,7 @@ LISTED = 5  # pairs named in words
 
 
 def run_members(
-    members: Sequence[Member], out: Path, path: Path, facts: dict[str, Any], rows_of: Callable[[Recipe, RunResult], Rows]
+    members: Sequence[Member], out: Path, path: Path, info: dict[str, Any], rows_of: Callable[[Recipe, RunResult], Rows]
 ) -> Any:
     """Run every member that is not done; gives what `path` then holds: `facts` and "rows", each with the mark of its member.
 
@@ -33,13 +33,13 @@ def run_members(
     """
     wanted = {mark_of(member.recipe) for member in members}
     names = {member.name.split(",")[0] for member in members}
-    report: dict[str, Any] = {**facts, "rows": []}
+    report: dict[str, Any] = {**info, "rows": []}
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def take_up() -> None:
         """What stands in the file by now, written by an earlier or by another process."""
         written = read_rows(path) if path.exists() else {"rows": []}
-        for name, value in facts.items():
+        for name, value in info.items():
             if isinstance(value, dict):
                 report[name] = {**written.get(name, {}), **value}
         own = {row["mark"] for row in report["rows"]}
@@ -76,9 +76,14 @@ def mark_of(recipe: Recipe) -> str:
     """Changes with what is trained and scored (a method's file, too), not with the project's folder or new keys that keep their default."""
     chosen = {"teacher", "more_teachers", "student", "corpus", "task", "method", "train", "stages"}
     parts = recipe.model_dump(mode="json", include=chosen, exclude_defaults=True)
-    if recipe.corpus is not None and recipe.corpus.exclude_evaluation == "documents":  # was the default when figures were taken
+    if (
+        recipe.corpus is not None and recipe.corpus.exclude_evaluation == "documents"
+    ):  # was the default when figures were taken
         del parts["corpus"]["exclude_evaluation"]
-    suite, names = recipe.evaluation.suite, [stage.method.name for stage in (recipe, *recipes.stage_recipes(recipe).values())]
+    suite, names = (
+        recipe.evaluation.suite,
+        [stage.method.name for stage in (recipe, *recipes.stage_recipes(recipe).values())],
+    )
     codes = [code for code in map(method_code, names) if code is not None]
     return recipes.fingerprint(_without_folders(parts), suite and suite.name, sorted(recipe.evaluation.columns), *codes)
 

@@ -43,17 +43,32 @@ TASKS: dict[str, dict[str, Any]] = {
     "stsb": {"type": "sts", "path": "stsb/stsb.jsonl.gz", "encode": "separate", "validation_split": "validation"},
 }
 # The teacher is fine-tuned as a whole: adapters of the paper's rank, 256, would hold about as much as its layers of 384.
-TEACHER = {"epochs": 3, "learning_rate": 2e-4, "final_learning_rate": 2e-6, "schedule": {"name": "cosine", "warmup": 0.06}}
+TEACHER = {
+    "epochs": 3,
+    "learning_rate": 2e-4,
+    "final_learning_rate": 2e-6,
+    "schedule": {"name": "cosine", "warmup": 0.06},
+}
 ROWS, QUICK_ROWS = 3000, 1000  # of a task that the students see; the teacher was fine-tuned on all of them
 QUICK_TEXTS = 20_000
-NO_LOGITS = ("uld", "mined", "multilevel_ot", "cdm")  # a score has none: they compare hidden states on STS-B, the paper leaves them out
+NO_LOGITS = (
+    "uld",
+    "mined",
+    "multilevel_ot",
+    "cdm",
+)  # a score has none: they compare hidden states on STS-B, the paper leaves them out
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=None, help="where the scores go; by default into the folder of --out")
     parser.add_argument(
-        "--out", type=Path, default=None, help="folder of the runs; runs/cross_tokenizer, with --quick runs/cross_tokenizer-quick"
+        "--json", type=Path, default=None, help="where the scores go; by default into the folder of --out"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        help="folder of the runs; runs/cross_tokenizer, with --quick runs/cross_tokenizer-quick",
     )
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
@@ -96,8 +111,8 @@ def shootout(out: Path, path: Path, data: Path, chosen: Chosen) -> dict[str, Any
     members.sort(key=lambda member: member.recipe.train.seed)
     train = members[0].recipe.train
     settings = {"epochs": train.epochs, "batch_size": train.batch_size, "learning_rate": train.learning_rate}
-    facts = {"quick": quick, **settings, "machine": machine(), "teachers": teachers}
-    report: dict[str, Any] = run_members(members, out / "runs", path, facts, rows_of)
+    info = {"quick": quick, **settings, "machine": machine(), "teachers": teachers}
+    report: dict[str, Any] = run_members(members, out / "runs", path, info, rows_of)
     return report
 
 
@@ -119,7 +134,11 @@ def tune(section: dict[str, Any], folder: Path, quick: bool) -> RunResult:
 
 def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, chosen: Chosen) -> list[Member]:
     """The members of the sweeps on one task."""
-    changes: dict[str, Any] = {"teacher.model": str(teacher.resolve()), "student.model": str(start.resolve()), "task": section}
+    changes: dict[str, Any] = {
+        "teacher.model": str(teacher.resolve()),
+        "student.model": str(start.resolve()),
+        "task": section,
+    }
     if chosen.quick:
         changes |= {"train.epochs": 1, "sweep.seeds": [0]}
     texts = [*(f"{key}={json.dumps(value)}" for key, value in changes.items()), *chosen.overrides]
@@ -152,7 +171,9 @@ def rows_of(recipe: Recipe, result: RunResult) -> Rows:
 def last_gates(result: RunResult) -> list[float]:
     """The mean gate of each expert at the end of training; [] for a student without experts."""
     lines = [line for line in read_metrics(result.folder / "metrics.jsonl") if "train/gate_1" in line]
-    return [round(value, 3) for name, value in lines[-1].items() if re.fullmatch(r"train/gate_\d+", name)] if lines else []
+    return (
+        [round(value, 3) for name, value in lines[-1].items() if re.fullmatch(r"train/gate_\d+", name)] if lines else []
+    )
 
 
 def name_of(recipe: Recipe) -> str:
@@ -164,7 +185,11 @@ def name_of(recipe: Recipe) -> str:
 def metrics_of(result: RunResult) -> dict[str, float]:
     """The figures of a task's test split by name, in per cent."""
     report = json.loads((result.folder / "report.json").read_text(encoding="utf-8"))
-    return {name: round(100 * value, 3) for name, value in report["supervised"]["scores"]["student"].items() if value is not None}
+    return {
+        name: round(100 * value, 3)
+        for name, value in report["supervised"]["scores"]["student"].items()
+        if value is not None
+    }
 
 
 if __name__ == "__main__":

@@ -42,9 +42,14 @@ QUICK = (  # a sixth of the work: fewer texts, one seed, five quick tasks
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=None, help="where the scores go; by default into the folder of --out")
     parser.add_argument(
-        "--out", type=Path, default=None, help="folder of the runs; runs/sentence_level, with --quick runs/sentence_level-quick"
+        "--json", type=Path, default=None, help="where the scores go; by default into the folder of --out"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        help="folder of the runs; runs/sentence_level, with --quick runs/sentence_level-quick",
     )
     parser.add_argument("--recipe", type=Path, default=RECIPE)
     parser.add_argument("--quick", action="store_true", help="the methods alone, one seed, fewer texts and tasks")
@@ -59,7 +64,9 @@ def main() -> None:
         raise SystemExit(str(error)) from None
 
 
-def shootout(recipe: Path, out: Path, path: Path, quick: bool = False, overrides: list[str] | None = None) -> dict[str, Any]:
+def shootout(
+    recipe: Path, out: Path, path: Path, quick: bool = False, overrides: list[str] | None = None
+) -> dict[str, Any]:
     """Run every member that is not done; gives what `path` then holds."""
     members = plan(recipe, quick, overrides or [])
     report: dict[str, Any] = run_members(members, out, path, describe(members, quick), rows_of)
@@ -74,7 +81,9 @@ def plan(recipe: Path, quick: bool, overrides: list[str]) -> list[Member]:
     if quick:
         return expand(recipe, [*QUICK, *overrides, f"sweep.seeds={seeds[:1]}"])
     runs = expand(recipe, overrides)
-    first, later = ([member for member in runs if (member.recipe.train.seed == seeds[0]) is wanted] for wanted in (True, False))
+    first, later = (
+        [member for member in runs if (member.recipe.train.seed == seeds[0]) is wanted] for wanted in (True, False)
+    )
     parts = [f"sweep.variants={json.dumps(ablations)}", f"sweep.seeds={seeds[:1]}"]
     later.sort(key=lambda member: member.recipe.train.seed)
     return [*first, *(expand(recipe, [*overrides, *parts]) if ablations else []), *later]

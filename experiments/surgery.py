@@ -31,7 +31,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
 from distilvec.config.schema import TeacherSection, VocabularySection
 from distilvec.core.files import write_json
-from distilvec.evaluation.evaluator import Memo
+from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.suite import load_suite
 from distilvec.losses.distance import l2_distance
 from distilvec.models.load import load, load_tokenizer
@@ -74,7 +74,7 @@ def trimmed() -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     teacher = load_teacher(TeacherSection(model=TEACHER))
     tasks = [task for task in load_suite(recipe_folder() / "suites" / "english.yaml") if task.name == "stsb"]
-    memo, texts, wanted = Memo(), list[str](), None
+    memo, texts, wanted = EmbeddingCache(), list[str](), None
     for size in SIZES:
         keys = ["student.layers=null", f"student.vocabulary.size={size or 'null'}"]
         run = Run(recipes.load(recipe_folder() / "small_english.yaml", "8m", keys), Path("runs/surgery"))
@@ -88,7 +88,9 @@ def trimmed() -> dict[str, Any]:
     return {"machine": machine(), "held_out": len(texts), "rows": rows}
 
 
-def figures(model: SentenceTransformer, texts: list[str], wanted: torch.Tensor, tasks: list[Any], memo: Memo) -> dict[str, Any]:
+def figures(
+    model: SentenceTransformer, texts: list[str], wanted: torch.Tensor, tasks: list[Any], memo: EmbeddingCache
+) -> dict[str, Any]:
     """What a model comes to without training."""
     scores = score_columns(tasks, make_columns(wrap_model(model, "trimmed")), memo, [])[0]["student"]
     return {
@@ -129,11 +131,17 @@ def inference() -> dict[str, Any]:
     for name, path, count in (("sentences", sentences, 1024), ("paragraphs", paragraphs, 256)):
         texts = list(read_texts([f"tr={path}"], limit=count)["tr"]())
         medians = in_turn(models, texts)
-        tokens = {side: sum(map(len, model.tokenizer(texts, truncation=True)["input_ids"])) for side, model in models.items()}
+        tokens = {
+            side: sum(map(len, model.tokenizer(texts, truncation=True)["input_ids"])) for side, model in models.items()
+        }
         found[name] = {
             "texts": len(texts),
             **{
-                side: {"texts_per_second": len(texts) / medians[side], "tokens_per_second": tokens[side] / medians[side]} for side in models
+                side: {
+                    "texts_per_second": len(texts) / medians[side],
+                    "tokens_per_second": tokens[side] / medians[side],
+                }
+                for side in models
             },
             "times_faster": medians["before"] / medians["after"],
         }

@@ -33,7 +33,17 @@ def surgery_tables(found: Mapping[str, Any]) -> str:
 def students_table(found: Mapping[str, Any]) -> str:
     """What each trained student is, how near it comes to the teacher, and what it costs."""
     head = (
-        *("student", "layers", "tokens", "parameters", "times fewer", "texts", "minutes", "distance", "% of the teacher"),
+        *(
+            "student",
+            "layers",
+            "tokens",
+            "parameters",
+            "times fewer",
+            "texts",
+            "minutes",
+            "distance",
+            "% of the teacher",
+        ),
         *("asymmetric, %", "MB", "texts/s", "times faster"),
     )
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
@@ -45,7 +55,11 @@ def students_table(found: Mapping[str, Any]) -> str:
             f"{record['teacher']['parameters'] / student['parameters']:.1f}",
             *(f"{training['texts']:,}", f"{training['minutes']:.0f}"),
             f"{distance['untrained_distance']:.3f} → {distance['distance']:.3f}",
-            *(f"{kept['untrained']:.1f} → **{kept['student']:.1f}**", f"{kept['asymmetric']:.1f}", f"{record['megabytes']:.0f}"),
+            *(
+                f"{kept['untrained']:.1f} → **{kept['student']:.1f}**",
+                f"{kept['asymmetric']:.1f}",
+                f"{record['megabytes']:.0f}",
+            ),
             f"{speed['student_texts_per_second']:,.0f}",
             f"{speed['student_texts_per_second'] / speed['teacher_texts_per_second']:.2f}",
         )
@@ -65,7 +79,10 @@ def tasks_table(found: Mapping[str, Any]) -> str:
     """Every student's scores, task by task, beside the teacher's."""
 
     def row_of(name: str, metric: str, figures: Mapping[str, Mapping[str, float]]) -> str:
-        students = (f"{part['untrained']:.1f} → **{part['student']:.1f}** ({part['asymmetric']:.1f})" for part in figures.values())
+        students = (
+            f"{part['untrained']:.1f} → **{part['student']:.1f}** ({part['asymmetric']:.1f})"
+            for part in figures.values()
+        )
         teacher = next(iter(figures.values()))["teacher"]
         return f"| {name} | {metric} | {teacher:.1f} | {' | '.join(students)} |"
 
@@ -77,9 +94,17 @@ def tasks_table(found: Mapping[str, Any]) -> str:
     for row in next(iter(found.values()))["scores"]["teacher"]:
         task = row["task"]
         lines.append(
-            row_of(task, row["metric"], {name: {side: values[task] for side, values in sides.items()} for name, sides in scores.items()})
+            row_of(
+                task,
+                row["metric"],
+                {name: {side: values[task] for side, values in sides.items()} for name, sides in scores.items()},
+            )
         )
-    lines.append(row_of("**% of the teacher**", "", {name: {"teacher": 100.0, **retained(record)} for name, record in found.items()}))
+    lines.append(
+        row_of(
+            "**% of the teacher**", "", {name: {"teacher": 100.0, **retained(record)} for name, record in found.items()}
+        )
+    )
     return (
         "\n".join(lines)
         + "\n\nBefore → after training; in brackets with the teacher's documents. The teacher's column is that of the first student's run."
@@ -93,7 +118,10 @@ def by_short_name(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def sizes_table(found: Mapping[str, Any]) -> str:
     """The same recipe at several sizes of the vocabulary, the smallest first."""
-    lines = ["| tokens | parameters | distance | STS-B | Cranfield | average | % of the teacher | asymmetric, % |", "|" + "---:|" * 8]
+    lines = [
+        "| tokens | parameters | distance | STS-B | Cranfield | average | % of the teacher | asymmetric, % |",
+        "|" + "---:|" * 8,
+    ]
     records = sorted(found.values(), key=lambda record: record["tokens"])
     for record in records:
         scores, kept = {row["task"]: row["value"] for row in record["scores"]["student"]}, retained(record)
@@ -104,7 +132,8 @@ def sizes_table(found: Mapping[str, Any]) -> str:
         )
     texts = records[0]["training"]["texts"]
     return (
-        "\n".join(lines) + f"\n\nThree layers, {texts:,} texts each, one seed (`distilvec run recipes/sweeps/vocabulary_size.yaml`, then "
+        "\n".join(lines)
+        + f"\n\nThree layers, {texts:,} texts each, one seed (`distilvec run recipes/sweeps/vocabulary_size.yaml`, then "
         "`python -m experiments.surgery sizes RUN... --json FILE`)."
     )
 
@@ -117,9 +146,14 @@ def retained(record: Mapping[str, Any]) -> dict[str, float]:
 
 def inference_table(found: Mapping[str, Any]) -> str:
     """Turkish text through the same layers behind either tokenizer."""
-    lines = ["| Turkish | texts/s, before | after | tokens/s, before | after | times faster |", "|---|---:|---:|---:|---:|---:|"]
+    lines = [
+        "| Turkish | texts/s, before | after | tokens/s, before | after | times faster |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     for name, part in found["on"].items():
-        texts, tokens = ([part[side][f"{unit}_per_second"] for side in ("before", "after")] for unit in ("texts", "tokens"))
+        texts, tokens = (
+            [part[side][f"{unit}_per_second"] for side in ("before", "after")] for unit in ("texts", "tokens")
+        )
         cells = [f"{value:,.0f}" for value in (*texts, *tokens)]
         lines.append(f"| {name} | {' | '.join(cells)} | {part['times_faster']:.2f} |")
     return (
@@ -133,7 +167,9 @@ def trim_table(found: Mapping[str, Any]) -> str:
     """Size, distance and STS-B of trimmed vocabularies."""
     lines = ["| tokens | parameters | distance to the teacher | STS-B |", "|---:|---:|---:|---:|"]
     for row in found["rows"]:
-        lines.append(f"| {row['tokens']:,} | {row['parameters'] / 1e6:.1f} M | {row['distance']:.3f} | {row['stsb']:.2f} |")
+        lines.append(
+            f"| {row['tokens']:,} | {row['parameters'] / 1e6:.1f} M | {row['distance']:.3f} | {row['stsb']:.2f} |"
+        )
     return (
         "\n".join(lines)
         + "\n\nThe first row is all-MiniLM-L6-v2. Tokens were chosen on the training texts of recipes/small_english.yaml; the distance is "

@@ -7,7 +7,15 @@ from typing import Any
 
 from benchmarks.step_cost import precisions
 
-SECONDS = {"uld": 0.18, "dskd": 0.31, "mined": 0.67, "multilevel_ot": 0.72, "ira": 0.41, "otis": 0.56, "emo": 0.97}  # EMO, table 10
+SECONDS = {
+    "uld": 0.18,
+    "dskd": 0.31,
+    "mined": 0.67,
+    "multilevel_ot": 0.72,
+    "ira": 0.41,
+    "otis": 0.56,
+    "emo": 0.97,
+}  # EMO, table 10
 SIZES = {
     "english_text": "english_text, at most 256 tokens, int8",
     "english_text_float16": "the same, float16",
@@ -26,11 +34,11 @@ def alignment_tables(found: Mapping[str, Any]) -> str:
     speed = ["| kind | texts a second, encodings there | with both tokenisers |", "|---|---:|---:|"]
     for kind, part in found["kinds"].items():
         speed.append(f"| {kind} | {part['aligned']:,} | {part['with_tokenising']:,} |")
-    facts = (
+    info = (
         f"{found['count']:,} texts of {found['characters_a_text']:.0f} characters on average ({found['texts']}), "
         f"{found['machine']}; aligned, written and ready to train from: {found['corpus']['sentences']:,} a second. Mark: {found['mark']:,}."
     )
-    return "\n\n".join(["\n".join(rates), facts, "\n".join(speed)])
+    return "\n\n".join(["\n".join(rates), info, "\n".join(speed)])
 
 
 def cache_tables(found: Mapping[str, Any]) -> str:
@@ -42,23 +50,34 @@ def cache_tables(found: Mapping[str, Any]) -> str:
     for key, title in SIZES.items():
         part = found["sizes"][key]
         cells = [f"{part['mean_tokens']:.0f}", f"{part['bytes_per_text']:,.0f}", f"{part['by_signal']['hidden']:,.0f}"]
-        size.append(f"| {title} | " + " | ".join([*cells, f"{part['by_signal']['grams']:,.0f}", f"{part['times_smaller']:.1f}"]) + " |")
+        size.append(
+            f"| {title} | "
+            + " | ".join([*cells, f"{part['by_signal']['grams']:,.0f}", f"{part['times_smaller']:.1f}"])
+            + " |"
+        )
     close = ["| hidden states | term | loss | gradient |", "|---|---|---:|---:|"]
     for kind in ("int8", "float16"):
         for term in ("ira", "otis", "total"):
-            errors = [f"{found['fidelity'][kind][term][what]['largest']:.1e}" for what in ("loss_error", "gradient_error")]
+            errors = [
+                f"{found['fidelity'][kind][term][what]['largest']:.1e}" for what in ("loss_error", "gradient_error")
+            ]
             close.append(f"| {kind} | {term} | " + " | ".join(errors) + " |")
     return "\n\n".join(["\n".join(size), "\n".join(close)])
 
 
 def step_table(report: Mapping[str, Any]) -> str:
     """Time of a step by method, beside the paper's table 10; both also as multiples of ULD's step."""
-    lines = ["| method | precision | ms a step | of ULD's | the paper, s a batch | of ULD's |", "|---|---|---:|---:|---:|---:|"]
+    lines = [
+        "| method | precision | ms a step | of ULD's | the paper, s a batch | of ULD's |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
     for name, entry in report.items():
         for precision, part in precisions(entry).items():
             uld = precisions(report["uld"])[precision]["ms"]
             paper = [f"{SECONDS[name]:.2f}", f"{SECONDS[name] / SECONDS['uld']:.1f}"] if name in SECONDS else ["", ""]
-            lines.append(f"| {name} | {precision} | {part['ms']:.0f} | {part['ms'] / uld:.2f} | {paper[0]} | {paper[1]} |")
+            lines.append(
+                f"| {name} | {precision} | {part['ms']:.0f} | {part['ms'] / uld:.2f} | {paper[0]} | {paper[1]} |"
+            )
     notes = []
     for precision, part in precisions(report["emo"]).items():
         notes.append(f"- `emo` over `task`, {precision}: {part['time_ratio']['task']:.2f} (mark: 1.35)")
@@ -77,16 +96,14 @@ def transport_line(found: Mapping[str, Any]) -> str:
         for key, words in (("tolerance", "to a marginal error of 1e-6"), ("fixed", "for 100 iterations"))
     ]
     most = max(found[key]["largest_difference"] for key in ("tolerance", "fixed"))
-    return (
-        f"Sinkhorn, {found['problems']}: {' and '.join(parts)} as POT called text by text (mark: 8); values differ by at most {most:.0e}."
-    )
+    return f"Sinkhorn, {found['problems']}: {' and '.join(parts)} as POT called text by text (mark: 8); values differ by at most {most:.0e}."
 
 
 def rows_line(found: Mapping[str, Any]) -> str:
     """What attention rows add to a forward pass."""
     parts = [
-        f"{found[length][kind]['rows']:.3f} at {length} tokens ({kind})" for length in ("25", "128") for kind in ("inference", "training")
+        f"{found[length][kind]['rows']:.3f} at {length} tokens ({kind})"
+        for length in ("25", "128")
+        for kind in ("inference", "training")
     ]
-    return (
-        f"A forward pass that gives the attention rows of two layers, over one that gives none: {', '.join(parts)} (mark: {found['mark']})."
-    )
+    return f"A forward pass that gives the attention rows of two layers, over one that gives none: {', '.join(parts)} (mark: {found['mark']})."

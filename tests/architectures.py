@@ -39,22 +39,46 @@ def bert(folder: Path, seed: int = 0, **changes: Any) -> Path:
 
 def xlm_roberta(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """XLM-R: Unigram with metaspace, absolute positions that start at padding_idx + 1 (so 128 of 130)."""
-    config = {**SIZES, "model_type": "xlm-roberta", "num_hidden_layers": 4, "max_position_embeddings": 130, "type_vocab_size": 1}
+    config = {
+        **SIZES,
+        "model_type": "xlm-roberta",
+        "num_hidden_layers": 4,
+        "max_position_embeddings": 130,
+        "type_vocab_size": 1,
+    }
     return save(folder, unigram(), {**config, **changes}, seed)
 
 
 def roberta(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """RoBERTa: byte-level BPE, positions as XLM-R."""
-    tokenizer = byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>", bos="<s>", eos="</s>", pad="<pad>")
-    config = {**SIZES, "model_type": "roberta", "num_hidden_layers": 4, "max_position_embeddings": 130, "type_vocab_size": 1}
+    tokenizer = byte_level(
+        ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>", bos="<s>", eos="</s>", pad="<pad>"
+    )
+    config = {
+        **SIZES,
+        "model_type": "roberta",
+        "num_hidden_layers": 4,
+        "max_position_embeddings": 130,
+        "type_vocab_size": 1,
+    }
     return save(folder, tokenizer, {**config, **changes}, seed)
 
 
 def distilbert(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """DistilBERT: WordPiece; its config spells the sizes its own way."""
-    config = {"model_type": "distilbert", "dim": WIDTH, "n_heads": 4, "hidden_dim": 64, "n_layers": 4, "max_position_embeddings": 128}
+    config = {
+        "model_type": "distilbert",
+        "dim": WIDTH,
+        "n_heads": 4,
+        "hidden_dim": 64,
+        "n_layers": 4,
+        "max_position_embeddings": 128,
+    }
     return save(
-        folder, wordpiece({"model_input_names": ["input_ids", "attention_mask"]}), {**config, "initializer_range": 0.3, **changes}, seed
+        folder,
+        wordpiece({"model_input_names": ["input_ids", "attention_mask"]}),
+        {**config, "initializer_range": 0.3, **changes},
+        seed,
     )
 
 
@@ -66,8 +90,16 @@ def mpnet(folder: Path, seed: int = 0, **changes: Any) -> Path:
 
 def modernbert(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """ModernBERT: byte-level BPE, global attention in every third layer and a window of 8 tokens in the others, RoPE."""
-    tokenizer = byte_level(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"], "[CLS] $A [SEP]", bos="[CLS]", eos="[SEP]", pad="[PAD]")
-    config = {**SIZES, "model_type": "modernbert", "num_hidden_layers": 6, "local_attention": 8, "max_position_embeddings": 128}
+    tokenizer = byte_level(
+        ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"], "[CLS] $A [SEP]", bos="[CLS]", eos="[SEP]", pad="[PAD]"
+    )
+    config = {
+        **SIZES,
+        "model_type": "modernbert",
+        "num_hidden_layers": 6,
+        "local_attention": 8,
+        "max_position_embeddings": 128,
+    }
     return save(folder, tokenizer, {**config, "reference_compile": False, **changes}, seed)
 
 
@@ -76,7 +108,9 @@ def gemma3(folder: Path, seed: int = 0, **changes: Any) -> Path:
     kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
     config = {**DECODER, "model_type": "gemma3_text", "num_hidden_layers": 6, "layer_types": kinds, "sliding_window": 8}
     tokenizer = metaspace("<bos> $A <eos>", ["<pad>", "<eos>", "<bos>", "<unk>"])
-    return save(folder, tokenizer, {**config, "query_pre_attn_scalar": 8, "use_bidirectional_attention": True, **changes}, seed)
+    return save(
+        folder, tokenizer, {**config, "query_pre_attn_scalar": 8, "use_bidirectional_attention": True, **changes}, seed
+    )
 
 
 def qwen3(folder: Path, seed: int = 0, **changes: Any) -> Path:
@@ -84,7 +118,12 @@ def qwen3(folder: Path, seed: int = 0, **changes: Any) -> Path:
     tokenizer = byte_level(["<|endoftext|>"], "$A <|endoftext|>", eos="<|endoftext|>", pad="<|endoftext|>")
     tokenizer.padding_side = "left"
     rope = {"rope_type": "default", "rope_theta": 1000.0}
-    return save(folder, tokenizer, {**DECODER, "model_type": "qwen3", "num_hidden_layers": 4, "rope_parameters": rope, **changes}, seed)
+    return save(
+        folder,
+        tokenizer,
+        {**DECODER, "model_type": "qwen3", "num_hidden_layers": 4, "rope_parameters": rope, **changes},
+        seed,
+    )
 
 
 def mistral(folder: Path, seed: int = 0, **changes: Any) -> Path:
@@ -105,9 +144,13 @@ def llama(folder: Path, seed: int = 0, **changes: Any) -> Path:
 def t5(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """The encoder of a T5: Unigram with metaspace, cut at white space first, `</s>` appended; relative positions, a table used twice."""
     sizes = {"d_model": WIDTH, "d_kv": 8, "d_ff": 64, "num_heads": 4, "num_layers": 4, "initializer_factor": 1.0}
-    tokenizer = unigram(["<pad>", "</s>", "<unk>", "<extra_id_1>", "<extra_id_0>"], "$A </s>", eos="</s>", unk="<unk>", pad="<pad>")
+    tokenizer = unigram(
+        ["<pad>", "</s>", "<unk>", "<extra_id_1>", "<extra_id_0>"], "$A </s>", eos="</s>", unk="<unk>", pad="<pad>"
+    )
     tokenizer.model_max_length = 512  # which its positions do not need
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
     return save(folder, tokenizer, {"model_type": "t5", **sizes, **changes}, seed, T5EncoderModel._from_config)
 
 
@@ -145,7 +188,11 @@ def sentence_transformer(folder: Path, backbone: Path, modules: str = "mean norm
 
 
 def save(
-    folder: Path, tokenizer: PreTrainedTokenizerFast, config: dict[str, Any], seed: int, make: Callable[[Any], Any] = AutoModel.from_config
+    folder: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    config: dict[str, Any],
+    seed: int,
+    make: Callable[[Any], Any] = AutoModel.from_config,
 ) -> Path:
     """Initialise a model for this tokenizer and save both as a plain Hugging Face folder."""
     special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
@@ -169,7 +216,13 @@ def wordpiece(changes: dict[str, Any] | None = None) -> PreTrainedTokenizerFast:
     tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder = normalizer, cutter, decoders.WordPiece()
     tokenizer.add_special_tokens(special)
     tokenizer.post_processor = template(tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    names = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
     inputs = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{**names, **inputs, **(changes or {})})
 
@@ -197,11 +250,21 @@ def unigram(
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=150, special_tokens=list(special), unk_token="<unk>", show_progress=False)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=150, special_tokens=list(special), unk_token="<unk>", show_progress=False
+    )
     tokenizer.train_from_iterator(TEXTS * 20, trainer)
     pair = None if roles else "<s> $A </s> </s> $B </s>"
     tokenizer.post_processor = template(tokenizer, single, pair)
-    xlm_roberta = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
+    xlm_roberta = {
+        "bos": "<s>",
+        "eos": "</s>",
+        "cls": "<s>",
+        "sep": "</s>",
+        "unk": "<unk>",
+        "pad": "<pad>",
+        "mask": "<mask>",
+    }
     return wrap(tokenizer, **{f"{role}_token": token for role, token in (roles or xlm_roberta).items()})
 
 
@@ -211,7 +274,9 @@ def byte_level(special: list[str], single: str, **roles: str) -> PreTrainedToken
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(TEXTS, trainer)
     tokenizer.post_processor = template(tokenizer, single)
     return wrap(tokenizer, **{f"{role}_token": token for role, token in roles.items()})
@@ -222,7 +287,9 @@ def metaspace(single: str, special: list[str]) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
-    tokenizer.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=200, special_tokens=special, show_progress=False))
+    tokenizer.train_from_iterator(
+        TEXTS, trainers.BpeTrainer(vocab_size=200, special_tokens=special, show_progress=False)
+    )
     tokenizer.post_processor = template(tokenizer, single)
     roles = {"<pad>": "pad", "<eos>": "eos", "</s>": "eos", "<bos>": "bos", "<s>": "bos", "<unk>": "unk"}
     return wrap(tokenizer, **{f"{roles[token]}_token": token for token in special})
@@ -231,9 +298,13 @@ def metaspace(single: str, special: list[str]) -> PreTrainedTokenizerFast:
 def template(tokenizer: Tokenizer, single: str, pair: str | None = None) -> processors.TemplateProcessing:
     """A post-processor from a template such as `[CLS] $A [SEP]`."""
     words: Iterable[str] = {word.split(":")[0] for word in f"{single} {pair or ''}".split() if not word.startswith("$")}
-    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=[(word, tokenizer.token_to_id(word)) for word in words])
+    return processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=[(word, tokenizer.token_to_id(word)) for word in words]
+    )
 
 
 def wrap(tokenizer: Tokenizer, **settings: Any) -> PreTrainedTokenizerFast:
     """A tokenizer as transformers holds it, without token types."""
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=["input_ids", "attention_mask"], **settings)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_input_names=["input_ids", "attention_mask"], **settings
+    )

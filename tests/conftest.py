@@ -80,7 +80,14 @@ def tiny_recipe(tiny_model, tmp_path):
             "corpus": {"sources": [{"path": str(path)}], "holdout_batches": 2},
             "cache": {"shard_rows": 50},
             "method": {"name": "redact"},
-            "train": {"epochs": 1, "batch_size": 16, "learning_rate": 1e-3, "logging_steps": 2, "precision": "fp32", "device": "cpu"},
+            "train": {
+                "epochs": 1,
+                "batch_size": 16,
+                "learning_rate": 1e-3,
+                "logging_steps": 2,
+                "precision": "fp32",
+                "device": "cpu",
+            },
             "evaluation": {"draws": 50, "speed_seconds": 0.01, "parts": []},
         }
         for key, value in changes.items():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from distilvec.train.trainer import Loop
+from distilvec.train.trainer import Trainer
 
 
 def interrupt(run, at, monkeypatch, look=lambda loop: None):
     """Execute the run until Ctrl-C comes in the step numbered `at`; `look` sees the loop before every step."""
-    step = Loop._step
+    step = Trainer._step
 
     def stepped(self, batches, index):
         if self.state.step == at:
@@ -18,5 +18,5 @@ def interrupt(run, at, monkeypatch, look=lambda loop: None):
         step(self, batches, index)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Loop, "_step", stepped)
+        patched.setattr(Trainer, "_step", stepped)
         run.execute()

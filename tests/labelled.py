@@ -24,6 +24,13 @@ def write_task(path, kind, examples=240, test=60, seed=0):
         elif kind == "pair":
             rows.append({"sentence1": filling[number], "sentence2": second, "label": two, "split": split})
         else:
-            rows.append({"sentence1": first, "sentence2": second, "score": 5.0 * (one == two) + float(draw.random() / 10), "split": split})
+            rows.append(
+                {
+                    "sentence1": first,
+                    "sentence2": second,
+                    "score": 5.0 * (one == two) + float(draw.random() / 10),
+                    "split": split,
+                }
+            )
     path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
     return path

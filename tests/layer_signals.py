@@ -33,11 +33,15 @@ def signals(seed, width, heads, layers, columns=5, left=False, grad=False):
     def draw(*between, width):
         leaf = torch.randn(sum(LENGTHS), *between, width, generator=generator).requires_grad_(grad)
         leaves.append(leaf)
-        values = torch.full((len(LENGTHS), columns, *between, width), torch.nan).index_put(tuple(mask.nonzero().T), leaf)
+        values = torch.full((len(LENGTHS), columns, *between, width), torch.nan).index_put(
+            tuple(mask.nonzero().T), leaf
+        )
         return values.transpose(1, -2) if between else values
 
     hidden = {layer: draw(width=width) for layer in range(layers + 1)}
-    projections = {layer: Projections(*(draw(heads, width=width // heads) for _ in range(3))) for layer in range(1, layers + 1)}
+    projections = {
+        layer: Projections(*(draw(heads, width=width // heads) for _ in range(3))) for layer in range(1, layers + 1)
+    }
     embedding = torch.randn(len(LENGTHS), 7, generator=generator).requires_grad_(grad)
     encoded = ModelOutputs(
         embedding=embedding,

@@ -9,17 +9,21 @@ import torch
 from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.objective import Sizes, Terms, total
 from distilvec.core.outputs import ModelOutputs
-from distilvec.core.task_head import TaskFacts
+from distilvec.core.task_head import TaskInfo
 
 TEXTS, CLASSES = 4, 3
 STUDENT_LENGTHS, TEACHER_LENGTHS = (5, 3, 6, 2), (4, 5, 7, 2)
 PAIRS = [[(0, 0), (1, 2), (4, 3)], [(2, 4)], [(0, 0), (2, 1), (3, 2), (5, 6)], []]
-SIZES = Sizes(student_width=6, student_layers=2, teacher_width=5, teacher_hidden_width=8, teacher_layers=2, embedding_width=6)
-TASK = replace(SIZES, task=TaskFacts("classification", CLASSES), teacher_logits=True)
-SCORES = replace(SIZES, task=TaskFacts("sts", 1), teacher_logits=True)
+SIZES = Sizes(
+    student_width=6, student_layers=2, teacher_width=5, teacher_hidden_width=8, teacher_layers=2, embedding_width=6
+)
+TASK = replace(SIZES, task=TaskInfo("classification", CLASSES), teacher_logits=True)
+SCORES = replace(SIZES, task=TaskInfo("sts", 1), teacher_logits=True)
 
 
-def signals(student_padding: int = 0, teacher_padding: int = 0, seed: int = 0) -> tuple[TextBatch, ModelOutputs, ModelOutputs]:
+def signals(
+    student_padding: int = 0, teacher_padding: int = 0, seed: int = 0
+) -> tuple[TextBatch, ModelOutputs, ModelOutputs]:
     """Batch, student and teacher in float64; the student's states and logits are leaves. Padding differs in every call."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -51,7 +55,11 @@ def signals(student_padding: int = 0, teacher_padding: int = 0, seed: int = 0) -
     )
     tokens = {"input_ids": torch.ones_like(our_mask, dtype=torch.long), "attention_mask": our_mask.long()}
     rows = torch.arange(TEXTS)
-    return TextBatch(rows, tokens, torch.zeros_like(rows), labels=rows % CLASSES, alignment=Alignment(pairs)), student, teacher
+    return (
+        TextBatch(rows, tokens, torch.zeros_like(rows), labels=rows % CLASSES, alignment=Alignment(pairs)),
+        student,
+        teacher,
+    )
 
 
 def texts_of(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs):

@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     from distilvec.core.outputs import OutputSpec as OutputSpec
 
 __version__ = "0.1.0"
-_API = ("cache_teacher", "compare", "distill", "evaluate", "export", "load", "load_recipe", "predict", "run", "transplant")
+_API = (
+    "cache_teacher",
+    "compare",
+    "distill",
+    "evaluate",
+    "export",
+    "load",
+    "load_recipe",
+    "predict",
+    "run",
+    "transplant",
+)
 _HOMES = {
     **dict.fromkeys(_API, "api"),
     "load": "models.load",

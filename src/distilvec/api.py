@@ -75,7 +75,11 @@ def distill(
     Returns:
         The trained student. `distilvec.run` gives scores and report as well.
     """
-    tree = {**recipe_keys(teacher, texts, student, overrides), "name": Path(output_dir).resolve().name, "method": {"name": method}}
+    tree = {
+        **recipe_keys(teacher, texts, student, overrides),
+        "name": Path(output_dir).resolve().name,
+        "method": {"name": method},
+    }
     tree["student"] |= {"layers": layers} if layers is not None else {}
     tree["train"] = {"epochs": epochs} if epochs is not None else {}
     tree["evaluation"] = {"suite": str(suite)} if suite is not None else {}
@@ -100,7 +104,9 @@ def run(
 ) -> RunResult | None:
     """Run a recipe (a file, a built-in name or a Recipe) as `distilvec run` does; None in all processes but the main one."""
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, variant, overrides)
-    return Run(loaded, Path(output_dir) if output_dir is not None else loaded.output / loaded.name, restart, callbacks).execute()
+    return Run(
+        loaded, Path(output_dir) if output_dir is not None else loaded.output / loaded.name, restart, callbacks
+    ).execute()
 
 
 def load_recipe(recipe: str | Path, variant: str | None = None, overrides: Overrides | None = None) -> Recipe:
@@ -110,7 +116,9 @@ def load_recipe(recipe: str | Path, variant: str | None = None, overrides: Overr
 
 
 @quiet_libraries()
-def cache_teacher(teacher: Model | np.ndarray[Any, Any], texts: Texts, overrides: Overrides | None = None) -> TeacherCache:
+def cache_teacher(
+    teacher: Model | np.ndarray[Any, Any], texts: Texts, overrides: Overrides | None = None
+) -> TeacherCache:
     """Compute the teacher's vectors of the texts, or go on with them; the cache, filled."""
     tree = {**recipe_keys(teacher, texts, "teacher", overrides), "name": "cache", "method": {"name": "redact"}}
     if isinstance(teacher, np.ndarray):
@@ -157,7 +165,9 @@ def transplant(
     files = [(language, source["path"]) for language, part in by_language.items() for source in source_keys(part, root)]
     named = [f"{language}={path}" if language else str(path) for language, path in files]
     section = recipes.section_of(VocabularySection, "options", {"kind": kind, "size": vocab_size, **(options or {})})
-    transplant_folder(model_name(model, root, "model"), section, read_texts(named), Path(output_dir), max_length, overwrite=overwrite)
+    transplant_folder(
+        model_name(model, root, "model"), section, read_texts(named), Path(output_dir), max_length, overwrite=overwrite
+    )
     return load(output_dir, device="cpu")
 
 
@@ -168,7 +178,9 @@ def export(model: Model, to: Literal["onnx"] = "onnx", output: str | Path | None
     return path
 
 
-def recipe_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, student: Model, overrides: Overrides | None = None) -> dict[str, Any]:
+def recipe_keys(
+    teacher: Model | np.ndarray[Any, Any], texts: Texts, student: Model, overrides: Overrides | None = None
+) -> dict[str, Any]:
     """The sections teacher, student and corpus of a recipe for these objects."""
     root, size = cache_root(), int((overrides or {}).get("train.batch_size", 32))
     corpus: dict[str, Any] = {"sources": source_keys(texts, root)}

@@ -14,8 +14,25 @@ from sentence_transformers import SentenceTransformer
 import distilvec
 from distilvec.core.errors import DistilvecError
 
-SMALL = {"train.batch_size": 16, "train.epochs": 1, "train.precision": "fp32", "train.device": "cpu", "evaluation.parts": []}
-NAMES = ["cache_teacher", "compare", "distill", "evaluate", "export", "load", "load_recipe", "predict", "run", "transplant"]
+SMALL = {
+    "train.batch_size": 16,
+    "train.epochs": 1,
+    "train.precision": "fp32",
+    "train.device": "cpu",
+    "evaluation.parts": [],
+}
+NAMES = [
+    "cache_teacher",
+    "compare",
+    "distill",
+    "evaluate",
+    "export",
+    "load",
+    "load_recipe",
+    "predict",
+    "run",
+    "transplant",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +59,13 @@ def assert_same(one, other):
 def test_the_public_names_are_these_and_nothing_heavy_is_imported():
     assert [name for name in dir(distilvec) if name[0].islower()] == NAMES
     assert {name for name in dir(distilvec) if name[0].isupper()} == {"Objective", "ModelOutputs", "OutputSpec"}
-    code = "import sys, distilvec; dir(distilvec); print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
+    code = (
+        "import sys, distilvec; dir(distilvec); print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
+    )
     began = time.perf_counter()
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )
     assert time.perf_counter() - began < 2, "import distilvec is instant"
     with pytest.raises(AttributeError, match="no attribute 'distil'"):
         _ = distilvec.distil
@@ -54,14 +75,21 @@ def test_a_model_and_a_list_of_texts_in_memory(tiny_model, tmp_path):
     teacher, texts = SentenceTransformer(str(tiny_model), device="cpu"), make_texts(200)
     seen = []
     student = distilvec.distill(
-        teacher, texts, layers=2, output_dir="run", overrides=SMALL, callbacks=[lambda step, metrics: seen.append((step, metrics))]
+        teacher,
+        texts,
+        layers=2,
+        output_dir="run",
+        overrides=SMALL,
+        callbacks=[lambda step, metrics: seen.append((step, metrics))],
     )
     assert isinstance(student, SentenceTransformer) and student[0].auto_model.config.num_hidden_layers == 2
     assert any("train/loss" in metrics for _, metrics in seen) and seen[-1][0] == 12
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     assert_same(
         student,
-        distilvec.distill(str(tiny_model), "texts.txt", layers=2, output_dir="again", overrides=SMALL | {"corpus.holdout_batches": 1}),
+        distilvec.distill(
+            str(tiny_model), "texts.txt", layers=2, output_dir="again", overrides=SMALL | {"corpus.holdout_batches": 1}
+        ),
     )
 
 
@@ -103,14 +131,20 @@ def test_wrong_keywords_are_refused_like_a_recipes_keys(tiny_model):
 
 def test_a_recipe_runs_and_is_compared_and_evaluated(tiny_model, suite, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(make_texts(200)))
-    source = {"teacher.model": str(tiny_model), "student": {"model": "teacher", "layers": 2}, "corpus.holdout_batches": 1}
+    source = {
+        "teacher.model": str(tiny_model),
+        "student": {"model": "teacher", "layers": 2},
+        "corpus.holdout_batches": 1,
+    }
     source |= {"teacher.max_length": None, "student.max_length": None}
     source |= {"corpus.sources": [{"path": "texts.txt"}], "evaluation": {"suite": suite, "parts": [], "draws": 50}}
     changes = {**source, **{key: value for key, value in SMALL.items() if not key.startswith("evaluation")}}
     recipe = distilvec.load_recipe("redact", overrides=changes)
     assert recipe.corpus.sources[0].path == tmp_path / "texts.txt"
     for seed in (0, 1):
-        result = distilvec.run(distilvec.load_recipe("redact", overrides={**changes, "train.seed": seed}), output_dir=f"run{seed}")
+        result = distilvec.run(
+            distilvec.load_recipe("redact", overrides={**changes, "train.seed": seed}), output_dir=f"run{seed}"
+        )
         assert result.scores["student"] and "mini" in result._repr_html_() and "run" in repr(result)
         assert list(result.to_dataframe()["task"]) == ["mini"]
     comparison = distilvec.compare(["run0", "run1"])
@@ -139,12 +173,38 @@ def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(tmp_path
 
     steps = 6
     options = [f"train.max_steps={steps}", "train.precision=fp32", "train.device=cpu", "evaluation={}"]
-    assert run_command(["quickstart", *options, "corpus.sources.0.limit=2000", "corpus.sources.0.sample=first", "--out", "quickstart"]) == 0
+    assert (
+        run_command(
+            [
+                "quickstart",
+                *options,
+                "corpus.sources.0.limit=2000",
+                "corpus.sources.0.sample=first",
+                "--out",
+                "quickstart",
+            ]
+        )
+        == 0
+    )
     recipe = distilvec.load_recipe("quickstart")
-    same = ("train.learning_rate", "train.final_learning_rate", "train.schedule", "train.epochs", "student.max_length", "student.dropout")
+    same = (
+        "train.learning_rate",
+        "train.final_learning_rate",
+        "train.schedule",
+        "train.epochs",
+        "student.max_length",
+        "student.dropout",
+    )
     recipe = distilvec.load_recipe("quickstart").model_dump(mode="json")
     overrides = {key: recipe[key.split(".")[0]][key.split(".")[1]] for key in same}
     overrides |= {"corpus.holdout_batches": recipe["corpus"]["holdout_batches"], "train.max_steps": steps}
-    overrides |= {"train.precision": "fp32", "train.device": "cpu", "corpus.sources.0.limit": 2000, "corpus.sources.0.sample": "first"}
-    student = distilvec.distill("all-MiniLM-L6-v2", list(passages()), layers=[0, 2, 5], output_dir="mine", overrides=overrides)
+    overrides |= {
+        "train.precision": "fp32",
+        "train.device": "cpu",
+        "corpus.sources.0.limit": 2000,
+        "corpus.sources.0.sample": "first",
+    }
+    student = distilvec.distill(
+        "all-MiniLM-L6-v2", list(passages()), layers=[0, 2, 5], output_dir="mine", overrides=overrides
+    )
     assert_same(student, distilvec.load("quickstart/student", device="cpu"))

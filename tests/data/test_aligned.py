@@ -33,7 +33,9 @@ def corpus_of(tmp_path, texts):
 def test_batches_hold_what_the_aligner_finds(tmp_path, monkeypatch, tokenizers, kind, chunk):
     monkeypatch.setattr(tokens, "_CHUNK_BYTES", chunk)
     corpus, told = corpus_of(tmp_path, TEXTS), []
-    store = build_alignment(corpus, tokenizers[0], 24, tokenizers[1], 32, kind, tmp_path / "pairs", lambda *what: told.append(what))
+    store = build_alignment(
+        corpus, tokenizers[0], 24, tokenizers[1], 32, kind, tmp_path / "pairs", lambda *what: told.append(what)
+    )
     assert told[-1] == ("aligning", len(TEXTS)) == ("aligning", len(store))
     rows = np.array([3, 8, 0, 3, 9])
     batch, aligner = store.batch(rows), Aligner(tokenizers[0], 24, tokenizers[1], 32, kind)
@@ -58,7 +60,10 @@ def test_lengths_are_those_of_the_token_stores(tmp_path, tokenizers):
         store = build_alignment(corpus, student, 20, teacher, 28, "offsets", tmp_path / "pairs")
         own = build_tokens(corpus, student, 20, tmp_path / "own")
         other = build_tokens(corpus, teacher, 28, tmp_path / "other")
-        assert store.student_lengths.tolist() == own.lengths.tolist() and store.teacher_lengths.tolist() == other.lengths.tolist()
+        assert (
+            store.student_lengths.tolist() == own.lengths.tolist()
+            and store.teacher_lengths.tolist() == other.lengths.tolist()
+        )
         assert own.lengths.max() == 20 and own.lengths.min() < 4
         pairs = store.batch(np.arange(len(corpus))).pairs
         assert (pairs[..., 0] < torch.from_numpy(own.lengths.astype(np.int64))[:, None]).all()
@@ -66,10 +71,15 @@ def test_lengths_are_those_of_the_token_stores(tmp_path, tokenizers):
 
 
 def test_report(tmp_path, tokenizers):
-    store = build_alignment(corpus_of(tmp_path, TEXTS), tokenizers[0], 64, tokenizers[1], 64, "offsets", tmp_path / "pairs")
+    store = build_alignment(
+        corpus_of(tmp_path, TEXTS), tokenizers[0], 64, tokenizers[1], 64, "offsets", tmp_path / "pairs"
+    )
     report = store.report
     assert report["rows"] == len(TEXTS) and report["special_pairs"] == report["student_special"] == 2 * len(TEXTS)
-    assert report["student_tokens"] == store.student_lengths.sum() and report["teacher_tokens"] == store.teacher_lengths.sum()
+    assert (
+        report["student_tokens"] == store.student_lengths.sum()
+        and report["teacher_tokens"] == store.teacher_lengths.sum()
+    )
     assert report["pairs"] == store.counts.sum() == report["student_mapped"] + report["special_pairs"]
     assert report["teacher_rate"] == pytest.approx(100 * report["pairs"] / report["teacher_tokens"])
     assert 0 < report["student_rate_ordinary"] < report["student_rate"] < 100
@@ -79,7 +89,9 @@ def test_reopened_only_for_the_same_things(tmp_path, tokenizers):
     corpus, told = corpus_of(tmp_path, TEXTS), []
 
     def build(length=16, kind="offsets", teacher=tokenizers[1]):
-        return build_alignment(corpus, tokenizers[0], length, teacher, 32, kind, tmp_path / "pairs", lambda *what: told.append(what))
+        return build_alignment(
+            corpus, tokenizers[0], length, teacher, 32, kind, tmp_path / "pairs", lambda *what: told.append(what)
+        )
 
     first = build()
     built = len(told)

@@ -25,7 +25,10 @@ def test_every_row_once_in_batches_of_one_size(lengths, batch_size, window, seed
     rows = np.flatnonzero(np.arange(len(lengths)) % 5 != 2)
     batches = batches_of(rows, lengths, batch_size=batch_size, window=window, seed=seed)
     assert (
-        sorted(np.concatenate([batches[i] for i in range(len(batches))], dtype=np.int64).tolist() if len(batches) else []) == rows.tolist()
+        sorted(
+            np.concatenate([batches[i] for i in range(len(batches))], dtype=np.int64).tolist() if len(batches) else []
+        )
+        == rows.tolist()
     )
     sizes = sorted(len(batch) for batch in batches)
     assert all(size == batch_size for size in sizes[1:]) and all(0 < size <= batch_size for size in sizes)
@@ -37,7 +40,9 @@ def test_every_row_once_in_batches_of_one_size(lengths, batch_size, window, seed
 @settings(max_examples=150, deadline=None)
 @given(**cases, max_tokens=st.integers(1, 200))
 def test_budget_is_kept_and_every_row_once(lengths, batch_size, window, seed, max_tokens):
-    batches = batches_of(np.arange(len(lengths)), lengths, batch_size=batch_size, window=window, seed=seed, max_tokens=max_tokens)
+    batches = batches_of(
+        np.arange(len(lengths)), lengths, batch_size=batch_size, window=window, seed=seed, max_tokens=max_tokens
+    )
     assert sorted(batches.rows.tolist()) == list(range(len(lengths)))
     for i in range(len(batches)):
         longest = max(lengths[row] for row in batches[i])

@@ -76,10 +76,16 @@ def test_damage_is_logged_and_built_again(made, name, kind, capsys):
     before = path.read_bytes()
     if kind == "missing":
         path.unlink()
-        (made.path / META).exists() or (made.path / META).write_text("{}")  # without any, the folder is not known as ours
+        (made.path / META).exists() or (made.path / META).write_text(
+            "{}"
+        )  # without any, the folder is not known as ours
     else:
         path.write_bytes(
-            before[:-3] if kind == "cut short" else before[:-9] + bytes([before[-9] ^ 1]) + before[-8:] if len(before) > 9 else b"2"
+            before[:-3]
+            if kind == "cut short"
+            else before[:-9] + bytes([before[-9] ^ 1]) + before[-8:]
+            if len(before) > 9
+            else b"2"
         )
     assert made.open() == "1" and made.builds == 2
     assert "corpus" in (told := capsys.readouterr().err) and "damaged" in told
@@ -98,7 +104,12 @@ def test_what_is_not_ours_is_refused_or_stays(made, tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(DistilvecError, match=r"^\[cache.root\].*is no corpus folder"):
         Folder(tmp_path).open()
-    others = [made.path / "notes.txt", made.path / "inner" / "notes.txt", made.path.parent / "it.tmp", made.path.parent / ".it.partial"]
+    others = [
+        made.path / "notes.txt",
+        made.path / "inner" / "notes.txt",
+        made.path.parent / "it.tmp",
+        made.path.parent / ".it.partial",
+    ]
     for path in others:
         path.write_text("mine")
     made.content = "2"
@@ -110,7 +121,10 @@ def test_what_is_not_ours_is_refused_or_stays(made, tmp_path):
     ("error", "message"),
     [
         (KeyboardInterrupt(), None),
-        (OSError(errno.ENOSPC, "No space left on device"), r"^\[cache.root\] no space left.*About 7.0 MB were needed, .* MB were free"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            r"^\[cache.root\] no space left.*About 7.0 MB were needed, .* MB were free",
+        ),
         (PermissionError(errno.EACCES, "denied"), r"^\[cache.root\] .*permission denied"),
     ],
 )
@@ -143,7 +157,9 @@ def test_a_kill_while_the_files_are_put_in_place_is_mended(made, monkeypatch):
 
 
 def test_rest_of_a_killed_process_is_cleared(tmp_path):
-    left, other = (tmp_path / scratch(tmp_path / name).name.replace(str(os.getpid()), "99999999") for name in ("it", "other"))
+    left, other = (
+        tmp_path / scratch(tmp_path / name).name.replace(str(os.getpid()), "99999999") for name in ("it", "other")
+    )
     for path in (left, other):
         path.mkdir()
         (path / "rest").write_text("half")

@@ -31,7 +31,9 @@ def section(*sources, **options):
 
 
 def build(tmp_path, *sources, prompts=None, batch_size=1, excluded=(), progress=None, **options):
-    return build_corpus(section(*sources, **options), prompts or {}, batch_size, tmp_path / "corpus", excluded, progress)
+    return build_corpus(
+        section(*sources, **options), prompts or {}, batch_size, tmp_path / "corpus", excluded, progress
+    )
 
 
 def everything(built):
@@ -46,7 +48,10 @@ def test_texts_keep_their_order_and_come_back_by_row(tmp_path):
 
 
 def test_mixing_roles_prompts_and_keys(tmp_path):
-    one, two = source(tmp_path, "a", ["x", "y"], role="query", language="en"), source(tmp_path, "b", ["x", "z"], name="second")
+    one, two = (
+        source(tmp_path, "a", ["x", "y"], role="query", language="en"),
+        source(tmp_path, "b", ["x", "z"], name="second"),
+    )
     built = build(tmp_path, one, two, prompts={"query": "query: "})
     assert everything(built) == ["x", "y", "x", "z"], "another prompt makes another row"
     assert built.prompted(range(4)) == ["query: x", "query: y", "x", "z"]
@@ -59,7 +64,9 @@ def test_mixing_roles_prompts_and_keys(tmp_path):
 
 def test_everything_dropped_is_counted(tmp_path):
     texts = ["kept", " kept\n", "", " \t ", "Held  Out", None, "also kept", "x" * 1_000_050]
-    built = build(tmp_path, source(tmp_path, "a", texts), source(tmp_path, "b", ["also kept", "new"]), excluded=["held out "])
+    built = build(
+        tmp_path, source(tmp_path, "a", texts), source(tmp_path, "b", ["also kept", "new"]), excluded=["held out "]
+    )
     assert everything(built) == ["kept", "also kept", "x" * 1_000_000, "new"]
     one, two = built.report["sources"]
     wanted = {"read": 8, "empty": 3, "excluded": 1, "duplicates": 1, "left_out": 0, "kept": 3, "cut": 1}
@@ -96,12 +103,18 @@ def test_duplicates_against_a_set(tmp_path, monkeypatch, first, second, chunk, e
     assert everything(built) == list(expected)
     assert sorted([*built.train_rows.tolist(), *built.holdout_rows.tolist()]) == list(range(len(expected)))
     report = built.report
-    assert report["read"] == len(first) + len(second) == sum(report[name] for name in ("empty", "excluded", "duplicates", "kept"))
+    assert (
+        report["read"]
+        == len(first) + len(second)
+        == sum(report[name] for name in ("empty", "excluded", "duplicates", "kept"))
+    )
 
 
 def test_limits_first_and_random(tmp_path):
     texts = [f"{i}" for i in range(1000)]
-    built = build(tmp_path, source(tmp_path, "a", texts, limit=30, sample="first"), source(tmp_path, "b", texts, limit=50))
+    built = build(
+        tmp_path, source(tmp_path, "a", texts, limit=30, sample="first"), source(tmp_path, "b", texts, limit=50)
+    )
     by_source = Counter(built.sources.tolist())
     assert by_source == {0: 30, 1: 50}
     assert everything(built)[:30] == texts[:30]
@@ -123,7 +136,9 @@ def test_hold_out_is_by_seed_and_sorted(tmp_path):
     texts = [str(i) for i in range(200)]
     drawn = []
     for seed in (0, 0, 1):
-        built = build_corpus(section(source(tmp_path, "a", texts), seed=seed, holdout_batches=5), {}, 8, tmp_path / f"corpus{len(drawn)}")
+        built = build_corpus(
+            section(source(tmp_path, "a", texts), seed=seed, holdout_batches=5), {}, 8, tmp_path / f"corpus{len(drawn)}"
+        )
         assert len(built.holdout_rows) == 40 and len(built.train_rows) == 160
         assert np.array_equal(np.sort(np.r_[built.train_rows, built.holdout_rows]), np.arange(200))
         assert (np.diff(built.holdout_rows) > 0).all() and (np.diff(built.train_rows) > 0).all()
@@ -132,7 +147,9 @@ def test_hold_out_is_by_seed_and_sorted(tmp_path):
 
 
 def test_no_rows_and_too_large_a_hold_out_say_what_to_do(tmp_path):
-    with pytest.raises(DistilvecError, match=r"\[corpus\.sources\] no text to train on: 3 rows read, 2 empty, 1 excluded"):
+    with pytest.raises(
+        DistilvecError, match=r"\[corpus\.sources\] no text to train on: 3 rows read, 2 empty, 1 excluded"
+    ):
         build(tmp_path, source(tmp_path, "a", ["", " ", "gone"]), excluded=["gone"])
     with pytest.raises(DistilvecError, match=r"\[corpus\.holdout_batches\] 9 batches of 4 rows are 36.*at most 6"):
         build(tmp_path, source(tmp_path, "a", map(str, range(50))), holdout_batches=9, batch_size=4)
@@ -190,7 +207,9 @@ def test_fingerprint_changes_with_everything(tmp_path):
 def test_fingerprints_of_excluded_documents_are_those_from_before(tmp_path):
     """When `true` excluded documents too, the section was dumped with it; what is excluded has a fingerprint of its own."""
     one = source(tmp_path, "a", ["a", "b"])
-    marks = [corpus_fingerprint(section(one, exclude_evaluation=value), {}, 1, "x") for value in (True, "documents", False)]
+    marks = [
+        corpus_fingerprint(section(one, exclude_evaluation=value), {}, 1, "x") for value in (True, "documents", False)
+    ]
     before = section(one).model_dump(mode="json") | {"exclude_evaluation": True}
     assert marks[0] == marks[1] == fingerprint(1, before, hash_files([one["path"]]), None, {}, 1, "x") != marks[2]
 
@@ -206,7 +225,10 @@ def test_a_full_disk_is_named_and_nothing_is_left(tmp_path, monkeypatch, name):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(
-        columns.Column if name == "keys.npy" else corpus._RawRows, "append" if name == "keys.npy" else "flush", full, raising=True
+        columns.Column if name == "keys.npy" else corpus._RawRows,
+        "append" if name == "keys.npy" else "flush",
+        full,
+        raising=True,
     )
     with pytest.raises(DistilvecError, match=r"\[cache.root\] no space left.*corpus.* MB were needed"):
         build(tmp_path, source(tmp_path, "a", ["a", "b"]))
@@ -241,10 +263,18 @@ def test_memory_does_not_grow_with_rows(tmp_path):
     for rows in (20_000, 300_000):
         path = tmp_path / f"{rows}.jsonl.gz"
         with gzip.open(path, "wt", compresslevel=1) as file:
-            file.writelines(f'{{"text": "row {i % (rows - 5)} of a corpus with words that make it a sentence"}}\n' for i in range(rows))
+            file.writelines(
+                f'{{"text": "row {i % (rows - 5)} of a corpus with words that make it a sentence"}}\n'
+                for i in range(rows)
+            )
         seen: list[int] = []
         built = build_corpus(
-            section({"path": path}), {}, 1, tmp_path / str(rows), (), lambda *_, seen=seen: seen.append(anonymous_memory())
+            section({"path": path}),
+            {},
+            1,
+            tmp_path / str(rows),
+            (),
+            lambda *_, seen=seen: seen.append(anonymous_memory()),
         )
         assert built.report["duplicates"] == 5
         peaks.append(max(seen))

@@ -4,7 +4,14 @@ import pytest
 
 from distilvec.core.errors import DistilvecError
 from distilvec.data import docstrings as subject
-from distilvec.data.docstrings import Docstring, heldout, read_library, spell_out, split_first_sentence, write_retrieval_task
+from distilvec.data.docstrings import (
+    Docstring,
+    heldout,
+    read_library,
+    spell_out,
+    split_first_sentence,
+    write_retrieval_task,
+)
 
 
 def collapsed(text):
@@ -62,7 +69,10 @@ def test_first_sentence():
 
 def test_spelled_out_names():
     assert spell_out("os.path.splitext") == "os path splitext"
-    assert spell_out("concurrent.futures.ThreadPoolExecutor.shut_down") == "concurrent futures thread pool executor shut down"
+    assert (
+        spell_out("concurrent.futures.ThreadPoolExecutor.shut_down")
+        == "concurrent futures thread pool executor shut down"
+    )
     assert spell_out("http.server.HTTPServer.__init__") == "http server http server init"
 
 
@@ -95,12 +105,18 @@ def test_retrieval_task_files(tmp_path):
         for file in ("corpus.jsonl", "queries.jsonl", "qrels.tsv"):
             assert (folders[0] / file).read_bytes() == (folders[1] / file).read_bytes()
         assert (folders[0] / "corpus.jsonl").read_bytes() != (folders[2] / "corpus.jsonl").read_bytes()
-        documents = {row["id"]: row["text"] for row in map(json.loads, (folders[0] / "corpus.jsonl").read_text().splitlines())}
-        queries = {row["id"]: row["text"] for row in map(json.loads, (folders[0] / "queries.jsonl").read_text().splitlines())}
+        documents = {
+            row["id"]: row["text"] for row in map(json.loads, (folders[0] / "corpus.jsonl").read_text().splitlines())
+        }
+        queries = {
+            row["id"]: row["text"] for row in map(json.loads, (folders[0] / "queries.jsonl").read_text().splitlines())
+        }
         header, *lines = (folders[0] / "qrels.tsv").read_text().splitlines()
         assert header == "query-id\tcorpus-id\tscore"
         judged = [line.split("\t") for line in lines]
-        assert {query for query, _, _ in judged} == set(queries) and {document for _, document, _ in judged} == set(documents)
+        assert {query for query, _, _ in judged} == set(queries) and {document for _, document, _ in judged} == set(
+            documents
+        )
         assert len(set(documents.values())) == len(documents) > 150
         assert len(set(queries.values())) == len(queries) > 150
         assert all(score == "1" for _, _, score in judged)

@@ -34,16 +34,28 @@ def pairs_of(*rows, column="label"):
     return [{"sentence1": a, "sentence2": b, column: value, "split": split} for a, b, value, split in rows]
 
 
-SMALL = texts_of(("one", "b", "train"), ("two ", "a", "train"), (" one", "a", "train"), ("dev", "a", "dev"), ("test only", "b", "test"))
+SMALL = texts_of(
+    ("one", "b", "train"),
+    ("two ", "a", "train"),
+    (" one", "a", "train"),
+    ("dev", "a", "dev"),
+    ("test only", "b", "test"),
+)
 
 
 def test_texts_are_stored_once_and_labels_numbered_by_name(tmp_path):
     section, examples = make(tmp_path, SMALL, validation_split="dev")
-    assert examples.classes == ["a", "b"] and examples.labels.tolist() == [1, 0, 0, 0] and examples.labels.dtype == np.int64
+    assert (
+        examples.classes == ["a", "b"]
+        and examples.labels.tolist() == [1, 0, 0, 0]
+        and examples.labels.dtype == np.int64
+    )
     assert examples.rows.tolist() == [[0], [1], [0], [2]]
-    assert examples.corpus.texts(range(3)) == ["one", "two", "dev"] and len(examples.corpus) == 3, "test texts are in no corpus"
+    assert examples.corpus.texts(range(3)) == ["one", "two", "dev"] and len(examples.corpus) == 3, (
+        "test texts are in no corpus"
+    )
     assert examples.train.tolist() == [0, 1, 2] and examples.holdout.tolist() == [3]
-    assert (examples.facts.kind, examples.facts.classes, examples.facts.members) == ("classification", 2, 1)
+    assert (examples.info.kind, examples.info.classes, examples.info.members) == ("classification", 2, 1)
     test = read_split(section, "test", "p: ", examples.classes, None)
     assert test.inputs == [("p: test only",)] and test.labels.tolist() == [1]
 
@@ -54,17 +66,32 @@ def test_a_tenth_is_held_out_and_the_limit_drawn_by_seed(tmp_path):
     for number, options in enumerate([{}, {}, {"seed": 1}, {"limit": 20}]):
         (tmp_path / str(number)).mkdir()
         drawn.append(make(tmp_path / str(number), rows, **options)[1])
-    assert [len(found.train) for found in drawn] == [54, 54, 54, 18] and [len(found.holdout) for found in drawn] == [6, 6, 6, 2]
+    assert [len(found.train) for found in drawn] == [54, 54, 54, 18] and [len(found.holdout) for found in drawn] == [
+        6,
+        6,
+        6,
+        2,
+    ]
     assert drawn[0].holdout.tolist() == drawn[1].holdout.tolist() != drawn[2].holdout.tolist()
     for found in drawn:
         assert sorted([*found.train.tolist(), *found.holdout.tolist()]) == list(range(len(found)))
 
 
 def test_scores_reach_from_0_to_1_by_the_training_scale(tmp_path):
-    rows = pairs_of(("a", "b", 1.0, "train"), ("c", "d", 5.0, "train"), ("e", "f", 2.0, "train"), ("g", "h", 6.0, "test"), column="score")
+    rows = pairs_of(
+        ("a", "b", 1.0, "train"),
+        ("c", "d", 5.0, "train"),
+        ("e", "f", 2.0, "train"),
+        ("g", "h", 6.0, "test"),
+        column="score",
+    )
     section, examples = make(tmp_path, rows, "sts", encode="separate", limit=3)
-    assert examples.scale == (1.0, 5.0) and examples.labels.dtype == np.float32 and examples.labels.tolist() == [0, 1, 0.25]
-    assert examples.facts.classes == 1 and examples.facts.members == 2 and examples.rows.shape == (3, 2)
+    assert (
+        examples.scale == (1.0, 5.0)
+        and examples.labels.dtype == np.float32
+        and examples.labels.tolist() == [0, 1, 0.25]
+    )
+    assert examples.info.classes == 1 and examples.info.members == 2 and examples.rows.shape == (3, 2)
     assert read_split(section, "test", "", [], examples.scale).labels.tolist() == [1.0]
 
 
@@ -80,7 +107,12 @@ def test_reopened_as_it_is_and_built_anew_when_the_file_changes(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "kind", "options", "message"),
     [
-        (texts_of(("one", "a", "train"), ("two", "a", "train"), ("t", "a", "test")), "classification", {}, "one label only, 'a'"),
+        (
+            texts_of(("one", "a", "train"), ("two", "a", "train"), ("t", "a", "test")),
+            "classification",
+            {},
+            "one label only, 'a'",
+        ),
         (
             texts_of(("one", "a", "train"), ("two", "b", "train"), ("t", "c", "test")),
             "classification",
@@ -88,8 +120,18 @@ def test_reopened_as_it_is_and_built_anew_when_the_file_changes(tmp_path):
             "split 'train' lacks: c",
         ),
         (texts_of(("one", "a", "train"), ("two", "b", "train")), "classification", {}, "no split 'test'"),
-        ([{"text": "one", "label": "a"}, {"text": "two", "label": "b"}], "classification", {}, "training and test rows are the same"),
-        (pairs_of(("a", "b", 1, "train"), ("c", "d", 1, "train"), ("e", "f", 1, "test"), column="score"), "sts", {}, "all scores of split"),
+        (
+            [{"text": "one", "label": "a"}, {"text": "two", "label": "b"}],
+            "classification",
+            {},
+            "training and test rows are the same",
+        ),
+        (
+            pairs_of(("a", "b", 1, "train"), ("c", "d", 1, "train"), ("e", "f", 1, "test"), column="score"),
+            "sts",
+            {},
+            "all scores of split",
+        ),
         (SMALL, "pair", {}, "no column sentence1"),
         (SMALL, "classification", {"limit": 1}, "task.limit"),
     ],
@@ -100,7 +142,9 @@ def test_what_cannot_be_learnt_is_refused(tmp_path, rows, kind, options, message
 
 
 def test_joint_pairs_are_one_row_and_come_back_as_pairs(tmp_path):
-    rows = pairs_of(("a b", " c", 1, "train"), (f"x{SEPARATOR}y", "", 0, "train"), ("a b", "c", 0, "train"), ("p", "q", 1, "test"))
+    rows = pairs_of(
+        ("a b", " c", 1, "train"), (f"x{SEPARATOR}y", "", 0, "train"), ("a b", "c", 0, "train"), ("p", "q", 1, "test")
+    )
     section, examples = make(tmp_path, rows, "pair", {"document": "d: "})
     assert examples.corpus.paired and examples.rows.tolist() == [[0], [1], [0]]
     assert examples.corpus.texts([0, 1]) == [("a b", "c"), ("x\N{REPLACEMENT CHARACTER}y", "")]
@@ -145,7 +189,13 @@ def test_examples_make_batches_of_first_and_then_second_texts(tmp_path, tiny_mod
     numbers = examples.train[:5]
     batch = data.batch(numbers)
     assert batch.rows.tolist() == [*examples.rows[numbers, 0].tolist(), *examples.rows[numbers, 1].tolist()]
-    assert batch.members == 2 and batch.labels.tolist() == examples.labels[numbers].tolist() and len(batch.sources) == 10
+    assert (
+        batch.members == 2 and batch.labels.tolist() == examples.labels[numbers].tolist() and len(batch.sources) == 10
+    )
     assert data.lengths[numbers].tolist() == tokens.lengths[examples.rows[numbers]].sum(1).tolist()
     plain = TrainingData(examples.corpus, tokens, None, np.arange(4), np.arange(1))
-    assert plain.lengths is tokens.lengths and plain.batch(np.arange(3)).labels is None and plain.batch(np.arange(3)).members == 1
+    assert (
+        plain.lengths is tokens.lengths
+        and plain.batch(np.arange(3)).labels is None
+        and plain.batch(np.arange(3)).members == 1
+    )

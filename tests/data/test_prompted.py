@@ -22,7 +22,10 @@ def corpus(tmp_path):
     texts = make_texts(60)
     for name, part in (("queries", texts[:40]), ("documents", texts[20:])):
         (tmp_path / f"{name}.txt").write_text("\n".join(part), encoding="utf-8")
-    sources = [SourceSection(path=tmp_path / "queries.txt", role="query"), SourceSection(path=tmp_path / "documents.txt")]
+    sources = [
+        SourceSection(path=tmp_path / "queries.txt", role="query"),
+        SourceSection(path=tmp_path / "documents.txt"),
+    ]
     return build_corpus(CorpusSection(sources=sources, holdout_batches=1), PROMPTS, 8, tmp_path / "corpus")
 
 
@@ -30,7 +33,9 @@ def test_texts_and_keys_follow_the_prompts(corpus, tmp_path):
     found = behind(corpus, {"query": "q ", "document": ""}, tmp_path / "keys")
     texts = corpus.texts(range(80))
     expected = ["q " + text for text in texts[:40]] + texts[40:]
-    assert found.prompted(range(80)) == expected and corpus.prompted([0]) == ["find: " + texts[0]], "the first one is as it was"
+    assert found.prompted(range(80)) == expected and corpus.prompted([0]) == ["find: " + texts[0]], (
+        "the first one is as it was"
+    )
     assert [key.tobytes() for key in found.keys[:40]] == [text_key("q ", text) for text in texts[:40]]
     assert [key.tobytes() for key in found.keys[40:]] == [text_key("", text) for text in texts[40:]]
     assert found.fingerprint != corpus.fingerprint and len(corpus) == len(found) == 80

@@ -50,7 +50,8 @@ def write(path, texts):
 
 
 @pytest.mark.parametrize(
-    "name", ["a.txt", "a.txt.gz", "a.jsonl", "a.jsonl.gz", "a.csv", "a.csv.gz", "a.tsv", "a.tsv.gz", "a.parquet", "A.JSONL"]
+    "name",
+    ["a.txt", "a.txt.gz", "a.jsonl", "a.jsonl.gz", "a.csv", "a.csv.gz", "a.tsv", "a.tsv.gz", "a.parquet", "A.JSONL"],
 )
 def test_every_format_gives_the_same_texts(tmp_path, name):
     path = tmp_path / name
@@ -128,13 +129,24 @@ def test_column_and_where(tmp_path):
     for file in (path, tmp_path / "a.parquet"):
         assert read(file, column="body", where={"lang": ["en", "de"], "label": 1}) == ["en1", "de1"]
         assert read(file, column=["body", "lang"], where={"lang": "tr", "label": "0"}) == ["tr0", "tr"]
-    refused("corpus.sources.3.where", "langs", "lang", "did you mean", path=path, position=3, column="body", where={"langs": "en"})
+    refused(
+        "corpus.sources.3.where",
+        "langs",
+        "lang",
+        "did you mean",
+        path=path,
+        position=3,
+        column="body",
+        where={"langs": "en"},
+    )
     refused("corpus.sources.0.column", "bodi", "'body'", path=path, column="bodi")
 
 
 def test_parquet_reads_needed_columns_by_batch(tmp_path):
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": [str(i) for i in range(5000)], "vector": [[1.0]] * 5000}), path, row_group_size=700)
+    pq.write_table(
+        pa.table({"text": [str(i) for i in range(5000)], "vector": [[1.0]] * 5000}), path, row_group_size=700
+    )
     assert read(path) == [str(i) for i in range(5000)]
 
 

@@ -21,9 +21,16 @@ def tokenizer():
     backend = Tokenizer(models.WordPiece({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer()
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
     return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", model_max_length=512
+        tokenizer_object=backend,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=512,
     )
 
 
@@ -48,7 +55,11 @@ class SlowTokenizer:
         self._fast = fast
         self.truncation_side = "left"
         self.pad_token_id, self.unk_token_id = fast.pad_token_id, fast.unk_token_id
-        self.get_vocab, self.tokenize, self.num_special_tokens_to_add = fast.get_vocab, fast.tokenize, fast.num_special_tokens_to_add
+        self.get_vocab, self.tokenize, self.num_special_tokens_to_add = (
+            fast.get_vocab,
+            fast.tokenize,
+            fast.num_special_tokens_to_add,
+        )
 
     def __repr__(self):
         return "SlowTokenizer"
@@ -128,7 +139,9 @@ def test_reopened_only_for_the_same_things(tmp_path, corpus, tokenizer):
     assert len(told) == built and again.lengths.max() == 8
     assert build_tokens(corpus, tokenizer, 9, tmp_path / "tokens", count).lengths.max() == 9 and len(told) == 2 * built
     tokenizer.add_tokens(["zzz"])
-    assert build_tokens(corpus, tokenizer, 9, tmp_path / "tokens", count).batch(np.array([3]))["input_ids"].max() >= len(WORDS)
+    assert build_tokens(corpus, tokenizer, 9, tmp_path / "tokens", count).batch(np.array([3]))[
+        "input_ids"
+    ].max() >= len(WORDS)
     file = tmp_path / "tokens" / "ids.npy"
     file.write_bytes(file.read_bytes()[:-4])
     assert len(build_tokens(corpus, tokenizer, 9, tmp_path / "tokens", count)) == len(TEXTS) and len(told) == 4 * built

@@ -10,12 +10,14 @@ from scipy.stats import kendalltau
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import agreement
 from distilvec.evaluation.agreement import ranking_agreement
-from distilvec.evaluation.evaluator import Memo
+from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.tasks import make_retrieval
 
 DOCUMENTS = {f"d{i:03}": f"document {i} " + "x" * 200 for i in range(60)} | {"d999": " "}
 QUERIES = {f"q{i}": f"query {i}" for i in range(9)}
-TASK = make_retrieval("search", DOCUMENTS, QUERIES, {(f"q{i}", f"d{j:03}"): j % 2 for i in range(9) for j in range(2 * i, 2 * i + 20)})
+TASK = make_retrieval(
+    "search", DOCUMENTS, QUERIES, {(f"q{i}", f"d{j:03}"): j % 2 for i in range(9) for j in range(2 * i, 2 * i + 20)}
+)
 
 
 class Mixed:
@@ -59,7 +61,7 @@ def agreements(task, ours, theirs):
 @pytest.mark.parametrize("cells", [100, 4_000_000])
 def test_figures_are_those_of_whole_rankings(columns, monkeypatch, cells):
     monkeypatch.setattr(agreement, "_SCORES_AT_ONCE", cells)
-    report = ranking_agreement(TASK, columns, Memo())
+    report = ranking_agreement(TASK, columns, EmbeddingCache())
     for name in ("asymmetric", "student"):
         expected = agreements(TASK, columns[name], columns["teacher"])
         assert 0.2 < expected[:, 0].mean() < 0.95  # the case is not a trivial one
@@ -76,13 +78,19 @@ def test_figures_are_those_of_whole_rankings(columns, monkeypatch, cells):
 def test_lists_by_hand(embedder):
     """Three documents on a circle: the student swaps the last two, so 1 of 3 pairs is out of order."""
     teacher = embedder(
-        "teacher", known={"q": np.array([1.0, 0]), "a": np.array([1, 0.0]), "b": np.array([1, 1.0]), "c": np.array([0, 1.0])}
+        "teacher",
+        known={"q": np.array([1.0, 0]), "a": np.array([1, 0.0]), "b": np.array([1, 1.0]), "c": np.array([0, 1.0])},
     )
-    student = embedder("student", known={"q": np.array([1.0, 0]), "a": np.array([2, 0.0]), "b": np.array([-1, 0]), "c": np.array([0, 5.0])})
+    student = embedder(
+        "student",
+        known={"q": np.array([1.0, 0]), "a": np.array([2, 0.0]), "b": np.array([-1, 0]), "c": np.array([0, 5.0])},
+    )
     teacher.width = student.width = 2
     task = make_retrieval("three", {"3": "a", "2": "b", "1": "c"}, {"q": "q"}, {("q", "1"): 1, ("q", "2"): 0})
-    report = ranking_agreement(task, {"teacher": (teacher, teacher), "student": (student, student)}, Memo())
-    assert report["student"] == pytest.approx({"overlap@10": 1, "overlap@10_std": 0, "kendall_tau": 1 / 3, "kendall_tau_std": 0})
+    report = ranking_agreement(task, {"teacher": (teacher, teacher), "student": (student, student)}, EmbeddingCache())
+    assert report["student"] == pytest.approx(
+        {"overlap@10": 1, "overlap@10_std": 0, "kendall_tau": 1 / 3, "kendall_tau_std": 0}
+    )
     (example,) = report["examples"]
     assert example["query"] == "q" and example["overlap@10"] == {"student": 1}
     assert example["columns"]["student"] == [
@@ -96,8 +104,14 @@ def test_lists_by_hand(embedder):
 def test_the_teacher_agrees_with_itself_and_reversed_scores_do_not(embedder, columns):
     teacher = columns["teacher"][0]
     opposite = embedder("opposite", known={text: -teacher.vector(text) for text in TASK.queries})
-    report = ranking_agreement(TASK, {"teacher": (teacher, teacher), "same": (teacher, teacher), "reversed": (opposite, teacher)}, Memo())
-    assert report["same"] == pytest.approx({"overlap@10": 1, "overlap@10_std": 0, "kendall_tau": 1, "kendall_tau_std": 0})
+    report = ranking_agreement(
+        TASK,
+        {"teacher": (teacher, teacher), "same": (teacher, teacher), "reversed": (opposite, teacher)},
+        EmbeddingCache(),
+    )
+    assert report["same"] == pytest.approx(
+        {"overlap@10": 1, "overlap@10_std": 0, "kendall_tau": 1, "kendall_tau_std": 0}
+    )
     # -1 needs the true places: cut off at 11, the ten documents outside either list would tie
     assert report["reversed"]["overlap@10"] == 0 and report["reversed"]["kendall_tau"] == pytest.approx(-1)
 
@@ -108,19 +122,26 @@ def test_equal_scores_and_empty_documents_keep_one_order(embedder):
     documents = {f"{i:02}": " " if i % 3 == 0 else f"t{i}" for i in range(30)}
     task = make_retrieval("ties", documents, {"q": "q"}, {("q", "01"): 1})
     equal = [embedder(name, known=dict.fromkeys([*documents.values(), "q"], one)) for name in ("a", "b")]
-    report = ranking_agreement(task, {"teacher": (equal[0],) * 2, "student": (equal[1],) * 2}, Memo())
+    report = ranking_agreement(task, {"teacher": (equal[0],) * 2, "student": (equal[1],) * 2}, EmbeddingCache())
     assert report["student"]["overlap@10"] == 1 and report["student"]["kendall_tau"] == pytest.approx(1)
     few = make_retrieval("few", {"1": "t1", "2": "", "3": "", "4": "t2"}, {"q": "q"}, {("q", "1"): 1})
-    found = ranking_agreement(few, {"teacher": (equal[0],) * 2, "student": (embedder("s"),) * 2}, Memo())["examples"][0]["columns"]
+    found = ranking_agreement(few, {"teacher": (equal[0],) * 2, "student": (embedder("s"),) * 2}, EmbeddingCache())[
+        "examples"
+    ][0]["columns"]
     assert [entry["id"] for entry in found["teacher"]] == ["4", "1", "3", "2"]
     assert [entry["id"] for entry in found["student"]][2:] == ["3", "2"] and found["student"][3]["score"] == 0
 
 
 def test_examples_show_the_extremes_first_and_what_was_judged(columns):
-    report = ranking_agreement(TASK, columns, Memo(), examples=4, seed=3)
-    overlaps = np.mean([agreements(TASK, columns[name], columns["teacher"])[:, 0] for name in ("asymmetric", "student")], axis=0)
+    report = ranking_agreement(TASK, columns, EmbeddingCache(), examples=4, seed=3)
+    overlaps = np.mean(
+        [agreements(TASK, columns[name], columns["teacher"])[:, 0] for name in ("asymmetric", "student")], axis=0
+    )
     examples = report["examples"]
-    assert [example["query"] for example in examples[:2]] == [TASK.queries[overlaps.argmin()], TASK.queries[overlaps.argmax()]]
+    assert [example["query"] for example in examples[:2]] == [
+        TASK.queries[overlaps.argmin()],
+        TASK.queries[overlaps.argmax()],
+    ]
     assert len({example["query"] for example in examples}) == 4
     for example in examples:
         row = TASK.queries.index(example["query"])
@@ -130,37 +151,47 @@ def test_examples_show_the_extremes_first_and_what_was_judged(columns):
             assert [entry["rank"] for entry in entries] == list(range(1, 11))
             assert [entry["id"] for entry in entries] == [TASK.document_ids[d] for d in order[row][:10]]
             assert [entry["score"] for entry in entries] == pytest.approx(cosines[row][order[row][:10]], abs=1e-6)
-            assert all(entry["relevant"] == (gains.get(entry["id"], 0) > 0) and len(entry["text"]) == 160 for entry in entries)
+            assert all(
+                entry["relevant"] == (gains.get(entry["id"], 0) > 0) and len(entry["text"]) == 160 for entry in entries
+            )
     assert any(entry["relevant"] for example in examples for entry in example["columns"]["teacher"])
-    again = ranking_agreement(TASK, columns, Memo(), examples=4, seed=3)
+    again = ranking_agreement(TASK, columns, EmbeddingCache(), examples=4, seed=3)
     assert json.loads(json.dumps(report)) == again
-    others = [ranking_agreement(TASK, columns, Memo(), examples=4, seed=seed)["examples"][2]["query"] for seed in range(6)]
+    others = [
+        ranking_agreement(TASK, columns, EmbeddingCache(), examples=4, seed=seed)["examples"][2]["query"]
+        for seed in range(6)
+    ]
     assert len(set(others)) > 1
-    assert len(ranking_agreement(TASK, columns, Memo(), examples=50)["examples"]) == 9
-    assert ranking_agreement(TASK, columns, Memo(), examples=0)["examples"] == []
+    assert len(ranking_agreement(TASK, columns, EmbeddingCache(), examples=50)["examples"]) == 9
+    assert ranking_agreement(TASK, columns, EmbeddingCache(), examples=0)["examples"] == []
 
 
 def test_nothing_is_embedded_twice(embedder):
-    teacher, student, memo = embedder("teacher"), embedder("student", seed="s"), Memo()
-    ranking_agreement(TASK, {"teacher": (teacher, teacher), "asymmetric": (student, teacher), "student": (student, student)}, memo)
+    teacher, student, memo = embedder("teacher"), embedder("student", seed="s"), EmbeddingCache()
+    ranking_agreement(
+        TASK, {"teacher": (teacher, teacher), "asymmetric": (student, teacher), "student": (student, student)}, memo
+    )
     for model in (teacher, student):
         assert len(model.asked) == len(set(model.asked)) == 60 + 9
 
 
 def test_one_document_is_full_agreement(embedder):
     task = make_retrieval("one", {"1": "a"}, {"q": "q"}, {("q", "1"): 1})
-    report = ranking_agreement(task, {"teacher": (embedder("t"),) * 2, "student": (embedder("s", seed="s"),) * 2}, Memo())
+    report = ranking_agreement(
+        task, {"teacher": (embedder("t"),) * 2, "student": (embedder("s", seed="s"),) * 2}, EmbeddingCache()
+    )
     assert report["student"]["overlap@10"] == 1 and report["student"]["kendall_tau"] == 1
 
 
 def test_what_cannot_be_compared_is_named(embedder, columns):
     task = dataclasses.replace(TASK, name="cranfield")
     with pytest.raises(
-        DistilvecError, match=r"^\[evaluation.columns\] cranfield: .* needs a column 'teacher' and another one; found teacher"
+        DistilvecError,
+        match=r"^\[evaluation.columns\] cranfield: .* needs a column 'teacher' and another one; found teacher",
     ):
-        ranking_agreement(task, {"teacher": columns["teacher"]}, Memo())
+        ranking_agreement(task, {"teacher": columns["teacher"]}, EmbeddingCache())
     with pytest.raises(DistilvecError, match="found student"):
-        ranking_agreement(task, {"student": columns["student"]}, Memo())
+        ranking_agreement(task, {"student": columns["student"]}, EmbeddingCache())
     narrow = embedder("narrow", width=8)
     with pytest.raises(DistilvecError, match=r"^\[model\] 'narrow' gives vectors of width 8, 'teacher' of width 16"):
-        ranking_agreement(task, {**columns, "asymmetric": (narrow, columns["teacher"][0])}, Memo())
+        ranking_agreement(task, {**columns, "asymmetric": (narrow, columns["teacher"][0])}, EmbeddingCache())

@@ -17,17 +17,24 @@ from distilvec.evaluation.compression import (
     int8_ranges,
     truncate,
 )
-from distilvec.evaluation.evaluator import Memo, evaluate
+from distilvec.evaluation.evaluator import EmbeddingCache, evaluate
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, StsTask, make_retrieval
 
 STS = StsTask("graded", [f"left {i}" for i in range(60)], [f"right {i % 20}" for i in range(60)], np.arange(60) % 7.0)
 PAIRS = PairTask("same", STS.first, STS.second, np.arange(60) % 3 == 0)
 CLASSES = ClassificationTask(
-    "classes", [f"t {i}" for i in range(40)], [str(i % 3) for i in range(40)], [f"u {i}" for i in range(9)], [str(i % 3) for i in range(9)]
+    "classes",
+    [f"t {i}" for i in range(40)],
+    [str(i % 3) for i in range(40)],
+    [f"u {i}" for i in range(9)],
+    [str(i % 3) for i in range(9)],
 )
 DOCUMENTS = {f"d{i:03}": f"document {i}" for i in range(300)} | {"empty": " "}
 SEARCH = make_retrieval(
-    "search", DOCUMENTS, {f"q{i}": f"query {i}" for i in range(8)}, {(f"q{i}", f"d{7 * i + j:03}"): 1 for i in range(8) for j in range(40)}
+    "search",
+    DOCUMENTS,
+    {f"q{i}": f"query {i}" for i in range(8)},
+    {(f"q{i}", f"d{7 * i + j:03}"): 1 for i in range(8) for j in range(40)},
 )
 TASKS = [STS, PAIRS, CLASSES, SEARCH]
 
@@ -67,7 +74,7 @@ def test_a_width_that_is_not_there_is_named_with_the_one_that_is(width, columns)
     with pytest.raises(DistilvecError, match=f"width 64 cannot be cut to width {width}"):
         truncate(np.ones((2, 64)), width)
     with pytest.raises(DistilvecError, match="'teacher' gives vectors of width 48, which cannot be cut to width 65"):
-        compression_rows([STS], columns, Memo(), [32, 65])
+        compression_rows([STS], columns, EmbeddingCache(), [32, 65])
 
 
 def test_int8_is_sentence_transformers_with_the_documents_ranges():
@@ -96,17 +103,27 @@ def test_binary_cosine_is_scipys_hamming_distance():
 
 
 def test_float16_is_rounded():
-    np.testing.assert_array_equal(compress(np.array([[1 / 3, 1.0]]), "float16"), np.array([[1 / 3, 1.0]], np.float16).astype(np.float32))
+    np.testing.assert_array_equal(
+        compress(np.array([[1 / 3, 1.0]]), "float16"), np.array([[1 / 3, 1.0]], np.float16).astype(np.float32)
+    )
 
 
 def test_rows_for_every_task_column_width_and_precision(columns):
     calls = []
-    rows = compression_rows(TASKS, columns, Memo(), progress=lambda *call: calls.append(call))
+    rows = compression_rows(TASKS, columns, EmbeddingCache(), progress=lambda *call: calls.append(call))
     found = {(row["task"], row["column"], row["width"], row["precision"]) for row in rows}
-    pairwise = {(task, width, precision) for task in ("graded", "same") for width in (32, 48) for precision in PRECISIONS[:-1]}
-    wanted = pairwise | {("search", width, precision) for width in (32, 48) for precision in PRECISIONS} | {("classes", 48, "float32")}
+    pairwise = {
+        (task, width, precision) for task in ("graded", "same") for width in (32, 48) for precision in PRECISIONS[:-1]
+    }
+    wanted = (
+        pairwise
+        | {("search", width, precision) for width in (32, 48) for precision in PRECISIONS}
+        | {("classes", 48, "float32")}
+    )
     assert found == {(task, column, width, precision) for task, width, precision in wanted for column in columns}
-    assert len(rows) == len(found) and all(set(row) == {"task", "metric", "column", "width", "precision", "value"} for row in rows)
+    assert len(rows) == len(found) and all(
+        set(row) == {"task", "metric", "column", "width", "precision", "value"} for row in rows
+    )
     assert {row["task"]: row["metric"] for row in rows} == {
         "graded": "spearman",
         "same": "average_precision",
@@ -117,7 +134,7 @@ def test_rows_for_every_task_column_width_and_precision(columns):
 
 
 def test_full_width_float32_is_the_plain_score_and_always_there(columns):
-    rows = compression_rows(TASKS, columns, Memo(), widths=[32], precisions=["binary"], classification=True)
+    rows = compression_rows(TASKS, columns, EmbeddingCache(), widths=[32], precisions=["binary"], classification=True)
     for column, (query, document) in columns.items():
         for score in evaluate(TASKS, query, document):
             assert value_of(rows, task=score.task, column=column, width=48, precision="float32") == score.value
@@ -127,11 +144,14 @@ def test_full_width_float32_is_the_plain_score_and_always_there(columns):
 
 def test_no_text_is_embedded_twice(columns):
     """Every width, precision and column shares one embedding of each text a model and role."""
-    memo = Memo()
+    memo = EmbeddingCache()
     for query, document in columns.values():
         evaluate(TASKS, query, document, memo)
     compression_rows(TASKS, columns, memo, classification=True)
-    wanted = {("document", text) for text in [*STS.first, *STS.second, *CLASSES.train_texts, *CLASSES.test_texts, *SEARCH.documents]}
+    wanted = {
+        ("document", text)
+        for text in [*STS.first, *STS.second, *CLASSES.train_texts, *CLASSES.test_texts, *SEARCH.documents]
+    }
     wanted = {(role, text) for role, text in wanted if text.strip()} | {("query", text) for text in SEARCH.queries}
     for model in {pair[0] for pair in columns.values()}:
         assert len(model.asked) == len(wanted) and set(model.asked) == wanted
@@ -140,17 +160,23 @@ def test_no_text_is_embedded_twice(columns):
 def test_int8_of_the_asymmetric_column_takes_the_teachers_ranges(columns):
     student, teacher = columns["asymmetric"]
     first, second = truncate(student.embed(STS.first), 32), truncate(teacher.embed(STS.second), 32)
-    left, right = (quantize_embeddings(side, "int8", calibration_embeddings=second).astype(np.float64) for side in (first, second))
+    left, right = (
+        quantize_embeddings(side, "int8", calibration_embeddings=second).astype(np.float64) for side in (first, second)
+    )
     cosines = np.sum(left * right, axis=1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
-    rows = compression_rows([STS], columns, Memo())
-    assert value_of(rows, column="asymmetric", width=32, precision="int8") == pytest.approx(100 * spearmanr(cosines, STS.gold).statistic)
+    rows = compression_rows([STS], columns, EmbeddingCache())
+    assert value_of(rows, column="asymmetric", width=32, precision="int8") == pytest.approx(
+        100 * spearmanr(cosines, STS.gold).statistic
+    )
 
 
 def test_binary_similarities_of_pairs_are_hamming_distances_ties_included(columns):
     student, _ = columns["student"]
     distances = np.sum((student.embed(STS.first)[:, :32] > 0) != (student.embed(STS.second)[:, :32] > 0), axis=1)
-    rows = compression_rows([STS], columns, Memo())
-    assert value_of(rows, column="student", width=32, precision="binary") == pytest.approx(100 * spearmanr(-distances, STS.gold).statistic)
+    rows = compression_rows([STS], columns, EmbeddingCache())
+    assert value_of(rows, column="student", width=32, precision="binary") == pytest.approx(
+        100 * spearmanr(-distances, STS.gold).statistic
+    )
 
 
 def ndcg_at_10(scores):
@@ -168,14 +194,17 @@ def test_retrieval_is_brute_force_ties_included(columns, column):
     query, document = columns[column]
     queries = truncate(query.embed(SEARCH.queries), 32).astype(np.float64)
     documents = truncate(document.embed(SEARCH.documents), 32)
-    rows = compression_rows([SEARCH], columns, Memo())
+    rows = compression_rows([SEARCH], columns, EmbeddingCache())
     filled = [bool(text.strip()) for text in SEARCH.documents]
     left, right = (
-        quantize_embeddings(side, "int8", calibration_embeddings=documents[filled]).astype(float) for side in (queries, documents)
+        quantize_embeddings(side, "int8", calibration_embeddings=documents[filled]).astype(float)
+        for side in (queries, documents)
     )
     int8 = (left @ right.T / np.linalg.norm(right, axis=1)).astype(np.float32)
     hamming = np.rint(32 * cdist(queries > 0, documents > 0, "hamming"))
-    assert value_of(rows, column=column, width=32, precision="float32") == pytest.approx(ndcg_at_10(queries @ documents.T))
+    assert value_of(rows, column=column, width=32, precision="float32") == pytest.approx(
+        ndcg_at_10(queries @ documents.T)
+    )
     assert value_of(rows, column=column, width=32, precision="int8") == pytest.approx(ndcg_at_10(int8))
     assert value_of(rows, column=column, width=32, precision="binary") == pytest.approx(ndcg_at_10(-hamming))
     # score_task asks for 100 documents, so 4 x 100 candidates are all 300: rescoring is the float query against all signs
@@ -188,19 +217,21 @@ def test_classifiers_see_unit_vectors(columns):
     train, test = truncate(student.embed(CLASSES.train_texts), 32), truncate(student.embed(CLASSES.test_texts), 32)
     signs = [np.where(side > 0, 1, -1) / np.sqrt(32) for side in (train, test)]
     predicted = LogisticRegression(max_iter=2000).fit(signs[0], CLASSES.train_labels).predict(signs[1])
-    rows = compression_rows([CLASSES], columns, Memo(), [32], ["binary"], classification=True)
+    rows = compression_rows([CLASSES], columns, EmbeddingCache(), [32], ["binary"], classification=True)
     expected = 100 * np.mean(predicted == np.array(CLASSES.test_labels))
     assert value_of(rows, column="student", width=32, precision="binary") == pytest.approx(expected)
 
 
 def test_the_embedder_says_what_it_is(columns):
-    model = CompressedEmbedder(columns["student"][0], Memo(), 32, "binary")
+    model = CompressedEmbedder(columns["student"][0], EmbeddingCache(), 32, "binary")
     assert model.name == "student (32 binary)" and set(np.unique(model.embed(["a", "b"]))) == {-1, 1}
 
 
 def test_widths_that_fit_each_column(embedder):
     narrow, wide = embedder("narrow", width=40), embedder("wide", width=70)
-    rows = compression_rows([STS], {"teacher": (wide, wide), "student": (narrow, narrow)}, Memo(), precisions=["float32"])
+    rows = compression_rows(
+        [STS], {"teacher": (wide, wide), "student": (narrow, narrow)}, EmbeddingCache(), precisions=["float32"]
+    )
     assert [(row["column"], row["width"]) for row in rows] == [
         ("teacher", 32),
         ("teacher", 64),
@@ -211,5 +242,7 @@ def test_widths_that_fit_each_column(embedder):
 
 
 def test_unknown_precisions_are_named(columns):
-    with pytest.raises(DistilvecError, match="unknown precision 'int4'; expected float32, float16, int8, binary, binary_rescored"):
-        compression_rows([STS], columns, Memo(), precisions=["int4"])
+    with pytest.raises(
+        DistilvecError, match="unknown precision 'int4'; expected float32, float16, int8, binary, binary_rescored"
+    ):
+        compression_rows([STS], columns, EmbeddingCache(), precisions=["int4"])

@@ -9,15 +9,20 @@ from sklearn.metrics import f1_score
 
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import ABSENT, average, retention, scores_table, to_markdown
-from distilvec.evaluation.evaluator import Memo, Score, evaluate
+from distilvec.evaluation.evaluator import EmbeddingCache, Score, evaluate
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, StsTask, make_retrieval
 
 STS = StsTask("graded", [f"left {i}" for i in range(30)], [f"right {i % 10}" for i in range(30)], np.arange(30) % 7.0)
 PAIRS = PairTask("same", STS.first, STS.second, np.arange(30) % 3 == 0)
-CLASSES = ClassificationTask("classes", [f"t {i}" for i in range(40)], [str(i % 3) for i in range(40)], ["t 1", "u", "v"], ["1", "0", "2"])
+CLASSES = ClassificationTask(
+    "classes", [f"t {i}" for i in range(40)], [str(i % 3) for i in range(40)], ["t 1", "u", "v"], ["1", "0", "2"]
+)
 DOCUMENTS = {f"d{i}": f"document {i}" for i in range(150)}
 SEARCH = make_retrieval(
-    "search", DOCUMENTS, {f"q{i}": f"query {i}" for i in range(5)}, {(f"q{i}", f"d{7 * i + j}"): 1 + j for i in range(5) for j in range(3)}
+    "search",
+    DOCUMENTS,
+    {f"q{i}": f"query {i}" for i in range(5)},
+    {(f"q{i}", f"d{7 * i + j}"): 1 + j for i in range(5) for j in range(3)},
 )
 TASKS = [STS, PAIRS, CLASSES, SEARCH]
 
@@ -54,11 +59,15 @@ def test_every_type_takes_its_sides_from_the_right_model(embedder, asymmetric):
 
     classifier = LogisticRegression(max_iter=2000).fit(document.embed(CLASSES.train_texts), CLASSES.train_labels)
     predicted = classifier.predict(query.embed(CLASSES.test_texts))
-    assert classes.metrics["macro_f1"] == pytest.approx(100 * f1_score(CLASSES.test_labels, predicted, average="macro", zero_division=0))
+    assert classes.metrics["macro_f1"] == pytest.approx(
+        100 * f1_score(CLASSES.test_labels, predicted, average="macro", zero_division=0)
+    )
 
     reciprocal, recalled = [], []
     for number, text in enumerate(SEARCH.queries):
-        ranked = sorted(DOCUMENTS, key=lambda key, text=text: -cosine(query.vector(text), document.vector(DOCUMENTS[key])))
+        ranked = sorted(
+            DOCUMENTS, key=lambda key, text=text: -cosine(query.vector(text), document.vector(DOCUMENTS[key]))
+        )
         ranks = [ranked.index(f"d{7 * number + j}") + 1 for j in range(3)]
         reciprocal.append(1 / min(ranks) if min(ranks) <= 10 else 0)
         recalled.append(sum(rank <= 100 for rank in ranks) / 3)
@@ -67,17 +76,20 @@ def test_every_type_takes_its_sides_from_the_right_model(embedder, asymmetric):
 
 
 def test_each_text_is_embedded_once_a_model_and_role(embedder):
-    student, teacher, memo = embedder("student", seed="s"), embedder("teacher"), Memo()
+    student, teacher, memo = embedder("student", seed="s"), embedder("teacher"), EmbeddingCache()
     for query, document in ((teacher, teacher), (student, student), (student, teacher)):
         evaluate(TASKS, query, document, memo)
-    wanted = {("document", text) for text in [*STS.first, *STS.second, *CLASSES.train_texts, *CLASSES.test_texts, *SEARCH.documents]}
+    wanted = {
+        ("document", text)
+        for text in [*STS.first, *STS.second, *CLASSES.train_texts, *CLASSES.test_texts, *SEARCH.documents]
+    }
     wanted |= {("query", text) for text in SEARCH.queries}
     for model in (student, teacher):
         assert len(model.asked) == len(wanted) and set(model.asked) == wanted
 
 
 def test_a_memo_changes_no_figure_and_tells_models_of_one_name_apart(embedder):
-    one, other, memo = embedder("model", seed="1"), embedder("model", seed="2"), Memo()
+    one, other, memo = embedder("model", seed="1"), embedder("model", seed="2"), EmbeddingCache()
     shared = [[s.metrics for s in evaluate(TASKS, model, memo=memo)] for model in (one, other, one)]
     assert shared[0] == shared[2] == [s.metrics for s in evaluate(TASKS, one)]
     assert shared[1] == [s.metrics for s in evaluate(TASKS, other)] != shared[0]
@@ -92,7 +104,9 @@ def test_role_of_a_task_reaches_the_model(embedder):
 def test_perfect_model_reaches_100(embedder):
     axes = np.eye(16)
     known = {"q": axes[0], "r": axes[1], "x": axes[0], "y": axes[1], "z": axes[2]}
-    task = make_retrieval("search", {"1": "x", "2": "y", "3": "z"}, {"q": "q", "r": "r"}, {("q", "1"): 1, ("r", "2"): 1})
+    task = make_retrieval(
+        "search", {"1": "x", "2": "y", "3": "z"}, {"q": "q", "r": "r"}, {("q", "1"): 1, ("r", "2"): 1}
+    )
     assert evaluate([task], embedder(known=known))[0].metrics == {"ndcg@10": 100, "recall@100": 100, "mrr@10": 100}
 
 
@@ -124,7 +138,8 @@ def test_a_collapsed_model_scores_0_with_a_word_about_it(embedder):
 def test_vectors_that_are_not_finite_name_model_and_text(embedder, number):
     broken = embedder("broken", known={"right 3": np.full(16, number)})
     with pytest.raises(
-        DistilvecError, match="'broken' gave vectors with NaN or infinite numbers for 1 of 10 texts; the first is 'right 3'"
+        DistilvecError,
+        match="'broken' gave vectors with NaN or infinite numbers for 1 of 10 texts; the first is 'right 3'",
     ):
         evaluate([STS], broken)
 
@@ -158,7 +173,10 @@ def test_average_and_retention():
     teacher, student = [score("a", 80.0), score("b", 40.0)], [score("b", 20.0), score("a", 80.0)]
     assert average(teacher) == 60
     assert retention(student, teacher) == {"a": 100.0, "b": 50.0, "average": pytest.approx(100 * 50 / 60)}
-    assert retention([score("a", 5.0), score("b", 1.0)], [score("a", 10.0), score("b", -2.0)]) == {"a": 50.0, "average": 75.0}
+    assert retention([score("a", 5.0), score("b", 1.0)], [score("a", 10.0), score("b", -2.0)]) == {
+        "a": 50.0,
+        "average": 75.0,
+    }
     with pytest.raises(DistilvecError, match="only one of them: b"):
         retention(student[1:], teacher)
     with pytest.raises(DistilvecError, match="no average of no scores"):

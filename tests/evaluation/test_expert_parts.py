@@ -20,7 +20,7 @@ from distilvec.evaluation.projection import project_experts
 from distilvec.evaluation.tasks import ClassificationTask, StsTask, make_retrieval
 from distilvec.pipeline.run import Run
 from distilvec.report.write import draw_report
-from distilvec.students.build import TeacherFacts, build_student
+from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.model import wrap_model
 from tests.architectures import TEXTS
@@ -30,7 +30,7 @@ from tests.samples import make_texts
 @pytest.fixture(scope="module")
 def student(tiny_model):
     section = StudentSection(model=str(tiny_model), layers=2, experts=ExpertsSection(count=3, width=16))
-    model = build_student(section, TeacherFacts(32, True, 128), seed=0)
+    model = build_student(section, TeacherInfo(32, True, 128), seed=0)
     with torch.no_grad():
         next(module for module in model if type(module).__name__ == "Experts").gate.weight.mul_(5)  # gates that differ
     return wrap_model(model, "student", prompts={"query": "query: ", "document": ""})
@@ -46,7 +46,8 @@ def test_gates_outputs_and_lengths_are_the_models_own(student):
         tokens = student.model.tokenizer(*(text if isinstance(text, tuple) else (text,)), return_tensors="pt")
         with torch.no_grad():
             own = Encoder(student.model).eval()(
-                TextBatch(torch.arange(1), dict(tokens), torch.zeros(1, dtype=torch.long)), OutputSpec(experts=True, vector=True)
+                TextBatch(torch.arange(1), dict(tokens), torch.zeros(1, dtype=torch.long)),
+                OutputSpec(experts=True, vector=True),
             )
         torch.testing.assert_close(found.gates[number], own.gates[0], atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(found.outputs[number], own.experts[0], atol=1e-4, rtol=1e-4)
@@ -61,9 +62,15 @@ def test_a_group_is_read_behind_its_prompt(student):
 
 
 def test_groups_and_lengths_hold_every_text_once(student):
-    groups = [Group("short", make_texts(30)), Group("long", [" ".join(make_texts(12, seed)) for seed in range(20)]), Group("empty", [" "])]
+    groups = [
+        Group("short", make_texts(30)),
+        Group("long", [" ".join(make_texts(12, seed)) for seed in range(20)]),
+        Group("empty", [" "]),
+    ]
     found = experts_report(student, groups)
-    assert [(row["name"], row["rows"]) for row in found["groups"]] == [("short", 30), ("long", 20)] and found["rows"] == 50
+    assert [(row["name"], row["rows"]) for row in found["groups"]] == [("short", 30), ("long", 20)] and found[
+        "rows"
+    ] == 50
     assert sum(row["rows"] for row in found["lengths"]) == 50
     lengths = run_mixture(student.model, [text for group in groups[:2] for text in sample(group, 100)]).lengths
     for row in found["lengths"]:
@@ -76,10 +83,15 @@ def test_groups_and_lengths_hold_every_text_once(student):
 
 
 def test_without_experts_or_texts_there_is_nothing(student, tiny_model):
-    assert experts_report(wrap_model(SentenceTransformer(str(tiny_model), device="cpu"), "plain"), [Group("texts", TEXTS)]) == {}
+    assert (
+        experts_report(wrap_model(SentenceTransformer(str(tiny_model), device="cpu"), "plain"), [Group("texts", TEXTS)])
+        == {}
+    )
     assert experts_report(student, []) == {} == experts_report(student, [Group("blank", [" "])])
     alone = build_student(
-        StudentSection(model=str(tiny_model), layers=2, experts=ExpertsSection(count=1, width=16)), TeacherFacts(32, True, 128), seed=0
+        StudentSection(model=str(tiny_model), layers=2, experts=ExpertsSection(count=1, width=16)),
+        TeacherInfo(32, True, 128),
+        seed=0,
     )
     assert experts_report(wrap_model(alone, "one expert"), [Group("texts", TEXTS)]) == {}
 
@@ -104,7 +116,10 @@ def test_groups_of_tasks_and_of_classes():
 
     test = Labelled([("a", "b"), ("c", "d"), ("e", "f")], np.array([1, 0, 1]))
     groups = labelled_groups(Examples, test)
-    assert [(group.name, group.texts) for group in groups] == [("intents: no", ["c", "d"]), ("intents: yes", ["a", "b", "e", "f"])]
+    assert [(group.name, group.texts) for group in groups] == [
+        ("intents: no", ["c", "d"]),
+        ("intents: yes", ["a", "b", "e", "f"]),
+    ]
     Examples.classes = [str(number) for number in range(13)]
     (whole,) = labelled_groups(Examples, test)
     assert (whole.name, whole.texts) == ("intents, test split", ["a", "b", "c", "d", "e", "f"])
@@ -137,18 +152,32 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path):
     ]
     (tmp_path / "sts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     (tmp_path / "suite.yaml").write_text("- {name: graded, type: sts, path: sts.jsonl}\n", encoding="utf-8")
-    recipe = tiny_recipe(**EXPERTS, evaluation__suite=str(tmp_path / "suite.yaml"), evaluation__columns=["teacher", "student", "untrained"])
+    recipe = tiny_recipe(
+        **EXPERTS,
+        evaluation__suite=str(tmp_path / "suite.yaml"),
+        evaluation__columns=["teacher", "student", "untrained"],
+    )
     result = Run(recipe, tmp_path / "run").execute()
     found = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
-    assert [row["name"] for row in found["experts"]["groups"]] == ["graded"] and len(found["experts"]["plane"]["likeness"]) == 4
-    assert len(found["tokens"]) == 4 and set(found["tokens"][0]) == {"text", "teacher", "student", "untrained", "likeness"}
+    assert [row["name"] for row in found["experts"]["groups"]] == ["graded"] and len(
+        found["experts"]["plane"]["likeness"]
+    ) == 4
+    assert len(found["tokens"]) == 4 and set(found["tokens"][0]) == {
+        "text",
+        "teacher",
+        "student",
+        "untrained",
+        "likeness",
+    }
     names = {path.stem for path in (tmp_path / "run" / "figures").glob("*.svg")}
     assert {"experts", "experts_gates", "experts_training", "token_planes"} <= names
     page = result.page.read_text(encoding="utf-8")
     assert '<section id="experts"' in page and "Gates, group by group" in page
     before = {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}
     draw_report(tmp_path / "run", found)
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}, "it can be redrawn"
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}, (
+        "it can be redrawn"
+    )
 
 
 @pytest.mark.parametrize("encode", ["joint", "separate"])

@@ -40,12 +40,16 @@ def test_columns_of_other_names(write_jsonl):
 @pytest.mark.parametrize("score", ["high", None, float("nan"), float("inf"), True])
 def test_a_score_that_is_no_number_is_named(write_jsonl, score):
     path = write_jsonl("a.jsonl", [*STS[:2], {**STS[2], "score": score}])
-    with pytest.raises(DistilvecError, match=r"^\[suite\] /.*a\.jsonl, line 3 has .* in column score\. Expected a finite number"):
+    with pytest.raises(
+        DistilvecError, match=r"^\[suite\] /.*a\.jsonl, line 3 has .* in column score\. Expected a finite number"
+    ):
         load_sts("t", path)
 
 
 def test_wrong_columns_texts_and_constant_scores(write_jsonl):
-    with pytest.raises(DistilvecError, match="no column sentence1, score; expected sentence1, sentence2, score, found text, sentence2"):
+    with pytest.raises(
+        DistilvecError, match="no column sentence1, score; expected sentence1, sentence2, score, found text, sentence2"
+    ):
         load_sts("t", write_jsonl("a.jsonl", [{"text": "a", "sentence2": "b"}]))
     with pytest.raises(DistilvecError, match="line 1 has None in column sentence1"):
         load_sts("t", write_jsonl("b.jsonl", [{**STS[0], "sentence1": None}, STS[1]]))
@@ -54,7 +58,8 @@ def test_wrong_columns_texts_and_constant_scores(write_jsonl):
 
 
 @pytest.mark.parametrize(
-    ("labels", "positive_label"), [((1, 0), "1"), (("1", "0"), "1"), ((True, False), "1"), (("e", "n"), "e"), ((1.0, 0.0), "1")]
+    ("labels", "positive_label"),
+    [((1, 0), "1"), (("1", "0"), "1"), ((True, False), "1"), (("e", "n"), "e"), ((1.0, 0.0), "1")],
 )
 def test_pair_labels_however_they_are_written(write_jsonl, labels, positive_label):
     path = write_jsonl("a.jsonl", [{"sentence1": "a", "sentence2": "b", "label": label} for label in labels])
@@ -83,7 +88,9 @@ def test_classification_reads_two_splits_and_limits_the_first(write_jsonl):
 
 def test_classification_refuses_unseen_labels_one_label_and_one_split(write_jsonl):
     with pytest.raises(DistilvecError, match=r"lacks: 'new' \(2 rows\)"):
-        load_classification("t", write_jsonl("a.jsonl", [*LABELLED, *[{"split": "test", "text": "t", "label": "new"}] * 2]))
+        load_classification(
+            "t", write_jsonl("a.jsonl", [*LABELLED, *[{"split": "test", "text": "t", "label": "new"}] * 2])
+        )
     rows = [{"split": split, "text": "t", "label": "a"} for split in ("train", "test")]
     with pytest.raises(DistilvecError, match="one label only, 'a'"):
         load_classification("t", write_jsonl("b.jsonl", rows))
@@ -108,7 +115,15 @@ def retrieval_folder(write_jsonl, tmp_path, qrels, place="qrels.tsv"):
 
 @pytest.mark.parametrize("place", ["qrels.tsv", "qrels/test.tsv"])
 def test_retrieval_joins_titles_orders_documents_and_counts_what_it_leaves_out(write_jsonl, tmp_path, place):
-    qrels = [("q0", "d1", 1), ("q0", "d10", 2), ("q1", "d3", 0), ("q2", "d2", 1), ("q2", "gone", 1), ("gone", "d1", 1), ("q0", "d1", 1)]
+    qrels = [
+        ("q0", "d1", 1),
+        ("q0", "d10", 2),
+        ("q1", "d3", 0),
+        ("q2", "d2", 1),
+        ("q2", "gone", 1),
+        ("gone", "d1", 1),
+        ("q0", "d1", 1),
+    ]
     task = load_retrieval("t", retrieval_folder(write_jsonl, tmp_path, qrels, place))
     assert task.document_ids == ["d3", "d2", "d10", "d1"]
     assert task.documents == ["", "no title", "Other text", "Title Title and text"]
@@ -127,7 +142,11 @@ def test_retrieval_joins_titles_orders_documents_and_counts_what_it_leaves_out(w
 
 def test_title_rules():
     assert join_title("T", "T x") == "T T x" and join_title("T", "T x", "unless_repeated") == "T x"
-    assert join_title("T", "x", "unless_repeated") == "T x" and join_title("T", "x", "never") == "x" and join_title("T", "") == "T"
+    assert (
+        join_title("T", "x", "unless_repeated") == "T x"
+        and join_title("T", "x", "never") == "x"
+        and join_title("T", "") == "T"
+    )
 
 
 def test_retrieval_refuses_what_cannot_be_scored(write_jsonl, tmp_path):
@@ -189,9 +208,14 @@ def test_a_renamed_column_wins_over_one_of_the_name(write_jsonl):
 
 
 def test_judgements_that_contradict_each_other_are_told(write_jsonl, tmp_path):
-    folder = retrieval_folder(write_jsonl, tmp_path, [(f"q{number}", "d1", 1) for number in range(3)] + [("q0", "d1", 2), ("q1", "d1", 1)])
+    folder = retrieval_folder(
+        write_jsonl, tmp_path, [(f"q{number}", "d1", 1) for number in range(3)] + [("q0", "d1", 2), ("q1", "d1", 1)]
+    )
     task = load_retrieval("t", folder)
-    assert task.warnings == ("1 of 3 judgements stand twice with different scores; the highest counts",) and task.gains.max() == 2
+    assert (
+        task.warnings == ("1 of 3 judgements stand twice with different scores; the highest counts",)
+        and task.gains.max() == 2
+    )
 
 
 def test_qrels_anywhere(write_jsonl, tmp_path):

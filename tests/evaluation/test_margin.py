@@ -52,7 +52,9 @@ def test_worked_example():
     first = fit.line[0] if fit.margin > 1 else min(fit.line, key=lambda point: abs(point.distance - 1))
     half = 4.302653 * math.sqrt(0.1) * math.sqrt(1 / 4 + (first.distance - 2.5) ** 2 / 5)
     assert first.high == pytest.approx(9.5 - 1.4 * first.distance + half, rel=1e-6)
-    assert 9.5 - 1.4 * fit.margin + 4.302653 * math.sqrt(0.1) * math.sqrt(1 / 4 + (fit.margin - 2.5) ** 2 / 5) == pytest.approx(9, rel=1e-6)
+    assert 9.5 - 1.4 * fit.margin + 4.302653 * math.sqrt(0.1) * math.sqrt(
+        1 / 4 + (fit.margin - 2.5) ** 2 / 5
+    ) == pytest.approx(9, rel=1e-6)
 
 
 @settings(max_examples=40, deadline=None)
@@ -118,7 +120,11 @@ def test_points_that_make_no_line(distances, scores, teacher, message):
 
 def report_points(steps):
     return [
-        {"step": step, "distance": 0.9 - step / 10_000, "scores": {"a": 70 + step / 500, "b": 60 + step / 400 + step % 200 / 1000}}
+        {
+            "step": step,
+            "distance": 0.9 - step / 10_000,
+            "scores": {"a": 70 + step / 500, "b": 60 + step / 400 + step % 200 / 1000},
+        }
         for step in steps
     ]
 
@@ -137,7 +143,12 @@ def test_report_has_every_task_and_the_average():
         fit = fit_margin(distances, scores, teacher)
         found = report["fits"][task]
         assert set(found) == {"teacher", "slope", "intercept", "r2", "p", "margin", "line"}
-        assert found["slope"] == fit.slope and found["margin"] == fit.margin and found["teacher"] == teacher and len(found["line"]) == 50
+        assert (
+            found["slope"] == fit.slope
+            and found["margin"] == fit.margin
+            and found["teacher"] == teacher
+            and len(found["line"]) == 50
+        )
         assert set(found["line"][0]) == {"distance", "score", "low", "high"}
     assert json.loads(json.dumps(report)) == report
     assert "average" not in points[0]["scores"]  # what was given stays as it was
@@ -158,7 +169,10 @@ def test_a_task_some_checkpoints_lack_is_fitted_to_the_others():
     report = margin_report(points, {"a": 78.0, "b": 70.0})
     assert "average" not in report["points"][2]["scores"]
     others = [point for point in report["points"] if point["step"] != 900]
-    assert report["fits"]["b"]["slope"] == fit_margin([p["distance"] for p in others], [p["scores"]["b"] for p in others], 70.0).slope
+    assert (
+        report["fits"]["b"]["slope"]
+        == fit_margin([p["distance"] for p in others], [p["scores"]["b"] for p in others], 70.0).slope
+    )
     with pytest.raises(DistilvecError, match="robustness margin of c: .* found 0"):
         margin_report(points, {"a": 78.0, "c": 70.0})
     with pytest.raises(DistilvecError, match="teacher's score on at least one task"):

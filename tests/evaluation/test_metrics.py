@@ -42,7 +42,9 @@ def test_correlations_are_those_of_ranks_and_values(rng):
     assert metrics.pearson(x, y) == pytest.approx(np.corrcoef(x, y)[0, 1])
     assert metrics.spearman(x, y) == pytest.approx(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
     assert metrics.spearman(x, np.exp(3 * x)) == pytest.approx(1)
-    assert math.isnan(metrics.spearman(np.ones(4), np.arange(4.0))) and math.isnan(metrics.pearson(np.arange(4.0), np.ones(4)))
+    assert math.isnan(metrics.spearman(np.ones(4), np.arange(4.0))) and math.isnan(
+        metrics.pearson(np.arange(4.0), np.ones(4))
+    )
 
 
 def loop_average_precision(similarities, positive):
@@ -62,9 +64,13 @@ def test_pair_metrics_are_the_loops_with_and_without_ties(rng, decimals):
     thresholds = [math.inf, *similarities]
     accuracies = [np.mean((similarities >= t) == positive) for t in thresholds]
     f1s = [f1_score(positive, similarities >= t, zero_division=0) for t in thresholds]
-    assert metrics.average_precision(similarities, positive) == pytest.approx(loop_average_precision(similarities, positive))
+    assert metrics.average_precision(similarities, positive) == pytest.approx(
+        loop_average_precision(similarities, positive)
+    )
     value, threshold = metrics.best_accuracy(similarities, positive)
-    assert value == pytest.approx(max(accuracies)) and np.mean((similarities >= threshold) == positive) == pytest.approx(value)
+    assert value == pytest.approx(max(accuracies)) and np.mean(
+        (similarities >= threshold) == positive
+    ) == pytest.approx(value)
     value, threshold = metrics.best_f1(similarities, positive)
     assert value == pytest.approx(max(f1s)) and f1_score(positive, similarities >= threshold) == pytest.approx(value)
 
@@ -92,7 +98,10 @@ def loop_retrieval(ranking, gains, k):
 def test_retrieval_metrics_are_the_loops(rng, k):
     columns = 25
     found = np.array([rng.permutation(columns)[:10] for _ in range(8)])
-    judged = [{int(d): float(g) for d, g in zip(rng.permutation(columns)[:6], [3, 2, 1, 1, 0, 0], strict=True)} for _ in range(8)]
+    judged = [
+        {int(d): float(g) for d, g in zip(rng.permutation(columns)[:6], [3, 2, 1, 1, 0, 0], strict=True)}
+        for _ in range(8)
+    ]
     pairs = np.array([(q, d) for q, gains in enumerate(judged) for d in gains])
     gains = metrics.found_gains(found, columns, pairs, np.array([g for gains in judged for g in gains.values()]))
     ideal = np.array([list(g.values()) for g in judged])

@@ -12,7 +12,7 @@ import pytest
 from samples import make_texts
 
 from distilvec.core.errors import DistilvecError
-from distilvec.evaluation.evaluator import Memo, evaluate
+from distilvec.evaluation.evaluator import EmbeddingCache, evaluate
 from distilvec.evaluation.task_files import load_pairs, load_retrieval, load_sts
 
 if importlib.util.find_spec("mteb") is None:  # importing it here would make a folder in the user's home
@@ -32,11 +32,15 @@ def data(write_jsonl, tmp_path):
     generator = np.random.default_rng(0)
     pairs = [{"sentence1": TEXTS[i], "sentence2": TEXTS[i + 50]} for i in range(50)]
     write_jsonl("data/STSBenchmark/test.jsonl", [pair | {"score": float(generator.uniform(0, 5))} for pair in pairs])
-    write_jsonl("data/SprintDuplicateQuestions/test.jsonl", [pair | {"label": int(generator.integers(2))} for pair in pairs])
+    write_jsonl(
+        "data/SprintDuplicateQuestions/test.jsonl", [pair | {"label": int(generator.integers(2))} for pair in pairs]
+    )
     rows = [{"text": text, "label": f"topic {i % 3}"} for i, text in enumerate(TEXTS)]
     write_jsonl("data/Banking77Classification/train.jsonl", rows[:80])
     write_jsonl("data/Banking77Classification/test.jsonl", rows[80:])
-    write_jsonl("data/NFCorpus/corpus.jsonl", [{"_id": f"d{i}", "title": f"title {i % 7}", "text": TEXTS[i]} for i in range(60)])
+    write_jsonl(
+        "data/NFCorpus/corpus.jsonl", [{"_id": f"d{i}", "title": f"title {i % 7}", "text": TEXTS[i]} for i in range(60)]
+    )
     write_jsonl("data/NFCorpus/queries.jsonl", [{"_id": f"q{i}", "text": TEXTS[60 + i]} for i in range(20)])
     judged = [f"q{i}\td{int(d)}\t{1 + i % 2}" for i in range(20) for d in generator.choice(60, 4, replace=False)]
     (tmp_path / "data/NFCorpus/qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(judged) + "\n")
@@ -57,7 +61,11 @@ def figures(scores):
 
 def test_figures_equal_ours_for_one_model_and_for_a_pair(data, tiny_teacher, embedder):
     student = embedder("student", width=32)
-    models = {"teacher": (tiny_teacher, tiny_teacher), "student": (student, student), "asymmetric": (student, tiny_teacher)}
+    models = {
+        "teacher": (tiny_teacher, tiny_teacher),
+        "student": (student, student),
+        "asymmetric": (student, tiny_teacher),
+    }
     found = figures(mteb_scores(models, ["STSBenchmark", "SprintDuplicateQuestions", "NFCorpus"], data=data))
     tasks = [
         load_sts("STSBenchmark", data / "STSBenchmark"),
@@ -68,7 +76,9 @@ def test_figures_equal_ours_for_one_model_and_for_a_pair(data, tiny_teacher, emb
         sts, pairs, retrieval = evaluate(tasks, query, document)
         assert found[column]["STSBenchmark"]["cosine_spearman"] == pytest.approx(sts.metrics["spearman"], abs=1e-6)
         assert found[column]["STSBenchmark"]["cosine_pearson"] == pytest.approx(sts.metrics["pearson"], abs=1e-3)
-        assert found[column]["SprintDuplicateQuestions"]["cosine_ap"] == pytest.approx(pairs.metrics["average_precision"], abs=1e-6)
+        assert found[column]["SprintDuplicateQuestions"]["cosine_ap"] == pytest.approx(
+            pairs.metrics["average_precision"], abs=1e-6
+        )
         assert found[column]["NFCorpus"]["ndcg_at_10"] == pytest.approx(retrieval.metrics["ndcg@10"], abs=1e-3)
     assert len({column["STSBenchmark"]["cosine_spearman"] for column in found.values()}) == 3
 
@@ -94,7 +104,10 @@ def test_sides_and_roles_of_a_pair(data, embedder):
     for task, sides in {
         "STSBenchmark": ({("document", t) for t in TEXTS[:50]}, {("document", t) for t in TEXTS[50:100]}),
         "Banking77Classification": ({("document", t) for t in TEXTS[80:]}, {("document", t) for t in TEXTS[:80]}),
-        "NFCorpus": ({("query", t) for t in TEXTS[60:80]}, {("document", f"title {i % 7} {TEXTS[i]}") for i in range(60)}),
+        "NFCorpus": (
+            {("query", t) for t in TEXTS[60:80]},
+            {("document", f"title {i % 7} {TEXTS[i]}") for i in range(60)},
+        ),
     }.items():
         query, document = embedder("student"), embedder("teacher")
         mteb_scores({"asymmetric": (query, document)}, [task], data=data)
@@ -168,7 +181,10 @@ def test_a_failing_task_is_reported_and_the_others_run(data, embedder, write_jso
     assert "all 5 scores are 1" in found["STS12", None]
     assert "put the task's files into a folder DATA/STS13 and pass --data DATA" in found["STS13", None]
     assert str(data / "STS13") in found["STS13", None]
-    assert "has type Clustering; local data serve tasks of type STS, PairClassification" in found["TwentyNewsgroupsClustering.v2", None]
+    assert (
+        "has type Clustering; local data serve tasks of type STS, PairClassification"
+        in found["TwentyNewsgroupsClustering.v2", None]
+    )
     assert "Make a folder for each" in found["STS17", None]
     assert "NaN or infinite numbers for 1 of" in found["NFCorpus", "broken"]
 
@@ -181,7 +197,14 @@ def test_without_a_list_of_problems_they_are_errors(data, embedder):
 
 def test_two_widths_are_named(data, embedder):
     problems = []
-    mteb_scores({"asymmetric": (embedder("student", width=16), embedder("teacher", width=8))}, ["NFCorpus"], None, data, None, problems)
+    mteb_scores(
+        {"asymmetric": (embedder("student", width=16), embedder("teacher", width=8))},
+        ["NFCorpus"],
+        None,
+        data,
+        None,
+        problems,
+    )
     assert "'student' has width 16, 'teacher' 8" in problems[0].message and problems[0].column == "asymmetric"
 
 
@@ -234,7 +257,7 @@ def test_unknown_names(arguments, message, embedder):
 def test_the_encoder_is_what_mteb_expects(embedder):
     from mteb.models import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
 
-    model = MtebModel(embedder("owner/a model: x"), embedder("b"), "abc", Memo())
+    model = MtebModel(embedder("owner/a model: x"), embedder("b"), "abc", EmbeddingCache())
     assert isinstance(model, EncoderProtocol) and not isinstance(model, (SearchProtocol, CrossEncoderProtocol))
     assert (model.mteb_model_meta.name, model.mteb_model_meta.revision) == ("distilvec/owner_a_model_x+b", "abc")
     vectors = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)

@@ -17,7 +17,10 @@ def score(task="t", type="sts", value=50.0, metrics=None, domain=None):
 # TALAS, table 1, Qwen3-Embedding 0.6B to MiniLMv2 H384, row TALAS; in domain: Emotion, WiC, STSB
 TALAS = {"in": [60.94, 66.65, 76.22], "out": [86.69, 72.77, 85.10, 81.42, 72.51, 70.77]}
 # DistillMoE, table 14, TinyBERT 6L, row Ours
-DISTILLMOE = {"in": [92.03, 73.88, 75.21, 62.33, 71.95, 73.99], "out": [69.56, 71.88, 66.77, 77.32, 74.91, 60.33, 74.61]}
+DISTILLMOE = {
+    "in": [92.03, 73.88, 75.21, 62.33, 71.95, 73.99],
+    "out": [69.56, 71.88, 66.77, 77.32, 74.91, 60.33, 74.61],
+}
 
 
 @pytest.mark.parametrize(
@@ -62,9 +65,14 @@ def test_protocol_on_our_own_scores(embedder):
 
 def test_protocol_on_mteb_scores_uses_its_names():
     topics = score(type="classification", value=80.0, metrics={"accuracy": 80.0, "f1": 70.0})
-    pairs = score(type="pairclassification", value=60.0, metrics={"max_ap": 60.0, "cosine_ap": 58.0, "cosine_accuracy": 71.0})
+    pairs = score(
+        type="pairclassification", value=60.0, metrics={"max_ap": 60.0, "cosine_ap": 58.0, "cosine_accuracy": 71.0}
+    )
     talas, distillmoe = PROTOCOLS["talas"], PROTOCOLS["distillmoe"]
-    assert [(s.metric, s.value) for s in (with_protocol(topics, talas), with_protocol(pairs, talas))] == [("f1", 70.0), ("cosine_ap", 58.0)]
+    assert [(s.metric, s.value) for s in (with_protocol(topics, talas), with_protocol(pairs, talas))] == [
+        ("f1", 70.0),
+        ("cosine_ap", 58.0),
+    ]
     assert with_protocol(pairs, distillmoe).value == 71.0
 
 
@@ -86,5 +94,6 @@ def test_errors_say_what_to_do():
 
 def test_every_protocol_names_its_source():
     assert all(
-        name == protocol.name and ("table" in protocol.source or "section" in protocol.source) for name, protocol in PROTOCOLS.items()
+        name == protocol.name and ("table" in protocol.source or "section" in protocol.source)
+        for name, protocol in PROTOCOLS.items()
     )

@@ -70,7 +70,9 @@ def test_ties_of_whole_numbers_are_exact_however_many_there_are(rng):
     queries = signs[:6].astype(np.float32)
     for count in (1, 20, 500):
         for block in (64, 8192):
-            np.testing.assert_array_equal(top_k(queries, signs, count, block=block)[0], brute_force(queries, signs, count)[0])
+            np.testing.assert_array_equal(
+                top_k(queries, signs, count, block=block)[0], brute_force(queries, signs, count)[0]
+            )
     assert SPARE < 2000 // 13  # distances 0..12: more ties than candidates to spare
     np.testing.assert_array_equal(top_k(queries, np.ones((500, 12), np.float32), 10)[0], np.tile(np.arange(10), (6, 1)))
 
@@ -90,8 +92,14 @@ def test_blocks_of_any_size_give_the_same_answer(data, documents, width, count, 
     stored = np.round(stored) if whole else stored[rng.integers(0, documents, size=documents)]
     stored, queries, last = stored.astype(np.float32), queries.astype(np.float32), rng.random(documents) < 0.2
     bits = pack_signs(stored)
-    for search, asked, kept in ((top_k, queries, stored), (hamming_top_k, bits[:3], bits), (rescored_top_k, queries, bits)):
-        for few, many in zip(search(asked, kept, count, last, block=block), search(asked, kept, count, last), strict=True):
+    for search, asked, kept in (
+        (top_k, queries, stored),
+        (hamming_top_k, bits[:3], bits),
+        (rescored_top_k, queries, bits),
+    ):
+        for few, many in zip(
+            search(asked, kept, count, last, block=block), search(asked, kept, count, last), strict=True
+        ):
             np.testing.assert_array_equal(few, many)
             assert few.shape == (len(asked), min(count, documents))
 
@@ -100,8 +108,13 @@ def test_documents_marked_last_stand_last(rng):
     queries, documents = rng.normal(size=(11, 6)).astype(np.float32), rng.normal(size=(40, 6)).astype(np.float32)
     last = np.zeros(40, dtype=bool)
     last[[3, 17]] = True
-    np.testing.assert_array_equal(top_k(queries, documents, 7, last, block=16)[0], brute_force(queries, documents, 7, last)[0])
-    for rows, scores in (top_k(queries, documents, 100, last), rescored_top_k(queries, pack_signs(documents), 100, last)):
+    np.testing.assert_array_equal(
+        top_k(queries, documents, 7, last, block=16)[0], brute_force(queries, documents, 7, last)[0]
+    )
+    for rows, scores in (
+        top_k(queries, documents, 100, last),
+        rescored_top_k(queries, pack_signs(documents), 100, last),
+    ):
         assert rows.shape == (11, 40) and (rows[:, -2:] == [3, 17]).all() and (scores[:, -2:] == -np.inf).all()
     rows, distances = hamming_top_k(pack_signs(queries), pack_signs(documents), 100, last)
     assert (rows[:, -2:] == [3, 17]).all() and (distances[:, -2:] == np.inf).all()
@@ -133,7 +146,10 @@ def test_hamming_is_scipys(rng, width):
 @pytest.mark.parametrize("width", [13, 64])
 def test_rescoring_orders_the_nearest_as_sentence_transformers_does(rng, width):
     """Its code: bits 0 and 1 of 4 x count candidates times the float query; here with our order of ties among candidates."""
-    queries, documents = rng.normal(size=(6, width)).astype(np.float32), rng.normal(size=(800, width)).astype(np.float32)
+    queries, documents = (
+        rng.normal(size=(6, width)).astype(np.float32),
+        rng.normal(size=(800, width)).astype(np.float32),
+    )
     rows, scores = rescored_top_k(queries, pack_signs(documents), 10, block=300)
     candidates, _ = hamming_top_k(pack_signs(queries), pack_signs(documents), 40)
     bits = np.unpackbits(pack_signs(documents)[candidates], axis=-1)[..., :width].astype(int)

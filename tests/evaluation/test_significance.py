@@ -35,7 +35,9 @@ def sample_of(metric, generator, rows, values=5):
             return Sample("pair", metric, tied, generator.random(rows) < 0.4)
         case "ndcg@10":
             return Sample("retrieval", metric, generator.random(rows), np.ones(rows))
-    return Sample("classification", metric, generator.integers(values, size=rows), generator.integers(values, size=rows))
+    return Sample(
+        "classification", metric, generator.integers(values, size=rows), generator.integers(values, size=rows)
+    )
 
 
 def expected(sample, rows):
@@ -72,7 +74,9 @@ def test_resampled_metrics_are_those_of_the_repeated_rows(metric, seed, rows, va
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_row_once_is_the_plain_metric(metric):
     sample = sample_of(metric, np.random.default_rng(3), 500, values=300)
-    np.testing.assert_allclose(resampled(sample, np.ones((1, 500), dtype=np.int64)), [expected(sample, np.arange(500))], rtol=1e-12)
+    np.testing.assert_allclose(
+        resampled(sample, np.ones((1, 500), dtype=np.int64)), [expected(sample, np.arange(500))], rtol=1e-12
+    )
 
 
 def test_metrics_of_a_collapsed_model_and_of_gold_that_says_nothing():
@@ -86,7 +90,9 @@ def test_metrics_of_a_collapsed_model_and_of_gold_that_says_nothing():
 def test_draws_are_uniform_with_replacement_and_blocks_change_nothing(monkeypatch):
     whole = np.concatenate(list(draw_rows(7, 1000, np.random.default_rng(5))))
     assert whole.shape == (1000, 7) and (whole.sum(axis=1) == 7).all()
-    assert whole.mean(axis=0) == pytest.approx(np.ones(7), abs=0.1) and whole.var(axis=0) == pytest.approx(np.full(7, 6 / 7), abs=0.15)
+    assert whole.mean(axis=0) == pytest.approx(np.ones(7), abs=0.1) and whole.var(axis=0) == pytest.approx(
+        np.full(7, 6 / 7), abs=0.15
+    )
     monkeypatch.setattr(significance, "_CELLS_AT_ONCE", 20)
     blocks = list(draw_rows(7, 1000, np.random.default_rng(5)))
     assert len(blocks) == 500
@@ -107,7 +113,9 @@ def test_interval_of_means_is_scipys():
     ours, theirs = pair_of(better=-0.02)
     interval = paired_interval(ours, theirs, draws=20_000, level=0.9)
     gaps = 100 * (ours.predicted - theirs.predicted)
-    reference = bootstrap((gaps,), np.mean, n_resamples=20_000, confidence_level=0.9, method="percentile", rng=1).confidence_interval
+    reference = bootstrap(
+        (gaps,), np.mean, n_resamples=20_000, confidence_level=0.9, method="percentile", rng=1
+    ).confidence_interval
     assert interval.difference == pytest.approx(gaps.mean())
     assert (interval.low, interval.high) == pytest.approx((reference.low, reference.high), abs=0.06)
 
@@ -130,7 +138,9 @@ def test_p_and_interval_agree_and_the_seed_repeats(metric):
     ours = Sample(theirs.type, metric, changed, theirs.gold)
     there, back = paired_interval(ours, theirs), paired_interval(theirs, ours)
     assert there == paired_interval(ours, theirs) != paired_interval(ours, theirs, seed=1)
-    assert (back.difference, back.low, back.high, back.p) == pytest.approx((-there.difference, -there.high, -there.low, there.p))
+    assert (back.difference, back.low, back.high, back.p) == pytest.approx(
+        (-there.difference, -there.high, -there.low, there.p)
+    )
     assert there.low <= there.high and there.difference == pytest.approx(
         100 * (expected(ours, np.arange(80)) - expected(theirs, np.arange(80)))
     )
@@ -150,7 +160,9 @@ def test_average_draws_tasks_independently():
     both = average_interval(pairs, draws=4000)
     assert both.difference == pytest.approx(np.mean([interval.difference for interval in single]))
     widths = np.array([interval.high - interval.low for interval in single])
-    assert both.high - both.low == pytest.approx(np.sqrt((widths**2).sum()) / 2, rel=0.06)  # variances add, halved twice
+    assert both.high - both.low == pytest.approx(
+        np.sqrt((widths**2).sum()) / 2, rel=0.06
+    )  # variances add, halved twice
     twice = average_interval([pairs[0], pairs[0]], draws=4000)
     assert twice.high - twice.low == pytest.approx(widths[0] / np.sqrt(2), rel=0.06)
 
@@ -161,7 +173,9 @@ def test_undefined_resamples_are_left_out():
     ours = Sample("pair", "average_precision", np.array([0.9, 0.2, 0.1]), gold)
     theirs = Sample("pair", "average_precision", np.array([0.5, 0.7, 0.1]), gold)
     interval = paired_interval(ours, theirs)
-    assert np.isfinite([interval.difference, interval.low, interval.high, interval.p]).all() and interval.difference == pytest.approx(50)
+    assert np.isfinite(
+        [interval.difference, interval.low, interval.high, interval.p]
+    ).all() and interval.difference == pytest.approx(50)
 
 
 def test_samples_that_cannot_be_compared():
@@ -169,7 +183,9 @@ def test_samples_that_cannot_be_compared():
     with pytest.raises(DistilvecError, match="same rows; found ndcg@10 on 20 and ndcg@10 on 10 rows"):
         paired_interval(ours, Sample("retrieval", "ndcg@10", theirs.predicted[:10], theirs.gold[:10]))
     with pytest.raises(DistilvecError, match="found accuracy on 3 and macro_f1 on 3 rows"):
-        paired_interval(*(Sample("classification", metric, np.arange(3), np.arange(3)) for metric in ("accuracy", "macro_f1")))
+        paired_interval(
+            *(Sample("classification", metric, np.arange(3), np.arange(3)) for metric in ("accuracy", "macro_f1"))
+        )
     with pytest.raises(DistilvecError, match="difference in spearman is undefined"):
         paired_interval(*(Sample("sts", "spearman", np.arange(4.0), np.ones(4)) for _ in range(2)))
     with pytest.raises(DistilvecError, match="samples are empty"):
@@ -187,7 +203,15 @@ def test_seeds_marks_and_holm():
     assert seed_summary([4.0]) == (4.0, None)
     with pytest.raises(DistilvecError, match="no mean of no values"):
         seed_summary([])
-    assert [significance_mark(p) for p in (0.0009, 0.001, 0.009, 0.01, 0.049, 0.05, 1)] == ["***", "**", "**", "*", "*", "", ""]
+    assert [significance_mark(p) for p in (0.0009, 0.001, 0.009, 0.01, 0.049, 0.05, 1)] == [
+        "***",
+        "**",
+        "**",
+        "*",
+        "*",
+        "",
+        "",
+    ]
     # R: p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm")
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1, 1] and holm([0.02]) == [0.02] and holm([]) == []

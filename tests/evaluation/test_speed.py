@@ -18,10 +18,29 @@ from sentence_transformers import SentenceTransformer
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import memory as footprint
 from distilvec.evaluation.memory import machine_facts, measure_memory, random_tokens
-from distilvec.evaluation.speed import ROLE_TOKENS, largest_batch, measure, measure_speed, plan_settings, speed_ratios, speed_tables
+from distilvec.evaluation.speed import (
+    ROLE_TOKENS,
+    largest_batch,
+    measure,
+    measure_speed,
+    plan_settings,
+    speed_ratios,
+    speed_tables,
+)
 from distilvec.evaluation.timing import LEAST_REPEATS, Timing, interleaved, statistics_of
 
-ROW_KEYS = {"model", "backend", "role", "batch_size", "tokens", "mean_ms", "median_ms", "p99_ms", "std_ms", "texts_per_second"}
+ROW_KEYS = {
+    "model",
+    "backend",
+    "role",
+    "batch_size",
+    "tokens",
+    "mean_ms",
+    "median_ms",
+    "p99_ms",
+    "std_ms",
+    "texts_per_second",
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +48,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SentenceTransf
     root = tmp_path_factory.mktemp("speed")
     layers = {"teacher": 8, "student": 2}
     folders = {
-        name: sentence_transformer(root / name, bert(root / f"{name}-backbone", num_hidden_layers=count)) for name, count in layers.items()
+        name: sentence_transformer(root / name, bert(root / f"{name}-backbone", num_hidden_layers=count))
+        for name, count in layers.items()
     }
     return {name: SentenceTransformer(str(folder), device="cpu") for name, folder in folders.items()}
 
@@ -37,7 +57,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SentenceTransf
 @pytest.fixture(scope="module")
 def report(models: dict[str, SentenceTransformer]) -> dict:
     pytest.importorskip("onnxruntime")
-    return measure_speed(models, batch_sizes=(1, 3), lengths=(16, 128, 256), warmup=1, repeats=6, budget_seconds=0.2, memory=False)
+    return measure_speed(
+        models, batch_sizes=(1, 3), lengths=(16, 128, 256), warmup=1, repeats=6, budget_seconds=0.2, memory=False
+    )
 
 
 # -- statistics ------------------------------------------------------------------------------------------------------
@@ -110,7 +132,9 @@ def rows_of(medians: dict[str, dict[int, float]], role: str = "query", backend: 
 
 def test_largest_batch_is_the_last_within_100_ms() -> None:
     rows = rows_of({"teacher": {1: 20.0, 8: 99.0, 16: 100.0, 24: 100.1}, "slow": {1: 100.5}})
-    rows += rows_of({"teacher": {1: 30.0, 24: 90.0}}, backend="onnx") + rows_of({"teacher": {1: 101.0}}, role="document")
+    rows += rows_of({"teacher": {1: 30.0, 24: 90.0}}, backend="onnx") + rows_of(
+        {"teacher": {1: 101.0}}, role="document"
+    )
     assert largest_batch(rows, "teacher", "pytorch", "query") == 16
     assert largest_batch(rows, "teacher", "onnx", "query") == 24
     assert largest_batch(rows, "teacher", "pytorch", "document") is None
@@ -118,7 +142,9 @@ def test_largest_batch_is_the_last_within_100_ms() -> None:
 
 
 def test_ratio_is_the_geometric_mean_over_batch_sizes() -> None:
-    rows = rows_of({"teacher": {1: 8.0, 2: 20.0, 4: 30.0}, "student": {1: 4.0, 2: 2.5, 8: 1.0}})  # 2 and 8 times; no pair for 4 and 8
+    rows = rows_of(
+        {"teacher": {1: 8.0, 2: 20.0, 4: 30.0}, "student": {1: 4.0, 2: 2.5, 8: 1.0}}
+    )  # 2 and 8 times; no pair for 4 and 8
     found = speed_ratios(rows, "student", "teacher")
     assert found == {"pytorch": {"query": {"ratio": pytest.approx(4.0), "lowest": 2.0, "highest": 8.0}}}
 
@@ -141,7 +167,9 @@ def test_plan_cuts_roles_and_leaves_out_lengths(models: dict[str, SentenceTransf
     assert "teacher: length 512 is left out, the model takes 128 tokens" in notes and len(notes) == 6
 
 
-def test_plan_keeps_a_length_for_the_model_that_takes_it(models: dict[str, SentenceTransformer], tmp_path: Path) -> None:
+def test_plan_keeps_a_length_for_the_model_that_takes_it(
+    models: dict[str, SentenceTransformer], tmp_path: Path
+) -> None:
     short = SentenceTransformer(str(sentence_transformer(tmp_path / "m", bert(tmp_path / "b"))), device="cpu")
     short.max_seq_length = 32
     settings = plan_settings({"teacher": models["teacher"], "student": short}, (1,), (32, 64), {}, [])
@@ -185,7 +213,9 @@ def test_every_row_is_there_with_every_figure(report: dict) -> None:
         for model, backend in itertools.product(("teacher", "student"), ("pytorch", "onnx"))
         for role, size, tokens in (("query", 1, 16), ("query", 3, 16), ("document", 1, 128), ("document", 3, 128))
     }
-    wanted |= {(m, b, None, 1, tokens) for m in ("teacher", "student") for b in ("pytorch", "onnx") for tokens in (16, 128)}
+    wanted |= {
+        (m, b, None, 1, tokens) for m in ("teacher", "student") for b in ("pytorch", "onnx") for tokens in (16, 128)
+    }
     found = [(row["model"], row["backend"], row["role"], row["batch_size"], row["tokens"]) for row in report["rows"]]
     assert len(found) == len(wanted) and set(found) == wanted
     for row in report["rows"]:
@@ -197,14 +227,16 @@ def test_every_row_is_there_with_every_figure(report: dict) -> None:
 
 def test_models_are_described(report: dict, models: dict[str, SentenceTransformer]) -> None:
     for name, model in models.items():
-        facts = report["models"][name]
+        info = report["models"][name]
         table = model[0].auto_model.embeddings.word_embeddings.weight
-        assert facts["parameters"] == sum(weight.numel() for weight in model.parameters())
-        assert facts["embedding_parameters"] == table.numel()
-        assert 4 * facts["parameters"] / 1e6 <= facts["megabytes"] < 4 * facts["parameters"] / 1e6 + 0.05  # and the file's header
-        assert facts["largest_batch_under_100_ms"] == facts["largest_batch_by_backend"]["pytorch"]
-        assert set(facts["largest_batch_by_backend"]) == {"pytorch", "onnx"}
-        assert facts["memory_mb"] is None and facts["memory"] is None
+        assert info["parameters"] == sum(weight.numel() for weight in model.parameters())
+        assert info["embedding_parameters"] == table.numel()
+        assert (
+            4 * info["parameters"] / 1e6 <= info["megabytes"] < 4 * info["parameters"] / 1e6 + 0.05
+        )  # and the file's header
+        assert info["largest_batch_under_100_ms"] == info["largest_batch_by_backend"]["pytorch"]
+        assert set(info["largest_batch_by_backend"]) == {"pytorch", "onnx"}
+        assert info["memory_mb"] is None and info["memory"] is None
     assert report["ratio"].keys() == {"query", "document"}
     assert report["ratio"]["query"] == report["ratios"]["student"]["pytorch"]["query"]["ratio"]
     assert report["machine"]["torch"] == torch.__version__ and report["machine"]["threads"] == torch.get_num_threads()
@@ -216,12 +248,19 @@ def test_models_are_described(report: dict, models: dict[str, SentenceTransforme
 def test_tables_hold_the_reports_figures(report: dict) -> None:
     tables = {title: (header, rows) for title, header, rows in speed_tables(report)}
     assert list(tables)[:2] == ["Models", "Summary"] and "onnx: queries by batch size" in tables
-    assert all(len(row) == len(header) and all(isinstance(cell, str) for cell in row) for header, rows in tables.values() for row in rows)
+    assert all(
+        len(row) == len(header) and all(isinstance(cell, str) for cell in row)
+        for header, rows in tables.values()
+        for row in rows
+    )
     assert sum(len(rows) for title, (_, rows) in tables.items() if ": " in title) == len(report["rows"])
     header, rows = tables["Summary"]
     shown = {(row[0], row[1], row[2]): row for row in rows}
     ratio = report["ratios"]["student"]["onnx"]["document"]
-    assert shown["student", "onnx", "document"][-1] == f"{ratio['ratio']:.2f} ({ratio['lowest']:.2f}-{ratio['highest']:.2f})"
+    assert (
+        shown["student", "onnx", "document"][-1]
+        == f"{ratio['ratio']:.2f} ({ratio['lowest']:.2f}-{ratio['highest']:.2f})"
+    )
     assert shown["teacher", "pytorch", "query"][-1] == "1" and header[-1] == "Times faster than teacher (range)"
 
 
@@ -238,7 +277,9 @@ def test_a_quarter_of_the_layers_is_faster(models: dict[str, SentenceTransformer
     assert 1.5 < medians["teacher"] / medians["student"] < 8
 
 
-def test_without_onnxruntime_the_pytorch_rows_still_come(models: dict[str, SentenceTransformer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onnxruntime_the_pytorch_rows_still_come(
+    models: dict[str, SentenceTransformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     shown: list[tuple[str, int, int]] = []
     found = measure_speed(
@@ -252,7 +293,9 @@ def test_without_onnxruntime_the_pytorch_rows_still_come(models: dict[str, Sente
     )
     assert {row["backend"] for row in found["rows"]} == {"pytorch"} and len(found["rows"]) == 2
     assert any("only: no ONNX rows" in note and "pip install" in note and "[onnx]" in note for note in found["notes"])
-    assert found["ratio"] == {"query": None, "document": None} and found["ratios"] == {} and found["reference"] == "only"
+    assert (
+        found["ratio"] == {"query": None, "document": None} and found["ratios"] == {} and found["reference"] == "only"
+    )
     assert found["models"]["only"]["memory_mb"] is None
     assert found["models"]["only"]["largest_batch_by_backend"]["onnx"] == {"query": None, "document": None}
     assert [title for title, _, _ in speed_tables(found)] == [
@@ -267,9 +310,13 @@ def test_without_onnxruntime_the_pytorch_rows_still_come(models: dict[str, Sente
 def test_memory_is_measured_in_a_process_of_its_own(models: dict[str, SentenceTransformer]) -> None:
     found = measure_speed({"student": models["student"]}, ("pytorch",), (1, 16), (), warmup=0, repeats=2)
     memory = found["models"]["student"]["memory"]
-    assert memory["batch_size"] == 16 and memory["tokens"] == 128 and memory["method"].startswith(("psutil", "resource"))
+    assert (
+        memory["batch_size"] == 16 and memory["tokens"] == 128 and memory["method"].startswith(("psutil", "resource"))
+    )
     assert 0.3 < memory["memory_mb"] < 300 and memory["loading_mb"] <= memory["memory_mb"]
-    assert found["models"]["student"]["memory_mb"] == memory["memory_mb"] and not any("memory" in note for note in found["notes"])
+    assert found["models"]["student"]["memory_mb"] == memory["memory_mb"] and not any(
+        "memory" in note for note in found["notes"]
+    )
 
 
 @pytest.mark.slow
@@ -298,7 +345,9 @@ with footprint._peak(footprint._reader()[0]) as readings:
     del block
 print(json.dumps([readings[0], max(readings), readings[-1]]))
 """  # in a process of its own: here earlier tests have left memory that would be taken again
-    first, peak, last = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    first, peak, last = json.loads(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    )
     assert peak - first > 150e6 and last < peak
 
 
@@ -310,4 +359,7 @@ def test_what_cannot_be_measured_is_refused(models: dict[str, SentenceTransforme
     for changes in ({"batch_sizes": ()}, {"batch_sizes": (0,)}, {"lengths": (-1,)}, {"backends": ()}):
         with pytest.raises(DistilvecError, match="at least one backend and one batch size"):
             measure_speed(models, **changes)
-    assert machine_facts().keys() >= {"processor", "cores", "threads", "torch", "onnxruntime"} and ROLE_TOKENS["query"] == 16
+    assert (
+        machine_facts().keys() >= {"processor", "cores", "threads", "torch", "onnxruntime"}
+        and ROLE_TOKENS["query"] == 16
+    )

@@ -7,7 +7,10 @@ import yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.suite import load_suite, read_suite, suite_fingerprint, suite_texts
 
-PAIRS = [{"sentence1": "a", "sentence2": "b", "score": 1, "label": 1}, {"sentence1": "c", "sentence2": "d", "score": 2, "label": 0}]
+PAIRS = [
+    {"sentence1": "a", "sentence2": "b", "score": 1, "label": 1},
+    {"sentence1": "c", "sentence2": "d", "score": 2, "label": 0},
+]
 CLASSES = [{"split": split, "text": f"{split} {label}", "label": label} for split in ("fit", "test") for label in "xy"]
 
 
@@ -22,7 +25,13 @@ def suite(tmp_path, write_jsonl):
     entries = [
         {"name": "graded", "type": "sts", "path": "../data/pairs.jsonl"},
         {"name": "same", "type": "pair", "path": "../data/pairs.jsonl", "positive_label": 0, "role": "query"},
-        {"name": "classes", "type": "classification", "path": "../data/classes.jsonl", "train_split": "fit", "train_limit": 2},
+        {
+            "name": "classes",
+            "type": "classification",
+            "path": "../data/classes.jsonl",
+            "train_split": "fit",
+            "train_limit": 2,
+        },
         {"name": "search", "type": "retrieval", "path": "../data/search", "qrels": "relevant.tsv", "titles": "never"},
     ]
     path = tmp_path / "suites" / "small.yaml"
@@ -42,7 +51,15 @@ def test_a_suite_gives_its_tasks_in_order(suite):
 
 def test_suite_texts_are_those_scored_and_no_training_rows(suite):
     assert sorted(set(suite_texts(load_suite(suite)))) == ["a", "b", "c", "d", "document", "query", "test x", "test y"]
-    assert sorted(set(suite_texts(load_suite(suite), documents=False))) == ["a", "b", "c", "d", "query", "test x", "test y"]
+    assert sorted(set(suite_texts(load_suite(suite), documents=False))) == [
+        "a",
+        "b",
+        "c",
+        "d",
+        "query",
+        "test x",
+        "test y",
+    ]
 
 
 def test_fingerprint_changes_with_the_data_only(suite, write_jsonl):
@@ -94,7 +111,9 @@ def test_bad_suites_end_with_one_clear_message(tmp_path, text):
 def test_all_problems_come_in_one_message(tmp_path):
     path = tmp_path / "bad.yaml"
     path.write_text("- {name: a, type: sts, pth: b}\n- {name: b, type: nli, path: c}\n")
-    with pytest.raises(DistilvecError, match=r"(?s)\[0\.path\].*\[0\.pth\] unknown key; did you mean 'path'.*\[1\.type\]"):
+    with pytest.raises(
+        DistilvecError, match=r"(?s)\[0\.path\].*\[0\.pth\] unknown key; did you mean 'path'.*\[1\.type\]"
+    ):
         load_suite(path)
 
 

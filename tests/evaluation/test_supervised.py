@@ -7,7 +7,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.task_head import TaskFacts, TaskHead
+from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.data.labeled import Labelled
 from distilvec.evaluation.supervised import as_scores, class_figures, score_figures, supervised_report
 
@@ -17,7 +17,12 @@ def test_class_figures_by_hand():
     found = class_figures(predicted, gold)
     precision, recall = [2 / 3, 1 / 3, 0], [2 / 3, 1 / 2, 0]
     f1 = [2 * p * r / (p + r) if p + r else 0 for p, r in zip(precision, recall, strict=True)]
-    expected = {"accuracy": 3 / 6, "macro_precision": sum(precision) / 3, "macro_recall": sum(recall) / 3, "macro_f1": sum(f1) / 3}
+    expected = {
+        "accuracy": 3 / 6,
+        "macro_precision": sum(precision) / 3,
+        "macro_recall": sum(recall) / 3,
+        "macro_f1": sum(f1) / 3,
+    }
     assert found == pytest.approx(expected)
 
 
@@ -29,7 +34,7 @@ def test_score_figures_and_constant_predictions():
 
 
 def test_every_model_is_scored_on_the_same_examples_in_their_order(tiny_model):
-    model, task = SentenceTransformer(str(tiny_model), device="cpu"), TaskFacts("classification", 2)
+    model, task = SentenceTransformer(str(tiny_model), device="cpu"), TaskInfo("classification", 2)
     heads = [TaskHead(32, task), TaskHead(32, task)]
     texts = [f"text {'long ' * (n % 7)}{n}" for n in range(40)]
     with torch.no_grad():
@@ -39,6 +44,10 @@ def test_every_model_is_scored_on_the_same_examples_in_their_order(tiny_model):
     report, samples = supervised_report("toy", models, Labelled([(t,) for t in texts], gold))
     assert np.array_equal(samples["teacher"]["toy"].predicted, gold) and samples["student"]["toy"].metric == "accuracy"
     assert as_scores(report)["student"][0].value == 100 * report["scores"]["student"]["accuracy"]
-    assert report["rows"] == 40 and report["type"] == "classification" and list(report["scores"]) == ["teacher", "student"]
+    assert (
+        report["rows"] == 40 and report["type"] == "classification" and list(report["scores"]) == ["teacher", "student"]
+    )
     assert report["scores"]["teacher"]["accuracy"] == 1.0
-    assert report["scores"]["student"]["accuracy"] == pytest.approx(float((heads[1](pooled).argmax(1).numpy() == gold).mean()))
+    assert report["scores"]["student"]["accuracy"] == pytest.approx(
+        float((heads[1](pooled).argmax(1).numpy() == gold).mean())
+    )

@@ -7,7 +7,10 @@ from distilvec.core.errors import DistilvecError
 from distilvec.data.data_error import DataError
 from distilvec.data.tables import find_table, read_rows, read_split
 
-ROWS = [{"split": "test", "text": 'a "quoted", ünïcode text', "label": "x"}, {"split": "train", "text": "b", "label": "y"}]
+ROWS = [
+    {"split": "test", "text": 'a "quoted", ünïcode text', "label": "x"},
+    {"split": "train", "text": "b", "label": "y"},
+]
 
 
 def write(folder, ending):
@@ -109,7 +112,9 @@ MORE_BAD = {
 
 @pytest.mark.parametrize("name", MORE_BAD)
 def test_more_damaged_files(tmp_path, name):
-    content, message = MORE_BAD[name] if isinstance(MORE_BAD[name], tuple) else (MORE_BAD[name], "has 5001 fields, the header 1")
+    content, message = (
+        MORE_BAD[name] if isinstance(MORE_BAD[name], tuple) else (MORE_BAD[name], "has 5001 fields, the header 1")
+    )
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
         list(read_rows(tmp_path / name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distilvec.evaluation.evaluator import Memo, score_task
+from distilvec.evaluation.evaluator import EmbeddingCache, score_task
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import make_retrieval
 
@@ -16,12 +16,17 @@ def test_figures_are_trec_evals(embedder, levels):
     rng = np.random.default_rng(levels)
     documents = {f"d{i:03}": f"document {i}" for i in range(150)}
     queries = {f"q{i}": f"query {i}" for i in range(12)}
-    known = {text: rng.integers(-levels, levels + 1, size=2).astype(float) + 0.5 for text in (*documents.values(), *queries.values())}
-    judged = {(q, d): float(rng.integers(0, 4)) for q in queries for d in rng.choice(list(documents), 15, replace=False)}
+    known = {
+        text: rng.integers(-levels, levels + 1, size=2).astype(float) + 0.5
+        for text in (*documents.values(), *queries.values())
+    }
+    judged = {
+        (q, d): float(rng.integers(0, 4)) for q in queries for d in rng.choice(list(documents), 15, replace=False)
+    }
     judged |= {(q, "d007"): 1.0 for q in queries}
     model = embedder(width=2, known=known)
     task = make_retrieval("trec", documents, queries, judged)
-    score, sample = score_task(task, model, model, Memo())
+    score, sample = score_task(task, model, model, EmbeddingCache())
 
     matrix = np.array([known[text] for text in task.documents]), np.array([known[text] for text in task.queries])
     rows, scores = top_k(matrix[1], matrix[0], len(documents))
@@ -34,6 +39,8 @@ def test_figures_are_trec_evals(embedder, levels):
     ndcg = np.array([found[query]["ndcg_cut_10"] for query in task.query_ids])
     np.testing.assert_allclose(sample.predicted, ndcg, atol=1e-6)
     assert score.metrics["ndcg@10"] == pytest.approx(100 * ndcg.mean(), abs=1e-4)
-    assert score.metrics["recall@100"] == pytest.approx(100 * np.mean([found[query]["recall_100"] for query in queries]), abs=1e-4)
+    assert score.metrics["recall@100"] == pytest.approx(
+        100 * np.mean([found[query]["recall_100"] for query in queries]), abs=1e-4
+    )
     cut = [rank if (rank := found[query]["recip_rank"]) >= 0.1 else 0.0 for query in queries]
     assert score.metrics["mrr@10"] == pytest.approx(100 * np.mean(cut), abs=1e-4)

@@ -25,12 +25,21 @@ def suite(tmp_path):
     shutil.copy(source, copy)
     texts = make_texts(60)
     pairs = [
-        {"split": ("train", "validation")[n % 2], "sentence1": texts[n], "sentence2": texts[n + 30], "score": n % 6, "genre": "main-news"}
+        {
+            "split": ("train", "validation")[n % 2],
+            "sentence1": texts[n],
+            "sentence2": texts[n + 30],
+            "score": n % 6,
+            "genre": "main-news",
+        }
         for n in range(30)
     ]
     write(tmp_path / "shared/data/stsb_tr/stsb_tr.jsonl.gz", pairs)
     folder = tmp_path / "shared/data/tquad_retrieval_dev"
-    write(folder / "corpus.jsonl.gz", [{"id": f"d{n}", "title": "Çok güzel", "text": text} for n, text in enumerate(texts[:20])])
+    write(
+        folder / "corpus.jsonl.gz",
+        [{"id": f"d{n}", "title": "Çok güzel", "text": text} for n, text in enumerate(texts[:20])],
+    )
     write(folder / "queries.jsonl.gz", [{"id": f"q{n}", "text": f"{text}?"} for n, text in enumerate(texts[:20])])
     (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(20)))
     return copy

@@ -18,7 +18,14 @@ from distilvec.pipeline.run import Run
 from distilvec.teachers.model import wrap_model
 from distilvec.vocabulary.compare import analyse, parameter_figures
 
-KEPT = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+KEPT = (
+    "model_type",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
 
 
 @pytest.fixture
@@ -41,14 +48,18 @@ def other(tmp_path):
 
 
 def test_texts_are_drawn_by_language_held_out_ones_first(sources, tmp_path, monkeypatch):
-    corpus = build_corpus(CorpusSection(sources=sources, holdout_batches=4), {"document": "passage: "}, 16, tmp_path / "corpus")
+    corpus = build_corpus(
+        CorpusSection(sources=sources, holdout_batches=4), {"document": "passage: "}, 16, tmp_path / "corpus"
+    )
     found = language_texts(corpus)
     assert {name: len(texts) for name, texts in found.items()} == {"en": 120, "tr": 60, "part3": 60}
     assert set(found["tr"]) == set((tmp_path / "part1.txt").read_text(encoding="utf-8").splitlines())
     held_out = set(corpus.stored(corpus.holdout_rows))
     monkeypatch.setattr(vocabulary, "MOST_TEXTS", 20)
     few = language_texts(corpus)
-    assert all(len(texts) == 20 and sorted(set(texts)) == sorted(texts) for texts in few.values()) and few == language_texts(corpus)
+    assert all(
+        len(texts) == 20 and sorted(set(texts)) == sorted(texts) for texts in few.values()
+    ) and few == language_texts(corpus)
     for name, texts in few.items():
         assert len(held_out & set(texts)) == min(20, len(held_out & set(found[name])))
 
@@ -88,7 +99,9 @@ def test_a_labelled_run_has_the_part_without_a_suite(tiny_recipe, other, tmp_pat
 
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
     path = write_task(tmp_path / "pair.jsonl", "pair", 80, 20)
-    tree = tiny_recipe(student=other, train__max_steps=2, method__name="task", evaluation__parts=["vocabulary"]).model_dump(mode="json")
+    tree = tiny_recipe(
+        student=other, train__max_steps=2, method__name="task", evaluation__parts=["vocabulary"]
+    ).model_dump(mode="json")
     recipe = recipes.validate(tree | {"corpus": None, "task": {"type": "pair", "path": str(path)}})
     found = json.loads((Run(recipe, tmp_path / "run").execute().folder / "report.json").read_text(encoding="utf-8"))
     (figures,) = found["vocabulary"]["languages"].values()

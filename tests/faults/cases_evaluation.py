@@ -13,7 +13,9 @@ from faults.harness import Outcome, World, case
 STS = "sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n"
 
 
-def evaluate(world: World, data: str, content: str | bytes, kind: str = "sts", *options: str, more: str = "") -> list[str]:
+def evaluate(
+    world: World, data: str, content: str | bytes, kind: str = "sts", *options: str, more: str = ""
+) -> list[str]:
     """The command line for a suite of one task with this data file."""
     world.file(data, content)
     suite = world.file("suite.yaml", f"- {{name: mini, type: {kind}, path: {data}{more}}}\n")
@@ -61,7 +63,11 @@ DATA: dict[str, tuple[str, str | bytes, str]] = {
     ),
     "pairs-of-one-kind": ("pairs.csv", "sentence1,sentence2,label\na,b,0\nc,d,0\n", "pair"),
     "classification-of-one-class": ("classes.csv", "split,text,label\ntrain,a,x\ntest,b,x\n", "classification"),
-    "classification-label-missing": ("classes.csv", "split,text,label\ntrain,a,x\ntrain,c,y\ntest,b,\n", "classification"),
+    "classification-label-missing": (
+        "classes.csv",
+        "split,text,label\ntrain,a,x\ntrain,c,y\ntest,b,\n",
+        "classification",
+    ),
     "retrieval-is-a-file": ("corpus.jsonl", '{"id": 1, "text": "a"}\n', "retrieval"),
 }
 
@@ -96,7 +102,12 @@ def retrieval(world: World, qrels: str) -> list[str]:
     world.file("find/corpus.jsonl", '{"id": "d1", "text": "river"}\n{"id": "d2", "text": "stone"}\n')
     world.file("find/queries.jsonl", '{"id": "q1", "text": "river"}\n')
     world.file("find/qrels.tsv", "query-id\tcorpus-id\tscore\n" + qrels)
-    return ["evaluate", str(world.model), "--suite", world.file("suite.yaml", "- {name: find, type: retrieval, path: find}\n")]
+    return [
+        "evaluate",
+        str(world.model),
+        "--suite",
+        world.file("suite.yaml", "- {name: find, type: retrieval, path: find}\n"),
+    ]
 
 
 @case("retrieval-nothing-relevant", key="suite", status=1)

@@ -24,14 +24,23 @@ VERBS = {
     "run": lambda world: ["run", world.recipe()],
     "restart": lambda world: ["run", world.recipe(), "--restart"],
     "sweep": lambda world: ["run", world.recipe(sweep={"seeds": [0, 1]})],
-    "finetune": lambda world: ["finetune", str(world.model), "--task", labels(world), "--type", "classification", "--no-lora"],
+    "finetune": lambda world: [
+        "finetune",
+        str(world.model),
+        "--task",
+        labels(world),
+        "--type",
+        "classification",
+        "--no-lora",
+    ],
 }
 
 
 def labels(world: World) -> str:
     """A labelled task of two classes."""
     lines = [
-        {"text": f"river {n}" if n % 2 else f"stone {n}", "label": str(n % 2), "split": "train" if n < 30 else "test"} for n in range(40)
+        {"text": f"river {n}" if n % 2 else f"stone {n}", "label": str(n % 2), "split": "train" if n < 30 else "test"}
+        for n in range(40)
     ]
     return world.file("labels.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
@@ -53,7 +62,11 @@ for _verb in ("restart", "sweep", "finetune"):
 @case("causal-into-a-folder-with-files", key="--out")
 def _(world: World) -> list[str]:
     rows = "".join(json.dumps({"prompt": f"say {n}", "response": "yes"}) + "\n" for n in range(8))
-    tree = {"name": "causal", "student": {"model": str(world.model)}, "data": {"train": world.file("rows.jsonl", rows), "holdout_rows": 2}}
+    tree = {
+        "name": "causal",
+        "student": {"model": str(world.model)},
+        "data": {"train": world.file("rows.jsonl", rows), "holdout_rows": 2},
+    }
     world.file("mine/students/a.txt")
     return ["causal", world.file("causal.yaml", yaml.safe_dump(tree)), "--out", "mine"]
 

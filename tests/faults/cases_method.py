@@ -86,7 +86,10 @@ OPTIONS = {
     "null-for-a-number": ({"name": "simcse", "options": {"temperature": None}}, "method.options.temperature"),
     "list-for-a-word": ({"name": "redact", "options": {"distance": ["l2"]}}, "method.options.distance"),
     "share-for-a-count": ({"name": "talas", "options": {"anchored_layers": 0.5}}, "method.options.anchored_layers"),
-    "word-for-a-truth": ({"name": "talas", "options": {"include_embeddings": "yes"}}, "method.options.include_embeddings"),
+    "word-for-a-truth": (
+        {"name": "talas", "options": {"include_embeddings": "yes"}},
+        "method.options.include_embeddings",
+    ),
     "number-for-a-list": ({"name": "jasper", "options": {"prefixes": 16}}, "method.options.prefixes"),
     "unknown-option": ({"name": "redact", "options": {"distanse": "l2"}}, "method.options.distanse"),
     "unknown-term": ({"name": "redact", "weights": {"l3": 1.0}}, "method.weights.l3"),

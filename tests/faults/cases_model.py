@@ -103,8 +103,12 @@ def _becomes(make: Callable[[Path], Any]) -> Callable[[World, Path], None]:
 
 def evil_code(world: World, folder: Path) -> None:
     """Code in the model's folder that configuration and tokenizer name; it leaves a file where it runs."""
-    for name, classes in (("config.json", {"AutoConfig": "evil.C", "AutoModel": "evil.M", "AutoModelForCausalLM": "evil.M"}),):
-        (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), "model_type": "evil", "auto_map": classes}))
+    for name, classes in (
+        ("config.json", {"AutoConfig": "evil.C", "AutoModel": "evil.M", "AutoModelForCausalLM": "evil.M"}),
+    ):
+        (folder / name).write_text(
+            json.dumps({**json.loads((folder / name).read_text()), "model_type": "evil", "auto_map": classes})
+        )
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings |= {"tokenizer_class": "EvilTokenizer", "auto_map": {"AutoTokenizer": ["evil.T", None]}}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -120,7 +124,9 @@ DAMAGE: dict[str, Callable[[World, Path], Any]] = {
     "modules-no-json": _write("modules.json", "{"),
     "modules-no-list": _write("modules.json", '"x"'),
     "modules-above-the-folder": _write("modules.json", json.dumps([{**TRANSFORMER, "path": "../.."}])),
-    "modules-of-another-package": _write("modules.json", json.dumps([TRANSFORMER, {**TRANSFORMER, "type": "os.system"}])),
+    "modules-of-another-package": _write(
+        "modules.json", json.dumps([TRANSFORMER, {**TRANSFORMER, "type": "os.system"}])
+    ),
     "modules-too-deep": _write("modules.json", "[" * 100_000),
     "modules-without-pooling": _write("modules.json", json.dumps([TRANSFORMER])),
     "config-no-json": _write("config.json", "{"),
@@ -129,7 +135,9 @@ DAMAGE: dict[str, Callable[[World, Path], Any]] = {
     "tokenizer-no-json": _write("tokenizer.json", "{"),
     "tokenizer-with-more-ids": _another_token,
     "weights-nan": _weights(lambda found: found["encoder.layer.0.output.dense.weight"].fill_(float("nan"))),
-    "weights-of-other-shape": _weights(lambda found: found.update({"encoder.layer.0.output.dense.weight": torch.zeros(3, 3)})),
+    "weights-of-other-shape": _weights(
+        lambda found: found.update({"encoder.layer.0.output.dense.weight": torch.zeros(3, 3)})
+    ),
     "empty-folder": _becomes(lambda folder: folder.mkdir()),
     "a-file": _becomes(lambda folder: folder.write_text("x")),
     "link-to-nothing": _becomes(lambda folder: folder.symlink_to("/nowhere/model")),
@@ -155,13 +163,24 @@ for _name in ("weights-cut-short", "config-no-json", "weights-nan", "absent", "c
 
 
 VERBS: dict[str, tuple[str, Callable[[World, str], list[str]]]] = {
-    "run-teacher": ("teacher.model", lambda world, folder: ["run", world.recipe(teacher__model=folder), "--out", "run"]),
-    "run-student": ("student.model", lambda world, folder: ["run", world.recipe(student={"model": folder}), "--out", "run"]),
+    "run-teacher": (
+        "teacher.model",
+        lambda world, folder: ["run", world.recipe(teacher__model=folder), "--out", "run"],
+    ),
+    "run-student": (
+        "student.model",
+        lambda world, folder: ["run", world.recipe(student={"model": folder}), "--out", "run"],
+    ),
     "run-tokenizer": (
         "student.tokenizer",
         lambda world, folder: [
             "run",
-            world.recipe(student={"config": {"model_type": "bert", "hidden_size": 32, "num_attention_heads": 4}, "tokenizer": folder}),
+            world.recipe(
+                student={
+                    "config": {"model_type": "bert", "hidden_size": 32, "num_attention_heads": 4},
+                    "tokenizer": folder,
+                }
+            ),
             "--out",
             "run",
         ],
@@ -172,22 +191,59 @@ VERBS: dict[str, tuple[str, Callable[[World, str], list[str]]]] = {
     ),
     "cache": ("teacher.model", lambda world, folder: ["cache", "fill", world.recipe(teacher__model=folder)]),
     "export": ("model", lambda world, folder: ["export", folder, "--out", "out.onnx"]),
-    "transplant": ("teacher", lambda world, folder: ["transplant", folder, "--texts", str(world.texts), "--out", "out"]),
-    "transplant-tokenizer": ("--tokenizer", lambda world, folder: ["transplant", str(world.model), "--tokenizer", folder, "--out", "out"]),
+    "transplant": (
+        "teacher",
+        lambda world, folder: ["transplant", folder, "--texts", str(world.texts), "--out", "out"],
+    ),
+    "transplant-tokenizer": (
+        "--tokenizer",
+        lambda world, folder: ["transplant", str(world.model), "--tokenizer", folder, "--out", "out"],
+    ),
     "align-teacher": (
         "--teacher",
-        lambda world, folder: ["align", "--teacher", folder, "--student", str(world.model), "--texts", str(world.texts)],
+        lambda world, folder: [
+            "align",
+            "--teacher",
+            folder,
+            "--student",
+            str(world.model),
+            "--texts",
+            str(world.texts),
+        ],
     ),
     "align-student": (
         "--student",
-        lambda world, folder: ["align", "--teacher", str(world.model), "--student", folder, "--texts", str(world.texts)],
+        lambda world, folder: [
+            "align",
+            "--teacher",
+            str(world.model),
+            "--student",
+            folder,
+            "--texts",
+            str(world.texts),
+        ],
     ),
     "finetune": (
         "model",
-        lambda world, folder: ["finetune", folder, "--task", str(world.texts), "--type", "classification", "--out", "run"],
+        lambda world, folder: [
+            "finetune",
+            folder,
+            "--task",
+            str(world.texts),
+            "--type",
+            "classification",
+            "--out",
+            "run",
+        ],
     ),
-    "causal-teacher": ("teacher.model", lambda world, folder: ["causal", _causal(world, folder, {"model": folder}), "--out", "run"]),
-    "causal-student": ("student.model", lambda world, folder: ["causal", _causal(world, None, {"model": folder}), "--out", "run"]),
+    "causal-teacher": (
+        "teacher.model",
+        lambda world, folder: ["causal", _causal(world, folder, {"model": folder}), "--out", "run"],
+    ),
+    "causal-student": (
+        "student.model",
+        lambda world, folder: ["causal", _causal(world, None, {"model": folder}), "--out", "run"],
+    ),
 }
 
 
@@ -201,14 +257,23 @@ def _code_of_the_model_alone(world: World, folder: Path) -> None:
 def _causal(world: World, teacher: str | None, student: dict[str, Any]) -> str:
     import yaml
 
-    rows = world.file("rows.jsonl", "\n".join(json.dumps({"instruction": f"Say {n}.", "response": str(n)}) for n in range(40)))
-    tree = {"name": "tiny", "student": student, "data": {"train": rows, "holdout_rows": 4}, "train": {"batch_size": 4, "device": "cpu"}}
+    rows = world.file(
+        "rows.jsonl", "\n".join(json.dumps({"instruction": f"Say {n}.", "response": str(n)}) for n in range(40))
+    )
+    tree = {
+        "name": "tiny",
+        "student": student,
+        "data": {"train": rows, "holdout_rows": 4},
+        "train": {"batch_size": 4, "device": "cpu"},
+    }
     if teacher is not None:
         tree |= {"teacher": {"model": teacher}, "student": {"model": str(world.model)}}
     return world.file("causal.yaml", yaml.safe_dump(tree))
 
 
-def _answered(name: str, key: str, command: Callable[[World, str], list[str]], harm: Callable[[World, Path], None] = evil_code) -> None:
+def _answered(
+    name: str, key: str, command: Callable[[World, str], list[str]], harm: Callable[[World, Path], None] = evil_code
+) -> None:
     """Code in a model's folder is not run, though somebody types y."""
 
     @case(f"code-refused-though-answered-{name}", key=key)
@@ -224,7 +289,11 @@ def _answered(name: str, key: str, command: Callable[[World, str], list[str]], h
 
 
 def _says_how_to_allow(found: Outcome) -> None:
-    assert "trust_remote_code" in found.err or "--trust-remote-code" in found.err or "save it as a tokenizer.json" in found.err, found.err
+    assert (
+        "trust_remote_code" in found.err
+        or "--trust-remote-code" in found.err
+        or "save it as a tokenizer.json" in found.err
+    ), found.err
 
 
 for _name, (_key, _command) in VERBS.items():
@@ -232,7 +301,9 @@ for _name, (_key, _command) in VERBS.items():
 _answered("causal-model", *VERBS["causal-teacher"], _code_of_the_model_alone)
 _answered("evaluate", "model", lambda world, folder: ["evaluate", folder, "--suite", _suite(world)])
 _answered(
-    "evaluate-teacher", "--teacher", lambda world, folder: ["evaluate", str(world.model), "--teacher", folder, "--suite", _suite(world)]
+    "evaluate-teacher",
+    "--teacher",
+    lambda world, folder: ["evaluate", str(world.model), "--teacher", folder, "--suite", _suite(world)],
 )
 _answered("speed", "models", lambda world, folder: ["speed", folder, "--seconds", "0.01"])
 
@@ -246,7 +317,10 @@ def _suite(world: World) -> str:
 def _(world: World) -> list[str]:
     hidden = {name: sys.modules.get(name) for name in ("onnx", "onnxruntime", "onnxscript")}
     world.undo.append(
-        lambda: [sys.modules.__setitem__(name, found) if found else sys.modules.pop(name, None) for name, found in hidden.items()]
+        lambda: [
+            sys.modules.__setitem__(name, found) if found else sys.modules.pop(name, None)
+            for name, found in hidden.items()
+        ]
     )
     sys.modules["onnxscript"] = None  # type: ignore[assignment]
     return ["export", str(world.model)]
@@ -267,7 +341,16 @@ def _assert_absent(path: Path) -> None:
 
 @case("finetune-into-a-file", key="--out")
 def _(world: World) -> list[str]:
-    return ["finetune", str(world.model), "--task", str(world.texts), "--type", "classification", "--out", world.file("run")]
+    return [
+        "finetune",
+        str(world.model),
+        "--task",
+        str(world.texts),
+        "--type",
+        "classification",
+        "--out",
+        world.file("run"),
+    ]
 
 
 @case("no-pooling-stated", key="model")
@@ -278,7 +361,15 @@ def _(world: World) -> list[str]:
 
 @case("align-tokenizer-missing", key="--student")
 def _(world: World) -> list[str]:
-    return ["align", "--teacher", str(world.model), "--student", world.file("empty/notes.txt")[:-10], "--texts", str(world.texts)]
+    return [
+        "align",
+        "--teacher",
+        str(world.model),
+        "--student",
+        world.file("empty/notes.txt")[:-10],
+        "--texts",
+        str(world.texts),
+    ]
 
 
 @case("align-texts-missing", key="--texts")
@@ -289,12 +380,30 @@ def _(world: World) -> list[str]:
 @case("align-column-unknown", key="--column")
 def _(world: World) -> list[str]:
     path = world.file("t.jsonl", '{"text": "river"}\n')
-    return ["align", "--teacher", str(world.model), "--student", str(world.model), "--texts", path, "--column", "absent"]
+    return [
+        "align",
+        "--teacher",
+        str(world.model),
+        "--student",
+        str(world.model),
+        "--texts",
+        path,
+        "--column",
+        "absent",
+    ]
 
 
 @case("align-no-text", key="--texts")
 def _(world: World) -> list[str]:
-    return ["align", "--teacher", str(world.model), "--student", str(world.model), "--texts", world.file("empty.txt", "")]
+    return [
+        "align",
+        "--teacher",
+        str(world.model),
+        "--student",
+        str(world.model),
+        "--texts",
+        world.file("empty.txt", ""),
+    ]
 
 
 @case("align-half-a-character", key="--texts")

@@ -99,7 +99,11 @@ def _(world: World) -> list[str]:
 
 @case("causal-test-leaves-the-folder", key="data.tests.?./x")
 def _(world: World) -> list[str]:
-    tree = {"name": "c", "student": {"model": str(world.model)}, "data": {"train": "train.jsonl", "tests": {"\t./x": "test.jsonl"}}}
+    tree = {
+        "name": "c",
+        "student": {"model": str(world.model)},
+        "data": {"train": "train.jsonl", "tests": {"\t./x": "test.jsonl"}},
+    }
     return ["causal", world.file("causal.yaml", json.dumps(tree))]
 
 

@@ -217,7 +217,18 @@ def _(world: World) -> list[str]:
     names = ["=cmd|' /C calc'!A0", "[red]x[/red] \u202e | `y` <script> \\input{z} %"]
     folders = [a_run(world, f"run{number}", title=name, value=70.0 + number) for number, name in enumerate(names)]
     world.checks.append(lambda found: _harmless(found, world.root))
-    return ["compare", *map(str, folders), "--csv", "t.csv", "--markdown", "t.md", "--latex", "t.tex", "--out", "t.html"]
+    return [
+        "compare",
+        *map(str, folders),
+        "--csv",
+        "t.csv",
+        "--markdown",
+        "t.md",
+        "--latex",
+        "t.tex",
+        "--out",
+        "t.html",
+    ]
 
 
 def _harmless(found: Outcome, root: Path) -> None:

@@ -29,7 +29,10 @@ source("latin1.txt", GOOD + b"caf\xe9\n")
 source("binary.txt", bytes(range(256)) * 20)
 source("nul.jsonl", b'{"text": "bad \\u0000 text"}\n')
 source(
-    "surrogate.jsonl", b"".join(b'{"text": "half \\ud800 %d"}\n' % row for row in range(200)), None, "200 texts with halves of surrogate"
+    "surrogate.jsonl",
+    b"".join(b'{"text": "half \\ud800 %d"}\n' % row for row in range(200)),
+    None,
+    "200 texts with halves of surrogate",
 )
 source("number.jsonl", b'{"text": 5}\n', "corpus.sources.0.column")
 source("list.jsonl", b'["text"]\n')

@@ -27,7 +27,17 @@ Line = Callable[[World, Path], list[Any]]
 
 
 def _align(world: World, place: Path) -> list[Any]:
-    return ["align", "--teacher", world.model, "--student", world.model, "--texts", world.texts, "--json", place / "out.json"]
+    return [
+        "align",
+        "--teacher",
+        world.model,
+        "--student",
+        world.model,
+        "--texts",
+        world.texts,
+        "--json",
+        place / "out.json",
+    ]
 
 
 def _transplant(world: World, place: Path) -> list[Any]:
@@ -36,11 +46,20 @@ def _transplant(world: World, place: Path) -> list[Any]:
 
 WRITERS: dict[str, tuple[str, Line]] = {
     "run": ("--out", lambda world, place: ["run", world.recipe(), "--out", f"{place}/run"]),
-    "evaluate": ("--json", lambda world, place: ["evaluate", world.model, "--suite", suite(world), "--json", f"{place}/out.json"]),
+    "evaluate": (
+        "--json",
+        lambda world, place: ["evaluate", world.model, "--suite", suite(world), "--json", f"{place}/out.json"],
+    ),
     "transplant": ("--out", _transplant),
     "export": ("--out", lambda world, place: ["export", world.model, "--out", f"{place}/model.onnx"]),
-    "cache-export": ("--out", lambda world, place: ["cache", "export", world.recipe(), "--out", f"{place}/vectors.parquet"]),
-    "speed": ("--json", lambda world, place: ["speed", world.model, "--seconds", "0.01", "--json", f"{place}/speed.json"]),
+    "cache-export": (
+        "--out",
+        lambda world, place: ["cache", "export", world.recipe(), "--out", f"{place}/vectors.parquet"],
+    ),
+    "speed": (
+        "--json",
+        lambda world, place: ["speed", world.model, "--seconds", "0.01", "--json", f"{place}/speed.json"],
+    ),
     "align": ("--json", _align),
 }
 
@@ -124,14 +143,14 @@ def _(world: World) -> list[str]:
     world.file("small/kept.txt")
     from distilvec.train import stages
 
-    save = stages.Loop._checkpoint
+    save = stages.Trainer._checkpoint
 
     def then_full(loop: object) -> None:
         save(loop)  # type: ignore[arg-type]
         fill(place, leave=16 << 10)
 
-    stages.Loop._checkpoint = then_full  # type: ignore[method-assign,assignment]
-    world.undo.append(lambda: setattr(stages.Loop, "_checkpoint", save))
+    stages.Trainer._checkpoint = then_full  # type: ignore[method-assign,assignment]
+    world.undo.append(lambda: setattr(stages.Trainer, "_checkpoint", save))
     world.moved.append("small/ballast")
     return ["run", recipe, "--out", place / "run"]
 

@@ -86,7 +86,9 @@ def _(world: World) -> list[str]:
 
 @case("learning-rate-that-diverges-before-a-line-is-logged", key="train.learning_rate")
 def _(world: World) -> list[str]:
-    recipe = world.recipe(train__learning_rate=1e36, train__final_learning_rate=1e36, train__logging_steps=1000, train__checkpoint_steps=1)
+    recipe = world.recipe(
+        train__learning_rate=1e36, train__final_learning_rate=1e36, train__logging_steps=1000, train__checkpoint_steps=1
+    )
     return ["run", recipe, "--out", "run"]
 
 
@@ -108,17 +110,17 @@ def _(world: World) -> list[str]:
 
 def signalled(world: World, number: int, at: int) -> list[str]:
     """A run to which the signal is sent in step `at`."""
-    from distilvec.train.trainer import Loop
+    from distilvec.train.trainer import Trainer
 
-    step = Loop._step
+    step = Trainer._step
 
-    def stepped(self: Loop, *arguments: object) -> None:
+    def stepped(self: Trainer, *arguments: object) -> None:
         if self.state.step == at:
             os.kill(os.getpid(), number)
         step(self, *arguments)  # type: ignore[arg-type]
 
-    Loop._step = stepped  # type: ignore[method-assign, assignment]
-    world.undo.append(lambda: setattr(Loop, "_step", step))
+    Trainer._step = stepped  # type: ignore[method-assign, assignment]
+    world.undo.append(lambda: setattr(Trainer, "_step", step))
     return ["run", world.recipe(**SHORT), "--out", "run"]
 
 

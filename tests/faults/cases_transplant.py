@@ -120,7 +120,18 @@ _option("trim-size-too-large", "--vocab-size", "--vocab-size", "99999")
 _option("share-without-hybrid", "--share", "--share", "9")
 _option("target-without-hybrid", "--target", "--target", "tr")
 _option("hybrid-without-share", "--share", "--kind", "hybrid", "--vocab-size", "300", "--target", "texts")
-_option("hybrid-of-an-unknown-language", "--target", "--kind", "hybrid", "--vocab-size", "300", "--target", "tr", "--share", "9")
+_option(
+    "hybrid-of-an-unknown-language",
+    "--target",
+    "--kind",
+    "hybrid",
+    "--vocab-size",
+    "300",
+    "--target",
+    "tr",
+    "--share",
+    "9",
+)
 _option("tokenizer-and-kind", "--tokenizer", "--tokenizer", "teacher", "--kind", "bpe", "--vocab-size", "300")
 _option("tokenizer-absent", "--tokenizer", "--tokenizer", "./absent")
 _option("length-beyond-positions", "--max-length", "--max-length", "100000")

@@ -49,7 +49,9 @@ class World:
     root: Path
     checks: list[Callable[[Outcome], None]] = field(default_factory=list)
     undo: list[Callable[[], None]] = field(default_factory=list)
-    moved: list[str] = field(default_factory=list)  # beginnings of the names of files that the command is to replace or move
+    moved: list[str] = field(
+        default_factory=list
+    )  # beginnings of the names of files that the command is to replace or move
 
     @property
     def model(self) -> Path:
@@ -78,7 +80,14 @@ class World:
             "corpus": {"sources": [{"path": str(self.texts)}], "holdout_batches": 2},
             "cache": {"shard_rows": 50},
             "method": {"name": "redact"},
-            "train": {"epochs": 1, "batch_size": 16, "learning_rate": 1e-3, "logging_steps": 2, "precision": "fp32", "device": "cpu"},
+            "train": {
+                "epochs": 1,
+                "batch_size": 16,
+                "learning_rate": 1e-3,
+                "logging_steps": 2,
+                "precision": "fp32",
+                "device": "cpu",
+            },
             "evaluation": {"draws": 50, "speed_seconds": 0.01, "parts": []},
         }
         for key, value in changes.items():
@@ -127,7 +136,9 @@ class Case:
 CASES: dict[str, Case] = {}
 
 
-def case(name: str, key: str | None, status: int | None = None) -> Callable[[Callable[[World], list[str]]], Callable[[World], list[str]]]:
+def case(
+    name: str, key: str | None, status: int | None = None
+) -> Callable[[Callable[[World], list[str]]], Callable[[World], list[str]]]:
     """Add a case to the table. `key` is what stands in the message's brackets; None means that the command must succeed."""
 
     def add(prepare: Callable[[World], list[str]]) -> Callable[[World], list[str]]:
@@ -168,7 +179,11 @@ def judge(chosen: Case, found: Outcome) -> tuple[str, str]:
     if "Traceback" in found.err or "[internal]" in found.err:
         return "traceback", found.err[-2000:]
     if chosen.key is None:
-        return ("right", "") if found.status == chosen.status else ("unclear", f"status {found.status}: {found.err[-1000:]}")
+        return (
+            ("right", "")
+            if found.status == chosen.status
+            else ("unclear", f"status {found.status}: {found.err[-1000:]}")
+        )
     if found.status == 0:
         return "silent", f"accepted; expected [{chosen.key}]"
     message = found.err[found.err.rfind("distilvec: [") :].strip()
@@ -208,7 +223,11 @@ def contents(root: Path) -> dict[str, str]:
 def _is_our_lock(path: Path) -> bool:
     """Whether a file is a lock of a run, of a folder below the cache's root, or of a teacher cache: each holds a process id."""
     hidden = path.name.startswith(".") and path.name.endswith(".lock")
-    return hidden or path.name == "distilvec-run.lock" or (path.name == "lock" and (path.parent / "manifest.json").exists())
+    return (
+        hidden
+        or path.name == "distilvec-run.lock"
+        or (path.name == "lock" and (path.parent / "manifest.json").exists())
+    )
 
 
 def tiny_model() -> Path:

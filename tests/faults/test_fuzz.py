@@ -28,7 +28,10 @@ SEEDS = {
     "suite": ["suites/sentence_level.yaml", "suites/cranfield.yaml"],
 }
 FEW = settings(
-    derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 ODD_TEXTS = [
@@ -50,7 +53,22 @@ ODD_TEXTS = [
     "-.inf",
     "ÿ",
 ]
-ODD_NUMBERS = [-1, 0, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400, 1e308, -1e308, 1e-320, float("nan"), float("inf"), -0.0]
+ODD_NUMBERS = [
+    -1,
+    0,
+    2**31,
+    2**63,
+    2**64,
+    -(2**63),
+    10**30,
+    10**400,
+    1e308,
+    -1e308,
+    1e-320,
+    float("nan"),
+    float("inf"),
+    -0.0,
+]
 ODD_KEYS = [
     "",
     ".",
@@ -70,9 +88,18 @@ ODD_KEYS = [
     "=",
     "ü",
 ]
-scalars = st.one_of(st.none(), st.booleans(), st.sampled_from(ODD_TEXTS), st.sampled_from(ODD_NUMBERS), st.text(max_size=12), st.floats())
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from(ODD_TEXTS),
+    st.sampled_from(ODD_NUMBERS),
+    st.text(max_size=12),
+    st.floats(),
+)
 keys = st.one_of(st.sampled_from(ODD_KEYS), st.text(max_size=8), st.sampled_from([1, 2.5, True, None]))
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4), max_leaves=8)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4), max_leaves=8
+)
 
 
 def places(tree, path=()):
@@ -144,16 +171,23 @@ def yaml_texts(draw):
             "%",
             "- " * 90,
         ]
-        text = text[:start] + draw(st.one_of(st.sampled_from(odd), st.text(max_size=6), st.just(text[start:end] * 2))) + text[end:]
+        text = (
+            text[:start]
+            + draw(st.one_of(st.sampled_from(odd), st.text(max_size=6), st.just(text[start:end] * 2)))
+            + text[end:]
+        )
     return text
 
 
 overrides = st.lists(
     st.one_of(
         st.tuples(
-            st.sampled_from(["train.epochs", "name", "corpus.sources.0.limit", "evaluation.suite", "sweep.seeds"]), st.text(max_size=10)
+            st.sampled_from(["train.epochs", "name", "corpus.sources.0.limit", "evaluation.suite", "sweep.seeds"]),
+            st.text(max_size=10),
         ),
-        st.tuples(st.text(max_size=10), st.sampled_from(["1", "{a: [", "[1, 2]", "{a: b}", "!!x y", "null", "", "~/x", "./y"])),
+        st.tuples(
+            st.text(max_size=10), st.sampled_from(["1", "{a: [", "[1, 2]", "{a: b}", "!!x y", "null", "", "~/x", "./y"])
+        ),
         st.tuples(keys.map(str), scalars.map(str)),
     ).map("=".join)
     | st.text(max_size=12),

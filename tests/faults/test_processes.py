@@ -20,7 +20,9 @@ def start(world: World, *arguments: object) -> subprocess.Popen[str]:
     """Start a command in the world's folder."""
     environment = {**os.environ, "DISTILVEC_CACHE": str(world.root / "cache"), "OMP_NUM_THREADS": "1"}
     line = [sys.executable, "-m", "distilvec", *map(str, arguments)]
-    return subprocess.Popen(line, cwd=world.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        line, cwd=world.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
@@ -58,7 +60,9 @@ def test_a_signal_in_training_stops_with_its_status_and_the_same_command_goes_on
     wait_for(world.root / "run" / "metrics.jsonl", process)
     process.send_signal(number)
     _, message = process.communicate()
-    assert process.returncode == 128 + number and message.rstrip().endswith("Run the same command again to go on."), message
+    assert process.returncode == 128 + number and message.rstrip().endswith("Run the same command again to go on."), (
+        message
+    )
     assert "distilvec: [train] stopped at step" in message and "Traceback" not in message
     again = start(world, "run", recipe, "--out", "run")
     _, message = again.communicate()
@@ -73,15 +77,26 @@ def test_a_signal_in_training_stops_with_its_status_and_the_same_command_goes_on
 @pytest.mark.parametrize("verb", ["cache", "plan", "evaluate"])
 def test_a_signal_elsewhere_says_that_the_same_command_goes_on(world, verb):
     world.texts.write_text("\n".join(f"a text of some words, number {n}" for n in range(200_000)), encoding="utf-8")
-    world.file("sts.csv", "sentence1,sentence2,score\n" + "".join(f"river {n},stone {n},{n % 5}\n" for n in range(200_000)))
+    world.file(
+        "sts.csv", "sentence1,sentence2,score\n" + "".join(f"river {n},stone {n},{n % 5}\n" for n in range(200_000))
+    )
     lines = {
         "cache": ["cache", world.recipe()],
         "plan": ["plan", world.recipe()],
-        "evaluate": ["evaluate", world.model, "--suite", world.file("suite.yaml", "- {name: mini, type: sts, path: sts.csv}\n")],
+        "evaluate": [
+            "evaluate",
+            world.model,
+            "--suite",
+            world.file("suite.yaml", "- {name: mini, type: sts, path: sts.csv}\n"),
+        ],
     }
     process = start(world, *lines[verb])
     time.sleep(6)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, message = process.communicate()
-    assert process.returncode == 130 and "interrupted. Run the same command again to go on." in message and "Traceback" not in message
+    assert (
+        process.returncode == 130
+        and "interrupted. Run the same command again to go on." in message
+        and "Traceback" not in message
+    )

@@ -14,7 +14,9 @@ def pair():
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(1, 6, columns, generator=generator, dtype=torch.float64) for columns in (4, 5))
     assert x[0, 0].tolist() == pytest.approx([-2.310411800, -0.373250861, -1.060816679, 0.999509355], abs=1e-9)
-    assert y[0, 0].tolist() == pytest.approx([0.797010017, 0.211664181, 0.135571143, -0.033892919, 0.460468998], abs=1e-9)
+    assert y[0, 0].tolist() == pytest.approx(
+        [0.797010017, 0.211664181, 0.135571143, -0.033892919, 0.460468998], abs=1e-9
+    )
     return x, y
 
 

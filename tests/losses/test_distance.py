@@ -10,7 +10,9 @@ from distilvec.losses.distance import cosine_distance, distances, l2_distance, m
 @pytest.fixture
 def vectors():
     generator = torch.Generator().manual_seed(19)
-    student, teacher = (F.normalize(torch.randn(4, 6, generator=generator, dtype=torch.float64), dim=-1) for _ in range(2))
+    student, teacher = (
+        F.normalize(torch.randn(4, 6, generator=generator, dtype=torch.float64), dim=-1) for _ in range(2)
+    )
     return student, teacher
 
 
@@ -33,7 +35,10 @@ def test_l2_is_the_root_of_two_minus_twice_the_cosine_for_unit_vectors(vectors):
 
 def test_l2_agrees_with_the_paper_written_as_a_loop(vectors):
     student, teacher = vectors
-    loop = [sum((a - b) ** 2 for a, b in zip(y, z, strict=True)) ** 0.5 for y, z in zip(student.tolist(), teacher.tolist(), strict=True)]
+    loop = [
+        sum((a - b) ** 2 for a, b in zip(y, z, strict=True)) ** 0.5
+        for y, z in zip(student.tolist(), teacher.tolist(), strict=True)
+    ]
     torch.testing.assert_close(l2_distance(student, teacher), torch.tensor(loop), atol=1e-6, rtol=0)
 
 

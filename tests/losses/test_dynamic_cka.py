@@ -25,7 +25,14 @@ from distilvec.losses.dynamic_cka import (
     token_similarity,
 )
 
-ALL = {**RULES, "sharp": Rule(0.9, 0.1), "two": Rule(most=2), "near": Rule(least=0.05), "one": Rule(0.001), "every": Rule(1.0)}
+ALL = {
+    **RULES,
+    "sharp": Rule(0.9, 0.1),
+    "two": Rule(most=2),
+    "near": Rule(least=0.05),
+    "one": Rule(0.001),
+    "every": Rule(1.0),
+}
 
 
 @pytest.fixture
@@ -54,13 +61,31 @@ def weights_of(case: Case, rule: Rule):
         (
             "paper",
             [6, 5, 5],
-            [0.5220889752, 0.6365650299, -0.3130868729, 0.1967409239, 0.2792891792, 0.0937227272, -0.9545977705, 0.0760408221],
+            [
+                0.5220889752,
+                0.6365650299,
+                -0.3130868729,
+                0.1967409239,
+                0.2792891792,
+                0.0937227272,
+                -0.9545977705,
+                0.0760408221,
+            ],
             0.0177636854,
         ),
         (
             "authors",
             [3, 1, 3],
-            [0.8380636728, 1.0162355523, -0.0868632714, 0.1920363878, 0.1182986986, -0.4765715478, -0.9768155932, 0.1118928026],
+            [
+                0.8380636728,
+                1.0162355523,
+                -0.0868632714,
+                0.1920363878,
+                0.1182986986,
+                -0.4765715478,
+                -0.9768155932,
+                0.1118928026,
+            ],
             0.1283017998,
         ),
     ],
@@ -90,7 +115,9 @@ def test_equal_to_the_paper_s_loop_in_values_and_gradients(rule):
     torch.autograd.backward([(found * factors).sum(), (expected * factors).sum()])
     torch.testing.assert_close(batched.states.grad, looped.states.grad, atol=1e-9, rtol=1e-6)
     torch.testing.assert_close(batched.projection.grad, looped.projection.grad, atol=1e-9, rtol=1e-6)
-    assert torch.equal(batched.states.grad[~case.student_mask], torch.zeros_like(batched.states.grad[~case.student_mask]))
+    assert torch.equal(
+        batched.states.grad[~case.student_mask], torch.zeros_like(batched.states.grad[~case.student_mask])
+    )
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -99,7 +126,9 @@ def test_fp32_is_near_float64(name):
     found = value(case, RULES[name])
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), value_by_loop(case.doubled(), RULES[name]), atol=2e-6, rtol=0)
-    far = replace(case, teacher=1000 * (case.teacher + 30 * torch.ones(48)))  # as hidden states are: alike, but for a little
+    far = replace(
+        case, teacher=1000 * (case.teacher + 30 * torch.ones(48))
+    )  # as hidden states are: alike, but for a little
     expected = value_by_loop(far.doubled(), RULES[name])
     torch.testing.assert_close(value(far, RULES[name]).double(), expected, atol=2e-3, rtol=0)
 
@@ -108,7 +137,9 @@ def test_half_precision_is_worked_out_in_fp32():
     case = draw(3, 8, 9, 16, 24)
     half = replace(case, states=case.states.bfloat16())
     assert value(half, RULES["paper"]).dtype == torch.float32
-    torch.testing.assert_close(value(half, RULES["paper"]), value(replace(case, states=half.states.float()), RULES["paper"]))
+    torch.testing.assert_close(
+        value(half, RULES["paper"]), value(replace(case, states=half.states.float()), RULES["paper"])
+    )
 
 
 @pytest.mark.parametrize("narrow", [True, False])
@@ -126,7 +157,9 @@ def test_both_widths_give_the_same_cosines(narrow, monkeypatch):
     wanted = torch.autograd.grad(expected.square().sum(), (case.states, case.projection))
     torch.testing.assert_close(torch.autograd.grad(found.square().sum(), (case.states, case.projection)), wanted)
     learning = case.states.detach()[:1, :2].requires_grad_(), case.projection
-    assert torch.autograd.gradgradcheck(lambda states, matrix: token_similarity(states, case.teacher[:1, :3], matrix), learning)
+    assert torch.autograd.gradgradcheck(
+        lambda states, matrix: token_similarity(states, case.teacher[:1, :3], matrix), learning
+    )
     with torch.no_grad():
         case.states[0, 1] = 0
     zero = case.teacher.clone()
@@ -144,7 +177,9 @@ def test_products_in_bf16_stay_near_those_in_fp32(narrow, monkeypatch):
 
     def found(products):
         cosines = token_similarity(case.states, case.teacher, case.projection, products)
-        gaps = dynamic_cka(case.states, case.teacher, case.projection, case.student_mask, case.teacher_mask, RULES["paper"], products)
+        gaps = dynamic_cka(
+            case.states, case.teacher, case.projection, case.student_mask, case.teacher_mask, RULES["paper"], products
+        )
         assert cosines.dtype == gaps.dtype == torch.float32
         return cosines, gaps, *torch.autograd.grad(cosines.square().sum(), (case.states, case.projection))
 
@@ -169,9 +204,12 @@ def test_gradients_are_those_of_differences(rule):
     case = draw(2, 5, 6, 4, 5).doubled().wanting()
     cosines = token_similarity(case.states, case.teacher, case.projection).detach()
     moved = match_weights(cosines + 1e-5, case.student_mask, case.teacher_mask, rule)
-    assert torch.equal(moved > 0, match_weights(cosines, case.student_mask, case.teacher_mask, rule) > 0)  # no choice is near its edge
+    assert torch.equal(
+        moved > 0, match_weights(cosines, case.student_mask, case.teacher_mask, rule) > 0
+    )  # no choice is near its edge
     assert torch.autograd.gradcheck(
-        lambda states, projection: value(replace(case, states=states, projection=projection), rule), (case.states, case.projection)
+        lambda states, projection: value(replace(case, states=states, projection=projection), rule),
+        (case.states, case.projection),
     )
 
 
@@ -211,7 +249,9 @@ def test_padding_changes_neither_values_nor_gradients(rule, side):
         case.sizes,
     )
     weights = weights_of(wide, rule)
-    torch.testing.assert_close(weights[:, before : before + 6, before : before + 8], weights_of(case, rule), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        weights[:, before : before + 6, before : before + 8], weights_of(case, rule), atol=1e-12, rtol=0
+    )
     assert weights[~wide.student_mask].abs().sum() == 0 and weights.mT[~wide.teacher_mask].abs().sum() == 0
     narrow, wide = case.wanting(), wide.wanting()
     found, expected = value(wide, rule), value(narrow, rule)
@@ -244,7 +284,12 @@ def test_texts_without_structure_are_finite(rule):
     generator = torch.Generator().manual_seed(4)
     states, teacher = torch.randn(7, 4, 5, generator=generator), torch.randn(7, 6, 8, generator=generator)
     student_mask, teacher_mask = every(states), every(teacher)
-    student_mask[0, 1:], teacher_mask[1, 1:], student_mask[2], teacher_mask[3] = False, False, False, False  # one token, or none
+    student_mask[0, 1:], teacher_mask[1, 1:], student_mask[2], teacher_mask[3] = (
+        False,
+        False,
+        False,
+        False,
+    )  # one token, or none
     states[4], teacher[5], states[6], teacher[6] = 1.0, 1.0, 0.0, 0.0
     states.requires_grad_()
     projection = torch.randn(8, 5, generator=generator).requires_grad_()

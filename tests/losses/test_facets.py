@@ -37,17 +37,26 @@ def test_check_values(check):
 
 def test_against_loops(check):
     student, _, experts = check
-    teacher = torch.randn(4, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)  # wider than the student
+    teacher = torch.randn(
+        4, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )  # wider than the student
     for i, found in enumerate(pairwise_margin(student, teacher, 0.2).tolist()):
-        gaps = [cosine_similarity(teacher[i], teacher[j], dim=0) - cosine_similarity(student[i], student[j], dim=0) for j in range(4)]
-        assert found == pytest.approx(sum(max(0.0, abs(gap.item()) - 0.2) for j, gap in enumerate(gaps) if j != i) / 3, abs=1e-12)
+        gaps = [
+            cosine_similarity(teacher[i], teacher[j], dim=0) - cosine_similarity(student[i], student[j], dim=0)
+            for j in range(4)
+        ]
+        assert found == pytest.approx(
+            sum(max(0.0, abs(gap.item()) - 0.2) for j, gap in enumerate(gaps) if j != i) / 3, abs=1e-12
+        )
     for own, found in zip(experts, diversity(experts).tolist(), strict=True):
         cosines = [cosine_similarity(own[m], own[n], dim=0).item() for m in range(3) for n in range(3) if m != n]
         assert found == pytest.approx(sum(max(0.0, cosine) for cosine in cosines) / 6, abs=1e-12)
 
 
 def test_divergence_from_uniform_gates():
-    gates = torch.tensor([[1 / 3, 1 / 3, 1 / 3], [0.7, 0.2, 0.1], [1.0, 0.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    gates = torch.tensor(
+        [[1 / 3, 1 / 3, 1 / 3], [0.7, 0.2, 0.1], [1.0, 0.0, 0.0]], dtype=torch.float64, requires_grad=True
+    )
     found = towards_uniform(gates)
     mixed = sum(share * math.log(3 * share) for share in (0.7, 0.2, 0.1))
     assert found.tolist() == pytest.approx([0, mixed, math.log(3)], abs=1e-12)
@@ -69,15 +78,24 @@ def test_what_costs_nothing(check):
     student, _, _ = check
     assert pairwise_margin(student, 5 * student, 0.0).max() < 1e-12
     assert pairwise_margin(student, torch.randn(4, 6), 2.0).max() == 0  # cosines are at most 2 apart
-    assert diversity(torch.eye(3)[None]).tolist() == [0] and diversity(-torch.ones(1, 2, 3) * torch.tensor([[1.0], [-1.0]])).tolist() == [0]
+    assert diversity(torch.eye(3)[None]).tolist() == [0] and diversity(
+        -torch.ones(1, 2, 3) * torch.tensor([[1.0], [-1.0]])
+    ).tolist() == [0]
     assert diversity(torch.ones(1, 3, 4)).tolist() == pytest.approx([1])
     assert gate_floor(torch.tensor([[0.1, 0.9], [0.5, 0.5]]), floor=0.1).tolist() == pytest.approx([0, 0], abs=1e-12)
 
 
 def test_alone_and_zero_are_finite():
     single, zero = torch.ones(1, 5, requires_grad=True), torch.zeros(3, 5, requires_grad=True)
-    experts, other = torch.zeros(2, 3, 5, requires_grad=True), torch.randn(3, 5, generator=torch.Generator().manual_seed(2))
-    alone = [contrastive(single, 2 * single.detach(), 0.1), pairwise_margin(single, single.detach(), 0.1), diversity(single[:, None])]
+    experts, other = (
+        torch.zeros(2, 3, 5, requires_grad=True),
+        torch.randn(3, 5, generator=torch.Generator().manual_seed(2)),
+    )
+    alone = [
+        contrastive(single, 2 * single.detach(), 0.1),
+        pairwise_margin(single, single.detach(), 0.1),
+        diversity(single[:, None]),
+    ]
     assert [value.tolist() for value in alone] == [[0]] * 3
     values = [*alone, contrastive(zero, other, 0.1), pairwise_margin(zero, other, 0.1), diversity(experts)]
     torch.cat(values).sum().backward()

@@ -33,7 +33,8 @@ def test_the_uniform_map_begins_with_the_embeddings_and_ends_with_the_last_layer
 def test_hidden_gap_against_loops():
     student, teacher = STATES
     expected = [
-        sum((float(student[b, t, d]) - float(teacher[b, t, d])) ** 2 for t in range(n) for d in range(5)) / (5 * max(n, 1))
+        sum((float(student[b, t, d]) - float(teacher[b, t, d])) ** 2 for t in range(n) for d in range(5))
+        / (5 * max(n, 1))
         for b, n in enumerate(LENGTHS)
     ]
     torch.testing.assert_close(hidden_gap(student, teacher, MASK), torch.tensor(expected, dtype=torch.float64))
@@ -42,7 +43,12 @@ def test_hidden_gap_against_loops():
 def test_score_gap_against_loops():
     student, teacher = SCORES
     expected = [
-        sum((float(student[b, h, i, j]) - float(teacher[b, h, i, j])) ** 2 for h in range(2) for i in range(n) for j in range(n))
+        sum(
+            (float(student[b, h, i, j]) - float(teacher[b, h, i, j])) ** 2
+            for h in range(2)
+            for i in range(n)
+            for j in range(n)
+        )
         / (2 * max(n, 1) ** 2)
         for b, n in enumerate(LENGTHS)
     ]
@@ -55,7 +61,9 @@ def test_token_cosine_distance_against_loops():
     def cosine(a, b):
         return sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
 
-    expected = [sum(1 - cosine(student[b][t], teacher[b][t]) for t in range(n)) / max(n, 1) for b, n in enumerate(LENGTHS)]
+    expected = [
+        sum(1 - cosine(student[b][t], teacher[b][t]) for t in range(n)) / max(n, 1) for b, n in enumerate(LENGTHS)
+    ]
     torch.testing.assert_close(token_cosine_distance(*STATES, MASK), torch.tensor(expected, dtype=torch.float64))
 
 

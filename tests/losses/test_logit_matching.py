@@ -56,7 +56,9 @@ def spans(values, name):
 def test_check_values_of_uld(logits):
     student, teacher, student_mask, teacher_mask = logits
     ours, theirs = sorted_probabilities(student, 1.0), sorted_probabilities(teacher, 1.0)
-    assert absolute_gaps(ours, theirs, student_mask, teacher_mask).mean().item() == pytest.approx(0.5111002922, abs=1e-7)
+    assert absolute_gaps(ours, theirs, student_mask, teacher_mask).mean().item() == pytest.approx(
+        0.5111002922, abs=1e-7
+    )
     one = torch.ones(2, 1, dtype=torch.bool)
     on_classes = absolute_gaps(ours[:, :1], theirs[:, :1], one, one)
     assert on_classes.mean().item() == pytest.approx(0.2834829825, abs=1e-9)
@@ -77,7 +79,9 @@ def test_check_value_of_multilevel_ot(logits):
 
 def test_check_values_of_its_parts(rows):
     teacher, student, full, _ = rows
-    assert 0.001 * normalised_plan_cost(student, teacher, full, full).sum().item() == pytest.approx(0.00062733524, abs=1e-11)
+    assert 0.001 * normalised_plan_cost(student, teacher, full, full).sum().item() == pytest.approx(
+        0.00062733524, abs=1e-11
+    )
     assert swapped_cross_entropy(student, teacher, full, full).mean().item() == pytest.approx(1.4014634959, abs=1e-10)
 
 
@@ -85,18 +89,24 @@ def test_sorted_gaps_are_the_formula_text_by_text(logits):
     student, teacher, student_mask, teacher_mask = logits
     expected = []
     for row in range(2):
-        ours = [[*sorted((s / 2).softmax(-1).tolist(), reverse=True), 0.0, 0.0] for s in student[row][student_mask[row]]]
+        ours = [
+            [*sorted((s / 2).softmax(-1).tolist(), reverse=True), 0.0, 0.0] for s in student[row][student_mask[row]]
+        ]
         theirs = [sorted((t / 3).softmax(-1).tolist(), reverse=True) for t in teacher[row][teacher_mask[row]]]
         gaps = [sum(abs(a - b) for a, b in zip(s, t, strict=True)) for s, t in zip(ours, theirs, strict=False)]
         expected.append(sum(gaps) / len(gaps))
-    found = absolute_gaps(sorted_probabilities(student, 2.0), sorted_probabilities(teacher, 3.0), student_mask, teacher_mask)
+    found = absolute_gaps(
+        sorted_probabilities(student, 2.0), sorted_probabilities(teacher, 3.0), student_mask, teacher_mask
+    )
     assert found.tolist() == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_order_of_classes_says_nothing_to_uld(logits):
     student, _, mask, _ = logits
     shuffled = student[..., torch.tensor([3, 1, 5, 0, 2, 4])]
-    assert absolute_gaps(sorted_probabilities(student, 1.0), sorted_probabilities(shuffled, 1.0), mask, mask).max() < 1e-15
+    assert (
+        absolute_gaps(sorted_probabilities(student, 1.0), sorted_probabilities(shuffled, 1.0), mask, mask).max() < 1e-15
+    )
 
 
 def test_soft_kl_is_the_formula():
@@ -143,7 +153,9 @@ def test_plan_and_cross_entropy_text_by_text(logits):
         found = [-(a.softmax(-1) * b.log_softmax(-1)).sum().item() for a, b in zip(s, t, strict=False)]
         entropies.append(sum(found) / len(found))
     assert normalised_plan_cost(ours, theirs, student_mask, teacher_mask).tolist() == pytest.approx(costs, abs=1e-10)
-    assert swapped_cross_entropy(ours, theirs, student_mask, teacher_mask).tolist() == pytest.approx(entropies, abs=1e-12)
+    assert swapped_cross_entropy(ours, theirs, student_mask, teacher_mask).tolist() == pytest.approx(
+        entropies, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("loss", [absolute_gaps, swapped_cross_entropy, normalised_plan_cost])
@@ -151,9 +163,14 @@ def test_padding_on_any_side_changes_neither_value_nor_gradient(loss, logits):
     student, teacher, student_mask, teacher_mask = logits
     outcomes = []
     for first, last in ((0, 0), (0, 3), (2, 0), (1, 2)):
-        ours = scaled_probabilities(torch.nn.functional.pad(student, (0, 0, first, last), value=0.3), 1.0).requires_grad_()
+        ours = scaled_probabilities(
+            torch.nn.functional.pad(student, (0, 0, first, last), value=0.3), 1.0
+        ).requires_grad_()
         theirs = scaled_probabilities(torch.nn.functional.pad(teacher, (0, 0, last, first), value=0.7), 1.0)
-        masks = torch.nn.functional.pad(student_mask, (first, last)), torch.nn.functional.pad(teacher_mask, (last, first))
+        masks = (
+            torch.nn.functional.pad(student_mask, (first, last)),
+            torch.nn.functional.pad(teacher_mask, (last, first)),
+        )
         values = loss(ours, theirs, *masks)
         values.sum().backward()
         assert torch.isfinite(ours.grad).all()
@@ -171,7 +188,14 @@ def test_gradients_are_finite_in_fp32_where_the_two_are_equal():
         student = (scale * logits).requires_grad_()
         probabilities = scaled_probabilities(student, 1.0)
         target = probabilities.detach()
-        losses = [loss(probabilities, target, mask, mask).sum() for loss in (absolute_gaps, swapped_cross_entropy, normalised_plan_cost)]
-        losses.append(absolute_gaps(sorted_probabilities(student, 1.0), sorted_probabilities(student.detach(), 1.0), mask, mask).sum())
+        losses = [
+            loss(probabilities, target, mask, mask).sum()
+            for loss in (absolute_gaps, swapped_cross_entropy, normalised_plan_cost)
+        ]
+        losses.append(
+            absolute_gaps(
+                sorted_probabilities(student, 1.0), sorted_probabilities(student.detach(), 1.0), mask, mask
+            ).sum()
+        )
         torch.stack(losses).sum().backward()
         assert torch.isfinite(torch.stack(losses)).all() and torch.isfinite(student.grad).all()

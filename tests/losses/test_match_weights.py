@@ -12,7 +12,14 @@ from distilvec.core.errors import DistilvecError
 from distilvec.losses import dynamic_cka as module
 from distilvec.losses.dynamic_cka import RULES, Rule, match_weights
 
-NAMED = {**RULES, "sharp": Rule(0.9, 0.1), "two": Rule(most=2), "near": Rule(least=0.05), "one": Rule(0.001), "every": Rule(1.0)}
+NAMED = {
+    **RULES,
+    "sharp": Rule(0.9, 0.1),
+    "two": Rule(most=2),
+    "near": Rule(least=0.05),
+    "one": Rule(0.001),
+    "every": Rule(1.0),
+}
 
 
 def test_equally_similar_tokens_are_kept_in_order():
@@ -64,13 +71,20 @@ def test_weights_sum_to_1_over_a_minimal_set(rows, threshold, temperature, token
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.floats(-1, 1, width=32), min_size=7, max_size=7, unique=True), st.permutations(range(7)), st.sampled_from(list(NAMED)))
+@given(
+    st.lists(st.floats(-1, 1, width=32), min_size=7, max_size=7, unique=True),
+    st.permutations(range(7)),
+    st.sampled_from(list(NAMED)),
+)
 def test_weights_go_with_their_tokens(row, order, name):
     similarity = torch.tensor([[row]], dtype=torch.float64)
     mask = torch.ones(1, 7, dtype=torch.bool)
     weights = match_weights(similarity, mask[:, :1], mask, NAMED[name])
     torch.testing.assert_close(
-        match_weights(similarity[..., list(order)], mask[:, :1], mask, NAMED[name]), weights[..., list(order)], atol=1e-9, rtol=0
+        match_weights(similarity[..., list(order)], mask[:, :1], mask, NAMED[name]),
+        weights[..., list(order)],
+        atol=1e-9,
+        rtol=0,
     )
 
 

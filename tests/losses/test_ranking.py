@@ -43,7 +43,9 @@ def draw(*shapes, seed):
 
 def test_triplet_check_value():
     student, teacher = draw((5, 4), (5, 6), seed=6)
-    torch.testing.assert_close(student[0], torch.tensor([1.1311597480, 1.8577334371, -0.7972494010, 0.8574615871], dtype=torch.float64))
+    torch.testing.assert_close(
+        student[0], torch.tensor([1.1311597480, 1.8577334371, -0.7972494010, 0.8574615871], dtype=torch.float64)
+    )
     found = relative_triplet(cosines(student)[None], cosines(teacher), 0.015)
     assert found.shape == (5,) and found.mean().item() == pytest.approx(0.3094452185, abs=1e-10)
 
@@ -167,7 +169,9 @@ def test_triplet_time_is_quasi_linear_in_the_pairs():
 # -- DistillCSE ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("temperatures", "expected"), [((0.025, 0.0125), 29.8253111008), ((0.05, 0.05), 14.0037976555)])
+@pytest.mark.parametrize(
+    ("temperatures", "expected"), [((0.025, 0.0125), 29.8253111008), ((0.05, 0.05), 14.0037976555)]
+)
 def test_listwise_check_values(temperatures, expected):
     student, teacher = draw((5, 4), (5, 6), seed=17)
     found = listwise_cross_entropy(others(cosines(student)), others(cosines(teacher)), *temperatures)

@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from distilvec.core.outputs import Projections
-from distilvec.losses.relation_heads import PARTS, laid_out, relation_divergence, relation_scores, relation_term, split_anew
+from distilvec.losses.relation_heads import (
+    PARTS,
+    laid_out,
+    relation_divergence,
+    relation_scores,
+    relation_term,
+    split_anew,
+)
 
 LENGTHS = (5, 3, 1)
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]]).bool()
@@ -56,7 +63,9 @@ def test_relation_heads_against_loops(heads):
     for name in ("query", "key", "value"):
         ours, theirs = anew(student, heads), anew(teacher, heads)
         expected = [loop_term(name, ours, theirs, text, heads) for text in range(len(LENGTHS))]
-        torch.testing.assert_close(term(name, student, teacher, heads=heads), torch.tensor(expected, dtype=torch.float64))
+        torch.testing.assert_close(
+            term(name, student, teacher, heads=heads), torch.tensor(expected, dtype=torch.float64)
+        )
 
 
 def test_as_many_relation_heads_as_heads_are_the_heads(pair):
@@ -129,8 +138,13 @@ def anew(projections, heads):
     """Relation heads token by token: all heads' numbers in a row, cut into equal pieces."""
 
     def cut(x):
-        rows = [[torch.cat([x[b, h, t] for h in range(x.shape[1])]).chunk(heads) for t in range(x.shape[2])] for b in range(len(x))]
-        return torch.stack([torch.stack([torch.stack([token[h] for token in text]) for h in range(heads)]) for text in rows])
+        rows = [
+            [torch.cat([x[b, h, t] for h in range(x.shape[1])]).chunk(heads) for t in range(x.shape[2])]
+            for b in range(len(x))
+        ]
+        return torch.stack(
+            [torch.stack([torch.stack([token[h] for token in text]) for h in range(heads)]) for text in rows]
+        )
 
     return Projections(cut(projections.query), cut(projections.key), cut(projections.value))
 

@@ -74,7 +74,8 @@ def test_rkd_distances_are_the_papers(pair):
 
     ours, theirs = relative(student), relative(teacher)
     expected = [
-        sum(huber(a - b) for a, b in zip(mine, yours, strict=True)) / len(student) for mine, yours in zip(ours, theirs, strict=True)
+        sum(huber(a - b) for a, b in zip(mine, yours, strict=True)) / len(student)
+        for mine, yours in zip(ours, theirs, strict=True)
     ]
     torch.testing.assert_close(rkd_distances(student, teacher), torch.tensor(expected, dtype=torch.float64))
 
@@ -88,7 +89,10 @@ def test_rkd_angles_are_the_papers(pair):
         return cosine_similarity(x[j] - x[i], x[k] - x[i], dim=0).item()
 
     rows = range(len(student))
-    expected = [sum(huber(angle(student, i, j, k) - angle(teacher, i, j, k)) for j in rows for k in rows) / len(student) ** 2 for i in rows]
+    expected = [
+        sum(huber(angle(student, i, j, k) - angle(teacher, i, j, k)) for j in rows for k in rows) / len(student) ** 2
+        for i in rows
+    ]
     torch.testing.assert_close(rkd_angles(student, teacher), torch.tensor(expected, dtype=torch.float64))
 
 
@@ -96,7 +100,9 @@ def test_rkd_angles_are_the_papers(pair):
 def test_rkd_identities(loss, pair):
     student, teacher = pair
     turn = torch.linalg.qr(draw(torch.Generator().manual_seed(1), 5, 5))[0]
-    assert loss(2 * teacher @ turn + 3, teacher).max() < 1e-12, "distances up to scale and angles survive rotation, scale, translation"
+    assert loss(2 * teacher @ turn + 3, teacher).max() < 1e-12, (
+        "distances up to scale and angles survive rotation, scale, translation"
+    )
     assert loss(student, teacher).mean() > 1e-3
 
 
@@ -114,10 +120,14 @@ def test_equal_texts_and_single_ones_have_finite_gradients(loss, pair):
 def test_single_precision_is_close_to_double(pair):
     student, teacher = (torch.nn.functional.normalize(x, dim=-1) for x in pair)
     for loss in (rkd_distances, rkd_angles):
-        torch.testing.assert_close(loss(student.float(), teacher.float()).double(), loss(student, teacher), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(
+            loss(student.float(), teacher.float()).double(), loss(student, teacher), atol=1e-6, rtol=1e-5
+        )
 
 
-@pytest.mark.parametrize("loss", [rkd_distances, rkd_angles, lambda s, t: layer_relation_gaps(torch.stack([s, t[:, :4]]))])
+@pytest.mark.parametrize(
+    "loss", [rkd_distances, rkd_angles, lambda s, t: layer_relation_gaps(torch.stack([s, t[:, :4]]))]
+)
 def test_twice_differentiable(loss, pair):
     student, teacher = pair
     assert torch.autograd.gradcheck(lambda x: loss(x, teacher), student.requires_grad_())
@@ -129,7 +139,9 @@ def test_similarity_gaps_against_loops(pair):
     rows = range(len(student))
     expected = [
         sum(
-            abs(cosine_similarity(student[i], student[j], dim=0) - cosine_similarity(teacher[i], teacher[j], dim=0)) for j in rows if j != i
+            abs(cosine_similarity(student[i], student[j], dim=0) - cosine_similarity(teacher[i], teacher[j], dim=0))
+            for j in rows
+            if j != i
         )
         / (len(student) - 1)
         for i in rows

@@ -29,7 +29,9 @@ def test_unit_squares_are_two_minus_two_cosines():
     x, y = (torch.randn(3, 4, 5, generator=generator, dtype=torch.float64) for _ in range(2))
     torch.testing.assert_close(unit_squares(x, y), 2 - 2 * torch.cosine_similarity(x, y, dim=-1))
     unit = [z / z.norm(dim=-1, keepdim=True) for z in (x, y)]
-    torch.testing.assert_close(unit_squares(x, y), 5 * (unit[0] - unit[1]).square().mean(-1))  # the mean squared error times the width
+    torch.testing.assert_close(
+        unit_squares(x, y), 5 * (unit[0] - unit[1]).square().mean(-1)
+    )  # the mean squared error times the width
     zero = torch.zeros(2, 5, requires_grad=True)
     unit_squares(zero, torch.ones(2, 5)).sum().backward()
     assert torch.isfinite(zero.grad).all()

@@ -17,9 +17,13 @@ def check():
     generator = torch.Generator().manual_seed(1)
     cost = torch.rand(1, 4, 5, generator=generator, dtype=torch.float64)
     nu, mu = (torch.randn(1, size, generator=generator, dtype=torch.float64).softmax(1) for size in (4, 5))
-    assert cost[0, 0].tolist() == pytest.approx([0.0610532747, 0.2245545066, 0.2342525139, 0.1770992274, 0.5560680561], abs=1e-10)
+    assert cost[0, 0].tolist() == pytest.approx(
+        [0.0610532747, 0.2245545066, 0.2342525139, 0.1770992274, 0.5560680561], abs=1e-10
+    )
     assert nu[0].tolist() == pytest.approx([0.8702585073, 0.0038593966, 0.1191640728, 0.0067180233], abs=1e-10)
-    assert mu[0].tolist() == pytest.approx([0.0691728057, 0.0309372619, 0.1983661415, 0.6261960912, 0.0753276997], abs=1e-10)
+    assert mu[0].tolist() == pytest.approx(
+        [0.0691728057, 0.0309372619, 0.1983661415, 0.6261960912, 0.0753276997], abs=1e-10
+    )
     return cost, nu, mu
 
 
@@ -67,7 +71,9 @@ def test_check_values_of_both_gradients(check, domain):
         transport_cost(leaf, nu, mu, iterations=500, tolerance=1e-13, domain=domain, unroll=unroll).sum().backward()
         assert leaf.grad[0, 0].tolist() == pytest.approx(row, abs=3e-9)
         if not unroll:
-            torch.testing.assert_close(leaf.grad, transport_plan(cost, nu, mu, iterations=500, tolerance=1e-13, domain=domain))
+            torch.testing.assert_close(
+                leaf.grad, transport_plan(cost, nu, mu, iterations=500, tolerance=1e-13, domain=domain)
+            )
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -89,7 +95,9 @@ def test_the_unrolled_gradient_is_finite_in_fp32_and_that_of_fp64(epsilon):
 
     def gradient(dtype, domain):
         leaf = cost.detach().clone().to(dtype).requires_grad_()
-        transport_cost(leaf, nu.to(dtype), mu.to(dtype), unroll=True, epsilon=epsilon, tolerance=0.0, domain=domain).sum().backward()
+        transport_cost(
+            leaf, nu.to(dtype), mu.to(dtype), unroll=True, epsilon=epsilon, tolerance=0.0, domain=domain
+        ).sum().backward()
         return leaf.grad.double()
 
     found, exact = gradient(torch.float32, "auto"), gradient(torch.float64, "kernel")
@@ -103,12 +111,16 @@ def test_the_unrolled_gradient_is_finite_in_fp32_and_that_of_fp64(epsilon):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
 def test_pot_is_the_oracle_on_masked_batches(batch, domain, dtype, tolerance):
     sizes, cost, nu, mu = batch
-    plans = transport_plan(cost.to(dtype), nu.to(dtype), mu.to(dtype), iterations=1000, tolerance=tolerance / 10, domain=domain)
+    plans = transport_plan(
+        cost.to(dtype), nu.to(dtype), mu.to(dtype), iterations=1000, tolerance=tolerance / 10, domain=domain
+    )
     assert torch.isfinite(plans).all()
     for row, (student, teacher) in enumerate(sizes):
         if student and teacher:
             a, b, c = nu[row, :student], mu[row, :teacher], cost[row, :student, :teacher]
-            expected = torch.from_numpy(ot.sinkhorn(a.numpy(), b.numpy(), c.numpy(), 0.1, stopThr=1e-12, numItermax=5000))
+            expected = torch.from_numpy(
+                ot.sinkhorn(a.numpy(), b.numpy(), c.numpy(), 0.1, stopThr=1e-12, numItermax=5000)
+            )
             torch.testing.assert_close(plans[row, :student, :teacher].double(), expected, atol=tolerance, rtol=0)
         assert plans[row, student:].abs().sum() == 0 and plans[row, :, teacher:].abs().sum() == 0
 
@@ -133,7 +145,9 @@ def test_neither_padding_nor_company_changes_a_value_or_a_gradient(batch, domain
     for row, (student, teacher) in enumerate(sizes):
         if min(student, teacher):
             alone = cost[row : row + 1, :student, :teacher].clone().requires_grad_()
-            value = transport_cost(alone, nu[row : row + 1, :student], mu[row : row + 1, :teacher], domain=domain, unroll=unroll)
+            value = transport_cost(
+                alone, nu[row : row + 1, :student], mu[row : row + 1, :teacher], domain=domain, unroll=unroll
+            )
             value.sum().backward()
             torch.testing.assert_close(value[0], values[row], atol=1e-12, rtol=0)
             torch.testing.assert_close(together.grad[row, :student, :teacher], alone.grad[0], atol=1e-11, rtol=0)
@@ -146,7 +160,9 @@ def test_a_finished_problem_stops_and_waits_for_the_others(check):
     torch.testing.assert_close(plans[0], nu[0, :, None] * mu[0], atol=1e-12, rtol=0)
     misses = (transport_plan(cost, nu, mu, iterations=500, tolerance=1e-3).sum(1) - mu).abs().sum()
     assert 1e-9 < misses < 1e-3  # it went no further than it was asked to
-    torch.testing.assert_close(plans[1:], transport_plan(cost, nu, mu, iterations=500, tolerance=1e-3), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        plans[1:], transport_plan(cost, nu, mu, iterations=500, tolerance=1e-3), atol=1e-12, rtol=0
+    )
 
 
 def test_small_epsilon_takes_logarithms_by_itself():
@@ -161,9 +177,13 @@ def test_emo_cost_check_value():
     generator = torch.Generator().manual_seed(2)
     student, teacher = (torch.randn(1, rows, 4, generator=generator, dtype=torch.float64) for rows in (3, 5))
     cost = emo_cost(student, teacher, torch.ones(1, 5, dtype=torch.bool))
-    assert cost[0, 0].tolist() == pytest.approx([0.8282334877, 0.8359615558, 0.7854966187, 0.6795951295, 0.8707132084], abs=1e-6)
+    assert cost[0, 0].tolist() == pytest.approx(
+        [0.8282334877, 0.8359615558, 0.7854966187, 0.6795951295, 0.8707132084], abs=1e-6
+    )
     torch.testing.assert_close(cost.sum(2), torch.full((1, 3), 4.0))
     mask = torch.tensor([[True] * 3 + [False] * 2])
-    torch.testing.assert_close(emo_cost(student, teacher, mask)[..., :3], emo_cost(student, teacher[:, :3], mask[:, :3]))
+    torch.testing.assert_close(
+        emo_cost(student, teacher, mask)[..., :3], emo_cost(student, teacher[:, :3], mask[:, :3])
+    )
     assert emo_cost(student, teacher, mask)[..., 3:].tolist() == [[[1.0, 1.0]] * 3]
     assert torch.isfinite(emo_cost(student, teacher, mask & False)).all()

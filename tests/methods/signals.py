@@ -11,7 +11,9 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec, Projections
 
 ROWS = 6
 PAIRS, SELECTED = 4, 3
-STUDENTS = {"distillmoe": {"experts": {"count": 3, "width": 16}}}  # what a method needs of the student, and of its options there
+STUDENTS = {
+    "distillmoe": {"experts": {"count": 3, "width": 16}}
+}  # what a method needs of the student, and of its options there
 OPTIONS = {"distillmoe": {"layers": 2}}
 
 
@@ -19,14 +21,20 @@ def labelled_batch(model: SentenceTransformer) -> TextBatch:
     """Texts of several lengths with three classes and the first tokens as aligned pairs."""
     tokens = model.tokenizer(make_texts(ROWS), padding=True, return_tensors="pt")
     tokens = {key: tokens[key] for key in ("input_ids", "attention_mask")}
-    positions = torch.arange(PAIRS)[None, :, None].expand(ROWS, PAIRS, 2)  # every text has so many tokens, and special ones
+    positions = torch.arange(PAIRS)[None, :, None].expand(
+        ROWS, PAIRS, 2
+    )  # every text has so many tokens, and special ones
     labels = torch.arange(ROWS) % 3
     return TextBatch(
-        torch.arange(ROWS), tokens, torch.zeros(ROWS, dtype=torch.long), labels=labels, alignment=Alignment(positions.contiguous())
+        torch.arange(ROWS),
+        tokens,
+        torch.zeros(ROWS, dtype=torch.long),
+        labels=labels,
+        alignment=Alignment(positions.contiguous()),
     )
 
 
-def teacher_signals(wants: OutputSpec, batch: TextBatch) -> ModelOutputs:
+def teacher_signals(required: OutputSpec, batch: TextBatch) -> ModelOutputs:
     """Random signals of the teacher's shapes: exactly the wanted ones, so a method that reads others fails."""
     generator = torch.Generator().manual_seed(1)
     rows, tokens = batch.tokens["input_ids"].shape
@@ -34,7 +42,7 @@ def teacher_signals(wants: OutputSpec, batch: TextBatch) -> ModelOutputs:
     def draw(*shape):
         return torch.randn(*shape, generator=generator)
 
-    wanted, mask = wants.tokens, batch.mask
+    wanted, mask = required.tokens, batch.mask
     importance = mask / mask.sum(1, keepdim=True)
     selected = batch.alignment.pairs[:, :SELECTED].clone()
     grams = {layer: draw(rows, SELECTED, SELECTED) for layer in wanted.gram_layers} if wanted else {}
@@ -44,14 +52,16 @@ def teacher_signals(wants: OutputSpec, batch: TextBatch) -> ModelOutputs:
         grams[layer] = gram / gram.flatten(1).norm(dim=1)[:, None, None]
     hidden = {layer: draw(rows, tokens, 40) for layer in (wanted.hidden if wanted else ())}
     return ModelOutputs(
-        embedding=torch.nn.functional.normalize(draw(rows, 24), dim=-1) if wants.embedding else None,
-        pre_dense=draw(rows, 40) if wants.pre_dense else None,
-        pooled_layers={layer: draw(rows, 40) for layer in wants.pooled_layers},
-        hidden_layers=hidden | {layer: draw(rows, tokens, 40) for layer in wants.hidden_layers},
-        attentions={layer: draw(rows, tokens, tokens).softmax(-1) for layer in wants.attention_layers},
+        embedding=torch.nn.functional.normalize(draw(rows, 24), dim=-1) if required.embedding else None,
+        pre_dense=draw(rows, 40) if required.pre_dense else None,
+        pooled_layers={layer: draw(rows, 40) for layer in required.pooled_layers},
+        hidden_layers=hidden | {layer: draw(rows, tokens, 40) for layer in required.hidden_layers},
+        attentions={layer: draw(rows, tokens, tokens).softmax(-1) for layer in required.attention_layers},
         mask=mask,
-        projections={layer: Projections(*(draw(rows, 4, tokens, 10) for _ in range(3))) for layer in wants.projection_layers},
-        logits=draw(rows, 3) if wants.logits else None,
+        projections={
+            layer: Projections(*(draw(rows, 4, tokens, 10) for _ in range(3))) for layer in required.projection_layers
+        },
+        logits=draw(rows, 3) if required.logits else None,
         importance=importance if wanted and wanted.importance else None,
         selected=selected if wanted and wanted.gram_layers else None,
         grams=grams,

@@ -15,7 +15,9 @@ from distilvec.losses.logits import soft_kl
 def test_on_states():
     objective = build_objective("cdm", {}, {}, SIZES).double()
     assert objective.weights == {"tokens": 100.0, "sentence": 1.0}
-    assert objective.teacher_outputs == OutputSpec(embedding=True, tokens=TokenOutputSpec(alignment="strict", hidden=(-1,)))
+    assert objective.teacher_outputs == OutputSpec(
+        embedding=True, tokens=TokenOutputSpec(alignment="strict", hidden=(-1,))
+    )
     batch, student, teacher = signals(1, 2)
     terms = objective(batch, student, teacher)
 
@@ -48,4 +50,7 @@ def test_scores_take_the_states():
         build_objective("cdm", {"temperature": 0.0}, {}, TASK)
     batch, student, teacher = signals()
     without = build_objective("cdm", {}, {"tokens": 0.0}, SIZES).double()
-    assert set(without(batch, student, teacher)) == {"sentence"} and torch.isfinite(without(batch, student, teacher)["sentence"]).all()
+    assert (
+        set(without(batch, student, teacher)) == {"sentence"}
+        and torch.isfinite(without(batch, student, teacher)["sentence"]).all()
+    )

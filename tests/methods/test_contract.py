@@ -13,9 +13,9 @@ from signals import OPTIONS, ROWS, STUDENTS, labelled_batch, teacher_signals
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Sizes, build_objective, method_class, method_names, total
-from distilvec.core.task_head import TaskFacts
+from distilvec.core.task_head import TaskInfo
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.students.build import TeacherFacts, build_student
+from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation
 
@@ -29,9 +29,9 @@ def name(request):
 def model(tiny_model, name):
     from distilvec.config.schema import StudentSection
 
-    facts = TeacherFacts(width=24, normalized=True, max_length=64, model=str(tiny_model))
+    info = TeacherInfo(width=24, normalized=True, max_length=64, model=str(tiny_model))
     section = StudentSection(model="teacher", layers=2, **STUDENTS.get(name, {}))
-    return build_student(section, facts, seed=0, compatible=method_class(name).compatible)
+    return build_student(section, info, seed=0, compatible=method_class(name).compatible)
 
 
 @pytest.fixture
@@ -44,10 +44,21 @@ def objective(name, model, request):
     """The method on unlabelled texts, and on a labelled task with a fine-tuned teacher where it knows such."""
     encoder = Encoder(model)
     width = model.get_embedding_dimension()
-    sizes = Sizes(encoder.hidden_width, encoder.layers, 24, True, 40, 4, width, same_tokenizer=True, student_heads=4, teacher_heads=4)
+    sizes = Sizes(
+        encoder.hidden_width,
+        encoder.layers,
+        24,
+        True,
+        40,
+        4,
+        width,
+        same_tokenizer=True,
+        student_heads=4,
+        teacher_heads=4,
+    )
     sizes = replace(sizes, experts=encoder.experts)
     if request.param == "task":
-        sizes = replace(sizes, task=TaskFacts("classification", 3), teacher_logits=True)
+        sizes = replace(sizes, task=TaskInfo("classification", 3), teacher_logits=True)
     try:
         return build_objective(name, OPTIONS.get(name, {}), {}, sizes)
     except DistilvecError as error:
@@ -96,10 +107,10 @@ def test_padding_changes_no_term(objective, model, batch):
     encoder = Encoder(model).eval()
     more = {name: torch.nn.functional.pad(value, (0, 3)) for name, value in batch.tokens.items()}
     padded = replace(batch, tokens=more)
-    wants = objective.teacher_outputs
-    if wants.hidden_layers or wants.attention_layers or wants.projection_layers:
+    required = objective.teacher_outputs
+    if required.hidden_layers or required.attention_layers or required.projection_layers:
         pytest.skip("these signals of the teacher would need the same padding; the method's own tests cover it")
-    teacher = teacher_signals(wants, batch)
+    teacher = teacher_signals(required, batch)
     module = Distillation(encoder, objective).eval()
     with torch.no_grad():
         first, second = module(batch, teacher), module(padded, teacher)
@@ -121,7 +132,7 @@ def test_options_and_terms_are_checked(name):
     sizes = Sizes(32, 2, 24)
     with pytest.raises(DistilvecError, match=r"no option 'nonsense'"):
         build_objective(name, {"nonsense": 1}, {}, sizes)
-    labelled = replace(sizes, task=TaskFacts("classification", 3), teacher_logits=True)
+    labelled = replace(sizes, task=TaskInfo("classification", 3), teacher_logits=True)
     with pytest.raises(DistilvecError, match=r"no term 'nonsense'|does not train on labels"):
         build_objective(name, {}, {"nonsense": 1.0}, labelled)
     with pytest.raises(DistilvecError, match=r"no term 'nonsense'|task"):

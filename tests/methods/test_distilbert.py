@@ -19,7 +19,9 @@ BATCH = text_batch()
 @pytest.mark.parametrize("projection", [False, True])
 def test_terms_against_a_loop_of_equation_12(projection):
     width = 24 if projection else 12
-    objective = build_objective("distilbert", {"projection": projection}, {}, replace(SIZES, teacher_hidden_width=width))
+    objective = build_objective(
+        "distilbert", {"projection": projection}, {}, replace(SIZES, teacher_hidden_width=width)
+    )
     assert objective.weights == {"distance": 1.0, "cosine": 1.0}
     assert objective.student_outputs == objective.teacher_outputs == OutputSpec(embedding=True, hidden_layers=(-1,))
     (student, _), (teacher, _) = signals(1, 12, 4, 2), signals(2, width, 4, 4)
@@ -40,13 +42,22 @@ def test_padding_of_either_model_changes_neither_value_nor_gradient():
     objective = build_objective("distilbert", {}, {}, SIZES)
     (student, leaves), (teacher, _) = signals(1, 12, 4, 2, grad=True), signals(2, 24, 4, 4)
     expected = objective(BATCH, student, teacher)
-    gradients = torch.autograd.grad(total(expected, objective.weights), [*leaves, *objective.parameters()], allow_unused=True)
+    gradients = torch.autograd.grad(
+        total(expected, objective.weights), [*leaves, *objective.parameters()], allow_unused=True
+    )
     assert all(torch.isfinite(g).all() for g in gradients if g is not None) and gradients[-1] is not None
-    for left, columns, their_left, their_columns in ((False, 8, False, 5), (True, 7, False, 9), (False, 5, True, 6), (True, 6, True, 6)):
+    for left, columns, their_left, their_columns in (
+        (False, 8, False, 5),
+        (True, 7, False, 9),
+        (False, 5, True, 6),
+        (True, 6, True, 6),
+    ):
         student, leaves = signals(1, 12, 4, 2, columns, left, grad=True)
         found = objective(BATCH, student, signals(2, 24, 4, 4, their_columns, their_left)[0])
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
-        again = torch.autograd.grad(total(found, objective.weights), [*leaves, *objective.parameters()], allow_unused=True)
+        again = torch.autograd.grad(
+            total(found, objective.weights), [*leaves, *objective.parameters()], allow_unused=True
+        )
         for one, other in zip(again, gradients, strict=True):
             assert (one is None) == (other is None)
             if one is not None:
@@ -61,5 +72,7 @@ def test_without_the_cosine_it_is_redact():
 
 
 def test_other_widths_need_the_projection():
-    with pytest.raises(DistilvecError, match=r"projection\] the hidden states are 12 wide in the student and 24 in the teacher"):
+    with pytest.raises(
+        DistilvecError, match=r"projection\] the hidden states are 12 wide in the student and 24 in the teacher"
+    ):
         build_objective("distilbert", {"projection": False}, {}, SIZES)

@@ -15,14 +15,16 @@ from distilvec.core.outputs import ModelOutputs
 from distilvec.methods.distilcse_ckd import DistilCseCkd
 from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
-from distilvec.train.trainer import Loop
+from distilvec.train.trainer import Trainer
 
 SIZES = Sizes(4, 2, 4)
 
 
 def vectors_of(rows):
     """Each corpus row's own teacher vector, exact in float16."""
-    return torch.stack([torch.randn(4, generator=torch.Generator().manual_seed(int(row))).half().float() for row in rows])
+    return torch.stack(
+        [torch.randn(4, generator=torch.Generator().manual_seed(int(row))).half().float() for row in rows]
+    )
 
 
 def terms(objective, rows, student=None, teacher=None):
@@ -57,7 +59,9 @@ def test_check_value():
     objective.queue_vectors = queue.half()
     objective.queue_rows.copy_(torch.arange(10, 15))
     objective.queue_count.fill_(5)
-    assert terms(objective, [0, 1, 2], student, teacher)["ckd"].mean().item() == pytest.approx(14.7768497760, abs=2e-2)  # a float16 queue
+    assert terms(objective, [0, 1, 2], student, teacher)["ckd"].mean().item() == pytest.approx(
+        14.7768497760, abs=2e-2
+    )  # a float16 queue
     objective.queue_rows.fill_(-1)
     objective.negatives = lambda rows: (queue, torch.ones(5, dtype=torch.bool))
     assert terms(objective, [0, 1, 2], student, teacher)["ckd"].mean().item() == pytest.approx(14.7768497760, abs=1e-6)
@@ -180,10 +184,13 @@ def test_gradients_are_finite_for_a_collapsed_student_and_a_batch_of_one(queue):
 @pytest.mark.parametrize("update", ["plain", "asam"])
 def test_interrupted_training_equals_uninterrupted(tiny_recipe, tmp_path, update):
     def loop(folder):
-        run = Run(tiny_recipe(method={"name": "distilcse_ckd", "options": {"queue": 40}}, train__update={"name": update}), folder)
+        run = Run(
+            tiny_recipe(method={"name": "distilcse_ckd", "options": {"queue": 40}}, train__update={"name": update}),
+            folder,
+        )
         encoder = Encoder(run.student())
         objective = run.objective(encoder)
-        return Loop(encoder, objective, run.data(encoder.model, objective), run.recipe.train, folder, "mark")
+        return Trainer(encoder, objective, run.data(encoder.model, objective), run.recipe.train, folder, "mark")
 
     whole = loop(tmp_path / "whole")
     whole.run()

@@ -22,11 +22,15 @@ def terms(objective, student, teacher, second=None):
     rows = torch.arange(len(student))
     batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
     return objective(
-        batch, ModelOutputs(embedding=student, second_view=student if second is None else second), ModelOutputs(embedding=teacher)
+        batch,
+        ModelOutputs(embedding=student, second_view=student if second is None else second),
+        ModelOutputs(embedding=teacher),
     )
 
 
-@pytest.mark.parametrize(("temperatures", "expected"), [((0.025, 0.0125), 29.8253111008), ((0.05, 0.05), 14.0037976555)])
+@pytest.mark.parametrize(
+    ("temperatures", "expected"), [((0.025, 0.0125), 29.8253111008), ((0.05, 0.05), 14.0037976555)]
+)
 def test_check_values(temperatures, expected):
     student, teacher = draw((5, 4), (5, 6))
     objective = DistillCse(Sizes(4, 2, 6), *temperatures, shuffle=None)

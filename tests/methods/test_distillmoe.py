@@ -11,14 +11,22 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import OtherTeacher, Sizes, build_objective, total
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.core.task_head import TaskFacts
+from distilvec.core.task_head import TaskInfo
 from distilvec.losses.dynamic_cka import RULES, Rule
 from distilvec.methods.distillmoe import FACETS, SIMCSE_TEMPERATURE
 
 OURS, THEIRS = (5, 3, 6, 4), ((4, 5, 9, 2), (7, 2, 5, 6))  # tokens of the student, of two teachers
 OTHER = OtherTeacher(width=7, hidden_width=4, layers=2, weight=3.0)
-SIZES = Sizes(student_width=6, student_layers=3, teacher_width=5, teacher_hidden_width=8, teacher_layers=4, embedding_width=6, experts=3)
-TASK = replace(SIZES, task=TaskFacts("classification", 3))
+SIZES = Sizes(
+    student_width=6,
+    student_layers=3,
+    teacher_width=5,
+    teacher_hidden_width=8,
+    teacher_layers=4,
+    embedding_width=6,
+    experts=3,
+)
+TASK = replace(SIZES, task=TaskInfo("classification", 3))
 BOTH = replace(TASK, experts=6, others=(OTHER,))
 VECTORS = replace(SIZES, teacher_hidden_width=None, teacher_layers=None)
 
@@ -88,7 +96,9 @@ def facet_loss(facet, row, vectors, targets, projection, temperature=0.1, margin
     if facet == "contrastive":
         scores = [cosine(projection @ vectors[row], targets[j]) / temperature for j in texts]
         return -torch.log(scores[row].exp() / sum(score.exp() for score in scores))
-    gaps = [abs(cosine(targets[row], targets[j]) - cosine(vectors[row], vectors[j])) - margin for j in texts if j != row]
+    gaps = [
+        abs(cosine(targets[row], targets[j]) - cosine(vectors[row], vectors[j])) - margin for j in texts if j != row
+    ]
     return sum(gap.clamp_min(0) for gap in gaps) / len(gaps)
 
 
@@ -159,7 +169,15 @@ def papers_terms(objective, batch, student, teacher, manual=None, facets=FACETS,
 
 def leaves(student, objective):
     states = [student.hidden_layers[layer] for layer in (-1, -2)]
-    return [*states, student.embedding, student.vector, student.gates, student.experts, student.logits, *objective.parameters()]
+    return [
+        *states,
+        student.embedding,
+        student.vector,
+        student.gates,
+        student.experts,
+        student.logits,
+        *objective.parameters(),
+    ]
 
 
 def gradients(terms, student, objective):
@@ -172,7 +190,11 @@ def gradients(terms, student, objective):
     [
         (TASK, {"beta": 0.5}, {}),
         (TASK, {"rule": "authors"}, {"rule": RULES["authors"]}),
-        (TASK, {"threshold": 0.5, "match_temperature": 0.2, "most": 2, "least": -0.2}, {"rule": Rule(0.5, 0.2, 2, -0.2)}),
+        (
+            TASK,
+            {"threshold": 0.5, "match_temperature": 0.2, "most": 2, "least": -0.2},
+            {"rule": Rule(0.5, 0.2, 2, -0.2)},
+        ),
         (replace(TASK, experts=2), {"facets": ["pairwise", "pointwise"]}, {"facets": ("pairwise", "pointwise")}),
         (replace(TASK, experts=0), {"manual": [0.2, 0.6, 0.2]}, {"manual": [0.2, 0.6, 0.2]}),
         (BOTH, {}, {"shares": (0.5, 1.5)}),
@@ -184,7 +206,9 @@ def test_terms_and_gradients_are_the_papers_text_by_text(sizes, options, paper):
     batch, student, teacher = signals(sizes.experts or 3)
     found = objective(batch, student, teacher)
     expected = papers_terms(objective, batch, student, teacher, **paper)
-    assert set(found) == {name for name, weight in objective.weights.items() if weight} >= {"task", "moe", "dynamic_cka"}
+    assert (
+        set(found) == {name for name, weight in objective.weights.items() if weight} >= {"task", "moe", "dynamic_cka"}
+    )
     expected = {name: expected[name] for name in found}
     for name, values in found.items():
         assert values.detach().min() >= 0 and values.detach().max() > 0.01, name
@@ -199,9 +223,13 @@ def test_terms_and_gradients_are_the_papers_text_by_text(sizes, options, paper):
 def test_one_shared_projection_is_three_of_equal_weights():
     sizes = replace(TASK, teacher_hidden_width=5)
     batch, student, teacher = signals()
-    teacher = replace(teacher, hidden_layers={layer: values[..., :5] for layer, values in teacher.hidden_layers.items()})
+    teacher = replace(
+        teacher, hidden_layers={layer: values[..., :5] for layer, values in teacher.hidden_layers.items()}
+    )
     shared, apart = moe(sizes, share_projection=True), moe(sizes)
-    assert [tuple(p.shape) for p in shared.projections.parameters()] == [(5, 6)] and len(list(apart.projections.parameters())) == 3
+    assert [tuple(p.shape) for p in shared.projections.parameters()] == [(5, 6)] and len(
+        list(apart.projections.parameters())
+    ) == 3
     for parameter in apart.projections.parameters():
         parameter.data = next(shared.projections.parameters()).data.clone()
     one, two = shared(batch, student, teacher), apart(batch, student, teacher)
@@ -209,8 +237,12 @@ def test_one_shared_projection_is_three_of_equal_weights():
         torch.testing.assert_close(values, two[name])
     total(one, shared.weights).backward()
     total(two, apart.weights).backward()
-    torch.testing.assert_close(next(shared.projections.parameters()).grad, sum(p.grad for p in apart.projections.parameters()))
-    assert moe(replace(TASK, teacher_hidden_width=8), {"dynamic_cka": 0}, share_projection=True).projections  # nothing leads to the states
+    torch.testing.assert_close(
+        next(shared.projections.parameters()).grad, sum(p.grad for p in apart.projections.parameters())
+    )
+    assert moe(
+        replace(TASK, teacher_hidden_width=8), {"dynamic_cka": 0}, share_projection=True
+    ).projections  # nothing leads to the states
 
 
 def test_weights_are_those_of_equation_14():
@@ -221,7 +253,9 @@ def test_weights_are_those_of_equation_14():
     manual = moe(replace(TASK, experts=0), manual=[0.3, 0.3, 0.3], alpha=0.3)
     assert manual.weights == pytest.approx({"task": 0.3, "moe": 0.56, "dynamic_cka": 0.14})
     simcse = moe(simcse=True, alpha=0.25, mix=0.5).weights
-    assert simcse == pytest.approx({"simcse": 0.25, "moe": 0.375, "diversity": 0.375, "uniform": 0, "dynamic_cka": 0.375})
+    assert simcse == pytest.approx(
+        {"simcse": 0.25, "moe": 0.375, "diversity": 0.375, "uniform": 0, "dynamic_cka": 0.375}
+    )
 
 
 def test_two_teachers_of_equal_weight_are_added_up():
@@ -246,7 +280,9 @@ def test_a_term_without_weight_asks_for_nothing():
     assert vectors.student_outputs == OutputSpec(experts=True) and vectors.teacher_outputs == OutputSpec(embedding=True)
     assert set(vectors.projections) == {"pointwise_0", "contrastive_0"}
     headless = moe(replace(SIZES, experts=0), {"moe": 0, "diversity": 0})
-    assert headless.student_outputs == OutputSpec(hidden_layers=(-2, -1)) and headless.teacher_outputs == OutputSpec(tokens=states)
+    assert headless.student_outputs == OutputSpec(hidden_layers=(-2, -1)) and headless.teacher_outputs == OutputSpec(
+        tokens=states
+    )
     assert set(headless.projections) == {"tokens_0"} and not headless.in_batch
     alone = moe(replace(SIZES, experts=1), {"dynamic_cka": 0}, facets=["pointwise"])
     assert not alone.in_batch and set(alone.projections) == {"pointwise_0"}
@@ -269,7 +305,9 @@ def test_simcse_takes_the_place_of_a_task():
     batch, student, teacher = signals()
     found = objective(batch, student, teacher)["simcse"]
     for row in range(len(OURS)):
-        scores = torch.stack([cosine(student.embedding[row], other) for other in student.second_view]) / SIMCSE_TEMPERATURE
+        scores = (
+            torch.stack([cosine(student.embedding[row], other) for other in student.second_view]) / SIMCSE_TEMPERATURE
+        )
         torch.testing.assert_close(found[row], -scores.log_softmax(0)[row])
     without = moe(weights={"simcse": 0}, simcse=True)
     assert not without.student_outputs.second_view and "simcse" not in without(batch, student, teacher)
@@ -285,7 +323,10 @@ def test_padding_of_either_side_changes_neither_value_nor_gradient(rule):
         grads = [grad for grad in gradients(terms, student, objective) if grad is not None]
         assert all(torch.isfinite(grad).all() for grad in grads)
         assert all(grad[~student.mask].abs().sum() == 0 for grad in grads[:2])
-        found = {name: values.detach() for name, values in terms.items()}, [*(grad[student.mask] for grad in grads[:2]), *grads[2:]]
+        found = (
+            {name: values.detach() for name, values in terms.items()},
+            [*(grad[student.mask] for grad in grads[:2]), *grads[2:]],
+        )
         expected = expected or found
         for name, values in found[0].items():
             torch.testing.assert_close(values, expected[0][name], atol=1e-6, rtol=1e-5)
@@ -318,7 +359,9 @@ def test_the_gate_learns_to_prefer_the_smaller_loss():
     gates = torch.full((4, 3), 1 / 3, requires_grad=True)
     terms = objective(batch, replace(student, gates=gates), teacher)
     slopes = torch.autograd.grad(terms["moe"].sum(), gates)[0]
-    losses = torch.stack([objective.figures(batch, replace(student, gates=gates), teacher)[f"facet_{name}"] for name in FACETS])
+    losses = torch.stack(
+        [objective.figures(batch, replace(student, gates=gates), teacher)[f"facet_{name}"] for name in FACETS]
+    )
     torch.testing.assert_close(slopes.mean(0), losses.detach())
 
 
@@ -326,7 +369,12 @@ def test_the_gate_learns_to_prefer_the_smaller_loss():
     ("sizes", "options", "weights", "match"),
     [
         (replace(SIZES, experts=0), {}, {}, r"student.experts: \{count: 3\}.*manual.*moe: 0"),
-        (replace(SIZES, experts=4), {}, {}, r"3 facets of 1 teacher; found 4, expected 3. Set student.experts.count: 3"),
+        (
+            replace(SIZES, experts=4),
+            {},
+            {},
+            r"3 facets of 1 teacher; found 4, expected 3. Set student.experts.count: 3",
+        ),
         (replace(SIZES, others=(OTHER,)), {}, {}, r"3 facets of 2 teachers; found 3, expected 6"),
         (VECTORS, {}, {}, r"method.weights.dynamic_cka=0"),
         (replace(BOTH, others=(OtherTeacher(7),)), {}, {}, r"method.weights.dynamic_cka=0"),
@@ -337,7 +385,12 @@ def test_the_gate_learns_to_prefer_the_smaller_loss():
         (SIZES, {"facets": ["pointwise", "pairwize"]}, {}, r"no facet 'pairwize'; did you mean 'pairwise'"),
         (SIZES, {"facets": []}, {}, r"one or more"),
         (SIZES, {"facets": ["pointwise", "pointwise"]}, {}, r"each of them once"),
-        (SIZES, {"manual": [0.5, 0.5]}, {}, r"found 2 weights; expected one for each of pointwise, contrastive, pairwise"),
+        (
+            SIZES,
+            {"manual": [0.5, 0.5]},
+            {},
+            r"found 2 weights; expected one for each of pointwise, contrastive, pairwise",
+        ),
         (SIZES, {"manual": [0.3, 0.3, 0.3]}, {}, r"Set student.experts: null"),
         (TASK, {"simcse": True}, {}, r"simcse.*has labels"),
         (SIZES, {"mix": 1.5}, {}, r"mix\] found 1.5"),

@@ -11,7 +11,7 @@ from token_signals import CLASSES, SCORES, SIZES, TASK, TEXTS, assert_padding_is
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import build_objective, total
 from distilvec.core.outputs import OutputSpec, TokenOutputSpec
-from distilvec.core.task_head import TaskFacts
+from distilvec.core.task_head import TaskInfo
 
 TOKENS = TokenOutputSpec(hidden=(-1,))
 
@@ -39,7 +39,9 @@ def kl(target, other, temperature):
 def test_on_class_logits():
     torch.manual_seed(0)
     objective = build_objective("dskd", {"alpha": 0.2}, {}, TASK).double()
-    assert objective.weights == {"task": 0.2} | dict.fromkeys(["projected", "student_space", "teacher_space", "probe"], 0.8)
+    assert objective.weights == {"task": 0.2} | dict.fromkeys(
+        ["projected", "student_space", "teacher_space", "probe"], 0.8
+    )
     assert objective.teacher_outputs == OutputSpec(logits=True, tokens=TOKENS)
     batch, student, teacher = signals(1, 2)
     terms = objective(batch, student, teacher)
@@ -89,7 +91,9 @@ def test_on_states():
     terms = objective(batch, student, teacher)
     for row, (ours, theirs, _) in enumerate(texts_of(batch, student, teacher)):
         vector, target = student.embedding[row], teacher.embedding[row]
-        torch.testing.assert_close(terms["sentence"][row], far(objective.s2t(vector), target) + far(vector, objective.to_student @ target))
+        torch.testing.assert_close(
+            terms["sentence"][row], far(objective.s2t(vector), target) + far(vector, objective.to_student @ target)
+        )
         first, second = objective.student_attends, objective.teacher_attends
         lent = attend(first.query(ours), first.key(theirs), first.value(theirs))
         taken = attend(second.query(theirs), second.key(ours), second.value(ours))
@@ -98,7 +102,10 @@ def test_on_states():
 
 def test_the_teachers_side_in_the_students_space_is_a_constant_that_is_saved():
     objective = build_objective("dskd", {}, {}, SIZES)
-    assert objective.to_student.shape == (SIZES.embedding_width, SIZES.teacher_width) and not objective.to_student.requires_grad
+    assert (
+        objective.to_student.shape == (SIZES.embedding_width, SIZES.teacher_width)
+        and not objective.to_student.requires_grad
+    )
     assert "to_student" in objective.state_dict()
     assert len(list(objective.parameters())) == 7  # one layer for vectors, six for attention
 
@@ -111,7 +118,7 @@ def test_padding_is_nothing(sizes, options):
 
 def test_pairs_encoded_apart():
     """Two texts an example: all first ones, then all second ones; both heads see them as the task's head does."""
-    sizes = replace(TASK, task=TaskFacts("pair", CLASSES, members=2))
+    sizes = replace(TASK, task=TaskInfo("pair", CLASSES, members=2))
     objective = build_objective("dskd", {}, {}, sizes).double()
     batch, student, teacher = signals()
     batch = replace(batch, labels=batch.labels[:2], members=2)

@@ -13,7 +13,7 @@ from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Sizes, build_objective, total
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.core.task_head import TaskFacts
+from distilvec.core.task_head import TaskInfo
 from distilvec.teachers.token_signals import importance, select, selected_gram
 
 SIZES = Sizes(student_width=6, student_layers=3, teacher_width=8, teacher_hidden_width=8, teacher_layers=7)
@@ -40,7 +40,9 @@ def signals():
     """Batch, student and teacher, with the maps they were made of."""
     generator = torch.Generator().manual_seed(0)
     student_lengths, teacher_lengths = ([length[side] for length in LENGTHS] for side in (0, 1))
-    ours, theirs = (torch.arange(max(counts)) < torch.tensor(counts)[:, None] for counts in (student_lengths, teacher_lengths))
+    ours, theirs = (
+        torch.arange(max(counts)) < torch.tensor(counts)[:, None] for counts in (student_lengths, teacher_lengths)
+    )
     pairs = torch.full((3, 7, 2), -1)
     for row, found in enumerate(PAIRS):
         pairs[row, : len(found)] = torch.tensor(found)
@@ -59,7 +61,13 @@ def signals():
         logits=torch.randn(3, 4, generator=generator),
     )
     tokens = {"input_ids": ours.long(), "attention_mask": ours.long()}
-    batch = TextBatch(torch.arange(3), tokens, torch.zeros(3, dtype=torch.long), labels=torch.tensor([0, 3, 1]), alignment=Alignment(pairs))
+    batch = TextBatch(
+        torch.arange(3),
+        tokens,
+        torch.zeros(3, dtype=torch.long),
+        labels=torch.tensor([0, 3, 1]),
+        alignment=Alignment(pairs),
+    )
     return batch, student, teacher, full, maps
 
 
@@ -95,19 +103,23 @@ def otis_of_one_text(row, student, teacher, maps, projection, skipped=False):
 
 def test_terms_are_the_papers_text_by_text(signals):
     batch, student, teacher, full, maps = signals
-    objective = emo(iterations=500, sizes=replace(SIZES, task=TaskFacts("classification", 4)))
+    objective = emo(iterations=500, sizes=replace(SIZES, task=TaskInfo("classification", 4)))
     terms = objective(batch, student, teacher)
     expected = [ira_of_one_text(row, full, maps, {2: 4, 3: 6}) for row in range(3)]
     assert terms["ira"].tolist() == pytest.approx(expected, abs=1e-5) and min(expected[:2]) > 1e-3
-    assert expected[2] == pytest.approx(0, abs=1e-6)  # two rows differ in one direction only: their CKA is 1, whatever they are
+    assert expected[2] == pytest.approx(
+        0, abs=1e-6
+    )  # two rows differ in one direction only: their CKA is 1, whatever they are
     projection = objective.projection.weight.detach().T
     expected = [otis_of_one_text(row, student, teacher, maps, projection) for row in range(3)]
     assert terms["otis"].tolist() == pytest.approx(expected, abs=1e-5)
-    torch.testing.assert_close(terms["task"], torch.nn.functional.cross_entropy(student.logits, batch.labels, reduction="none"))
+    torch.testing.assert_close(
+        terms["task"], torch.nn.functional.cross_entropy(student.logits, batch.labels, reduction="none")
+    )
 
 
 def test_weights_are_those_of_equation_22():
-    task = replace(SIZES, task=TaskFacts("classification", 4))
+    task = replace(SIZES, task=TaskInfo("classification", 4))
     assert emo(sizes=task, alpha=0.1).weights == {"task": 0.1, "ira": pytest.approx(0.9), "otis": pytest.approx(0.9)}
     assert emo(sizes=task, alpha=0.5, ira_weight=0.1).weights == {"task": 0.5, "ira": pytest.approx(0.05), "otis": 0.5}
     assert emo(ira_weight=0.1).weights == {"ira": 0.1, "otis": 1.0}
@@ -124,14 +136,18 @@ def test_layers_are_mapped_as_the_paper_does_or_from_the_last():
 
 def test_special_tokens_can_be_left_out_of_otis(signals):
     batch, student, teacher, _, maps = signals
-    objective = emo(sizes=replace(SIZES, student_special=(1, 1), teacher_special=(1, 1)), iterations=500, drop_special=True)
+    objective = emo(
+        sizes=replace(SIZES, student_special=(1, 1), teacher_special=(1, 1)), iterations=500, drop_special=True
+    )
     found = objective(batch, student, teacher)["otis"]
     projection = objective.projection.weight.detach().T
     expected = [otis_of_one_text(row, student, teacher, maps, projection, skipped=True) for row in range(3)]
     assert found.tolist() == pytest.approx(expected, abs=1e-5)
     with pytest.raises(DistilvecError, match="special tokens are not known"):
         emo(drop_special=True)
-    none_left = emo(sizes=replace(SIZES, student_special=(2, 2), teacher_special=(2, 2)), drop_special=True)(batch, student, teacher)
+    none_left = emo(sizes=replace(SIZES, student_special=(2, 2), teacher_special=(2, 2)), drop_special=True)(
+        batch, student, teacher
+    )
     assert torch.isfinite(none_left["otis"]).all() and none_left["otis"][2] == 0
 
 
@@ -149,7 +165,7 @@ def test_a_term_without_weight_asks_for_nothing(signals):
         terms = objective(batch, student, teacher)
         assert set(terms) == {name}
         torch.testing.assert_close(terms[name], expected[name])
-    task = emo({"ira": 0, "otis": 0}, replace(SIZES, task=TaskFacts("classification", 4), teacher_layers=None))
+    task = emo({"ira": 0, "otis": 0}, replace(SIZES, task=TaskInfo("classification", 4), teacher_layers=None))
     assert set(task(batch, student, ModelOutputs())) == {"task"} and task.teacher_outputs == OutputSpec()
 
 

@@ -37,26 +37,38 @@ def test_check_values():
 
 def test_relations_are_averaged_over_prefixes_that_are_normalised_anew():
     student, teacher = draw((6, 8), (6, 8), seed=1)
-    both, three, eight = (terms(Jasper(Sizes(8, 2, 8), prefixes=prefixes), student, teacher) for prefixes in ([3, 8], [3], [8]))
+    both, three, eight = (
+        terms(Jasper(Sizes(8, 2, 8), prefixes=prefixes), student, teacher) for prefixes in ([3, 8], [3], [8])
+    )
     cut = Jasper(Sizes(3, 2, 3))
     cut.weights["cosine"] = 0.0
     scaled = terms(cut, student[:, :3] * torch.rand(6, 1), teacher)
     for name in ("similarity", "triplet"):
         torch.testing.assert_close(both[name], (three[name] + eight[name]) / 2)
         torch.testing.assert_close(three[name], scaled[name])
-    assert torch.equal(both["cosine"], eight["cosine"]) and torch.equal(three["cosine"], eight["cosine"]), "always on the full width"
+    assert torch.equal(both["cosine"], eight["cosine"]) and torch.equal(three["cosine"], eight["cosine"]), (
+        "always on the full width"
+    )
 
 
 def test_similarity_agrees_with_a_loop():
     student, teacher = (F.normalize(x, dim=-1) for x in draw((4, 3), (4, 3), seed=2))
-    expected = [sum(float(student[i] @ student[j] - teacher[i] @ teacher[j]) ** 2 for j in range(4)) / 4 for i in range(4)]
+    expected = [
+        sum(float(student[i] @ student[j] - teacher[i] @ teacher[j]) ** 2 for j in range(4)) / 4 for i in range(4)
+    ]
     found = terms(Jasper(Sizes(3, 2, 3)), student, teacher)["similarity"]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
     ("width", "expected"),
-    [(100, [100]), (256, [256]), (384, [256, 384]), (1024, [256, 512, 1024]), (4096, [256, 512, 1024, 2048, 3584, 4096])],
+    [
+        (100, [100]),
+        (256, [256]),
+        (384, [256, 384]),
+        (1024, [256, 512, 1024]),
+        (4096, [256, 512, 1024, 2048, 3584, 4096]),
+    ],
 )
 def test_the_widths_that_fit_are_the_default(width, expected):
     assert Jasper(Sizes(width, 2, width)).prefixes == expected

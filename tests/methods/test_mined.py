@@ -17,7 +17,9 @@ def test_on_class_logits_it_is_kl():
     assert [name for name, _ in objective.named_parameters()] == ["head.linear.weight", "head.linear.bias"]
     batch, student, teacher = signals()
     ours, theirs = (logits.div(3).softmax(-1) for logits in (student.logits, teacher.logits))
-    torch.testing.assert_close(objective(batch, student, teacher)["mined"], 9 * (theirs * (theirs / ours).log()).sum(-1))
+    torch.testing.assert_close(
+        objective(batch, student, teacher)["mined"], 9 * (theirs * (theirs / ours).log()).sum(-1)
+    )
 
 
 @pytest.mark.parametrize("distance", ["cosine", "mse"])
@@ -36,7 +38,9 @@ def test_on_token_states_pair_by_pair(distance):
     assert not PAIRS[3] and found[3] == 0  # a text without pairs
 
 
-@pytest.mark.parametrize(("sizes", "options"), [(SIZES, {}), (SIZES, {"distance": "mse"}), (TASK, {}), (TASK, {"on": "hidden"})])
+@pytest.mark.parametrize(
+    ("sizes", "options"), [(SIZES, {}), (SIZES, {"distance": "mse"}), (TASK, {}), (TASK, {"on": "hidden"})]
+)
 def test_padding_is_nothing(sizes, options):
     assert_padding_is_nothing(build_objective("mined", options, {}, sizes).double())
 

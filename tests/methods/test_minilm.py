@@ -56,12 +56,19 @@ def test_padding_of_either_model_changes_neither_value_nor_gradient(options):
     expected = objective(BATCH, student, teacher)
     gradients = torch.autograd.grad(total(expected, objective.weights), leaves, allow_unused=True)
     assert all(torch.isfinite(g).all() for g in gradients if g is not None)
-    for left, columns, their_left, their_columns in ((False, 8, False, 5), (True, 7, False, 9), (False, 5, True, 6), (True, 6, True, 6)):
+    for left, columns, their_left, their_columns in (
+        (False, 8, False, 5),
+        (True, 7, False, 9),
+        (False, 5, True, 6),
+        (True, 6, True, 6),
+    ):
         student, leaves = signals(1, 12, 4, 2, columns, left, grad=True)
         found = objective(BATCH, student, signals(2, 24, 4, 4, their_columns, their_left)[0])
         for name in expected:
             torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-5)
-        for one, other in zip(torch.autograd.grad(total(found, objective.weights), leaves, allow_unused=True), gradients, strict=True):
+        for one, other in zip(
+            torch.autograd.grad(total(found, objective.weights), leaves, allow_unused=True), gradients, strict=True
+        ):
             assert (one is None) == (other is None)
             if one is not None:
                 torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
@@ -81,7 +88,9 @@ def test_without_relations_it_is_redact_and_needs_nothing_of_the_teachers_inside
 
 @pytest.mark.parametrize("heads", [0, 5, 24])
 def test_relation_heads_must_divide_both_widths(heads):
-    with pytest.raises(DistilvecError, match=rf"relation_heads\] found {heads}; expected a divisor of both hidden widths, 12 .* 24"):
+    with pytest.raises(
+        DistilvecError, match=rf"relation_heads\] found {heads}; expected a divisor of both hidden widths, 12 .* 24"
+    ):
         build_objective("minilm", {"relation_heads": heads}, {}, SIZES)
 
 

@@ -19,7 +19,12 @@ def test_weights_of_the_levels():
     assert objective.weights == {"absolute": 1.0, "cross_entropy": 0.1, "sinkhorn": pytest.approx(1e-4)}
     assert objective.in_batch and not objective.compatible
     on_task = build_objective("multilevel_ot", {"alpha": 0.2}, {}, TASK)
-    assert on_task.weights == {"task": 0.2, "absolute": 0.8, "cross_entropy": pytest.approx(0.08), "sinkhorn": pytest.approx(8e-5)}
+    assert on_task.weights == {
+        "task": 0.2,
+        "absolute": 0.8,
+        "cross_entropy": pytest.approx(0.08),
+        "sinkhorn": pytest.approx(8e-5),
+    }
     assert on_task.teacher_outputs == OutputSpec(logits=True)
 
 
@@ -50,7 +55,11 @@ def test_on_token_states():
         rows = (states / (states.std(-1, keepdim=True) + 1e-4)).softmax(-1)
         order = rows[model.mask].sum(0).argsort(descending=True)
         ordered.append(rows[..., order[:4]])
-    for name, loss in {"absolute": absolute_gaps, "cross_entropy": swapped_cross_entropy, "sinkhorn": normalised_plan_cost}.items():
+    for name, loss in {
+        "absolute": absolute_gaps,
+        "cross_entropy": swapped_cross_entropy,
+        "sinkhorn": normalised_plan_cost,
+    }.items():
         torch.testing.assert_close(terms[name], loss(*ordered, student.mask, teacher.mask))
 
 
@@ -63,12 +72,16 @@ def test_a_text_depends_on_its_batch():
     teacher = replace(teacher, logits=torch.tensor([same, theirs, theirs, theirs]))
     together = objective(batch, student, teacher)["absolute"][0]
     alone = objective(
-        replace(batch, labels=batch.labels[:1]), replace(student, logits=student.logits[:1]), replace(teacher, logits=teacher.logits[:1])
+        replace(batch, labels=batch.labels[:1]),
+        replace(student, logits=student.logits[:1]),
+        replace(teacher, logits=teacher.logits[:1]),
     )["absolute"][0]
     assert alone == 0 and together > 0.1
 
 
-@pytest.mark.parametrize(("sizes", "options"), [(SIZES, {}), (SIZES, {"kept": 3}), (TASK, {}), (TASK, {"on": "hidden"})])
+@pytest.mark.parametrize(
+    ("sizes", "options"), [(SIZES, {}), (SIZES, {"kept": 3}), (TASK, {}), (TASK, {"on": "hidden"})]
+)
 def test_padding_is_nothing(sizes, options):
     assert_padding_is_nothing(build_objective("multilevel_ot", options, {}, sizes).double())
 

@@ -19,13 +19,23 @@ from distilvec.config.schema import StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Sizes, build_objective, method_class, method_names, total
-from distilvec.core.task_head import TaskFacts
-from distilvec.students.build import TeacherFacts, build_student
+from distilvec.core.task_head import TaskInfo
+from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation
 
 # operators whose result, or its shape, the processor has to wait for
-WAITING = {"_local_scalar_dense", "item", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "equal", "is_nonzero"}
+WAITING = {
+    "_local_scalar_dense",
+    "item",
+    "nonzero",
+    "masked_select",
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+    "equal",
+    "is_nonzero",
+}
 
 
 # what a method reads there only, where nothing has to be waited for
@@ -69,9 +79,9 @@ def name(request):
 def step(name, request, tiny_model):
     """A method's step: module, batch, teacher's signals. Without dropout, whose seed is drawn on the processor if it runs there."""
     kind = request.param
-    facts = TeacherFacts(width=24, normalized=True, max_length=64, model=str(tiny_model))
+    info = TeacherInfo(width=24, normalized=True, max_length=64, model=str(tiny_model))
     student = StudentSection(model="teacher", layers=2, **STUDENTS.get(name, {}))
-    model = build_student(student, facts, seed=0, compatible=method_class(name).compatible)
+    model = build_student(student, info, seed=0, compatible=method_class(name).compatible)
     encoder, batch = Encoder(model), labelled_batch(model)
     sizes = Sizes(
         encoder.hidden_width,
@@ -80,7 +90,7 @@ def step(name, request, tiny_model):
         teacher_hidden_width=40,
         teacher_layers=4,
         embedding_width=model.get_embedding_dimension(),
-        task=TaskFacts("classification", 3) if kind == "task" else None,
+        task=TaskInfo("classification", 3) if kind == "task" else None,
         teacher_logits=kind == "task",
         same_tokenizer=True,
         student_heads=4,
@@ -119,7 +129,12 @@ def test_no_value_is_read(step, monkeypatch):
 
 def test_what_waits_is_seen():
     values = torch.tensor([1.0, 0.0])
-    for wait in (lambda: values[0].item(), lambda: bool(values[0]), lambda: values.nonzero(), lambda: values[values > 0]):
+    for wait in (
+        lambda: values[0].item(),
+        lambda: bool(values[0]),
+        lambda: values.nonzero(),
+        lambda: values[values > 0],
+    ):
         with Count() as count:
             wait()
         assert count.calls

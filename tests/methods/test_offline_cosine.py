@@ -15,7 +15,10 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec
 
 ROWS = 5
 ONE = Sizes(6, 2, 8, pre_dense_width=6)
-OTHERS = (OtherTeacher(12, weight=3.0, pre_dense_width=4), OtherTeacher(3, normalized=False, weight=0.5, pre_dense_width=7))
+OTHERS = (
+    OtherTeacher(12, weight=3.0, pre_dense_width=4),
+    OtherTeacher(3, normalized=False, weight=0.5, pre_dense_width=7),
+)
 SEVERAL = replace(ONE, others=OTHERS, teacher_weight=0.5)
 
 
@@ -24,7 +27,11 @@ def signals(target, sizes):
     generator = torch.Generator().manual_seed(2)
     rows, name = torch.arange(ROWS), "embedding" if target == "final" else "pre_dense"
     teachers = (sizes, *sizes.others)
-    widths = [sizes.teacher_width, *(other.width for other in sizes.others)] if target == "final" else [t.pre_dense_width for t in teachers]
+    widths = (
+        [sizes.teacher_width, *(other.width for other in sizes.others)]
+        if target == "final"
+        else [t.pre_dense_width for t in teachers]
+    )
     student, *vectors = (torch.randn(ROWS, width, generator=generator) for width in (widths[0], *widths))
     first, *others = (ModelOutputs(**{name: vector}) for vector in vectors)
     batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
@@ -35,14 +42,16 @@ def signals(target, sizes):
 @pytest.mark.parametrize("target", ["final", "pre_dense"])
 def test_one_teacher(target):
     objective = build_objective("offline_cosine", {"target": target}, {}, ONE)
-    wants = OutputSpec(embedding=True) if target == "final" else OutputSpec(pre_dense=True)
-    assert objective.student_outputs == objective.teacher_outputs == wants
+    required = OutputSpec(embedding=True) if target == "final" else OutputSpec(pre_dense=True)
+    assert objective.student_outputs == objective.teacher_outputs == required
     assert objective.weights == {"cosine": 1.0} and not list(objective.parameters())
     batch, student, encoded, teacher, (vectors,) = signals(target, ONE)
     terms = objective(batch, encoded, teacher)
     expected = [1 - (a / a.norm()) @ (b / b.norm()) for a, b in zip(student, vectors, strict=True)]
     torch.testing.assert_close(terms["cosine"], torch.stack(expected))
-    assert total(terms, objective.weights).item() == pytest.approx(sum(value.item() for value in expected) / ROWS, abs=1e-6)
+    assert total(terms, objective.weights).item() == pytest.approx(
+        sum(value.item() for value in expected) / ROWS, abs=1e-6
+    )
 
 
 def test_loss_is_largest_for_opposite_vectors():
@@ -50,7 +59,11 @@ def test_loss_is_largest_for_opposite_vectors():
     rows = torch.arange(3)
     batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
     student, teacher = torch.tensor([[1.0, 0], [0, 3.0], [-2.0, 0]]), torch.tensor([[1.0, 0]]).expand(3, 2)
-    assert objective(batch, ModelOutputs(embedding=student), ModelOutputs(embedding=teacher))["cosine"].tolist() == [0.0, 1.0, 2.0]
+    assert objective(batch, ModelOutputs(embedding=student), ModelOutputs(embedding=teacher))["cosine"].tolist() == [
+        0.0,
+        1.0,
+        2.0,
+    ]
 
 
 @pytest.mark.parametrize("target", ["final", "pre_dense"])
@@ -76,7 +89,10 @@ def test_several_teachers_are_a_loop_over_teachers(target):
     ("sizes", "message"),
     [
         (replace(ONE, pre_dense_width=None), r"method.options.target.*\[teacher\] has none"),
-        (replace(SEVERAL, others=(OTHERS[0], replace(OTHERS[1], pre_dense_width=None))), r"\[more_teachers.1\] has none"),
+        (
+            replace(SEVERAL, others=(OTHERS[0], replace(OTHERS[1], pre_dense_width=None))),
+            r"\[more_teachers.1\] has none",
+        ),
         (replace(ONE, pre_dense_width=10), "the student's have 6 dimensions, the teacher's 10"),
     ],
 )
@@ -87,5 +103,7 @@ def test_pre_dense_needs_vectors_of_one_width(sizes, message):
 
 
 def test_targets_are_checked():
-    with pytest.raises(DistilvecError, match=r"\[method.options.target\] found 'hidden'; expected one of final, pre_dense"):
+    with pytest.raises(
+        DistilvecError, match=r"\[method.options.target\] found 'hidden'; expected one of final, pre_dense"
+    ):
         build_objective("offline_cosine", {"target": "hidden"}, {}, ONE)

@@ -19,7 +19,11 @@ def real(tiny_model):
     """A real model's encoder, six texts of different lengths for it, and sizes for a student that is its own teacher."""
     model = SentenceTransformer(str(tiny_model), device="cpu")
     encoder = Encoder(model).eval()
-    tokens = dict(model.tokenizer([text * (row % 3 + 1) for row, text in enumerate(make_texts(6))], padding=True, return_tensors="pt"))
+    tokens = dict(
+        model.tokenizer(
+            [text * (row % 3 + 1) for row, text in enumerate(make_texts(6))], padding=True, return_tensors="pt"
+        )
+    )
     tokens = {name: tokens[name] for name in ("input_ids", "attention_mask")}
     assert not tokens["attention_mask"].all()
     width, layers = encoder.hidden_width, encoder.layers
@@ -38,7 +42,9 @@ def test_relations_of_a_real_model_are_its_attention(real):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "options"), [("minilm", {}), ("minilm", {"relation_heads": 8}), ("tinybert", {}), ("distilbert", {})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("minilm", {}), ("minilm", {"relation_heads": 8}), ("tinybert", {}), ("distilbert", {})]
+)
 def test_a_real_student_that_is_its_teacher_has_nothing_to_learn(real, name, options):
     encoder, batch, sizes = real
     objective = build_objective(name, options, {}, sizes)

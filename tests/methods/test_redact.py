@@ -11,7 +11,9 @@ from distilvec.core.outputs import ModelOutputs
 from distilvec.methods.redact import DISTANCES
 
 ROWS, WIDTHS = 5, (8, 12, 3)
-SEVERAL = Sizes(6, 2, 8, others=(OtherTeacher(12, weight=3.0), OtherTeacher(3, normalized=False, weight=0.5)), teacher_weight=0.5)
+SEVERAL = Sizes(
+    6, 2, 8, others=(OtherTeacher(12, weight=3.0), OtherTeacher(3, normalized=False, weight=0.5)), teacher_weight=0.5
+)
 
 
 def signals(widths=WIDTHS):
@@ -34,7 +36,9 @@ def test_one_teacher_s_term_is_the_distance_itself(distance):
         assert objective.weights == {distance: 1.0} and not list(objective.parameters()) and not objective.state_dict()
         batch, student, teacher = signals((8,))
         terms = objective(batch, ModelOutputs(embedding=student), teacher)
-        assert list(terms) == [distance] and torch.equal(terms[distance], DISTANCES[distance](student, teacher.embedding))
+        assert list(terms) == [distance] and torch.equal(
+            terms[distance], DISTANCES[distance](student, teacher.embedding)
+        )
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
@@ -61,11 +65,15 @@ def test_several_teachers_are_a_loop_over_texts_and_teachers(distance):
                 "mse": (vector - answer).square().mean(),
                 "cosine": 1 - vector @ answer / vector.norm() / answer.norm(),
             }[distance]
-            assert terms[distance if not number else f"{distance}_{number + 1}"][row].item() == pytest.approx(value.item(), abs=1e-5)
+            assert terms[distance if not number else f"{distance}_{number + 1}"][row].item() == pytest.approx(
+                value.item(), abs=1e-5
+            )
             expected += weight / 4.0 * value / ROWS
     loss = total(terms, objective.weights)
     assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
-    for found, exact in zip(*(torch.autograd.grad(each, [student, *objective.parameters()]) for each in (loss, expected)), strict=True):
+    for found, exact in zip(
+        *(torch.autograd.grad(each, [student, *objective.parameters()]) for each in (loss, expected)), strict=True
+    ):
         torch.testing.assert_close(found, exact, atol=1e-6, rtol=1e-4)
 
 

@@ -40,7 +40,9 @@ def test_free_vectors_take_on_the_teachers_geometry(vectors):
     losses = []
     for _ in range(300):
         optimizer.zero_grad()
-        loss = total(objective(BATCH, ModelOutputs(embedding=student), ModelOutputs(embedding=teacher)), objective.weights)
+        loss = total(
+            objective(BATCH, ModelOutputs(embedding=student), ModelOutputs(embedding=teacher)), objective.weights
+        )
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

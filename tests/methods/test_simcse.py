@@ -25,7 +25,9 @@ def student():
 def test_check_value_and_no_teacher(student):
     objective = build_objective("simcse", {}, {}, SIZES)
     assert objective(BATCH, student, ModelOutputs())["simcse"].mean().item() == pytest.approx(6.7589653595, abs=1e-9)
-    assert objective.teacher_outputs == OutputSpec() and objective.student_outputs == OutputSpec(embedding=True, second_view=True)
+    assert objective.teacher_outputs == OutputSpec() and objective.student_outputs == OutputSpec(
+        embedding=True, second_view=True
+    )
     assert not list(objective.parameters())
 
 
@@ -34,7 +36,8 @@ def test_the_head_is_a_linear_layer_and_tanh(student):
     weight, bias = objective.mlp[0].weight, objective.mlp[0].bias
     assert weight.shape == (3, 3)
     views = [
-        torch.tanh(3**0.5 * view / view.norm(dim=1, keepdim=True) @ weight.T + bias) for view in (student.embedding, student.second_view)
+        torch.tanh(3**0.5 * view / view.norm(dim=1, keepdim=True) @ weight.T + bias)
+        for view in (student.embedding, student.second_view)
     ]
     terms = objective(BATCH, student, ModelOutputs())
     torch.testing.assert_close(terms["simcse"], info_nce(*views, 0.1))

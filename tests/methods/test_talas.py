@@ -17,7 +17,7 @@ from distilvec.losses.relations import layer_relation_gaps
 from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import read_metrics
-from distilvec.train.trainer import Loop
+from distilvec.train.trainer import Trainer
 
 SIZES = Sizes(student_width=3, student_layers=4, teacher_width=5)
 BATCH = TextBatch(torch.arange(4), {"input_ids": torch.ones(4, 2, dtype=torch.long)}, torch.zeros(4, dtype=torch.long))
@@ -39,7 +39,9 @@ def signals():
     generator.manual_seed(4)
     heads = [draw(5, 3) for _ in range(5)]
     assert heads[3][0].tolist() == pytest.approx([0.5820176221, -0.3395958330, 1.1916841690], abs=1e-9)
-    student = ModelOutputs(embedding=layers[4], pre_dense=layers[4], pooled_layers=dict(enumerate(layers[:4])), second_view=draw(4, 3))
+    student = ModelOutputs(
+        embedding=layers[4], pre_dense=layers[4], pooled_layers=dict(enumerate(layers[:4])), second_view=draw(4, 3)
+    )
     return student, ModelOutputs(embedding=teacher), heads
 
 
@@ -63,7 +65,10 @@ def test_tamd_is_equation_3_row_by_row(signals):
     vectors = {**student.pooled_layers, 4: student.pre_dense}
     expected = [
         sum(
-            1 - cosine_similarity(objective.anchors[str(layer)].weight @ vectors[layer][row], teacher.embedding[row], dim=0)
+            1
+            - cosine_similarity(
+                objective.anchors[str(layer)].weight @ vectors[layer][row], teacher.embedding[row], dim=0
+            )
             for layer in (2, 3, 4)
         )
         / 3
@@ -75,7 +80,11 @@ def test_tamd_is_equation_3_row_by_row(signals):
 def test_layers_that_are_related(signals):
     student, teacher, _ = signals
     layers = torch.stack([*student.pooled_layers.values(), student.pre_dense])
-    for options, expected in [({}, layers[1:]), ({"relation_layers": 2}, layers[3:]), ({"include_embeddings": True}, layers)]:
+    for options, expected in [
+        ({}, layers[1:]),
+        ({"relation_layers": 2}, layers[3:]),
+        ({"include_embeddings": True}, layers),
+    ]:
         objective = talas(**options).double()
         torch.testing.assert_close(objective(BATCH, student, teacher)["lasd"], layer_relation_gaps(expected))
         wanted = {*range(5 - len(expected), 4), 3}
@@ -106,13 +115,13 @@ def test_a_term_of_weight_0_asks_for_nothing(weights, student, teacher, signals)
     assert set(found) == {"simcse", "tamd", "lasd"} - set(weights)
 
 
-def only(found, wants):
+def only(found, required):
     """What a model would give for these wants, and no more."""
     return ModelOutputs(
-        embedding=found.embedding if wants.embedding else None,
-        pre_dense=found.pre_dense if wants.pre_dense else None,
-        pooled_layers={layer: found.pooled_layers[layer] for layer in wants.pooled_layers},
-        second_view=found.second_view if wants.second_view else None,
+        embedding=found.embedding if required.embedding else None,
+        pre_dense=found.pre_dense if required.pre_dense else None,
+        pooled_layers={layer: found.pooled_layers[layer] for layer in required.pooled_layers},
+        second_view=found.second_view if required.second_view else None,
     )
 
 
@@ -120,7 +129,9 @@ def test_the_student_runs_half_the_rows_without_simcse(tiny_model):
     from sentence_transformers import SentenceTransformer
 
     encoder, rows = Encoder(SentenceTransformer(str(tiny_model), device="cpu")), []
-    encoder.backbone.register_forward_pre_hook(lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
+    encoder.backbone.register_forward_pre_hook(
+        lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
     tokens = encoder.model.tokenizer(make_texts(4), padding=True, return_tensors="pt")
     batch = TextBatch(BATCH.rows, {name: tokens[name] for name in ("input_ids", "attention_mask")}, BATCH.sources)
     for weights in ({}, {"simcse": 0}):
@@ -164,10 +175,12 @@ def test_learns_in_its_own_width(tiny_recipe, tiny_model, wide_teacher, tmp_path
     )
     run = Run(recipe, tmp_path / "run")
     model = run.student()
-    assert model.get_embedding_dimension() == 32 and len(model) == 3, "backbone, pooling, normalisation: no linear layer"
+    assert model.get_embedding_dimension() == 32 and len(model) == 3, (
+        "backbone, pooling, normalisation: no linear layer"
+    )
     encoder = Encoder(model)
     objective = run.objective(encoder)
-    Loop(encoder, objective, run.data(model, objective), recipe.train, tmp_path / "run", "mark").run()
+    Trainer(encoder, objective, run.data(model, objective), recipe.train, tmp_path / "run", "mark").run()
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     logged = [line for line in lines if "train/loss" in line]
     for term in ("loss", "loss_tamd", "loss_lasd"):

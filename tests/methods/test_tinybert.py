@@ -36,7 +36,9 @@ def test_terms_against_loops_of_equations_9_and_10(embeddings):
         gaps = []
         for layer in (1, 2):
             for head in range(4):
-                ours, theirs = (scores(e.projections[n], text, head, length) for e, n in ((student, layer), (teacher, 2 * layer)))
+                ours, theirs = (
+                    scores(e.projections[n], text, head, length) for e, n in ((student, layer), (teacher, 2 * layer))
+                )
                 gaps.append((ours - theirs).square().mean())
         attention.append(torch.stack(gaps).mean())
     torch.testing.assert_close(terms["hidden"], torch.stack(hidden))
@@ -48,7 +50,9 @@ def test_wants_follow_the_layer_map_and_the_weights():
     assert objective.student_outputs == OutputSpec(embedding=True, hidden_layers=(0, 1, 2), projection_layers=(1, 2))
     assert objective.teacher_outputs == OutputSpec(embedding=True, hidden_layers=(0, 3, 6), projection_layers=(3, 6))
     hidden = build_objective("tinybert", {}, {"attention": 0.0}, replace(SIZES, teacher_heads=6))
-    assert hidden.teacher_outputs == OutputSpec(embedding=True, hidden_layers=(2, 4)), "heads matter to the attention term alone"
+    assert hidden.teacher_outputs == OutputSpec(embedding=True, hidden_layers=(2, 4)), (
+        "heads matter to the attention term alone"
+    )
     attention = build_objective("tinybert", {}, {"hidden": 0.0}, SIZES)
     assert attention.teacher_outputs == OutputSpec(embedding=True, projection_layers=(2, 4))
     assert not list(attention.parameters())
@@ -70,12 +74,19 @@ def test_padding_of_either_model_changes_neither_value_nor_gradient():
     parameters = [*leaves, *objective.parameters()]
     gradients = torch.autograd.grad(total(expected, objective.weights), parameters, allow_unused=True)
     assert all(torch.isfinite(g).all() for g in gradients if g is not None) and gradients[-1] is not None
-    for left, columns, their_left, their_columns in ((False, 8, False, 5), (True, 7, False, 9), (False, 5, True, 6), (True, 6, True, 6)):
+    for left, columns, their_left, their_columns in (
+        (False, 8, False, 5),
+        (True, 7, False, 9),
+        (False, 5, True, 6),
+        (True, 6, True, 6),
+    ):
         student, leaves = signals(1, 12, 4, 2, columns, left, grad=True)
         found = objective(BATCH, student, signals(2, 24, 4, 4, their_columns, their_left)[0])
         for name in expected:
             torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-5)
-        again = torch.autograd.grad(total(found, objective.weights), [*leaves, *objective.parameters()], allow_unused=True)
+        again = torch.autograd.grad(
+            total(found, objective.weights), [*leaves, *objective.parameters()], allow_unused=True
+        )
         for one, other in zip(again, gradients, strict=True):
             assert (one is None) == (other is None)
             if one is not None:

@@ -48,14 +48,18 @@ def test_on_token_states():
 
 def test_temperatures_are_separate():
     batch, student, teacher = signals()
-    found = build_objective("uld", {"student_temperature": 2.0, "teacher_temperature": 0.5}, {}, TASK)(batch, student, teacher)["uld"]
+    found = build_objective("uld", {"student_temperature": 2.0, "teacher_temperature": 0.5}, {}, TASK)(
+        batch, student, teacher
+    )["uld"]
     expected = [gap(s / 2, t / 0.5) for s, t in zip(student.logits, teacher.logits, strict=True)]
     assert found.tolist() == pytest.approx(expected, abs=1e-12)
     with pytest.raises(DistilvecError, match=r"\[method.options.teacher_temperature\] found 0"):
         build_objective("uld", {"teacher_temperature": 0.0}, {}, SIZES)
 
 
-@pytest.mark.parametrize(("sizes", "options"), [(SIZES, {}), (TASK, {}), (TASK, {"on": "hidden"}), (SCORES, {"on": "hidden"})])
+@pytest.mark.parametrize(
+    ("sizes", "options"), [(SIZES, {}), (TASK, {}), (TASK, {"on": "hidden"}), (SCORES, {"on": "hidden"})]
+)
 def test_padding_is_nothing(sizes, options):
     objective = build_objective("uld", options, {"task": 0.0} if sizes is SCORES else {}, sizes).double()
     assert_padding_is_nothing(objective)
@@ -63,7 +67,9 @@ def test_padding_is_nothing(sizes, options):
 
 @pytest.mark.parametrize("name", ["uld", "mined", "multilevel_ot"])
 def test_no_logits_to_match(name):
-    with pytest.raises(DistilvecError, match=r"\[method.options.on\] found a task with one score an example.*on: hidden"):
+    with pytest.raises(
+        DistilvecError, match=r"\[method.options.on\] found a task with one score an example.*on: hidden"
+    ):
         build_objective(name, {}, {}, SCORES)
     with pytest.raises(DistilvecError, match="found sts, one score"):
         build_objective(name, {"on": "logits"}, {}, SCORES)
@@ -75,7 +81,11 @@ def test_no_logits_to_match(name):
 def test_the_weight_of_the_task(name):
     with pytest.raises(DistilvecError, match=r"\[method.options.alpha\] found 1.5; expected a share from 0"):
         build_objective(name, {"alpha": 1.5}, {}, TASK)
-    terms = {term: weight for term, weight in build_objective(name, {"alpha": 0.2}, {}, TASK).weights.items() if term != "task"}
+    terms = {
+        term: weight
+        for term, weight in build_objective(name, {"alpha": 0.2}, {}, TASK).weights.items()
+        if term != "task"
+    }
     assert build_objective(name, {"alpha": 0.1}, {}, TASK).weights == {
         "task": 0.1,
         **{term: pytest.approx(weight * 9 / 8) for term, weight in terms.items()},

@@ -39,7 +39,9 @@ def tiny_form(recipe):
         del student["experts"]["width"]
     task = recipe.task and (recipe.task.type, recipe.task.encode)
     rest = recipe.model_dump(mode="json", include={"stages", "cache"})
-    options = {name: bool(value) if isinstance(value, float) else value for name, value in recipe.method.options.items()}
+    options = {
+        name: bool(value) if isinstance(value, float) else value for name, value in recipe.method.options.items()
+    }
     method = recipe.method.name, options, {name: bool(value) for name, value in recipe.method.weights.items()}
     train = recipe.train.model_dump(mode="json", exclude=PACE)
     return recipes.fingerprint(method, rest, train, student, task, len(recipe.more_teachers), recipe.teacher.live)
@@ -74,11 +76,17 @@ def tiny_corpus(recipe, folder):
 def tiny_task(recipe, model, folder):
     """Overrides that put a generated task in the place of the recipe's, and a teacher with a head for it."""
     path = write_task(folder / "task.jsonl", recipe.task.type, 3 * recipe.train.batch_size + 10, 10)
-    overrides = [f"task.path={path}", "task.limit=null", "task.validation_split=null", "task.train_split=train", "task.test_split=test"]
+    overrides = [
+        f"task.path={path}",
+        "task.limit=null",
+        "task.validation_split=null",
+        "task.train_split=train",
+        "task.test_split=test",
+    ]
     section = TaskSection(type=recipe.task.type, path=path, encode=recipe.task.encode)
     examples = build_examples(section, {}, folder / "examples")
     teacher = shutil.copytree(model, folder / "teacher")
-    save_head(teacher, TaskHead(32, examples.facts), examples.classes, examples.scale)
+    save_head(teacher, TaskHead(32, examples.info), examples.classes, examples.scale)
     return overrides, teacher
 
 
@@ -105,15 +113,21 @@ FORMS = distinct_forms()
 def dense_model(tmp_path_factory):
     """The tiny model with two linear layers behind its pooling, for students that keep such."""
     folder = tmp_path_factory.mktemp("dense")
-    return architectures.sentence_transformer(folder / "model", architectures.bert(folder / "backbone"), "mean dense:48 dense:32 normalize")
+    return architectures.sentence_transformer(
+        folder / "model", architectures.bert(folder / "backbone"), "mean dense:48 dense:32 normalize"
+    )
 
 
 @pytest.mark.parametrize(("path", "variant"), FORMS, ids=names(FORMS))
 def test_trains_on_tiny_models(path, variant, tiny_model, dense_model, tmp_path, monkeypatch):
-    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)  # pages have tests of their own
+    monkeypatch.setattr(
+        "distilvec.report.write.draw_report", lambda folder, found: None
+    )  # pages have tests of their own
     recipe = recipes.load(path, variant)
     tiny_model = dense_model if recipe.student.dense == "keep" else tiny_model
-    data, teacher = (tiny_corpus(recipe, tmp_path), tiny_model) if recipe.task is None else tiny_task(recipe, tiny_model, tmp_path)
+    data, teacher = (
+        (tiny_corpus(recipe, tmp_path), tiny_model) if recipe.task is None else tiny_task(recipe, tiny_model, tmp_path)
+    )
     layers = recipe.student.layers
     tiny = recipes.load(
         path,

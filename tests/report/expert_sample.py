@@ -21,9 +21,16 @@ def shares(rows: int, seed: int) -> dict[str, Any]:
 def sample_experts() -> dict[str, Any]:
     generator = np.random.default_rng(4)
     groups = [group for group in GROUPS for _ in range(12)]
-    centres = {"stsb": (0.4, 0.5), "banking77": (0.6, -0.6), "cranfield, queries": (-0.8, 0.0), "cranfield, documents": (-0.7, 0.2)}
+    centres = {
+        "stsb": (0.4, 0.5),
+        "banking77": (0.6, -0.6),
+        "cranfield, queries": (-0.8, 0.0),
+        "cranfield, documents": (-0.7, 0.2),
+    }
     teacher = np.array([centres[group] for group in groups]) + 0.15 * generator.normal(size=(len(groups), 2))
-    sets = [(teacher + noise * generator.normal(size=teacher.shape)).round(4).tolist() for noise in (0.1, 0.15, 0.2, 0.12)]
+    sets = [
+        (teacher + noise * generator.normal(size=teacher.shape)).round(4).tolist() for noise in (0.1, 0.15, 0.2, 0.12)
+    ]
     return {
         "count": 3,
         **shares(400, 0),
@@ -42,8 +49,13 @@ def sample_planes() -> list[dict[str, Any]]:
     for text in ("the wing flutters at high speed", "a man plays a guitar"):
         words = text.split()
         places = generator.normal(size=(len(words), 2))
-        sides = {name: places + noise * generator.normal(size=places.shape) for name, noise in (("teacher", 0), ("student", 0.3))}
-        row: dict[str, Any] = {name: {"tokens": words, "places": found.round(4).tolist()} for name, found in sides.items()}
+        sides = {
+            name: places + noise * generator.normal(size=places.shape)
+            for name, noise in (("teacher", 0), ("student", 0.3))
+        }
+        row: dict[str, Any] = {
+            name: {"tokens": words, "places": found.round(4).tolist()} for name, found in sides.items()
+        }
         split = [words[0], words[1][:2], "·" + words[1][2:], *words[2:]]
         row["untrained"] = {"tokens": split, "places": generator.normal(size=(len(split), 2)).round(4).tolist()}
         rows.append({"text": text, **row, "likeness": {"student": 0.81, "untrained": None if rows else 0.32}})
@@ -58,6 +70,7 @@ def routing_figures(step: int) -> dict[str, float]:
     found = {f"train/gate_{number}": round(gate, 5) for number, gate in enumerate(gates, 1)}
     found |= {"train/gate_entropy": round(entropy, 5), "train/gate_decided": 0.0, "train/gate_spread": 0.05}
     found |= {
-        f"train/facet_{name}": round(scale * (0.4 + math.exp(-step / 400)), 5) for name, scale in zip(FACETS, (0.8, 2.5, 0.1), strict=True)
+        f"train/facet_{name}": round(scale * (0.4 + math.exp(-step / 400)), 5)
+        for name, scale in zip(FACETS, (0.8, 2.5, 0.1), strict=True)
     }
     return found | {"train/kept_tokens": round(3 + 20 * math.exp(-step / 300), 3)}

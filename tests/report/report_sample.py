@@ -28,7 +28,13 @@ OTHERS = {
 }
 COLUMNS = ("teacher", "untrained", "student", "asymmetric")
 WIDTHS = (32, 64, 128, 192, 256, 320, 384)
-PRECISIONS = {"float32": (0.0, 0.0), "float16": (0.01, 0.0), "int8": (0.35, 0.1), "binary": (3.0, 9.0), "binary_rescored": (1.2, 4.0)}
+PRECISIONS = {
+    "float32": (0.0, 0.0),
+    "float16": (0.01, 0.0),
+    "int8": (0.35, 0.1),
+    "binary": (3.0, 9.0),
+    "binary_rescored": (1.2, 4.0),
+}
 STEPS, EVERY = 2400, 40
 SENTENCES = [
     ("A man is playing a guitar on the stage.", "stsb"),
@@ -37,7 +43,10 @@ SENTENCES = [
     ("I have lost my card & need a new one <today>", "banking77"),
     ("Why was I charged a fee for a transfer?", "banking77"),
     ("My top-up has not arrived yet", "banking77"),
-    ("what similarity laws must be obeyed when constructing aeroelastic models of heated high speed aircraft", "cranfield"),
+    (
+        "what similarity laws must be obeyed when constructing aeroelastic models of heated high speed aircraft",
+        "cranfield",
+    ),
     ("boundary layer on a flat plate in supersonic flow", "cranfield"),
     ("can a criterion be developed to show when the wing flutters", "cranfield"),
 ]
@@ -93,7 +102,9 @@ def _scores() -> dict[str, list[dict[str, Any]]]:
     columns: dict[str, list[dict[str, Any]]] = {column: [] for column in COLUMNS}
     for task, (kind, metric, domain, rows, *values) in TASKS.items():
         for column, value in zip(COLUMNS, values, strict=True):
-            metrics = {metric: value} | {name: round(value - 1.7 * (number + 1), 2) for number, name in enumerate(OTHERS[metric])}
+            metrics = {metric: value} | {
+                name: round(value - 1.7 * (number + 1), 2) for number, name in enumerate(OTHERS[metric])
+            }
             warnings = ["2 of 1400 documents are empty and rank last"] if task == "cranfield" else []
             columns[column].append(
                 {
@@ -106,14 +117,18 @@ def _scores() -> dict[str, list[dict[str, Any]]]:
 
 def _averages(column: str) -> dict[str, float]:
     place = 4 + COLUMNS.index(column)
-    parts = {"all": list(TASKS.values()), **{domain: [row for row in TASKS.values() if row[2] == domain] for domain in ("in", "out")}}
+    parts = {
+        "all": list(TASKS.values()),
+        **{domain: [row for row in TASKS.values() if row[2] == domain] for domain in ("in", "out")},
+    }
     return {name: round(float(np.mean([row[place] for row in rows])), 4) for name, rows in parts.items()}
 
 
 def _verdict(scores: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     mean = {column: _averages(column)["all"] for column in COLUMNS}
     changes = {
-        ours["task"]: 100 * (ours["value"] / theirs["value"] - 1) for ours, theirs in zip(scores["student"], scores["teacher"], strict=True)
+        ours["task"]: 100 * (ours["value"] / theirs["value"] - 1)
+        for ours, theirs in zip(scores["student"], scores["teacher"], strict=True)
     }
     worst = min(changes, key=lambda task: changes[task])
     kept, change = 100 * mean["student"] / mean["teacher"], changes[worst]
@@ -132,7 +147,11 @@ def _intervals(column: str) -> dict[str, list[float]]:
     place, found = 4 + COLUMNS.index(column), {}
     for task, row in TASKS.items():
         change, half = row[place] - row[4], 0.35 + 22 / math.sqrt(row[3])
-        found[task] = [round(change - half, 3), round(change + half, 3), round(math.erfc(abs(change) / half * 1.96 / math.sqrt(2)), 4)]
+        found[task] = [
+            round(change - half, 3),
+            round(change + half, 3),
+            round(math.erfc(abs(change) / half * 1.96 / math.sqrt(2)), 4),
+        ]
     mean = _averages(column)["all"] - _averages("teacher")["all"]
     return found | {"average": [round(mean - 0.41, 3), round(mean + 0.43, 3), 0.004]}
 
@@ -156,7 +175,8 @@ def _agreement(task: str) -> dict[str, Any]:
         "asymmetric": {"overlap@10": 0.87, "kendall_tau": 0.71},
         "student": {"overlap@10": 0.79, "kendall_tau": 0.6},
         "examples": [
-            {"query": f"sample query {number} of {task}?", "columns": {name: ranking(name) for name in columns}} for number in (1, 2, 3)
+            {"query": f"sample query {number} of {task}?", "columns": {name: ranking(name) for name in columns}}
+            for number in (1, 2, 3)
         ],
     }
 
@@ -169,7 +189,13 @@ def _compression() -> list[dict[str, Any]]:
             for precision, (loss, narrow) in PRECISIONS.items():
                 for width in WIDTHS:
                     lost = 3.2 * (math.sqrt(384 / width) - 1) + loss + narrow * (32 / width)
-                    row = {"task": task, "metric": TASKS[task][1], "column": column, "width": width, "precision": precision}
+                    row = {
+                        "task": task,
+                        "metric": TASKS[task][1],
+                        "column": column,
+                        "width": width,
+                        "precision": precision,
+                    }
                     rows.append(row | {"value": round(whole - lost, 3)})
     return rows
 
@@ -178,9 +204,16 @@ def _margin() -> dict[str, Any]:
     generator = np.random.default_rng(5)
     distances = np.round(0.29 + 0.5 * np.exp(-np.arange(10) / 2.6), 4)
     names = {task: TASKS[task][4] for task in ("stsb", "cranfield")} | {"average": _averages("teacher")["all"]}
-    scores = {name: np.round(whole - 14.0 * (distances - 0.32) + 0.35 * generator.normal(size=10), 3) for name, whole in names.items()}
+    scores = {
+        name: np.round(whole - 14.0 * (distances - 0.32) + 0.35 * generator.normal(size=10), 3)
+        for name, whole in names.items()
+    }
     points = [
-        {"step": 240 * (place + 1), "distance": float(distance), "scores": {name: float(values[place]) for name, values in scores.items()}}
+        {
+            "step": 240 * (place + 1),
+            "distance": float(distance),
+            "scores": {name: float(values[place]) for name, values in scores.items()},
+        }
         for place, distance in enumerate(distances)
     ]
     fits = {}
@@ -204,7 +237,9 @@ def _speed() -> dict[str, Any]:
     for model, unit in (("teacher", 1.0), ("student", 0.48)):
         for backend, factor in (("pytorch", 1.0), ("onnx", 0.82)):
             for role, tokens in (("query", 16), ("document", 128)):
-                rows += [_timing(model, backend, role, size, tokens, unit * factor) for size in (1, 2, 4, 8, 16, 24, 32)]
+                rows += [
+                    _timing(model, backend, role, size, tokens, unit * factor) for size in (1, 2, 4, 8, 16, 24, 32)
+                ]
             rows += [_timing(model, backend, None, 1, tokens, unit * factor) for tokens in (16, 32, 64, 256, 512)]
     return {
         "machine": {"processor": "Intel Xeon @ 2.10GHz", "cores": 2, "threads": 2, "system": "Linux-6.8-x86_64", "torch": "2.13.0+cpu"},

@@ -14,8 +14,15 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config.schema import ExpertsSection, StudentSection
 from distilvec.models.load import EXPERTS_FILE
-from distilvec.report.model_card import Distillation, describe_student, front_matter, loading_call, model_card, score_table
-from distilvec.students.build import TeacherFacts, build_student
+from distilvec.report.model_card import (
+    Distillation,
+    describe_student,
+    front_matter,
+    loading_call,
+    model_card,
+    score_table,
+)
+from distilvec.students.build import TeacherInfo, build_student
 
 
 def score(task: str, value: float, metric: str = "spearman") -> Any:
@@ -33,8 +40,8 @@ SCORES = {
 @pytest.fixture(scope="module")
 def student(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformer:
     folder = bert(tmp_path_factory.mktemp("card") / "bert")
-    facts = TeacherFacts(width=48, normalized=True, max_length=64, prompts={"query": "query: "})
-    return build_student(StudentSection(model=str(folder), layers=[0, 3]), facts, seed=0)
+    info = TeacherInfo(width=48, normalized=True, max_length=64, prompts={"query": "query: "})
+    return build_student(StudentSection(model=str(folder), layers=[0, 3]), info, seed=0)
 
 
 @pytest.fixture
@@ -42,7 +49,13 @@ def record(student: SentenceTransformer) -> Distillation:
     return {
         "format": 1,
         "name": "tiny-student",
-        "teacher": {"name": "org/teacher", "fingerprint": "abc", "width": 48, "parameters": 22_713_216, "normalized": True},
+        "teacher": {
+            "name": "org/teacher",
+            "fingerprint": "abc",
+            "width": 48,
+            "parameters": 22_713_216,
+            "normalized": True,
+        },
         "student": describe_student(student, "tiny-student", base_model="org/base", kept_layers=[0, 3]),
         "data": {
             "sources": [
@@ -53,7 +66,12 @@ def record(student: SentenceTransformer) -> Distillation:
             "train_rows": 1000,
             "holdout_rows": 239,
         },
-        "method": {"name": "redact", "options": {"distance": "l2"}, "weights": {"l2": 1.0}, "citation": "@misc{leaf2025,\n}"},
+        "method": {
+            "name": "redact",
+            "options": {"distance": "l2"},
+            "weights": {"l2": 1.0},
+            "citation": "@misc{leaf2025,\n}",
+        },
         "training": {"epochs": 3, "learning_rate": 1e-4, "schedule": {"name": "cycles"}, "device": "cpu"},
         "metrics": {"l2": 0.3903, "cosine": 0.0771},
         "scores": SCORES,
@@ -68,20 +86,24 @@ def split(card: str) -> tuple[dict[str, Any], str]:
 
 
 def test_facts_of_the_student(student: SentenceTransformer) -> None:
-    facts = describe_student(student, "tiny", kept_layers=[0, 3])
-    assert (facts["layers"], facts["hidden_width"], facts["width"], facts["max_length"]) == (2, 32, 48, 64)
-    assert facts["dense"] and facts["normalized"] and facts["pooling"] == "mean" and facts["similarity"] == "cosine"
-    assert facts["embedding_parameters"] == student.tokenizer.vocab_size * 32
-    assert facts["parameters"] == sum(weight.numel() for weight in student.parameters()) > facts["embedding_parameters"]
-    assert json.loads(json.dumps(facts)) == facts
+    info = describe_student(student, "tiny", kept_layers=[0, 3])
+    assert (info["layers"], info["hidden_width"], info["width"], info["max_length"]) == (2, 32, 48, 64)
+    assert info["dense"] and info["normalized"] and info["pooling"] == "mean" and info["similarity"] == "cosine"
+    assert info["embedding_parameters"] == student.tokenizer.vocab_size * 32
+    assert info["parameters"] == sum(weight.numel() for weight in student.parameters()) > info["embedding_parameters"]
+    assert json.loads(json.dumps(info)) == info
 
 
 def test_front_matter(record: Distillation) -> None:
     front, _ = split(model_card(record))
     assert front["library_name"] == "sentence-transformers" and front["pipeline_tag"] == "sentence-similarity"
-    assert {"sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec", "knowledge-distillation"} <= set(
-        front["tags"]
-    )
+    assert {
+        "sentence-transformers",
+        "feature-extraction",
+        "sentence-similarity",
+        "distilvec",
+        "knowledge-distillation",
+    } <= set(front["tags"])
     assert front["base_model"] == "org/base" and front["base_model_relation"] == "finetune"
     assert front["language"] == ["en", "tr"] and "license" not in front
     assert front_matter({**record, "license": "apache-2.0"})["license"] == "apache-2.0"
@@ -155,17 +177,23 @@ def test_nothing_known_still_makes_a_card() -> None:
 
 def test_a_student_with_experts_says_how_it_loads(tmp_path: Path) -> None:
     """One line more, another call; without experts the text has neither."""
-    section = StudentSection(model=str(bert(tmp_path / "bert")), layers=2, experts=ExpertsSection(width=24, gate_width=5))
-    facts = describe_student(build_student(section, TeacherFacts(width=32, normalized=True, max_length=64), seed=0), "mixed")
-    assert facts["experts"] == {"dim": 32, "experts": 3, "width": 24, "gate_width": 5, "dropout": 0.1}
-    assert json.loads(json.dumps(facts)) == facts
-    text = model_card({"name": "mixed", "student": facts})
+    section = StudentSection(
+        model=str(bert(tmp_path / "bert")), layers=2, experts=ExpertsSection(width=24, gate_width=5)
+    )
+    info = describe_student(
+        build_student(section, TeacherInfo(width=32, normalized=True, max_length=64), seed=0), "mixed"
+    )
+    assert info["experts"] == {"dim": 32, "experts": 3, "width": 24, "gate_width": 5, "dropout": 0.1}
+    assert json.loads(json.dumps(info)) == info
+    text = model_card({"name": "mixed", "student": info})
     line = next(line for line in text.splitlines() if line.startswith("It loads with"))
     assert all(words in line for words in ("`distilvec.load`", "`trust_remote_code=True`", f"`{EXPERTS_FILE}`", "ONNX"))
     assert 'import distilvec\nmodel = distilvec.load("mixed")' in text and "SentenceTransformer(" not in text
     assert "| head | mean pooling, mixture of 3 experts of width 24, normalised to length 1 |" in text
-    plain = model_card({"name": "mixed", "student": {name: value for name, value in facts.items() if name != "experts"}})
-    assert "loads with sentence-transformers alone" in plain and "experts" not in plain and "distilvec.load" not in plain
+    plain = model_card({"name": "mixed", "student": {name: value for name, value in info.items() if name != "experts"}})
+    assert (
+        "loads with sentence-transformers alone" in plain and "experts" not in plain and "distilvec.load" not in plain
+    )
     assert loading_call({}) == ("from sentence_transformers import SentenceTransformer", "SentenceTransformer")
 
 
@@ -186,7 +214,9 @@ def test_hostile_names_stay_text(record: Distillation) -> None:
     assert front["base_model"] == evil and front["language"] == sorted(["en", evil])
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     inner = [child.type for token in tokens for child in token.children or ()]
-    assert not {"html_inline", "link_open", "image"} & set(inner) and not any(token.type == "html_block" for token in tokens)
+    assert not {"html_inline", "link_open", "image"} & set(inner) and not any(
+        token.type == "html_block" for token in tokens
+    )
     titles = [tokens[place + 1].content for place, token in enumerate(tokens) if token.type == "heading_open"]
     assert len(titles) == 10 and "javascript" in titles[0] and titles[1] == "Usage"
     assert not any(token.type == "hr" for token in tokens) and "\u202e" not in text

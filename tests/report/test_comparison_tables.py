@@ -39,28 +39,64 @@ def comparison():
         row("{odd}\\~^&#$", 79.0, 0.25, "***", minutes=None),
     ]
     notes = ["Differences are to base:\n95% ± x_1."]
-    return {"rows": rows, "tasks": ["sts_b"], "reference": "base", "column": "student", "differences": [], "notes": notes}
+    return {
+        "rows": rows,
+        "tasks": ["sts_b"],
+        "reference": "base",
+        "column": "student",
+        "differences": [],
+        "notes": notes,
+    }
 
 
 def test_leaderboard(comparison):
     header, first, base, odd = leaderboard(comparison)
-    assert header == ["Run", "Method", "Seeds", "sts_b", "average", "% of teacher", "parameters (M)", "minutes", "steps", "distance"]
-    assert first == ["50%_mix|b,c", "redact", "3", "81.26 ± 0.50*", "81.26 ± 0.50", "90.3", "17.4", "2.5", "31", "0.2500"]
+    assert header == [
+        "Run",
+        "Method",
+        "Seeds",
+        "sts_b",
+        "average",
+        "% of teacher",
+        "parameters (M)",
+        "minutes",
+        "steps",
+        "distance",
+    ]
+    assert first == [
+        "50%_mix|b,c",
+        "redact",
+        "3",
+        "81.26 ± 0.50*",
+        "81.26 ± 0.50",
+        "90.3",
+        "17.4",
+        "2.5",
+        "31",
+        "0.2500",
+    ]
     assert base[0] == "base (reference)" and base[3] == "80.00" and odd[7] == ABSENT
 
 
 def test_csv_reads_back(comparison):
     rows = list(csv.DictReader(io.StringIO(to_csv(comparison))))
-    assert [row["run"] for row in rows] == ["50%_mix|b,c", "base", "{odd}\\~^&#$"] and [row["reference"] for row in rows] == ["0", "1", "0"]
+    assert [row["run"] for row in rows] == ["50%_mix|b,c", "base", "{odd}\\~^&#$"] and [
+        row["reference"] for row in rows
+    ] == ["0", "1", "0"]
     assert float(rows[0]["sts_b"]) == 81.256 and float(rows[0]["sts_b std"]) == 0.5 and rows[0]["sts_b mark"] == "*"
-    assert rows[1]["sts_b std"] == "" == rows[1]["texts_per_second"] == rows[2]["minutes"] and float(rows[2]["parameters"]) == 17_400_000
+    assert (
+        rows[1]["sts_b std"] == "" == rows[1]["texts_per_second"] == rows[2]["minutes"]
+        and float(rows[2]["parameters"]) == 17_400_000
+    )
     assert float(rows[0]["average % of teacher"]) == pytest.approx(81.256 / 0.9)
 
 
 def test_markdown(comparison):
     text = to_markdown_table(comparison)
     lines = text.splitlines()
-    assert lines[1].startswith("| --- | --- | ---: |") and lines[2].startswith("| 50%\\_mix\\|b,c | redact | 3 | 81.26 ± 0.50\\* |")
+    assert lines[1].startswith("| --- | --- | ---: |") and lines[2].startswith(
+        "| 50%\\_mix\\|b,c | redact | 3 | 81.26 ± 0.50\\* |"
+    )
     assert len({line.replace("\\|", "").count("|") for line in lines[:5]}) == 1
     assert lines[-1] == "- Differences are to base: 95% ± x_1."
 
@@ -76,8 +112,13 @@ def test_latex(comparison):
     assert first.startswith(
         r"50\%\_mix\textbar{}b,c & redact & 3 & \textbf{81.26} $\pm$ 0.50$^{*}$ & \textbf{81.26} $\pm$ 0.50 & \textbf{90.3}"
     )
-    assert first.endswith(r"\textbf{0.2500} \\") and r"\textbf{2.5}" in first and r"\textbf{2.5}" in base, "equal figures are both best"
-    assert odd.startswith(r"\{odd\}\textbackslash{}\textasciitilde{}\textasciicircum{}\&\#\$ & redact") and " & -- & " in odd
+    assert first.endswith(r"\textbf{0.2500} \\") and r"\textbf{2.5}" in first and r"\textbf{2.5}" in base, (
+        "equal figures are both best"
+    )
+    assert (
+        odd.startswith(r"\{odd\}\textbackslash{}\textasciitilde{}\textasciicircum{}\&\#\$ & redact")
+        and " & -- & " in odd
+    )
     assert "31" in first and r"\textbf{31}" not in text, "more steps are neither better nor worse"
 
 
@@ -94,14 +135,18 @@ def test_one_row_has_no_best(comparison):
     assert r"\textbf" not in to_latex(comparison) and leaderboard(comparison)[1][0] == "base"
 
 
-@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "@x", "-2", "\t=1", "a\n%\\input{x}", "[1ex]", "\u202e<script>|`x`"])
+@pytest.mark.parametrize(
+    "name", ["=cmd|' /C calc'!A0", "+1", "@x", "-2", "\t=1", "a\n%\\input{x}", "[1ex]", "\u202e<script>|`x`"]
+)
 def test_hostile_names(comparison, name):
     for row in comparison["rows"][:1]:
         row["run"] = row["method"] = name
     comparison["notes"].append(f"about {name}")
     comparison["tasks"] = [name]
     first = list(csv.reader(io.StringIO(to_csv(comparison))))
-    assert len({len(row) for row in first}) == 1 and not any(cell.startswith(tuple("=+@\t")) for row in first for cell in row)
+    assert len({len(row) for row in first}) == 1 and not any(
+        cell.startswith(tuple("=+@\t")) for row in first for cell in row
+    )
     assert first[1][0].removeprefix("'") == one_line(name) and first[1][2] == "3"
     lines = to_latex(comparison).splitlines()
     assert len(lines) == 3 + 9 and not any(line.startswith(("[", "*")) or r"\input" in line for line in lines)

@@ -42,7 +42,9 @@ def shown(markdown_text: str) -> str:
 
     parser = MarkdownIt("commonmark").enable(["strikethrough", "table"])
     tokens = parser.parse(markdown_text)
-    assert [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"], [token.type for token in tokens]
+    assert [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"], [
+        token.type for token in tokens
+    ]
     assert {child.type for child in tokens[1].children} <= {"text", "text_special"}, tokens[1].children
     return "".join(child.content for child in tokens[1].children)
 
@@ -58,7 +60,9 @@ def test_a_table_keeps_its_cells(text):
     from markdown_it import MarkdownIt
 
     cells = [escape.markdown_cell(text), escape.code_span(text, cell=True), "last"]
-    html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(f"| {' | '.join(cells)} |\n|---|---|---|\n")
+    html = (
+        MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(f"| {' | '.join(cells)} |\n|---|---|---|\n")
+    )
     assert html.count("<th>") == 3 and "<th>last</th>" in html
     for tag in ("<script", "<a ", "<img", "<strong", "<em", "<s>", "<h1", "<hr", "<li"):
         assert tag not in html, html
@@ -69,7 +73,9 @@ def test_code_shows_the_text(text):
     from markdown_it import MarkdownIt
 
     (_, inline, _) = MarkdownIt("commonmark").parse("x " + escape.code_span(text))
-    assert [child.type for child in inline.children] == ["text", "code_inline"] and inline.children[1].content == escape.one_line(text)
+    assert [child.type for child in inline.children] == ["text", "code_inline"] and inline.children[
+        1
+    ].content == escape.one_line(text)
     (fence,) = MarkdownIt("commonmark").parse(escape.code_block(f"{text}\n```\n# x", "python"))
     assert fence.type == "fence" and fence.info == "python" and fence.content.endswith("\n```\n# x\n")
 

@@ -23,7 +23,9 @@ def test_experts_are_called_by_what_they_learn():
     for line in report["history"]:  # a method that says nothing of facets, or of other ones
         line.pop("train/facet_pairwise", None)
     assert expert_names(report) == ["expert 1", "expert 2", "expert 3"]
-    assert expert_names({"history": report["history"]}) == ["expert 1", "expert 2", "expert 3"], "from the gates that were logged"
+    assert expert_names({"history": report["history"]}) == ["expert 1", "expert 2", "expert 3"], (
+        "from the gates that were logged"
+    )
     assert expert_names({}) == []
 
 
@@ -49,7 +51,12 @@ def test_bars_are_the_gates_and_add_up():
     figure = expert_figures.gates_figure(experts, NAMES)
     tasks, lengths = figure.axes
     assert [label.get_text() for label in tasks.get_yticklabels()][:2] == ["stsb (100)", "banking77 (100)"]
-    assert [label.get_text() for label in lengths.get_yticklabels()] == ["1 to 8 (40)", "9 to 16 (160)", "17 to 32 (120)", "33 to 60 (80)"]
+    assert [label.get_text() for label in lengths.get_yticklabels()] == [
+        "1 to 8 (40)",
+        "9 to 16 (160)",
+        "17 to 32 (120)",
+        "33 to 60 (80)",
+    ]
     for axes, rows in ((tasks, experts["groups"]), (lengths, experts["lengths"])):
         drawn = np.array([[bar.get_width() for bar in container] for container in axes.containers])
         np.testing.assert_allclose(drawn.T, [row["gates"] for row in rows])
@@ -57,7 +64,11 @@ def test_bars_are_the_gates_and_add_up():
     least = min(experts["groups"], key=lambda row: row["gates"][1])
     assert "Mean gates over 400 texts" in text and f"2 contrastive {least['gates'][1]:.2f} ({least['name']}) to" in text
     table = gates_table(experts, NAMES)
-    assert len(table.rows) == 8 and table.foot[0][0].text == "all" and table.rows[0][2].value == experts["groups"][0]["gates"][0]
+    assert (
+        len(table.rows) == 8
+        and table.foot[0][0].text == "all"
+        and table.rows[0][2].value == experts["groups"][0]["gates"][0]
+    )
 
 
 @pytest.mark.parametrize("count", [2, 3, 9])
@@ -81,12 +92,20 @@ def test_titles_and_labels_are_not_cut_off_and_do_not_overlap():
     plane = sample_experts()["plane"]
     for figure in (expert_figures.experts_figure(plane, NAMES), expert_figures.gates_figure(sample_experts(), NAMES)):
         figure.draw_without_rendering()
-        parts = [part for axes in figure.axes for part in (axes.title, axes._left_title, axes.xaxis.label, *axes.get_yticklabels())]
+        parts = [
+            part
+            for axes in figure.axes
+            for part in (axes.title, axes._left_title, axes.xaxis.label, *axes.get_yticklabels())
+        ]
         boxes = [part.get_window_extent() for part in parts if part.get_text()]
         whole = figure.bbox.padded(1)
-        assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes)
+        assert all(
+            whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes
+        )
         assert not any(
-            one.shrunk(0.98, 0.9).overlaps(other.shrunk(0.98, 0.9)) for place, one in enumerate(boxes) for other in boxes[place + 1 :]
+            one.shrunk(0.98, 0.9).overlaps(other.shrunk(0.98, 0.9))
+            for place, one in enumerate(boxes)
+            for other in boxes[place + 1 :]
         )
 
 
@@ -99,7 +118,9 @@ def test_token_planes_name_sentence_models_and_likeness():
     assert [axes.get_title(loc="left") for axes in figure.axes[::3]] == [row["text"] for row in rows]
     assert [text.get_text() for text in figure.axes[2].texts] == rows[0]["untrained"]["tokens"]
     text = figures.describe_token_planes(rows)
-    assert "tokens 6 of the teacher, 6 of the student, 7 of the untrained; likeness student 0.81, untrained 0.32." in text
+    assert (
+        "tokens 6 of the teacher, 6 of the student, 7 of the untrained; likeness student 0.81, untrained 0.32." in text
+    )
 
 
 def test_kept_tokens_are_a_number_of_the_training():
@@ -107,4 +128,6 @@ def test_kept_tokens_are_a_number_of_the_training():
     values = [line["train/kept_tokens"] for line in history if "train/kept_tokens" in line]
     text = describe_kept_tokens(history)
     assert f"takes {np.mean(values[-12:]):.1f} tokens" in text and f"after {values[0]:.1f} at step 40" in text
-    assert text in render_page({"history": history}, []) and "DynamicCKA" not in render_page({"history": history[:1]}, [])
+    assert text in render_page({"history": history}, []) and "DynamicCKA" not in render_page(
+        {"history": history[:1]}, []
+    )

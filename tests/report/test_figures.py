@@ -28,7 +28,14 @@ NAMES = [
     "tokens", "token_planes",
 ]  # fmt: skip
 RUNS = [
-    {"name": "three layers", "retention": 99.04, "low": 98.6, "high": 99.4, "parameters": 17.4e6, "texts_per_second": 410},
+    {
+        "name": "three layers",
+        "retention": 99.04,
+        "low": 98.6,
+        "high": 99.4,
+        "parameters": 17.4e6,
+        "texts_per_second": 410,
+    },
     {"name": "two layers", "retention": 97.12, "parameters": 15.6e6, "texts_per_second": 530},
     {"name": "failed", "retention": None, "parameters": 15.6e6},
 ]
@@ -41,7 +48,10 @@ def written(tmp_path_factory):
 
 def texts(svg):
     """Everything written in a figure."""
-    return ["".join(node.itertext()).strip() for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    return [
+        "".join(node.itertext()).strip()
+        for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    ]
 
 
 def panels(figure):
@@ -67,7 +77,9 @@ def test_inline_figures_live_together_in_a_page(written):
         root = ElementTree.fromstring(figure["svg"])
         assert root.get("role") == "img" and root.get("aria-label") == figure["description"]
         assert root.get("viewBox") and texts(figure["svg"])
-        assert not re.search(r"<style|<metadata|<script|<!--|font-family|DejaVu|https?://(?!www\.w3\.org/)", figure["svg"])
+        assert not re.search(
+            r"<style|<metadata|<script|<!--|font-family|DejaVu|https?://(?!www\.w3\.org/)", figure["svg"]
+        )
         assert INK not in figure["svg"].lower() and "currentColor" in figure["svg"]
         own = [node.get("id") for node in root.iter() if node.get("id")]
         used = re.findall(r'(?:url\(|href=")#([^")]+)', figure["svg"])
@@ -82,7 +94,9 @@ def test_files_on_disk_have_a_ground_of_their_own(written):
 
 
 def test_the_same_report_gives_the_same_bytes(written, tmp_path):
-    again = figures.all_figures({"scores": sample_report()["scores"], "intervals": sample_report()["intervals"]}, tmp_path)
+    again = figures.all_figures(
+        {"scores": sample_report()["scores"], "intervals": sample_report()["intervals"]}, tmp_path
+    )
     assert again[0]["svg"] == written[0]["svg"]
     for ours, theirs in zip(again[0]["files"], written[0]["files"], strict=True):
         assert ours.read_bytes() == theirs.read_bytes()
@@ -109,16 +123,31 @@ def test_small_parts_are_drawn(tmp_path):
     one = {column: found[:1] for column, found in report["scores"].items() if column != "asymmetric"}
     few = {
         "scores": one,
-        "compression": {"rows": [row for row in report["compression"]["rows"] if row["width"] == 384 and row["column"] == "student"]},
+        "compression": {
+            "rows": [row for row in report["compression"]["rows"] if row["width"] == 384 and row["column"] == "student"]
+        },
         "margin": {"points": report["margin"]["points"][:2]},
-        "speed": {"rows": [row for row in report["speed"]["rows"] if row["model"] == "student" and row["role"] == "query"]},
+        "speed": {
+            "rows": [row for row in report["speed"]["rows"] if row["model"] == "student" and row["role"] == "query"]
+        },
         "history": [line for line in report["history"] if "train/loss" in line][:2],
         "experts": report["experts"]
         | {"plane": None, "groups": report["experts"]["groups"][:1], "lengths": report["experts"]["lengths"][:1]},
-        "projections": {"tokens": [report["projections"]["tokens"][0] | {"student_tokens": ["x", "y"], "student": [[0, 0], [1, 1]]}]},
+        "projections": {
+            "tokens": [report["projections"]["tokens"][0] | {"student_tokens": ["x", "y"], "student": [[0, 0], [1, 1]]}]
+        },
     }
     found = {figure["name"]: figure for figure in figures.all_figures(few, tmp_path)}
-    assert list(found) == ["scores", "compression", "margin", "speed", "training", "experts_training", "experts_gates", "tokens"]
+    assert list(found) == [
+        "scores",
+        "compression",
+        "margin",
+        "speed",
+        "training",
+        "experts_training",
+        "experts_gates",
+        "tokens",
+    ]
     assert "2 of the student" in found["tokens"]["description"]
 
 
@@ -131,9 +160,14 @@ def test_no_matplotlib_setting_is_left_changed(tmp_path):
 
 
 def test_names_with_markup_stay_text(tmp_path):
-    runs = [{"name": '<b>"& $x$', "retention": 90.0, "parameters": 2e6}, {"name": "plain", "retention": 80.0, "parameters": 4e6}]
+    runs = [
+        {"name": '<b>"& $x$', "retention": 90.0, "parameters": 2e6},
+        {"name": "plain", "retention": 80.0, "parameters": 4e6},
+    ]
     figure = write_figure(figures.leaderboard_figure(runs), tmp_path, "runs", figure_text.describe_leaderboard(runs))
-    assert '<b>"& $x$' in texts(figure["svg"]) and '<b>"& $x$ keeps 90.0 %' in ElementTree.fromstring(figure["svg"]).get("aria-label")
+    assert '<b>"& $x$' in texts(figure["svg"]) and '<b>"& $x$ keeps 90.0 %' in ElementTree.fromstring(
+        figure["svg"]
+    ).get("aria-label")
 
 
 # -- what they show ---------------------------------------------------------------------------------------------------
@@ -146,7 +180,9 @@ def test_scores_are_shares_of_the_teacher_with_intervals():
     low, high, _ = report["intervals"]["student"]["cranfield"]
     found = rows["student", "cranfield"]
     assert found["value"] == pytest.approx(100 * student / teacher)
-    assert (found["low"], found["high"]) == pytest.approx((100 * (teacher + low) / teacher, 100 * (teacher + high) / teacher))
+    assert (found["low"], found["high"]) == pytest.approx(
+        (100 * (teacher + low) / teacher, 100 * (teacher + high) / teacher)
+    )
     assert rows["student", "average"]["value"] == pytest.approx(report["verdict"]["retention"], abs=1e-3)
     assert rows["untrained", "stsb"]["low"] is None
 
@@ -158,7 +194,10 @@ def test_scores_figure_writes_what_is_off_the_axis():
     assert [label.get_text() for label in axes.get_yticklabels()] == [*TASKS, "average"]
     assert "◂18" in [text.get_text() for text in axes.texts]
     description = figure_text.describe_scores(report["scores"], report["intervals"])
-    assert "The student column reaches 99.0 % of the teacher's score (95 % interval 98.4 to 99.6) on average" in description
+    assert (
+        "The student column reaches 99.0 % of the teacher's score (95 % interval 98.4 to 99.6) on average"
+        in description
+    )
     assert "from 96.5 % on cranfield to 100.3 % on banking77" in description
 
 
@@ -173,7 +212,11 @@ def test_compression_has_a_panel_a_column_and_a_line_a_precision():
     compression = sample_report()["compression"]
     curves = compression_curves(compression)
     mean = np.mean(
-        [row["value"] for row in compression["rows"] if (row["column"], row["width"], row["precision"]) == ("student", 64, "int8")]
+        [
+            row["value"]
+            for row in compression["rows"]
+            if (row["column"], row["width"], row["precision"]) == ("student", 64, "int8")
+        ]
     )
     assert curves["student"]["int8"][64] == pytest.approx(mean)
     found = panels(figures.compression_figure(compression))
@@ -188,7 +231,11 @@ def test_compression_has_a_panel_a_column_and_a_line_a_precision():
 def test_compression_averages_only_tasks_that_are_complete():
     compression = sample_report()["compression"]
     compression["rows"] = [row for row in compression["rows"] if (row["task"], row["width"]) != ("mrpc", 32)]
-    whole = [row["value"] for row in compression["rows"] if (row["column"], row["width"], row["precision"]) == ("student", 384, "int8")]
+    whole = [
+        row["value"]
+        for row in compression["rows"]
+        if (row["column"], row["width"], row["precision"]) == ("student", 384, "int8")
+    ]
     assert compression_curves(compression)["student"]["int8"][384] == pytest.approx((whole[0] + whole[2]) / 2)
 
 
@@ -204,15 +251,23 @@ def test_compression_averages_all_tasks_though_only_retrieval_is_rescored():
             row for row in compression["rows"] if (row["precision"], row["column"]) != ("binary_rescored", column)
         ] + extra
     curves = compression_curves(compression)["student"]
-    whole = [row["value"] for row in compression["rows"] if (row["column"], row["width"], row["precision"]) == ("student", 384, "int8")]
+    whole = [
+        row["value"]
+        for row in compression["rows"]
+        if (row["column"], row["width"], row["precision"]) == ("student", 384, "int8")
+    ]
     assert len(whole) > 1 and curves["int8"][384] == pytest.approx(sum(whole) / len(whole))
-    assert "binary_rescored" not in curves and "binary_rescored" in compression_curves(compression, "cranfield")["student"]
+    assert (
+        "binary_rescored" not in curves and "binary_rescored" in compression_curves(compression, "cranfield")["student"]
+    )
 
 
 def test_margin_shows_checkpoints_fit_and_margin():
     margin = sample_report()["margin"]
     (axes,) = figures.margin_figure(margin).axes
-    assert {"checkpoints", "linear fit", "95 % band", "teacher", "robustness margin"} == set(axes.get_legend_handles_labels()[1])
+    assert {"checkpoints", "linear fit", "95 % band", "teacher", "robustness margin"} == set(
+        axes.get_legend_handles_labels()[1]
+    )
     description = figure_text.describe_margin(margin)
     assert "10 checkpoints" in description and "distance of 0.342, the robustness margin" in description
     assert f"loses {-margin['fits']['average']['slope'] / 10:.2f} points for each 0.1" in description
@@ -230,10 +285,15 @@ def test_speed_shows_batches_by_role_and_lengths():
     assert (size, len({row["tokens"] for row in rows})) == (1, 5)
     description = figure_text.describe_speed(speed)
     first = next(
-        row for row in speed["rows"] if (row["model"], row["backend"], row["role"], row["batch_size"]) == ("student", "onnx", "query", 32)
+        row
+        for row in speed["rows"]
+        if (row["model"], row["backend"], row["role"], row["batch_size"]) == ("student", "onnx", "query", 32)
     )
     assert f"{first['mean_ms']:.1f} ms at 32 texts a batch" in description
-    assert "2.1 times as fast on a query and 2.0 times as fast on a document" in description and "none for a document" in description
+    assert (
+        "2.1 times as fast on a query and 2.0 times as fast on a document" in description
+        and "none for a document" in description
+    )
 
 
 def test_training_shows_terms_rate_and_distance():
@@ -242,7 +302,9 @@ def test_training_shows_terms_rate_and_distance():
     assert list(series["loss"]) == ["loss", "distance", "relations"]
     found = panels(figures.training_figure(history))
     assert list(found) == ["loss", "learning rate", "held-out distance"]
-    assert "held-out distance falls from 0.971 at step 0 to 0.304 at step 2,400" in figure_text.describe_training(history)
+    assert "held-out distance falls from 0.971 at step 0 to 0.304 at step 2,400" in figure_text.describe_training(
+        history
+    )
     single = [{key: value for key, value in line.items() if key != "train/loss_relations"} for line in history]
     assert list(history_series(single)["loss"]) == ["loss"], "a single term is the loss itself"
 
@@ -253,7 +315,9 @@ def test_sentences_join_equal_texts():
     joins = axes.get_lines()[: len(sentences["teacher"])]
     assert np.allclose(joins[4].get_xydata(), [sentences["teacher"][4], sentences["student"][4]])
     description = figure_text.describe_sentences(sentences)
-    assert "45 texts of stsb, banking77 and cranfield" in description and "student from the teacher 0.061" in description
+    assert (
+        "45 texts of stsb, banking77 and cranfield" in description and "student from the teacher 0.061" in description
+    )
     assert "0.688 after alignment; drawn aligned" in description
 
 
@@ -267,13 +331,20 @@ def test_leaderboard_leaves_out_what_has_no_figure():
     (axes,) = figures.leaderboard_figure(RUNS, "texts_per_second").axes
     assert [text.get_text() for text in axes.texts] == ["three layers", "two layers"]
     text = figure_text.describe_leaderboard(RUNS)
-    assert text == "2 runs: three layers keeps 99.0 % with 17.4 M parameters; two layers keeps 97.1 % with 15.6 M parameters."
+    assert (
+        text
+        == "2 runs: three layers keeps 99.0 % with 17.4 M parameters; two layers keeps 97.1 % with 15.6 M parameters."
+    )
 
 
 def test_many_runs_get_a_legend_and_equal_sizes_stand_side_by_side():
-    runs = [{"name": f"run {place}", "retention": 95 + place, "parameters": 2e7 if place < 4 else 4e7} for place in range(8)]
+    runs = [
+        {"name": f"run {place}", "retention": 95 + place, "parameters": 2e7 if place < 4 else 4e7} for place in range(8)
+    ]
     figure = figures.leaderboard_figure(runs)
-    assert not figure.axes[0].texts and [text.get_text() for text in figure.legends[0].get_texts()] == [run["name"] for run in runs]
+    assert not figure.axes[0].texts and [text.get_text() for text in figure.legends[0].get_texts()] == [
+        run["name"] for run in runs
+    ]
     places = [float(line.get_xdata()[0]) for line in figure.axes[0].get_lines()[:8]]
     assert len(set(places)) == 8 and places == pytest.approx([run["parameters"] for run in runs], rel=0.05)
 
@@ -282,11 +353,16 @@ def test_many_runs_get_a_legend_and_equal_sizes_stand_side_by_side():
 
 
 def test_labels_do_not_overlap():
-    runs = [{"name": f"run number {place}", "retention": 95 + 0.1 * place, "parameters": 2e7 * (1 + 0.02 * place)} for place in range(4)]
+    runs = [
+        {"name": f"run number {place}", "retention": 95 + 0.1 * place, "parameters": 2e7 * (1 + 0.02 * place)}
+        for place in range(4)
+    ]
     figure = figures.leaderboard_figure(runs)
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
-    assert not any(one.shrunk(0.98, 0.9).overlaps(other.shrunk(0.98, 0.9)) for one, other in itertools.combinations(boxes, 2))
+    assert not any(
+        one.shrunk(0.98, 0.9).overlaps(other.shrunk(0.98, 0.9)) for one, other in itertools.combinations(boxes, 2)
+    )
 
 
 def test_ticks():

@@ -12,7 +12,7 @@ from report.comparison_sample import TASKS, sample_comparison
 from distilvec.cli.terminal import show_comparison, show_scores
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import Score
-from distilvec.evaluation.tasks import Problem
+from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.compare import Comparison
 from distilvec.pipeline.scores import Scores
 from distilvec.report.notebook import html_list, html_table
@@ -50,7 +50,9 @@ def some_scores(**changes):
         "student": [score("a", 60.0), score("b", 45.0, "classification", "accuracy")],
         "asymmetric": [score("a", 70.0)],
     }
-    return Scores(**{"columns": columns, "problems": [Problem("b", "[model] two widths.", "asymmetric")], **changes})
+    return Scores(
+        **{"columns": columns, "problems": [TaskFailure("b", "[model] two widths.", "asymmetric")], **changes}
+    )
 
 
 def test_html_is_escaped_and_closed():
@@ -73,7 +75,14 @@ def test_scores_print_as_on_the_terminal(capsys):
 def test_scores_as_html_and_frame():
     scores = some_scores()
     found = Reader(scores._repr_html_())
-    assert {"teacher", "student", "asymmetric", "45.00", "% of teacher", "problem: task 'b' (asymmetric): two widths."} <= set(found.texts)
+    assert {
+        "teacher",
+        "student",
+        "asymmetric",
+        "45.00",
+        "% of teacher",
+        "problem: task 'b' (asymmetric): two widths.",
+    } <= set(found.texts)
     frame = scores.to_dataframe()
     assert list(frame.columns) == ["task", "type", "metric", "teacher", "student", "asymmetric"] and len(frame) == 2
     assert frame["student"].tolist() == [60.0, 45.0] and np.isnan(frame["asymmetric"][1])
@@ -81,7 +90,7 @@ def test_scores_as_html_and_frame():
 
 
 def test_scores_of_nothing():
-    scores = some_scores(columns={}, problems=[Problem(HOSTILE, "[suite] no file.")])
+    scores = some_scores(columns={}, problems=[TaskFailure(HOSTILE, "[suite] no file.")])
     assert str(scores).startswith("no scores\nproblem: task '<script>") and "<script>" not in scores._repr_html_()
     assert list(scores.to_dataframe().columns) == ["task", "type", "metric"] and len(scores.to_dataframe()) == 0
     with pytest.raises(AttributeError):
@@ -93,13 +102,19 @@ def test_a_comparison_prints_as_on_the_terminal(capsys):
     show_comparison(comparison)
     printed = capsys.readouterr().out
     print(comparison)
-    assert capsys.readouterr().out == printed and "Differences from english three" in printed and "note: Rows" in printed
+    assert (
+        capsys.readouterr().out == printed and "Differences from english three" in printed and "note: Rows" in printed
+    )
 
 
 def test_a_comparison_as_html_frame_and_mapping():
     comparison = Comparison(sample_comparison())
     found = Reader(comparison._repr_html_())
-    assert found.tags.count("table") == 2 and "english <two>" in found.texts and "Rows have from 1 to 3 seeds." in found.texts
+    assert (
+        found.tags.count("table") == 2
+        and "english <two>" in found.texts
+        and "Rows have from 1 to 3 seeds." in found.texts
+    )
     frame = comparison.to_dataframe()
     assert len(frame) == 4 and frame["run"].tolist() == [row["run"] for row in comparison["rows"]]
     assert frame.loc[frame["reference"], "run"].tolist() == ["english three"]

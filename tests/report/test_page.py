@@ -19,7 +19,10 @@ from tests.report.report_sample import sample_report
 VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 SVG = '<svg viewBox="0 0 4 4" role="img" aria-label="x"><path d="M0 0h4"/></svg>'
 NAMES = ("scores", "compression", "margin_stsb", "speed", "training", "experts_gates", "sentences", "strange")
-FIGURES = [{"name": name, "title": f"Title of {name}", "description": f"What {name} shows: a < b.", "svg": SVG} for name in NAMES]
+FIGURES = [
+    {"name": name, "title": f"Title of {name}", "description": f"What {name} shows: a < b.", "svg": SVG}
+    for name in NAMES
+]
 
 
 class Page(HTMLParser):
@@ -49,11 +52,19 @@ class Page(HTMLParser):
             self.texts[-1] += data
 
     def all(self, tag):
-        return [(attributes, text.strip()) for (name, attributes), text in zip(self.tags, self.texts, strict=True) if name == tag]
+        return [
+            (attributes, text.strip())
+            for (name, attributes), text in zip(self.tags, self.texts, strict=True)
+            if name == tag
+        ]
 
     def headings(self):
         names = [name for name, _ in self.tags]
-        return [(int(name[1]), text.strip()) for name, text in zip(names, self.texts, strict=True) if re.fullmatch("h[1-6]", name)]
+        return [
+            (int(name[1]), text.strip())
+            for name, text in zip(names, self.texts, strict=True)
+            if re.fullmatch("h[1-6]", name)
+        ]
 
 
 def check(text):
@@ -70,7 +81,9 @@ def check(text):
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     assert all(text for _, text in page.headings())
-    assert not re.search(r'(?:src|href|action|data)="(?!#|data:)', text) and "@import" not in text and "url(" not in text
+    assert (
+        not re.search(r'(?:src|href|action|data)="(?!#|data:)', text) and "@import" not in text and "url(" not in text
+    )
     assert [len(page.all(tag)) for tag in ("main", "header", "footer")] == [1, 1, 1]
     return page
 
@@ -94,7 +107,9 @@ def test_a_whole_report(report):
     contents = [text for attributes, text in page.all("a")[1:]]
     assert contents == section_titles(page)[1:]
     pictures = [attributes["aria-label"] for attributes, _ in page.all("div") if attributes.get("role") == "img"]
-    assert sorted(pictures) == sorted(figure["description"] for figure in FIGURES) and len(page.all("figcaption")) == len(FIGURES)
+    assert sorted(pictures) == sorted(figure["description"] for figure in FIGURES) and len(
+        page.all("figcaption")
+    ) == len(FIGURES)
     assert [text for _, text in page.all("code")][-2] == report["recipe"].strip()
 
 
@@ -115,7 +130,12 @@ def test_any_part_may_be_missing(report, part, empty):
 
 def test_an_empty_report():
     page = check(render_page({}, []))
-    assert section_titles(page) == [] and page.headings() == [(1, "student")] and not page.all("nav") and not page.all("table")
+    assert (
+        section_titles(page) == []
+        and page.headings() == [(1, "student")]
+        and not page.all("nav")
+        and not page.all("table")
+    )
 
 
 def test_parts_of_parts_may_be_missing(report):
@@ -129,7 +149,11 @@ def test_parts_of_parts_may_be_missing(report):
     report["record"] = {"student": {}, "teacher": {"name": "t"}}
     page = check(render_page(report, []))
     titles = section_titles(page)
-    assert "Fewer dimensions, fewer bits" not in titles and "In and out of domain" not in titles and "Use the student" not in titles
+    assert (
+        "Fewer dimensions, fewer bits" not in titles
+        and "In and out of domain" not in titles
+        and "Use the student" not in titles
+    )
     assert "Robustness margin" in titles and "Speed and size" in titles
 
 
@@ -149,16 +173,29 @@ def test_the_verdicts_numbers_are_the_reports(report):
     report["verdict"] |= {"document_speedup": 1.96, "within_interval": True, "tasks": 7}
     shown = {tile["key"]: (tile["value"], tile["shown"], tile["label"]) for tile in tiles(report["verdict"])}
     assert {key: value for key, (value, *_) in shown.items()} == {
-        key: value for key, value in report["verdict"].items() if key not in ("text", "worst_task", "within_interval", "tasks")
+        key: value
+        for key, value in report["verdict"].items()
+        if key not in ("text", "worst_task", "within_interval", "tasks")
     }
-    assert shown["worst_change"][1:] == ("\N{MINUS SIGN}3.5", "largest loss, on cranfield") and shown["document_speedup"][1] == "2.0"
+    assert (
+        shown["worst_change"][1:] == ("\N{MINUS SIGN}3.5", "largest loss, on cranfield")
+        and shown["document_speedup"][1] == "2.0"
+    )
     assert tiles({"worst_change": 0.4, "worst_task": "stsb"})[0]["label"] == "worst change, on stsb"
     assert tiles({"retention": None}) == []
 
 
 def test_the_scores_table(report):
     table = scores_table(report["scores"], report["intervals"])
-    assert list(table.header) == ["Task", "teacher", "student", "student, change", "asymmetric", "asymmetric, change", "untrained"]
+    assert list(table.header) == [
+        "Task",
+        "teacher",
+        "student",
+        "student, change",
+        "asymmetric",
+        "asymmetric, change",
+        "untrained",
+    ]
     change = table.rows[0][3]
     assert (change.text, change.kind, round(change.value, 9)) == ("\N{MINUS SIGN}1.11*", "loss", -1.11)
     low, high, _ = report["intervals"]["student"]["stsb"]
@@ -186,7 +223,12 @@ def test_a_comparison():
     assert page.headings()[0] == (1, "4 runs compared")
     assert "english &lt;two&gt;" in text and "english <two>" not in text
     board = text[text.index('id="leaderboard"') : text.index('id="figures-title"')]
-    assert board.count("<tr>") == 5 and "± 0.21" in board and 'class="number best"' in board and "3 seeds, reference" in board
+    assert (
+        board.count("<tr>") == 5
+        and "± 0.21" in board
+        and 'class="number best"' in board
+        and "3 seeds, reference" in board
+    )
     check(render_comparison({"rows": comparison["rows"][:1]}, []))
     plain = [{**row, "retention": row["retention"]["average"]} for row in comparison["rows"]]
     assert render_comparison({**comparison, "rows": plain}, FIGURES[:1]) == text  # retention may be the average's alone
@@ -200,7 +242,10 @@ def test_the_verdict_on_a_comparison():
     assert comparison_verdict(comparison).endswith("english three, which may be chance")
     comparison["rows"] = [row for row in comparison["rows"] if row["run"] != "cosine"]
     next(item for item in comparison["differences"] if (item["a"], item["task"]) == ("talas", "average"))["p"] = 0.01
-    assert comparison_verdict(comparison) == "best on average: english three with 72.4, +0.50 points against talas (p < 0.05)"
+    assert (
+        comparison_verdict(comparison)
+        == "best on average: english three with 72.4, +0.50 points against talas (p < 0.05)"
+    )
     assert comparison_verdict({"rows": [{"run": "x", "mean": {}}]}) == ""
 
 
@@ -211,6 +256,8 @@ def test_a_figure_needs_a_description(report):
 
 def test_writing(report, tmp_path):
     path = tmp_path / "new" / "report.html"
-    assert write_page(report, FIGURES, path) == path and path.read_text(encoding="utf-8") == render_page(report, FIGURES)
+    assert write_page(report, FIGURES, path) == path and path.read_text(encoding="utf-8") == render_page(
+        report, FIGURES
+    )
     write_page(sample_comparison(), [], path)
     assert "4 runs compared" in path.read_text(encoding="utf-8") and list(path.parent.iterdir()) == [path]

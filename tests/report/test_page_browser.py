@@ -30,7 +30,9 @@ if os.environ.get("DISTILVEC_REQUIRE_CHROMIUM") != "1":
     pytest.importorskip("playwright")
     pytest.importorskip("matplotlib")
     if not CHROMIUM.exists():
-        pytest.skip(f"{CHROMIUM} is not installed; DISTILVEC_REQUIRE_CHROMIUM=1 makes this a failure", allow_module_level=True)
+        pytest.skip(
+            f"{CHROMIUM} is not installed; DISTILVEC_REQUIRE_CHROMIUM=1 makes this a failure", allow_module_level=True
+        )
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,11 @@ def folder(tmp_path_factory):
     (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
     write_page(report, all_figures(report, folder / "figures"), folder / "report.html")
     rows = [{**row, "name": row["run"], "retention": row["retention"]["average"]} for row in comparison["rows"]]
-    write_page(comparison, [write_figure(leaderboard_figure(rows), folder, "size", "Four runs by size.")], folder / "comparison.html")
+    write_page(
+        comparison,
+        [write_figure(leaderboard_figure(rows), folder, "size", "Four runs by size.")],
+        folder / "comparison.html",
+    )
     return folder
 
 
@@ -66,7 +72,9 @@ def opened(browser, folder):
     contexts, said, asked = [], [], []
 
     def open_page(name="report", width=1400, scheme="light", **options):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True, **options)
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True, **options
+        )
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: said.append(message.text))
@@ -87,7 +95,9 @@ def axe():
     """axe-core's script, as the package axe-playwright-python ships it."""
     if importlib.util.find_spec("axe_playwright_python") is None:
         pytest.skip("axe-playwright-python is not installed")
-    return (Path(importlib.util.find_spec("axe_playwright_python").origin).with_name("axe.min.js")).read_text(encoding="utf-8")
+    return (Path(importlib.util.find_spec("axe_playwright_python").origin).with_name("axe.min.js")).read_text(
+        encoding="utf-8"
+    )
 
 
 def unfold(page):
@@ -121,7 +131,9 @@ def test_axe_finds_nothing(opened, axe, name):
 @pytest.mark.parametrize("name", PAGES)
 def test_every_picture_has_a_text(opened, name):
     page = opened(name)
-    labels = page.eval_on_selector_all("img, svg, [role=img]", "(all) => all.map((one) => one.getAttribute('aria-label') || one.alt || '')")
+    labels = page.eval_on_selector_all(
+        "img, svg, [role=img]", "(all) => all.map((one) => one.getAttribute('aria-label') || one.alt || '')"
+    )
     assert len(labels) >= (22 if name == "report" else 2) and all(len(label) > 10 for label in labels)
     figures = page.locator("figure")
     assert figures.count() == (12 if name == "report" else 1)
@@ -146,7 +158,9 @@ def test_the_verdicts_numbers_are_report_jsons(opened, folder):
 
 
 def column(page, table, place):
-    return page.eval_on_selector_all(f"#{table} tbody tr", f"(rows) => rows.map((row) => row.cells[{place}].innerText.split('\\n')[0])")
+    return page.eval_on_selector_all(
+        f"#{table} tbody tr", f"(rows) => rows.map((row) => row.cells[{place}].innerText.split('\\n')[0])"
+    )
 
 
 def test_sorting_by_click_and_by_keyboard(opened):
@@ -163,7 +177,10 @@ def test_sorting_by_click_and_by_keyboard(opened):
     assert [float(text) for text in column(page, "score-table", 2)] == sorted(student)
     header.nth(0).locator("button").focus()
     page.keyboard.press("Enter")
-    assert header.nth(0).get_attribute("aria-sort") == "ascending" and page.locator("#score-table [aria-sort]").count() == 1
+    assert (
+        header.nth(0).get_attribute("aria-sort") == "ascending"
+        and page.locator("#score-table [aria-sort]").count() == 1
+    )
     assert column(page, "score-table", 0) == sorted(foot)
     page.keyboard.press("Tab")
     page.keyboard.press("Space")
@@ -204,7 +221,11 @@ def test_keyboard_and_focus(opened):
     seen = set()
     for _ in range(25):
         page.keyboard.press("Tab")
-        seen.add(page.evaluate("document.activeElement.tagName + ' ' + getComputedStyle(document.activeElement).outlineStyle"))
+        seen.add(
+            page.evaluate(
+                "document.activeElement.tagName + ' ' + getComputedStyle(document.activeElement).outlineStyle"
+            )
+        )
     assert {"BUTTON solid", "PRE solid", "DIV solid"} <= seen and all(entry.endswith(" solid") for entry in seen)
 
 

@@ -53,7 +53,9 @@ def test_rotation_and_shift_are_removed():
 
 def test_a_rotation_is_kept_where_alignment_is_refused():
     teacher = spread(60, 8)
-    found = project_sentences({"teacher": teacher, "student": teacher @ ortho_group.rvs(8, random_state=2)}, align="never")
+    found = project_sentences(
+        {"teacher": teacher, "student": teacher @ ortho_group.rvs(8, random_state=2)}, align="never"
+    )
     assert not found["aligned"]["student"] and not np.allclose(found["student"], found["teacher"], atol=0.1)
 
 
@@ -92,7 +94,10 @@ def test_another_width_is_shifted_turned_and_scaled_in_the_plane():
         ({"teacher": spread(2, 4)}, "at least 3 vectors"),
         ({"teacher": np.ones((5, 4))}, "all 5 vectors of 'teacher' are equal"),
         ({"teacher": spread(5, 4), "student": spread(6, 4)}, "'student' has vectors of 6 texts, the teacher of 5"),
-        ({"teacher": spread(5, 4), "student": np.full((5, 4), np.nan)}, "'student' hold NaN or infinite numbers in 5 rows"),
+        (
+            {"teacher": spread(5, 4), "student": np.full((5, 4), np.nan)},
+            "'student' hold NaN or infinite numbers in 5 rows",
+        ),
     ],
 )
 def test_faulty_vectors_are_named(vectors, message):

@@ -18,7 +18,11 @@ POINT = {"step": 1, "epoch": None, "loss": 0.5, "lambda_max": 2.0, "sam": 0.1, "
 
 
 def test_what_is_not_there(tmp_path):
-    assert read_run_file(tmp_path, REPORT) is None and read_sharpness(tmp_path) is None and refresh_report(tmp_path) is None
+    assert (
+        read_run_file(tmp_path, REPORT) is None
+        and read_sharpness(tmp_path) is None
+        and refresh_report(tmp_path) is None
+    )
 
 
 def test_a_whole_report_is_read_as_it_was_written(tmp_path):
@@ -32,7 +36,14 @@ def test_a_whole_report_is_read_as_it_was_written(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["{", "[]", "{}", '{"points": [{"step": 1}]}', json.dumps({"points": [{**POINT, "lambda_max": "2"}]}), '{"points": 3}'],
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"points": [{"step": 1}]}',
+        json.dumps({"points": [{**POINT, "lambda_max": "2"}]}),
+        '{"points": 3}',
+    ],
 )
 def test_a_damaged_sharpness(tmp_path, content):
     (tmp_path / "sharpness.json").write_text(content)
@@ -52,7 +63,12 @@ def test_a_page_is_not_made_of_an_edited_report(tmp_path):
 
 def test_a_page_is_not_made_of_half_a_report(tmp_path):
     """A file of an earlier version, without a seal, that lacks what pictures need."""
-    report = {"scores": {}, "speed": {"rows": [{"texts_per_second": 1.0}]}, "history": [{"step": 1}], "compression": {"rows": [{}]}}
+    report = {
+        "scores": {},
+        "speed": {"rows": [{"texts_per_second": 1.0}]},
+        "history": [{"step": 1}],
+        "compression": {"rows": [{}]},
+    }
     (tmp_path / REPORT).write_text(json.dumps(report))
     with pytest.raises(DistilvecError, match=r"^\[report\.json\] .*lacks a part of a report"):
         refresh_report(tmp_path)

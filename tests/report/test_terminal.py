@@ -11,9 +11,16 @@ from report.comparison_sample import sample_comparison
 from report.vocabulary_sample import sample_vocabulary
 from rich.cells import cell_len
 
-from distilvec.cli.terminal import print_result, show_comparison, show_problems, show_scores, show_table, show_tokenizers
+from distilvec.cli.terminal import (
+    print_result,
+    show_comparison,
+    show_problems,
+    show_scores,
+    show_table,
+    show_tokenizers,
+)
 from distilvec.evaluation.evaluator import Score
-from distilvec.evaluation.tasks import Problem
+from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.table_layout import layout, wrapped
 from distilvec.report.tables import leaderboard
 
@@ -63,7 +70,11 @@ def test_real_outputs_fit(width, monkeypatch, capsys):
 
 
 def test_long_names_fold_after_commas_and_slashes():
-    assert wrapped("batch_size=16,learning_rate=0.0001,seed=0", 22) == ["batch_size=16,", "learning_rate=0.0001,", "seed=0"]
+    assert wrapped("batch_size=16,learning_rate=0.0001,seed=0", 22) == [
+        "batch_size=16,",
+        "learning_rate=0.0001,",
+        "seed=0",
+    ]
     assert wrapped("words and more", 9) == ["words and", "more"] and wrapped("", 5) == [""]
     assert wrapped("x" * 12, 5) == ["xxxxx", "xxxxx", "xx"]
     lines = layout(["Run", "a", "b"], [["lr=0.0001,seed=12345,more=" + "x" * 40, "1.23", "4.56"]], 40)
@@ -92,7 +103,7 @@ def test_problems_name_the_key(capsys):
     from typer import Exit
 
     with pytest.raises(Exit):
-        show_problems([Problem("mini", "[0.path] [suite] /x.csv, line 3: text. Fix.", "student")], "suite")
+        show_problems([TaskFailure("mini", "[0.path] [suite] /x.csv, line 3: text. Fix.", "student")], "suite")
     assert capsys.readouterr().err == "distilvec: [suite] task 'mini' (student): /x.csv, line 3: text. Fix.\n"
 
 

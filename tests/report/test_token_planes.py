@@ -22,7 +22,9 @@ def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     made = {"bert": bert, "roberta": roberta, "xlm": xlm_roberta, "gemma": gemma3}
     return {
-        name: SentenceTransformer(str(sentence_transformer(folder / name, make(folder / f"{name}-backbone"))), device="cpu")
+        name: SentenceTransformer(
+            str(sentence_transformer(folder / name, make(folder / f"{name}-backbone"))), device="cpu"
+        )
         for name, make in made.items()
     }
 
@@ -32,7 +34,9 @@ def test_sentences_are_drawn_by_seed_from_those_of_a_sensible_length():
     drawn = draw_sentences(texts, 4)
     assert drawn == draw_sentences(texts[::-1], 4) != draw_sentences(texts, 4, seed=1) and len(set(drawn)) == 4
     assert all(6 <= len(text.split()) <= 9 for text in drawn)
-    assert draw_sentences(["a b c d", "a", " ", "  a  b c d "], 4) == ["a b c d", "a"], "the nearest ones where there are too few"
+    assert draw_sentences(["a b c d", "a", " ", "  a  b c d "], 4) == ["a b c d", "a"], (
+        "the nearest ones where there are too few"
+    )
 
 
 def test_the_teachers_places_are_its_principal_components(models):
@@ -40,7 +44,9 @@ def test_the_teachers_places_are_its_principal_components(models):
     for row, (_, states) in zip(rows, token_states(models["bert"], TEXTS[:2]), strict=True):
         places = np.array(row["teacher"]["places"])
         np.testing.assert_allclose(
-            pdist(places), pdist(PCA(2).fit_transform(states)) * pdist(places)[0] / pdist(PCA(2).fit_transform(states))[0], atol=1e-3
+            pdist(places),
+            pdist(PCA(2).fit_transform(states)) * pdist(places)[0] / pdist(PCA(2).fit_transform(states))[0],
+            atol=1e-3,
         )
         assert (places**2).sum(1).mean() == pytest.approx(1, abs=1e-4)
         np.testing.assert_allclose(row["student"]["places"], places, atol=1e-4)
@@ -64,7 +70,9 @@ def test_other_tokenizers_are_compared_by_words(models, student):
             assert spelled["student"].replace("▁", "").replace(" ", "") == row["text"].replace(" ", "")
         assert row["likeness"]["student"] is None or -1 <= row["likeness"]["student"] < 0.95
     assert any(row["likeness"]["student"] is not None for row in rows)
-    assert any(token.startswith("·") for row in rows for token in row["student"]["tokens"]), "pieces that go on with a word"
+    assert any(token.startswith("·") for row in rows for token in row["student"]["tokens"]), (
+        "pieces that go on with a word"
+    )
 
 
 def test_a_mirrored_plane_is_turned_back():
@@ -83,10 +91,17 @@ def test_likeness_against_a_loop():
     words, others = np.array([0, 1, 2, 2, 3, -1]), np.array([0, 0, 1, 2, 3, 9, 3])
     pairs = []
     for rows, numbers in ((ours, words), (theirs, others)):
-        means = [np.mean([row for row, number in zip(rows, numbers, strict=True) if number == word], axis=0) for word in range(4)]
+        means = [
+            np.mean([row for row, number in zip(rows, numbers, strict=True) if number == word], axis=0)
+            for word in range(4)
+        ]
         means = [mean - np.mean(means, axis=0) for mean in means]
         pairs.append(
-            [one @ two / np.linalg.norm(one) / np.linalg.norm(two) for place, one in enumerate(means) for two in means[place + 1 :]]
+            [
+                one @ two / np.linalg.norm(one) / np.linalg.norm(two)
+                for place, one in enumerate(means)
+                for two in means[place + 1 :]
+            ]
         )
     assert token_planes._likeness(ours, words, theirs, others) == pytest.approx(np.corrcoef(*pairs)[0, 1], abs=1e-4)
 

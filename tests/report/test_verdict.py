@@ -25,7 +25,10 @@ TEACHER = column(stsb=80.0, cranfield=50.0)
 def test_all_parts_in_one_sentence():
     student = column(stsb=76.0, cranfield=48.95)
     verdict = make_verdict({"teacher": TEACHER, "student": student}, {}, SPEED, RECORD)
-    assert verdict["text"] == "keeps 96.1 % of the teacher, 3.1 times faster, 2.6 times smaller; loses most on stsb (-5.0 %)"
+    assert (
+        verdict["text"]
+        == "keeps 96.1 % of the teacher, 3.1 times faster, 2.6 times smaller; loses most on stsb (-5.0 %)"
+    )
     assert verdict["retention"] == retention(student, TEACHER)["average"] == 100 * average(student) / average(TEACHER)
     assert (verdict["worst_task"], round(verdict["worst_change"], 9)) == ("stsb", -5.0)
     assert (verdict["speedup"], verdict["document_speedup"], verdict["smaller"]) == (3.1, 3.1, 2.6)
@@ -36,7 +39,8 @@ def test_report_dicts_and_scores_give_the_same_and_json():
     report = sample_report()
     verdict = make_verdict(report["scores"], report["intervals"], report["speed"], report["record"])
     objects = {
-        name: [Score(**{**score, "warnings": tuple(score["warnings"])}) for score in found] for name, found in report["scores"].items()
+        name: [Score(**{**score, "warnings": tuple(score["warnings"])}) for score in found]
+        for name, found in report["scores"].items()
     }
     assert make_verdict(objects, report["intervals"], report["speed"], report["record"]) == verdict
     assert json.loads(json.dumps(verdict, allow_nan=False)) == verdict
@@ -53,12 +57,18 @@ def test_unknown_parts_are_left_out():
     assert verdict["speedup"] is verdict["smaller"] is verdict["asymmetric_retention"] is None
     assert make_verdict({}, None, None, None)["text"] == "not evaluated"
     assert make_verdict({}, None, SPEED, RECORD)["text"] == "3.1 times faster, 2.6 times smaller"
-    assert make_verdict({}, None, {"ratio": None, "models": RECORD}, {"teacher": {"name": "x"}})["text"] == "2.6 times smaller"
+    assert (
+        make_verdict({}, None, {"ratio": None, "models": RECORD}, {"teacher": {"name": "x"}})["text"]
+        == "2.6 times smaller"
+    )
 
 
 def test_no_teacher_and_a_worthless_teacher():
     student = column(stsb=76.0, cranfield=49.0)
-    assert make_verdict({"student": student}, None, None, None)["text"] == "scores 62.5 on average (there is no teacher to compare with)"
+    assert (
+        make_verdict({"student": student}, None, None, None)["text"]
+        == "scores 62.5 on average (there is no teacher to compare with)"
+    )
     text = make_verdict({"student": student, "teacher": column(stsb=-3.0, cranfield=0.0)}, None, None, None)["text"]
     assert text == "scores 62.5 on average (the teacher's average is not above 0)"
 
@@ -66,7 +76,11 @@ def test_no_teacher_and_a_worthless_teacher():
 @pytest.mark.parametrize(
     ("values", "interval", "expected"),
     [
-        ({"stsb": 82.0, "cranfield": 50.5}, [0.4, 2.1, 0.002], "is better than the teacher, with 101.9 % of its score; loses on no task"),
+        (
+            {"stsb": 82.0, "cranfield": 50.5},
+            [0.4, 2.1, 0.002],
+            "is better than the teacher, with 101.9 % of its score; loses on no task",
+        ),
         (
             {"stsb": 82.0, "cranfield": 50.5},
             [-0.4, 2.9, 0.2],
@@ -81,7 +95,9 @@ def test_no_teacher_and_a_worthless_teacher():
     ],
 )
 def test_better_and_not_to_be_told_apart(values, interval, expected):
-    verdict = make_verdict({"teacher": TEACHER, "student": column(**values)}, {"student": {"average": interval}}, None, None)
+    verdict = make_verdict(
+        {"teacher": TEACHER, "student": column(**values)}, {"student": {"average": interval}}, None, None
+    )
     assert verdict["text"] == expected
     assert verdict["within_interval"] == (None if interval is None else interval[0] <= 0 <= interval[1])
 
@@ -116,12 +132,25 @@ def test_speed_in_words(ratio, expected):
 
 
 def test_a_larger_student_is_not_called_smaller():
-    assert make_verdict({}, None, None, {"teacher": {"parameters": 10}, "student": {"parameters": 15}})["text"] == "1.5 times larger"
+    assert (
+        make_verdict({}, None, None, {"teacher": {"parameters": 10}, "student": {"parameters": 15}})["text"]
+        == "1.5 times larger"
+    )
 
 
 def test_a_labelled_task_comes_first():
-    supervised = {"task": "intents", "type": "classification", "scores": {"student": {"accuracy": 0.71}, "teacher": {"accuracy": 0.9}}}
-    assert make_verdict({}, None, None, {"supervised": supervised})["text"] == "accuracy 71.0 on intents (the teacher 90.0)"
+    supervised = {
+        "task": "intents",
+        "type": "classification",
+        "scores": {"student": {"accuracy": 0.71}, "teacher": {"accuracy": 0.9}},
+    }
+    assert (
+        make_verdict({}, None, None, {"supervised": supervised})["text"]
+        == "accuracy 71.0 on intents (the teacher 90.0)"
+    )
     alone = {"task": "pairs", "type": "sts", "scores": {"student": {"spearman": 0.5, "pearson": 0.4}}}
     assert make_verdict({}, None, None, {"supervised": alone})["text"] == "spearman 50.0 on pairs"
-    assert make_verdict({}, None, None, {"supervised": {**alone, "scores": {"student": {"spearman": None}}}})["text"] == "not evaluated"
+    assert (
+        make_verdict({}, None, None, {"supervised": {**alone, "scores": {"student": {"spearman": None}}}})["text"]
+        == "not evaluated"
+    )

@@ -33,17 +33,26 @@ def test_bars_are_the_tokens_a_word(content):
     figure = vocabulary_figure(content)
     (axes,) = figure.axes
     drawn = [[bar.get_width() for bar in container] for container in axes.containers]
-    assert drawn == [[content["languages"][name][side]["fertility"] for name in LANGUAGES] for side in ("before", "after")]
-    assert [label.get_text() for label in axes.get_yticklabels()] == list(LANGUAGES) and axes.get_xlabel() == "tokens a word"
+    assert drawn == [
+        [content["languages"][name][side]["fertility"] for name in LANGUAGES] for side in ("before", "after")
+    ]
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(
+        LANGUAGES
+    ) and axes.get_xlabel() == "tokens a word"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["teacher", "student"]
     assert [text.get_text() for text in axes.texts] == ["2.35", "1.31", "1.72", "1.52", "1.36", "1.93"]
     text = describe_vocabulary(content)
-    assert "tr from 2.35 to 1.52 (sequences 33.4 % shorter)" in text and "en from 1.31 to 1.36 (sequences 3.5 % longer)" in text
+    assert (
+        "tr from 2.35 to 1.52 (sequences 33.4 % shorter)" in text
+        and "en from 1.31 to 1.36 (sequences 3.5 % longer)" in text
+    )
 
 
 def test_without_words_bars_are_tokens_a_text(content):
     (axes,) = vocabulary_figure(without_words(content)).axes
-    assert axes.get_xlabel() == "tokens a text, at most 128" and axes.containers[0][0].get_width() == pytest.approx(37.25)
+    assert axes.get_xlabel() == "tokens a text, at most 128" and axes.containers[0][0].get_width() == pytest.approx(
+        37.25
+    )
     table = tables(content)["lengths"]
     row = next(row for row in table.rows if row[0].text == "de")
     assert [cell.text for cell in row[2:4]] == ["–", "–"]  # noqa: RUF001
@@ -52,7 +61,9 @@ def test_without_words_bars_are_tokens_a_text(content):
 
 def test_many_languages_are_cut_to_those_with_most_text(content):
     one = content["languages"]["tr"]
-    many = {f"language {number}": {**one, "before": {**one["before"], "characters": 100 + number}} for number in range(30)}
+    many = {
+        f"language {number}": {**one, "before": {**one["before"], "characters": 100 + number}} for number in range(30)
+    }
     (axes,) = vocabulary_figure({**content, "languages": many}).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [f"language {number}" for number in range(6, 30)]
     assert describe_vocabulary({**content, "languages": many}).endswith("6 further languages are in the table.")
@@ -66,8 +77,12 @@ def test_nothing_is_cut_off_or_overlaps(content):
         (axes,) = figure.axes
         parts = [axes.xaxis.label, *axes.get_yticklabels(), *axes.texts, *figure.legends[0].get_texts()]
         boxes, whole = [part.get_window_extent() for part in parts], figure.bbox.padded(1)
-        assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes)
-        assert not any(one.shrunk(0.98, 0.9).overlaps(other) for place, one in enumerate(boxes) for other in boxes[place + 1 :])
+        assert all(
+            whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes
+        )
+        assert not any(
+            one.shrunk(0.98, 0.9).overlaps(other) for place, one in enumerate(boxes) for other in boxes[place + 1 :]
+        )
 
 
 def test_tables(content):
@@ -78,7 +93,16 @@ def test_tables(content):
     assert lengths.header[-3:] == ["fewer tokens, %", "shorter, %", "attention saved, %"]
     turkish = [cell.text for cell in lengths.rows[0]]
     assert turkish == ["tr", "2,000", "2.35", "1.52", "2.55", "3.95", "37.2", "24.8", "35.3", "33.4", "55.7"]
-    assert [cell.text for cell in found["shares"].rows[0]] == ["tr", "2,000", "0.01", "0.01", "0.21", "0.21", "0.4", "0.4"]
+    assert [cell.text for cell in found["shares"].rows[0]] == [
+        "tr",
+        "2,000",
+        "0.01",
+        "0.01",
+        "0.21",
+        "0.21",
+        "0.4",
+        "0.4",
+    ]
     parameters = [[cell.text for cell in row] for row in found["parameters"].rows]
     assert parameters[0][1:] == ["262,144", "131,072", "−50.0"] and parameters[1][1:] == ["196.6", "100.7", "−48.8"]  # noqa: RUF001
     assert parameters[-1] == ["in all, millions", "301.3", "205.4", "−31.8"]  # noqa: RUF001
@@ -94,14 +118,23 @@ def test_what_is_not_known_is_left_out(content):
     assert "parameters" not in found and not any("cut" in title for title in found["shares"].header)
     assert found["vocabulary"].header == ["Measure", "before", "after"]
     empty = {**content, "languages": {}}
-    assert list(tables(empty)) == ["vocabulary"] and not vocabulary_report.drawable(empty) and not vocabulary_report.drawable({})
-    assert note(empty) == "" and note(content).startswith("With the new one sequences are 6.2 % shorter than with the old tokenizer on")
+    assert (
+        list(tables(empty)) == ["vocabulary"]
+        and not vocabulary_report.drawable(empty)
+        and not vocabulary_report.drawable({})
+    )
+    assert note(empty) == "" and note(content).startswith(
+        "With the new one sequences are 6.2 % shorter than with the old tokenizer on"
+    )
 
 
 def test_markdown_and_terminal(content, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     text = markdown_table(without_words(content))
-    assert "| Language | texts | tokens a word | characters a token | length |" in text and "| tr | 2,000 | 2.35 → 1.52 |" in text
+    assert (
+        "| Language | texts | tokens a word | characters a token | length |" in text
+        and "| tr | 2,000 | 2.35 → 1.52 |" in text
+    )
     assert "| in all, millions | 301.3 |" in text and text.count("| --- |") == 4
     assert text.endswith("Tokens a word are not defined for de.\n")
     assert note(sample_vocabulary()).startswith(
@@ -109,7 +142,12 @@ def test_markdown_and_terminal(content, capsys, monkeypatch):
     )
     show_tokenizers(sample_vocabulary())
     printed = capsys.readouterr().out
-    assert "196.6" in printed and "attention saved" in printed and "2.35 → 1.52" in printed and "33.4 % shorter (tr)" in printed
+    assert (
+        "196.6" in printed
+        and "attention saved" in printed
+        and "2.35 → 1.52" in printed
+        and "33.4 % shorter (tr)" in printed
+    )
 
 
 def test_the_page_has_a_section(content, tmp_path):
@@ -120,7 +158,14 @@ def test_the_page_has_a_section(content, tmp_path):
     assert titles[titles.index("Vocabulary") - 1 :][:3] == ["Speed and size", "Vocabulary", "Experts"]
     page = render_page(report, drawn)
     section = page[page.index('<section id="vocabulary"') : page.index('<section id="experts"')]
-    for part in ("length-table", "parameter-table", "figure-vocabulary", "vocabulary-table", "token-share-table", note(content)):
+    for part in (
+        "length-table",
+        "parameter-table",
+        "figure-vocabulary",
+        "vocabulary-table",
+        "token-share-table",
+        note(content),
+    ):
         assert part in section.replace("&#39;", "'")
 
 
@@ -136,4 +181,6 @@ def test_a_sweep_over_vocabularies_is_drawn_against_parameters(tmp_path):
         row |= {"run": f"size={size}", "parameters": 14e6 + 384 * size}
     page = draw_comparison(tmp_path / "sweep.html", comparison).read_text(encoding="utf-8")
     svg = (tmp_path / "sweep-figures" / "parameters.svg").read_text(encoding="utf-8")
-    assert all(f"size={size}" in svg for size in sizes) and "parameters, millions" in svg and "figure-parameters" in page
+    assert (
+        all(f"size={size}" in svg for size in sizes) and "parameters, millions" in svg and "figure-parameters" in page
+    )

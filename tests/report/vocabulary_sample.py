@@ -32,4 +32,10 @@ def sample_vocabulary() -> dict[str, Any]:
         parameters = {"vocabulary": size, "embedding": embedding, "backbone": 100_000_000, "other": 4_718_592}
         parameters["total"] = embedding + 104_718_592
         found[name] = {"vocabulary": {"size": size, "special": 4, "added": 12, **shares}, "parameters": parameters}
-    return {**found, "languages": languages, "max_length": LIMIT, "notes": [], "names": {"before": "teacher", "after": "student"}}
+    return {
+        **found,
+        "languages": languages,
+        "max_length": LIMIT,
+        "notes": [],
+        "names": {"before": "teacher", "after": "student"},
+    }

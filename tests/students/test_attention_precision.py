@@ -16,7 +16,9 @@ NAMES = ["bert", "xlm_roberta", "modernbert", "gemma3", "qwen3", "mistral", "t5"
 
 @pytest.fixture(params=NAMES)
 def encoder(request, tmp_path):
-    folder = architectures.sentence_transformer(tmp_path / "model", getattr(architectures, request.param)(tmp_path / "backbone"))
+    folder = architectures.sentence_transformer(
+        tmp_path / "model", getattr(architectures, request.param)(tmp_path / "backbone")
+    )
     return Encoder(SentenceTransformer(str(folder), device="cpu")).eval()
 
 
@@ -40,11 +42,16 @@ def gradients(encoder, precision):
 def test_gradients_are_those_of_full_precision(encoder, monkeypatch):
     wanted, seen, fused = gradients(encoder, "fp32"), [], F.scaled_dot_product_attention
 
-    def watched(query, *args, **kwargs):
-        seen.append((torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype, torch.is_grad_enabled()))
+    def recorded(query, *args, **kwargs):
+        seen.append(
+            (
+                torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype,
+                torch.is_grad_enabled(),
+            )
+        )
         return fused(query, *args, **kwargs)
 
-    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", recorded)
     found = gradients(encoder, "bf16")
     assert F.cosine_similarity(found, wanted, dim=0) > 0.99  # the linear layers are in bf16
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):

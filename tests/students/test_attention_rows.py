@@ -48,7 +48,9 @@ def some_rows(batch, seed=0):
 @pytest.fixture(scope="module", params=NAMES)
 def folder(request, tmp_path_factory):
     place = tmp_path_factory.mktemp(request.param)
-    return architectures.sentence_transformer(place / "model", getattr(architectures, request.param)(place / "backbone"))
+    return architectures.sentence_transformer(
+        place / "model", getattr(architectures, request.param)(place / "backbone")
+    )
 
 
 def load(folder):
@@ -65,7 +67,9 @@ def eager_rows(folder, batch, rows):
     for number, layer in ((1, 0), (-1, -1)):
         found[number] = torch.stack(
             [
-                torch.stack([full[first[text] + row] if row >= 0 else torch.zeros_like(full[0]) for row in rows[text].tolist()])
+                torch.stack(
+                    [full[first[text] + row] if row >= 0 else torch.zeros_like(full[0]) for row in rows[text].tolist()]
+                )
                 for text, full in enumerate(maps[layer].mean(1))
             ]
         )
@@ -87,21 +91,32 @@ def test_rows_and_gradients_equal_eager_ones(folder, side):
     weights = torch.randn(found[1].shape, generator=torch.Generator().manual_seed(1))
     for maps in (found, expected):
         sum((maps[number] * weights).square().sum() for number in LAYERS).backward()
-    ours, theirs = ({name: p.grad for name, p in model.named_parameters() if p.grad is not None} for model in (encoder.backbone, backbone))
+    ours, theirs = (
+        {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        for model in (encoder.backbone, backbone)
+    )
     assert any("q" in name for name in theirs) and any("k" in name for name in theirs)
     largest = max(float(gradient.abs().max()) for gradient in theirs.values())
     for name, gradient in theirs.items():
-        torch.testing.assert_close(ours[name], gradient, atol=1e-5 * largest, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            ours[name], gradient, atol=1e-5 * largest, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_rows_are_those_of_the_whole_maps_and_nothing_else_changes(folder):
     encoder = load(folder)
     batch = batch_of(encoder.model)
-    rows, wants = some_rows(batch), OutputSpec(embedding=True, attention_layers=LAYERS, hidden_layers=(2,))
+    rows, required = some_rows(batch), OutputSpec(embedding=True, attention_layers=LAYERS, hidden_layers=(2,))
     with torch.no_grad():
-        some, whole, none = encoder(batch, wants, rows), encoder(batch, wants), encoder(batch, OutputSpec(embedding=True))
+        some, whole, none = (
+            encoder(batch, required, rows),
+            encoder(batch, required),
+            encoder(batch, OutputSpec(embedding=True)),
+        )
     for number in LAYERS:
-        gathered = torch.stack([full[row.clamp_min(0)] for full, row in zip(whole.attentions[number], rows, strict=True)])
+        gathered = torch.stack(
+            [full[row.clamp_min(0)] for full, row in zip(whole.attentions[number], rows, strict=True)]
+        )
         torch.testing.assert_close(some.attentions[number], gathered * (rows >= 0)[..., None], atol=1e-6, rtol=0)
     assert torch.equal(some.embedding, none.embedding)  # every layer keeps its fast kernel
 
@@ -132,14 +147,21 @@ def test_projections_are_what_enters_the_attention_function(name, tmp_path, monk
             own = encoder.backbone.layers[layer].self_attn
             parts = {"query": own.q_norm, "key": own.k_norm, "value": own.v_proj}
         for part, module in parts.items():
-            module.register_forward_hook(lambda module, args, output, place=(layer, part): outputs.__setitem__(place, output))
+            module.register_forward_hook(
+                lambda module, args, output, place=(layer, part): outputs.__setitem__(place, output)
+            )
     rotary = {}
     if name == "qwen3":
-        encoder.backbone.rotary_emb.register_forward_hook(lambda module, args, output: rotary.update(cos=output[0], sin=output[1]))
+        encoder.backbone.rotary_emb.register_forward_hook(
+            lambda module, args, output: rotary.update(cos=output[0], sin=output[1])
+        )
     with torch.no_grad():
         encoder(batch, OutputSpec())
     for number, layer in ((2, 1), (-1, 3)):
-        expected = {part: outputs[layer, part].view(*batch.mask.shape, -1, 8).transpose(1, 2) for part in ("query", "key", "value")}
+        expected = {
+            part: outputs[layer, part].view(*batch.mask.shape, -1, 8).transpose(1, 2)
+            for part in ("query", "key", "value")
+        }
         if name == "qwen3":
             from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
@@ -173,11 +195,11 @@ def test_padding_columns_change_neither_rows_nor_gradients(encoder):
     encoder.eval()
     batch = batch_of(encoder.model)
     more = {name: torch.nn.functional.pad(value, (0, 3)) for name, value in batch.tokens.items()}
-    rows, wants = some_rows(batch), OutputSpec(attention_layers=LAYERS)
+    rows, required = some_rows(batch), OutputSpec(attention_layers=LAYERS)
     gradients, maps = [], []
     for each in (batch, replace(batch, tokens=more)):
         encoder.zero_grad()
-        found = encoder(each, wants, rows).attentions
+        found = encoder(each, required, rows).attentions
         (found[1].square().sum() + found[-1].square().sum()).backward()
         maps.append(found[-1].detach())
         gradients.append(encoder.backbone.encoder.layer[0].attention.self.query.weight.grad.clone())
@@ -191,7 +213,9 @@ def test_with_a_second_view_rows_are_the_first_views(encoder):
     rows = some_rows(batch)
     encoder.eval()
     both = encoder(batch, OutputSpec(attention_layers=(2,), second_view=True), rows).attentions[2]
-    torch.testing.assert_close(both, encoder(batch, OutputSpec(attention_layers=(2,)), rows).attentions[2], atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        both, encoder(batch, OutputSpec(attention_layers=(2,)), rows).attentions[2], atol=1e-6, rtol=0
+    )
 
 
 def test_rows_only_of_texts_that_have_none(encoder):
@@ -206,7 +230,7 @@ def test_rows_only_of_texts_that_have_none(encoder):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_gradient_checkpointing_gives_the_same_gradients(encoder, precision):
     batch = batch_of(encoder.model)
-    rows, wants, gradients = some_rows(batch), OutputSpec(embedding=True, attention_layers=(2, 4)), []
+    rows, required, gradients = some_rows(batch), OutputSpec(embedding=True, attention_layers=(2, 4)), []
     weight = encoder.backbone.encoder.layer[1].attention.self.key.weight
     for checkpointing in (False, True):
         if checkpointing:
@@ -214,9 +238,11 @@ def test_gradient_checkpointing_gives_the_same_gradients(encoder, precision):
         encoder.train().zero_grad()
         torch.manual_seed(0)
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            found = encoder(batch, wants, rows)
+            found = encoder(batch, required, rows)
         assert found.attentions[2].dtype == torch.float32
-        (found.attentions[2].square().sum() + found.attentions[4].square().sum() + found.embedding[:, 0].sum()).backward()
+        (
+            found.attentions[2].square().sum() + found.attentions[4].square().sum() + found.embedding[:, 0].sum()
+        ).backward()
         gradients.append(weight.grad.clone())
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
     assert gradients[0].abs().max() > 1e-3
@@ -247,7 +273,7 @@ def test_a_forward_pass_without_a_backward_pass_leaves_nothing_behind():
     """A saved result that knew its graph would keep it alive: no reference cycle that Python sees, but memory all the same."""
     freed = []
 
-    class Kept(torch.autograd.Function):
+    class SavedStudent(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
             ctx.witness = type("Witness", (), {})()
@@ -258,7 +284,7 @@ def test_a_forward_pass_without_a_backward_pass_leaves_nothing_behind():
         def backward(ctx, gradient):
             return gradient
 
-    x = Kept.apply(torch.randn(2, 5, requires_grad=True))
+    x = SavedStudent.apply(torch.randn(2, 5, requires_grad=True))
     with own_saving():
         y = x.softmax(-1)
     gc.collect()

@@ -15,10 +15,10 @@ from transformers import AutoModel, AutoTokenizer
 from distilvec.config.schema import StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.models.limits import position_limit
-from distilvec.students.build import TeacherFacts, build_student
+from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.layers import layer_list
 
-TEACHER = TeacherFacts(width=48, normalized=True, max_length=64, prompts={"query": "query: ", "document": ""})
+TEACHER = TeacherInfo(width=48, normalized=True, max_length=64, prompts={"query": "query: ", "document": ""})
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,8 @@ def test_every_architecture_becomes_a_student(name: str, folders: dict[str, Path
 
 
 def test_the_teachers_head_is_dropped_and_its_backbone_kept(folders: dict[str, Path]) -> None:
-    facts = replace(TEACHER, model=str(folders["teacher"]))
-    student = build_student(StudentSection(model="teacher"), facts, seed=0)
+    info = replace(TEACHER, model=str(folders["teacher"]))
+    student = build_student(StudentSection(model="teacher"), info, seed=0)
     teacher = SentenceTransformer(str(folders["teacher"]), device="cpu")
     assert student[1].pooling_mode == "mean" and teacher[1].pooling_mode == "cls"
     assert not torch.equal(student[2].linear.weight, teacher[2].linear.weight)
@@ -88,7 +88,9 @@ def test_fp32_whatever_the_checkpoint_holds(folders: dict[str, Path], tmp_path: 
 
 def test_seed(folders: dict[str, Path]) -> None:
     def weight(seed: int) -> torch.Tensor:
-        return build_student(StudentSection(model=str(folders["bert"]), layers=[0, 3], dropout=0.1), TEACHER, seed)[2].linear.weight
+        return build_student(StudentSection(model=str(folders["bert"]), layers=[0, 3], dropout=0.1), TEACHER, seed)[
+            2
+        ].linear.weight
 
     torch.manual_seed(5)
     state = torch.get_rng_state()
@@ -128,7 +130,9 @@ def test_dropout_reaches_every_module(name: str, folders: dict[str, Path]) -> No
         student = build_student(StudentSection(model=str(folders[name]), dropout=rate), TEACHER, seed=0)
         backbone = student[0].auto_model
         rates = {module.p for module in backbone.modules() if isinstance(module, torch.nn.Dropout)}
-        floats = {value for module in backbone.modules() for key, value in vars(module).items() if key == "attention_dropout"}
+        floats = {
+            value for module in backbone.modules() for key, value in vars(module).items() if key == "attention_dropout"
+        }
         assert rates | floats == {rate} or (rate == 0.0 and rates | floats == set())
         tokens = student.tokenizer(TEXTS, padding=True, return_tensors="pt", return_token_type_ids=False)
         backbone.train()
@@ -173,7 +177,9 @@ def test_length(name: str, asked: int | None, teacher_length: int, expected: int
     assert student.preprocess([" ".join(TEXTS * 20)])["input_ids"].shape[1] == expected
 
 
-@pytest.mark.parametrize(("name", "limit"), [("bert", 128), ("xlm_roberta", 128), ("roberta", 128), ("mpnet", 128), ("qwen3", None)])
+@pytest.mark.parametrize(
+    ("name", "limit"), [("bert", 128), ("xlm_roberta", 128), ("roberta", 128), ("mpnet", 128), ("qwen3", None)]
+)
 def test_position_limit(name: str, limit: int | None, folders: dict[str, Path]) -> None:
     assert position_limit(AutoModel.from_pretrained(folders[name])) == limit
 
@@ -184,15 +190,26 @@ def test_too_long_is_refused(name: str, folders: dict[str, Path]) -> None:
         build_student(StudentSection(model=str(folders[name]), max_length=129), TEACHER, seed=0)
 
 
-FRESH = {"model_type": "bert", "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 48}
+FRESH = {
+    "model_type": "bert",
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+}
 
 
 def test_fresh_student(folders: dict[str, Path]) -> None:
-    section = StudentSection(config={**FRESH, "max_position_embeddings": 40}, tokenizer=str(folders["bert"]), layers=[0, 2])
+    section = StudentSection(
+        config={**FRESH, "max_position_embeddings": 40}, tokenizer=str(folders["bert"]), layers=[0, 2]
+    )
     student, again, other = (build_student(section, TEACHER, seed) for seed in (0, 0, 1))
     backbone = student[0].auto_model
     assert backbone.config.num_hidden_layers == 2 and student.max_seq_length == 40
-    assert backbone.config.vocab_size == len(student.tokenizer) and backbone.config.pad_token_id == student.tokenizer.pad_token_id
+    assert (
+        backbone.config.vocab_size == len(student.tokenizer)
+        and backbone.config.pad_token_id == student.tokenizer.pad_token_id
+    )
     assert np.array_equal(student.encode(TEXTS), again.encode(TEXTS))
     assert not np.allclose(student.encode(TEXTS), other.encode(TEXTS), atol=1e-3)
     assert {value.dtype for value in student.parameters()} == {torch.float32}
@@ -212,7 +229,13 @@ def test_bad_configs_are_named(changes: dict, words: str, folders: dict[str, Pat
 
 
 def test_fresh_modernbert_takes_settings_as_the_hub_has_them(folders: dict[str, Path]) -> None:
-    config = {**FRESH, "model_type": "modernbert", "num_hidden_layers": 4, "local_attention": 8, "global_attn_every_n_layers": 2}
+    config = {
+        **FRESH,
+        "model_type": "modernbert",
+        "num_hidden_layers": 4,
+        "local_attention": 8,
+        "global_attn_every_n_layers": 2,
+    }
     student = build_student(StudentSection(config=config, tokenizer=str(folders["modernbert"])), TEACHER, seed=0)
     settings = student[0].auto_model.config
     assert settings.layer_types == ["full_attention", "sliding_attention"] * 2

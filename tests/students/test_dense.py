@@ -17,7 +17,7 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.students.build import TeacherFacts, build_student
+from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.model import wrap_model
 
@@ -29,12 +29,15 @@ def folders(tmp_path_factory):
     """Teachers with two linear layers, as EmbeddingGemma has them, and their plain backbones."""
     root = tmp_path_factory.mktemp("models")
     plain = {"bert": bert(root / "bert"), "gemma3": gemma3(root / "gemma3")}
-    made = {f"{name}-dense": sentence_transformer(root / f"{name}-dense", folder, MODULES, seed=3) for name, folder in plain.items()}
+    made = {
+        f"{name}-dense": sentence_transformer(root / f"{name}-dense", folder, MODULES, seed=3)
+        for name, folder in plain.items()
+    }
     return plain | made | {"cls": sentence_transformer(root / "cls", plain["bert"], "cls dense:32", seed=3)}
 
 
-def facts(folder, **changes):
-    return replace(TeacherFacts(32, True, 64, model=str(folder)), **changes)
+def info(folder, **changes):
+    return replace(TeacherInfo(32, True, 64, model=str(folder)), **changes)
 
 
 def kinds(student):
@@ -44,63 +47,84 @@ def kinds(student):
 @pytest.mark.parametrize("name", ["bert-dense", "gemma3-dense"])
 def test_untrained_student_is_its_teacher_bit_for_bit(folders, name, tmp_path):
     teacher = SentenceTransformer(str(folders[name]), device="cpu")
-    student = build_student(StudentSection(model="teacher", dense="keep"), facts(folders[name]), seed=5)
+    student = build_student(StudentSection(model="teacher", dense="keep"), info(folders[name]), seed=5)
     assert kinds(student) == kinds(teacher) == ["Transformer", "Pooling", "Dense", "Dense", "Normalize"]
     vectors = teacher.encode(TEXTS)
     assert np.array_equal(student.encode(TEXTS), vectors)
     assert np.array_equal(wrap_model(student, "student").embed(TEXTS), wrap_model(teacher, "teacher").embed(TEXTS))
     for layout in ("current", "portable"):
         save_student(student, tmp_path / layout, {"method": "none"}, "# card\n", layout=layout)
-        np.testing.assert_allclose(SentenceTransformer(str(tmp_path / layout), device="cpu").encode(TEXTS), vectors, atol=1e-6)
+        np.testing.assert_allclose(
+            SentenceTransformer(str(tmp_path / layout), device="cpu").encode(TEXTS), vectors, atol=1e-6
+        )
 
 
 def test_fewer_layers_keep_the_linear_ones(folders):
     teacher = SentenceTransformer(str(folders["gemma3-dense"]), device="cpu")
     section = StudentSection(model="teacher", layers=2, dense="keep", dropout=0.0)
-    student = build_student(section, facts(folders["gemma3-dense"]), seed=0)
+    student = build_student(section, info(folders["gemma3-dense"]), seed=0)
     assert student[0].auto_model.config.num_hidden_layers == 2
     assert all(torch.equal(student[number].linear.weight, teacher[number].linear.weight) for number in (2, 3))
     assert all(parameter.requires_grad for parameter in student.parameters())
-    batch = TextBatch(torch.arange(6), dict(student.tokenizer(TEXTS, padding=True, return_tensors="pt")), torch.zeros(6, dtype=torch.long))
+    batch = TextBatch(
+        torch.arange(6),
+        dict(student.tokenizer(TEXTS, padding=True, return_tensors="pt")),
+        torch.zeros(6, dtype=torch.long),
+    )
     found = Encoder(student)(batch, OutputSpec(embedding=True, pre_dense=True))
-    torch.testing.assert_close(found.embedding, normalize(student[3].linear(student[2].linear(found.pre_dense)), dim=-1))
+    torch.testing.assert_close(
+        found.embedding, normalize(student[3].linear(student[2].linear(found.pre_dense)), dim=-1)
+    )
 
 
 def test_pooling_is_the_models_own_and_the_end_the_teachers(folders):
-    student = build_student(StudentSection(model=str(folders["cls"]), dense="keep"), facts(folders["cls"]), seed=0)
+    student = build_student(StudentSection(model=str(folders["cls"]), dense="keep"), info(folders["cls"]), seed=0)
     assert kinds(student) == ["Transformer", "Pooling", "Dense", "Normalize"] and student[1].pooling_mode == "cls"
-    bare = build_student(StudentSection(model=str(folders["bert-dense"]), dense="keep"), facts(folders["cls"], normalized=False), seed=0)
+    bare = build_student(
+        StudentSection(model=str(folders["bert-dense"]), dense="keep"), info(folders["cls"], normalized=False), seed=0
+    )
     assert kinds(bare) == ["Transformer", "Pooling", "Dense", "Dense"]
-    with pytest.raises(DistilvecError, match=r"\[student.pooling\] found 'lasttoken'; with student.dense=keep .* is that of .*'cls'"):
-        build_student(StudentSection(model=str(folders["cls"]), dense="keep", pooling="lasttoken"), facts(folders["cls"]), seed=0)
+    with pytest.raises(
+        DistilvecError, match=r"\[student.pooling\] found 'lasttoken'; with student.dense=keep .* is that of .*'cls'"
+    ):
+        build_student(
+            StudentSection(model=str(folders["cls"]), dense="keep", pooling="lasttoken"), info(folders["cls"]), seed=0
+        )
 
 
 def test_what_lies_between_is_kept(folders, tmp_path):
     layers = [Dense(32, 40, activation_function=torch.nn.Tanh()), LayerNorm(40), Dense(40, 32, bias=False)]
-    model = SentenceTransformer(modules=[Transformer(str(folders["bert"])), Pooling(32, "mean"), *layers, Normalize()], device="cpu")
+    model = SentenceTransformer(
+        modules=[Transformer(str(folders["bert"])), Pooling(32, "mean"), *layers, Normalize()], device="cpu"
+    )
     model.save_pretrained(str(tmp_path), create_model_card=False)
-    student = build_student(StudentSection(model=str(tmp_path), dense="keep"), facts(tmp_path), seed=0)
+    student = build_student(StudentSection(model=str(tmp_path), dense="keep"), info(tmp_path), seed=0)
     assert kinds(student) == ["Transformer", "Pooling", "Dense", "LayerNorm", "Dense", "Normalize"]
     assert np.array_equal(student.encode(TEXTS), model.encode(TEXTS))
 
 
 def test_experts_stand_before_the_linear_layers(folders):
     section = StudentSection(model="teacher", dense="keep", experts={"count": 2, "width": 8})
-    student = build_student(section, facts(folders["bert-dense"]), seed=0)
+    student = build_student(section, info(folders["bert-dense"]), seed=0)
     assert kinds(student) == ["Transformer", "Pooling", "Experts", "Dense", "Dense", "Normalize"]
 
 
 def test_what_cannot_be_kept_is_refused(folders, tmp_path):
-    with pytest.raises(DistilvecError, match=r"\[student.dense\] 'keep' finds no linear layers .*behind its backbone stands Pooling;"):
-        build_student(StudentSection(model=str(folders["bert"]), dense="keep"), facts(folders["bert-dense"]), seed=0)
-    keep, narrow = StudentSection(model="teacher", dense="keep"), facts(folders["bert-dense"], width=20)
-    with pytest.raises(DistilvecError, match=r"\[student.dense\] the linear layers of .* end at width 32, the teacher's vectors have 20"):
+    with pytest.raises(
+        DistilvecError, match=r"\[student.dense\] 'keep' finds no linear layers .*behind its backbone stands Pooling;"
+    ):
+        build_student(StudentSection(model=str(folders["bert"]), dense="keep"), info(folders["bert-dense"]), seed=0)
+    keep, narrow = StudentSection(model="teacher", dense="keep"), info(folders["bert-dense"], width=20)
+    with pytest.raises(
+        DistilvecError,
+        match=r"\[student.dense\] the linear layers of .* end at width 32, the teacher's vectors have 20",
+    ):
         build_student(keep, narrow, seed=0)
     own_space = build_student(keep, narrow, seed=0, compatible=False)
     assert own_space.get_embedding_dimension() == 32
     wide = [Transformer(str(folders["bert"])), Pooling(32, ("mean", "cls")), Dense(64, 32, bias=False), Normalize()]
     SentenceTransformer(modules=wide, device="cpu").save_pretrained(str(tmp_path), create_model_card=False)
     with pytest.raises(DistilvecError, match="read vectors of the backbone's width, 32; those of .* read 64"):
-        build_student(StudentSection(model=str(tmp_path), dense="keep"), facts(tmp_path), seed=0)
+        build_student(StudentSection(model=str(tmp_path), dense="keep"), info(tmp_path), seed=0)
     with pytest.raises(ValueError, match="has no linear layers to keep"):
         StudentSection(config={"model_type": "bert"}, tokenizer="t", dense="keep")

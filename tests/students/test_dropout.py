@@ -30,7 +30,9 @@ def test_same_seed_same_mask_and_gradient_follows_it():
     torch.manual_seed(3)
     assert torch.equal(first, dropout(x, 0.4))
     first.sum().backward()
-    assert torch.equal(x.grad, (first / x).detach().nan_to_num()) or torch.allclose(x.grad, first.detach() / x.detach(), atol=1e-5)
+    assert torch.equal(x.grad, (first / x).detach().nan_to_num()) or torch.allclose(
+        x.grad, first.detach() / x.detach(), atol=1e-5
+    )
 
 
 def test_off_in_evaluation_and_at_rate_zero():

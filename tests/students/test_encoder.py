@@ -49,13 +49,15 @@ def test_equals_sentence_transformers(folder):
 
 def test_padding_changes_nothing(folder):
     encoder = Encoder(SentenceTransformer(str(folder), device="cpu")).eval()
-    wants = OutputSpec(embedding=True, pre_dense=True, pooled_layers=(-1, 1))
+    required = OutputSpec(embedding=True, pre_dense=True, pooled_layers=(-1, 1))
     with torch.no_grad():
-        together = encoder(batch_of(encoder.model, TEXTS), wants)
+        together = encoder(batch_of(encoder.model, TEXTS), required)
         for row, text in enumerate(TEXTS):
-            alone = encoder(batch_of(encoder.model, [text]), wants)
+            alone = encoder(batch_of(encoder.model, [text]), required)
             torch.testing.assert_close(alone.embedding[0], together.embedding[row], atol=2e-6, rtol=0)
-            torch.testing.assert_close(alone.pooled_layers[-1][0], together.pooled_layers[-1][row], atol=2e-5, rtol=1e-4)
+            torch.testing.assert_close(
+                alone.pooled_layers[-1][0], together.pooled_layers[-1][row], atol=2e-5, rtol=1e-4
+            )
 
 
 def test_attention_maps_equal_eager_ones(folder):
@@ -84,11 +86,11 @@ def test_only_what_is_wanted(encoder):
 
 
 def test_second_view_differs_in_training_and_equals_in_evaluation(encoder):
-    batch, wants = batch_of(encoder.model, TEXTS), OutputSpec(embedding=True, second_view=True)
+    batch, required = batch_of(encoder.model, TEXTS), OutputSpec(embedding=True, second_view=True)
     torch.manual_seed(0)
-    found = encoder.train()(batch, wants)
+    found = encoder.train()(batch, required)
     assert (found.embedding - found.second_view).abs().max() > 1e-3
-    found = encoder.eval()(batch, wants)
+    found = encoder.eval()(batch, required)
     torch.testing.assert_close(found.embedding, found.second_view)
 
 
@@ -115,6 +117,6 @@ def test_weights_are_registered_once(encoder):
 
 
 def test_wants_unite():
-    assert OutputSpec(embedding=True, hidden_layers=(2,)) | OutputSpec(hidden_layers=(1,), second_view=True) == OutputSpec(
-        embedding=True, hidden_layers=(1, 2), second_view=True
-    )
+    assert OutputSpec(embedding=True, hidden_layers=(2,)) | OutputSpec(
+        hidden_layers=(1,), second_view=True
+    ) == OutputSpec(embedding=True, hidden_layers=(1, 2), second_view=True)

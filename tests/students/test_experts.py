@@ -62,7 +62,9 @@ def test_equals_a_loop_over_experts(gate_width: int | None, count: int) -> None:
     vectors, each = [], []
     for text in pooled:
         weights = torch.softmax(experts.gate(text), 0)
-        made = [experts.down[k].T @ (first[k] @ text + offset[k]).clamp(min=0) + experts.bias[k, 0] for k in range(count)]
+        made = [
+            experts.down[k].T @ (first[k] @ text + offset[k]).clamp(min=0) + experts.bias[k, 0] for k in range(count)
+        ]
         vectors.append(sum(weight * one for weight, one in zip(weights, made, strict=True)))
         each.append(torch.stack(made))
     torch.testing.assert_close(vector, torch.stack(vectors))
@@ -71,7 +73,9 @@ def test_equals_a_loop_over_experts(gate_width: int | None, count: int) -> None:
     loops = {name: weight.grad for name, weight in experts.named_parameters()} | {"pooled": pooled.grad}
     assert ours.keys() == loops.keys()
     for name, gradient in loops.items():
-        torch.testing.assert_close(ours[name], gradient, atol=1e-5, rtol=1e-5, msg=lambda message, name=name: f"{name}: {message}")
+        torch.testing.assert_close(
+            ours[name], gradient, atol=1e-5, rtol=1e-5, msg=lambda message, name=name: f"{name}: {message}"
+        )
 
 
 @pytest.mark.parametrize("gate_width", [None, 7])
@@ -124,7 +128,9 @@ def test_the_file_needs_nothing_but_torch_and_safetensors() -> None:
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
     assert not any(node.level for node in imports if isinstance(node, ast.ImportFrom)), "no relative imports"
     names = {
-        name.split(".")[0] for node in imports for name in ([node.module] if isinstance(node, ast.ImportFrom) else map(str, _names(node)))
+        name.split(".")[0]
+        for node in imports
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else map(str, _names(node)))
     }
     assert names - set(sys.stdlib_module_names) == {"torch", "safetensors"}
 

@@ -7,11 +7,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.task_head import TaskFacts, TaskHead
+from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.task_head import load_head, predict, save_head
 
-TASKS = [TaskFacts("classification", 3), TaskFacts("pair", 2, 2), TaskFacts("sts", 1), TaskFacts("sts", 1, 2)]
+TASKS = [TaskInfo("classification", 3), TaskInfo("pair", 2, 2), TaskInfo("sts", 1), TaskInfo("sts", 1, 2)]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.kind}-{task.members}")
@@ -37,7 +37,13 @@ def test_predicts_from_a_folder_behind_the_prompt(tiny_model, tmp_path):
     model = SentenceTransformer(str(tiny_model), device="cpu")
     pooled = model[1](model[0](model.preprocess(["p: a text", "p: another"])))["sentence_embedding"]
     head = TaskHead(32, TASKS[0])
-    save_student(model, tmp_path / "student", {}, "card", beside=lambda folder: save_head(folder, head, ["x", "y", "z"], prompt="p: "))
+    save_student(
+        model,
+        tmp_path / "student",
+        {},
+        "card",
+        beside=lambda folder: save_head(folder, head, ["x", "y", "z"], prompt="p: "),
+    )
     expected = [["x", "y", "z"][number] for number in head(pooled).argmax(1).tolist()]
     assert predict(tmp_path / "student", ["a text", "another"]) == expected
     assert SentenceTransformer(str(tmp_path / "student"), device="cpu").encode("a text").shape == (32,)
@@ -49,7 +55,7 @@ def test_predicts_from_a_folder_behind_the_prompt(tiny_model, tmp_path):
 
 @pytest.mark.parametrize("members", [1, 2])
 def test_predicts_scores_of_pairs_on_the_tasks_scale(members, tiny_model, tmp_path):
-    model, head = SentenceTransformer(str(tiny_model), device="cpu"), TaskHead(32, TaskFacts("sts", 1, members))
+    model, head = SentenceTransformer(str(tiny_model), device="cpu"), TaskHead(32, TaskInfo("sts", 1, members))
     save_student(model, tmp_path / "student", {}, "card", beside=lambda folder: save_head(folder, head, [], (1.0, 5.0)))
     same, other = predict(tmp_path / "student", [("a text", "a text"), ("a text", "rows of documents")])
     assert (same == pytest.approx(5.0, abs=1e-4) and other < 5) if members == 2 else 1 < same < 5

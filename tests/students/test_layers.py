@@ -74,7 +74,9 @@ def skipping(model, keep: list[int], folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("name", "keep"), CUTS, ids=[f"{name}-{keep}" for name, keep in CUTS])
-def test_cut_equals_skipping_and_survives_a_reload(name: str, keep: list[int], folders: dict[str, Path], tmp_path: Path) -> None:
+def test_cut_equals_skipping_and_survives_a_reload(
+    name: str, keep: list[int], folders: dict[str, Path], tmp_path: Path
+) -> None:
     folder = folders[name]
     whole = load(folder)
     before = states(whole, folder)
@@ -112,7 +114,9 @@ def test_modernbert_without_layer_0_is_refused(folders: dict[str, Path]) -> None
 
 def test_t5_encoder(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = T5EncoderModel(T5Config(vocab_size=50, d_model=32, d_kv=8, d_ff=64, num_layers=4, num_heads=4, dropout_rate=0.0)).eval()
+    model = T5EncoderModel(
+        T5Config(vocab_size=50, d_model=32, d_kv=8, d_ff=64, num_layers=4, num_heads=4, dropout_rate=0.0)
+    ).eval()
     ids = torch.randint(1, 50, (3, 9))
     cut = cut_layers(model, [0, 2])
     with torch.no_grad():
@@ -133,7 +137,14 @@ def test_precision_and_generator_are_left_alone(folders: dict[str, Path]) -> Non
 
 @pytest.mark.parametrize(
     ("layers", "total", "expected"),
-    [(3, 6, [0, 2, 5]), (2, 6, [0, 5]), (6, 6, [0, 1, 2, 3, 4, 5]), (1, 6, [0]), (4, 12, [0, 4, 7, 11]), ([0, 2, 5], 6, [0, 2, 5])],
+    [
+        (3, 6, [0, 2, 5]),
+        (2, 6, [0, 5]),
+        (6, 6, [0, 1, 2, 3, 4, 5]),
+        (1, 6, [0]),
+        (4, 12, [0, 4, 7, 11]),
+        ([0, 2, 5], 6, [0, 2, 5]),
+    ],
 )
 def test_choice(layers: int | list[int], total: int, expected: list[int]) -> None:
     assert choose_layers(layers, total) == expected

@@ -12,16 +12,18 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import LoraSection, StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.run import Run
-from distilvec.students.build import TeacherFacts, build_student
+from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.lora import add_adapters, base_weights, merged
-from distilvec.train.trainer import Loop
+from distilvec.train.trainer import Trainer
 
 TEXTS = ["a text", "another text about stones", "Documents are longer."]
 
 
 @pytest.fixture
 def student(tiny_model):
-    return build_student(StudentSection(model="teacher", layers=2), TeacherFacts(32, True, 64, model=str(tiny_model)), seed=0)
+    return build_student(
+        StudentSection(model="teacher", layers=2), TeacherInfo(32, True, 64, model=str(tiny_model)), seed=0
+    )
 
 
 def test_adapters_begin_without_effect_and_merge_exactly(student):
@@ -44,10 +46,10 @@ def test_adapters_begin_without_effect_and_merge_exactly(student):
 
 
 def test_adapters_are_drawn_from_the_seed(student, tiny_model):
-    facts = TeacherFacts(32, True, 64, model=str(tiny_model))
+    info = TeacherInfo(32, True, 64, model=str(tiny_model))
     drawn = []
     for seed in (0, 0, 1):
-        model = build_student(StudentSection(model="teacher", layers=2), facts, seed=0)
+        model = build_student(StudentSection(model="teacher", layers=2), info, seed=0)
         torch.manual_seed(5)
         add_adapters(model, LoraSection(r=4), seed)
         drawn.append(torch.cat([value.ravel() for name, value in model.state_dict().items() if "lora_A" in name]))
@@ -68,7 +70,10 @@ def test_a_run_trains_adapters_only_resumes_and_saves_them_merged(tiny_model, tm
             "name": "lora",
             "teacher": {"model": str(tiny_model)},
             "student": {"model": "teacher", "lora": {"r": 4, "alpha": 16}},
-            "task": {"type": "classification", "path": str(write_task(tmp_path / "task.jsonl", "classification", 64, 16))},
+            "task": {
+                "type": "classification",
+                "path": str(write_task(tmp_path / "task.jsonl", "classification", 64, 16)),
+            },
             "method": {"name": "task"},
             "train": {"epochs": 2, "batch_size": 16, "learning_rate": 1e-2, "precision": "fp32", "device": "cpu"},
             "evaluation": {"parts": []},
@@ -79,7 +84,7 @@ def test_a_run_trains_adapters_only_resumes_and_saves_them_merged(tiny_model, tm
     weights = [name for name in checkpoint if name.startswith("model/")]
     assert all("lora_" in name or "objective.head" in name for name in weights), weights
 
-    seen, step = [], Loop._step
+    seen, step = [], Trainer._step
 
     def stop(self, batches, index):
         step(self, batches, index)
@@ -87,7 +92,7 @@ def test_a_run_trains_adapters_only_resumes_and_saves_them_merged(tiny_model, tm
         base = base_weights(self.module)
         seen.append({name: value.clone() for name, value in self.module.state_dict().items() if name in base})
 
-    monkeypatch.setattr(Loop, "_step", stop)
+    monkeypatch.setattr(Trainer, "_step", stop)
     with pytest.raises(DistilvecError, match="Run the same command again"):
         Run(recipe, tmp_path / "parts").execute()
     Run(recipe, tmp_path / "parts").execute()

@@ -113,13 +113,15 @@ def test_a_row_without_tokens_is_zero_for_the_mean():
     assert weights.tolist() == [[[0.0] * 4]]
 
 
-def gradients(encoder, batch, wants):
+def gradients(encoder, batch, required):
     encoder.zero_grad()
     torch.manual_seed(0)
-    found = encoder.train()(batch, wants)
+    found = encoder.train()(batch, required)
     loss = sum((number + 2) * (vector**3).mean() for number, vector in enumerate(found.pooled_layers.values()))
     (loss + found.second_view[:, 0].sum()).backward()
-    return loss.detach(), {name: value.grad.clone() for name, value in encoder.named_parameters() if value.grad is not None}
+    return loss.detach(), {
+        name: value.grad.clone() for name, value in encoder.named_parameters() if value.grad is not None
+    }
 
 
 def assert_same_gradients(first, second):
@@ -137,11 +139,13 @@ def test_gradients_are_those_of_pooled_hidden_states(bert):
         named_parameters, zero_grad = bert.named_parameters, bert.zero_grad
 
         def train(self):
-            return lambda batch, wants: self.run(batch)
+            return lambda batch, required: self.run(batch)
 
         def run(self, batch):
             kept = bert.train()(batch, OutputSpec(hidden_layers=layers, second_view=True))
-            kept.pooled_layers.update({layer: pooled_by_hand(kept.hidden_layers[layer], batch.mask, "mean") for layer in layers})
+            kept.pooled_layers.update(
+                {layer: pooled_by_hand(kept.hidden_layers[layer], batch.mask, "mean") for layer in layers}
+            )
             return kept
 
     assert_same_gradients(found, gradients(ByHand(), batch, OutputSpec()))
@@ -149,11 +153,11 @@ def test_gradients_are_those_of_pooled_hidden_states(bert):
 
 @pytest.mark.parametrize("reentrant", [None, False])
 def test_gradient_checkpointing_changes_nothing_and_counts_nothing_twice(bert, reentrant):
-    batch, wants = batch_of(bert.model), OutputSpec(pooled_layers=(0, 1, 3, 4), second_view=True)
-    expected = gradients(bert, batch, wants)
+    batch, required = batch_of(bert.model), OutputSpec(pooled_layers=(0, 1, 3, 4), second_view=True)
+    expected = gradients(bert, batch, required)
     settings = {} if reentrant is None else {"gradient_checkpointing_kwargs": {"use_reentrant": reentrant}}
     bert.backbone.gradient_checkpointing_enable(**settings)
-    assert_same_gradients(expected, gradients(bert, batch, wants))
+    assert_same_gradients(expected, gradients(bert, batch, required))
     assert not any(layer._forward_pre_hooks for layer in bert.backbone.encoder.layer)
 
 
@@ -176,7 +180,12 @@ def test_no_hook_stays_behind_an_error(bert):
 
 
 def test_two_ways_of_pooling_cannot_be_wanted_together():
-    mean, cls = OutputSpec(pooled_layers=(1,), layer_pooling="mean"), OutputSpec(pooled_layers=(2,), layer_pooling="cls")
-    assert (mean | OutputSpec(embedding=True)).layer_pooling == (OutputSpec(embedding=True) | mean).layer_pooling == "mean"
+    mean, cls = (
+        OutputSpec(pooled_layers=(1,), layer_pooling="mean"),
+        OutputSpec(pooled_layers=(2,), layer_pooling="cls"),
+    )
+    assert (
+        (mean | OutputSpec(embedding=True)).layer_pooling == (OutputSpec(embedding=True) | mean).layer_pooling == "mean"
+    )
     with pytest.raises(DistilvecError, match=r"^\[method.options.layer_pooling\] .*cls and mean"):
         mean | cls

@@ -7,13 +7,13 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.task_head import TaskFacts, TaskHead
+from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students import task_head
 from distilvec.students.task_head import TaskModel, predict, save_head
 
 NAMES = ["x", "y", "z"]
-KINDS = {"classification": TaskFacts("classification", 3), "pair": TaskFacts("pair", 3, 2), "sts": TaskFacts("sts", 1, 2)}
+KINDS = {"classification": TaskInfo("classification", 3), "pair": TaskInfo("pair", 3, 2), "sts": TaskInfo("sts", 1, 2)}
 
 
 @pytest.fixture
@@ -22,13 +22,17 @@ def student(tiny_model, tmp_path):
         head, classes = TaskHead(32, KINDS[kind]), [] if kind == "sts" else NAMES
         scale = (1.0, 5.0) if kind == "sts" else None
         model = SentenceTransformer(str(tiny_model), device="cpu")
-        save_student(model, tmp_path / name, {}, "card", beside=lambda folder: save_head(folder, head, classes, scale, "p: "))
+        save_student(
+            model, tmp_path / name, {}, "card", beside=lambda folder: save_head(folder, head, classes, scale, "p: ")
+        )
         return tmp_path / name
 
     return make
 
 
-@pytest.mark.parametrize(("kind", "texts"), [("classification", ["a text", "another"]), ("pair", [("a", "b"), ("river", "stone")])])
+@pytest.mark.parametrize(
+    ("kind", "texts"), [("classification", ["a text", "another"]), ("pair", [("a", "b"), ("river", "stone")])]
+)
 def test_probabilities_agree_with_labels(kind, texts, student):
     model = TaskModel(str(student(kind)))
     found = model.predict_proba(texts)
@@ -40,7 +44,9 @@ def test_probabilities_agree_with_labels(kind, texts, student):
 
 def test_scores_have_no_probabilities(student):
     model = TaskModel(student("sts"))
-    assert model.classes == [] and model.predict([["a", "a"]]) == pytest.approx([5.0], abs=1e-4), "a list of two is a pair"
+    assert model.classes == [] and model.predict([["a", "a"]]) == pytest.approx([5.0], abs=1e-4), (
+        "a list of two is a pair"
+    )
     with pytest.raises(DistilvecError, match=r"^\[predict_proba\] .*sts"):
         model.predict_proba([("a", "b")])
 

@@ -52,7 +52,10 @@ def test_the_mask_is_lifted_and_only_where_that_is_asked_for(folder):
     for attention, sees in (("own", False), ("bidirectional", True)):
         backbone = load(folder, attention=attention).model[0].auto_model
         padding = {"attention_mask": torch.tensor([[1] * 5 + [0] * 2])}
-        for one, two, more in ((ids, other, {}), (*(torch.nn.functional.pad(x, (0, 2)) for x in (ids, other)), padding)):
+        for one, two, more in (
+            (ids, other, {}),
+            (*(torch.nn.functional.pad(x, (0, 2)) for x in (ids, other)), padding),
+        ):
             moved = (states(backbone, one, **more)[0, :4] - states(backbone, two, **more)[0, :4]).abs().amax(-1)
             assert (moved > 1e-4).all() if sees else not moved.any()
 
@@ -67,7 +70,9 @@ def test_vectors_equal_a_plain_model_with_a_mask_of_ones(folder):
     assert 2 <= ids.shape[1] <= 8
     expected = states(plain, ids, attention_mask=torch.zeros(1, 1, ids.shape[1], ids.shape[1]))[0, -1]
     np.testing.assert_allclose(teacher.embed([text])[0], torch.nn.functional.normalize(expected, dim=0), atol=3e-6)
-    assert not np.allclose(teacher.embed([text]), load(folder, pooling="lasttoken", attention="own").embed([text]), atol=1e-2)
+    assert not np.allclose(
+        teacher.embed([text]), load(folder, pooling="lasttoken", attention="own").embed([text]), atol=1e-2
+    )
 
 
 def test_a_sliding_window_stays_and_looks_both_ways(tmp_path):
@@ -82,7 +87,9 @@ def test_a_sliding_window_stays_and_looks_both_ways(tmp_path):
 
 def test_mixed_windows_of_qwen(tmp_path):
     kinds = ["sliding_attention", "full_attention"]
-    folder = architectures.qwen3(tmp_path / "mixed", num_hidden_layers=2, layer_types=kinds, sliding_window=4, use_sliding_window=True)
+    folder = architectures.qwen3(
+        tmp_path / "mixed", num_hidden_layers=2, layer_types=kinds, sliding_window=4, use_sliding_window=True
+    )
     teacher = load(folder)
     together = teacher.embed(TEXTS)
     np.testing.assert_allclose(together, np.concatenate([teacher.embed([text]) for text in TEXTS]), atol=3e-6)

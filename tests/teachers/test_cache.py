@@ -97,7 +97,9 @@ def test_equal_keys_are_stored_once(cache):
 
 def test_index_finds_keys_that_share_their_first_half():
     index = KeyIndex()
-    halves = np.random.default_rng(0).integers(0, 4, (500, 2), dtype=np.uint64) + np.arange(500, dtype=np.uint64)[:, None] * [0, 8]
+    halves = np.random.default_rng(0).integers(0, 4, (500, 2), dtype=np.uint64) + np.arange(500, dtype=np.uint64)[
+        :, None
+    ] * [0, 8]
     shuffled = np.random.default_rng(1).permutation(halves)
     made = shuffled.astype(np.uint64).view("V16").reshape(-1)
     for start in range(0, 500, 37):
@@ -110,11 +112,19 @@ def test_index_finds_keys_that_share_their_first_half():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("weights", "11"), ("prompts", {"query": "q: ", "document": ""}), ("max_length", 64), ("pooling", "cls"), ("store_dtype", "float32")],
+    [
+        ("weights", "11"),
+        ("prompts", {"query": "q: ", "document": ""}),
+        ("max_length", 64),
+        ("pooling", "cls"),
+        ("store_dtype", "float32"),
+    ],
 )
 def test_another_manifest_is_refused_with_the_field_named(cache, field, value):
     fill(cache, range(3))
-    with pytest.raises(DistilvecError, match=rf"\[cache.path\](.|\n)*{field}: found .*, expected .*(.|\n)*recipe") as error:
+    with pytest.raises(
+        DistilvecError, match=rf"\[cache.path\](.|\n)*{field}: found .*, expected .*(.|\n)*recipe"
+    ) as error:
         TeacherCache.create_or_open(cache.folder, replace(MANIFEST, **{field: value}))
     assert len(str(error.value).splitlines()) == 3
     assert len(TeacherCache.create_or_open(cache.folder, replace(MANIFEST, model="the same elsewhere"))) == 3
@@ -196,12 +206,16 @@ def test_flipped_bits_are_noticed_when_a_file_is_first_read(cache, monkeypatch):
     monkeypatch.setattr("distilvec.core.hashing.checksum", lambda path: read.append(path.name) or checksum(path))
     damage(cache.folder / "00001.embedding.npy", "damaged")
     damage(cache.folder / "00002.keys.npy", "damaged")
-    with pytest.raises(DistilvecError, match=r"^\[cache.path\].*shard 2: 00002.keys.npy is damaged.*cache verify .* --repair"):
+    with pytest.raises(
+        DistilvecError, match=r"^\[cache.path\].*shard 2: 00002.keys.npy is damaged.*cache verify .* --repair"
+    ):
         TeacherCache.open(cache.folder)
     damage(cache.folder / "00002.keys.npy", "damaged")  # back again
     opened = TeacherCache.open(cache.folder)
     assert opened.read(np.arange(5)).shape == (5, 8) and opened.read(np.arange(10, 15)).shape == (5, 8)
-    with pytest.raises(DistilvecError, match=r"^\[cache.path\].*shard 1: 00001.embedding.npy is damaged.*cache verify .* --repair"):
+    with pytest.raises(
+        DistilvecError, match=r"^\[cache.path\].*shard 1: 00001.embedding.npy is damaged.*cache verify .* --repair"
+    ):
         opened.read(np.arange(15))
     assert read.count("00000.embedding.npy") == 0, "written by this process"
     before = len(read)
@@ -227,7 +241,15 @@ def test_leftovers_of_a_killed_writer_go(cache):
     (cache.folder / "shards.jsonl").write_bytes(whole + b'{"shard": 1, "rows"')
     (cache.folder / ".00001.embedding.npy.distilvec-99999999").write_bytes(b"half")
     shutil.copy(cache.folder / "00000.keys.npy", cache.folder / "00001.keys.npy")
-    others = ["12345.mine.npy", "00001.keys.tmp.npy", "notes.tmp", "my.tmp.folder", ".hidden", "x00001.keys.npy", "00001.keys.npy.bak"]
+    others = [
+        "12345.mine.npy",
+        "00001.keys.tmp.npy",
+        "notes.tmp",
+        "my.tmp.folder",
+        ".hidden",
+        "x00001.keys.npy",
+        "00001.keys.npy.bak",
+    ]
     for name in others:
         (cache.folder / name).write_text("mine")
     reopened = TeacherCache.create_or_open(cache.folder, MANIFEST, 16)
@@ -261,7 +283,9 @@ def test_a_full_disk_is_told_and_leaves_nothing(cache, monkeypatch, call):
         write(file, content)
 
     monkeypatch.setattr(shards, "write_synced", fails_half_way)
-    with pytest.raises(DistilvecError, match=r"^\[cache.path\] no space left.*teacher.* MB were needed, .* MB were free.*kept"):
+    with pytest.raises(
+        DistilvecError, match=r"^\[cache.path\] no space left.*teacher.* MB were needed, .* MB were free.*kept"
+    ):
         fill(cache, range(5, 10), 1)
     monkeypatch.undo()
     assert {path.name: path.read_bytes() for path in cache.folder.iterdir() if path.name != "lock"} == before
@@ -303,7 +327,9 @@ def _write_part(folder, start, part):
 def test_processes_begin_and_fill_one_cache_together(tmp_path):
     context = multiprocessing.get_context("fork")
     start = context.Barrier(4)
-    workers = [context.Process(target=_write_part, args=(tmp_path / "deep" / "cache", start, part)) for part in range(4)]
+    workers = [
+        context.Process(target=_write_part, args=(tmp_path / "deep" / "cache", start, part)) for part in range(4)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -39,8 +39,8 @@ def encoded(batch=5, tokens=9, width=16, most=4, seed=0):
     )
 
 
-def there_and_back(found, hidden="int8", wants=WANTS):
-    settings = token_settings(wants, hidden, 16, "cafe", 64)
+def there_and_back(found, hidden="int8", required=WANTS):
+    settings = token_settings(required, hidden, 16, "cafe", 64)
     return ModelOutputs(**decompress(compress(found, settings), settings, CPU)), settings
 
 
@@ -97,7 +97,9 @@ def test_a_row_alone_is_as_it_is_in_a_batch():
     found = compress(exact, settings)
     whole = ModelOutputs(**decompress(found, settings, CPU))
     for row in range(5):
-        alone = ModelOutputs(**decompress({name: ragged.take(np.array([row])) for name, ragged in found.items()}, settings, CPU))
+        alone = ModelOutputs(
+            **decompress({name: ragged.take(np.array([row])) for name, ragged in found.items()}, settings, CPU)
+        )
         tokens, most = alone.mask.shape[1], alone.selected.shape[1]
         assert torch.equal(alone.hidden_layers[-1][0], whole.hidden_layers[-1][row, :tokens])
         assert torch.equal(alone.selected[0], whole.selected[row, :most])
@@ -105,10 +107,12 @@ def test_a_row_alone_is_as_it_is_in_a_batch():
 
 
 def test_only_what_is_wanted_is_kept():
-    found, settings = there_and_back(encoded(), wants=TokenOutputSpec(hidden=(-1,)))
-    assert list(settings.signals) == ["hidden"] and found.importance is None and found.selected is None and not found.grams
+    found, settings = there_and_back(encoded(), required=TokenOutputSpec(hidden=(-1,)))
+    assert (
+        list(settings.signals) == ["hidden"] and found.importance is None and found.selected is None and not found.grams
+    )
     assert settings.student_tokenizer is settings.student_max_length is settings.alignment is settings.divisor is None
-    found, _ = there_and_back(encoded(), wants=TokenOutputSpec(importance=True))
+    found, _ = there_and_back(encoded(), required=TokenOutputSpec(importance=True))
     assert not found.hidden_layers and found.mask is not None
 
 
@@ -131,7 +135,11 @@ def test_positions_that_do_not_fit_are_refused():
 
 def test_an_empty_selection_everywhere():
     exact = encoded()
-    nothing = replace(exact, selected=torch.full_like(exact.selected, -1), grams={k: torch.zeros_like(g) for k, g in exact.grams.items()})
+    nothing = replace(
+        exact,
+        selected=torch.full_like(exact.selected, -1),
+        grams={k: torch.zeros_like(g) for k, g in exact.grams.items()},
+    )
     back, _ = there_and_back(nothing)
     assert back.selected.shape == (5, 0, 2) and back.grams[2].shape == (5, 0, 0)
     assert isinstance(compress(nothing, token_settings(WANTS, "int8", 16, "cafe", 64))["grams"], Ragged)

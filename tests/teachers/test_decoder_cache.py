@@ -47,7 +47,10 @@ def test_the_cache_answers_as_the_live_model_does(tmp_path, name, attention, poo
     texts = [*make_texts(20), "word " * 90, "a"]
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     corpus = build_corpus(
-        CorpusSection(sources=[SourceSection(path=tmp_path / "texts.txt")], holdout_batches=1), {}, 4, tmp_path / "corpus"
+        CorpusSection(sources=[SourceSection(path=tmp_path / "texts.txt")], holdout_batches=1),
+        {},
+        4,
+        tmp_path / "corpus",
     )
     teacher = load_teacher(TeacherSection.model_validate(decoder(tmp_path, name, attention, pooling)), "cpu")
     tokenizer = teacher.model.tokenizer
@@ -56,7 +59,9 @@ def test_the_cache_answers_as_the_live_model_does(tmp_path, name, attention, poo
     student = AutoTokenizer.from_pretrained(architectures.xlm_roberta(tmp_path / "student"))
     alignment = build_alignment(corpus, student, 64, tokenizer, 64, "offsets", tmp_path / "pairs")
     manifest = teacher.manifest("float32")
-    manifest = replace(manifest, vector_width=32, tokens=token_settings(TOKENS, "float16", 32, tokenizer_hash(student), 64))
+    manifest = replace(
+        manifest, vector_width=32, tokens=token_settings(TOKENS, "float16", 32, tokenizer_hash(student), 64)
+    )
     live = LiveTeacher(teacher, tokens, WANTS)
     cache = TeacherCache.create_or_open(tmp_path / "cache", manifest, 8)
     fill_tokens(cache, corpus, TokenSource(live, tokens.lengths, alignment, 256, torch.device("cpu")))
@@ -68,16 +73,22 @@ def test_the_cache_answers_as_the_live_model_does(tmp_path, name, attention, poo
 
     rows = np.random.default_rng(0).permutation(len(corpus))
     found, exact = cached.signals(batch(rows)), live.signals(batch(rows))
-    assert torch.equal(found.mask, exact.mask) and found.mask[:, 0].all(), "tokens begin at position 0 on whatever side the model pads"
+    assert torch.equal(found.mask, exact.mask) and found.mask[:, 0].all(), (
+        "tokens begin at position 0 on whatever side the model pads"
+    )
     for layer in TOKENS.hidden:
-        torch.testing.assert_close(found.hidden_layers[layer], exact.hidden_layers[layer] * found.mask[..., None], atol=5e-3, rtol=2e-3)
+        torch.testing.assert_close(
+            found.hidden_layers[layer], exact.hidden_layers[layer] * found.mask[..., None], atol=5e-3, rtol=2e-3
+        )
     torch.testing.assert_close(found.importance, exact.importance, atol=1e-5, rtol=5e-3)
     torch.testing.assert_close(found.embedding, exact.embedding, atol=1e-5, rtol=0)
     torch.testing.assert_close(found.vector, exact.vector, atol=1e-4, rtol=1e-4)
     same = (found.selected == exact.selected[:, : found.selected.shape[1]]).flatten(1).all(1)
     assert same.float().mean() >= 0.9
     torch.testing.assert_close(found.grams[4][same], exact.grams[4][same], atol=2e-3, rtol=0)
-    np.testing.assert_allclose(found.embedding.numpy(), teacher.embed(corpus.texts(rows)), atol=1e-5)  # padded on the left
+    np.testing.assert_allclose(
+        found.embedding.numpy(), teacher.embed(corpus.texts(rows)), atol=1e-5
+    )  # padded on the left
     for row in (0, 5):  # a text alone, without any padding
         ids = torch.tensor([tokenizer(corpus.texts(rows[[row]])[0], truncation=True, max_length=64)["input_ids"]])
         with torch.no_grad():
@@ -89,14 +100,26 @@ def test_the_cache_answers_as_the_live_model_does(tmp_path, name, attention, poo
 def test_a_run_trains_from_it_as_from_the_live_model(tiny_recipe, tmp_path, name, attention, pooling):
     backbone = architectures.xlm_roberta(tmp_path / "student", num_hidden_layers=2)
     config = json.loads((backbone / "config.json").read_text())
-    kept = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+    kept = (
+        "model_type",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+    )
     student = {"config": {key: config[key] for key in kept}, "tokenizer": str(backbone)}
     losses = []
     for live in (False, True):
         teacher = {**decoder(tmp_path, name, attention, pooling), "live": live}
-        run = Run(tiny_recipe(method__name="emo", student=student, teacher=teacher, train__logging_steps=1), tmp_path / f"run-{live}")
+        run = Run(
+            tiny_recipe(method__name="emo", student=student, teacher=teacher, train__logging_steps=1),
+            tmp_path / f"run-{live}",
+        )
         run.train()
-        losses.append([line["train/loss"] for line in read_metrics(run.folder / "metrics.jsonl") if "train/loss" in line])
+        losses.append(
+            [line["train/loss"] for line in read_metrics(run.folder / "metrics.jsonl") if "train/loss" in line]
+        )
         assert run.live is live
     assert len(losses[0]) == 11 and np.isfinite(losses).all()
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-2)

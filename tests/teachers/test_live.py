@@ -14,7 +14,7 @@ from distilvec.config.schema import CorpusSection, TeacherSection
 from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec, TokenOutputSpec
-from distilvec.core.task_head import TaskFacts, TaskHead
+from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
 from distilvec.students.encoder import Encoder
@@ -64,7 +64,7 @@ def batch_of(tokens):
 
 def head():
     torch.manual_seed(3)
-    return TaskHead(32, TaskFacts("classification", 3))
+    return TaskHead(32, TaskInfo("classification", 3))
 
 
 def test_every_field_equals_a_plain_forward_pass_of_each_text(scene):
@@ -78,7 +78,11 @@ def test_every_field_equals_a_plain_forward_pass_of_each_text(scene):
             output = plain(**tokens.batch(np.array([row])), output_hidden_states=True, output_attentions=True)
             hidden, maps = [state[0] for state in output.hidden_states], [each[0].mean(0) for each in output.attentions]
             logits = own.linear(hidden[-1].mean(0))
-        assert set(found.hidden_layers) == {0, 3, -1} and set(found.pooled_layers) == {2, -1} and set(found.attentions) == {2}
+        assert (
+            set(found.hidden_layers) == {0, 3, -1}
+            and set(found.pooled_layers) == {2, -1}
+            and set(found.attentions) == {2}
+        )
         for layer, states in found.hidden_layers.items():
             close(states[row, :length], hidden[layer])
         for layer, pooled in found.pooled_layers.items():
@@ -94,7 +98,10 @@ def test_every_field_equals_a_plain_forward_pass_of_each_text(scene):
         assert torch.equal(found.selected[row], selected[0])
         for layer in (1, 4):
             close(found.grams[layer][row], selected_gram(maps[layer - 1][None], selected[..., 1])[0])
-    assert all(values.dtype == torch.float32 for values in (found.logits, found.importance, found.grams[1], found.projections[3].key))
+    assert all(
+        values.dtype == torch.float32
+        for values in (found.logits, found.importance, found.grams[1], found.projections[3].key)
+    )
     assert found.projections[3].query.shape[:3] == (len(batch), 4, found.mask.shape[1])
 
 
@@ -108,7 +115,10 @@ def test_longer_neighbours_change_nothing(scene):
     together = live.signals(batch)
     for row in range(len(batch)):
         one = replace(
-            batch, rows=batch.rows[row : row + 1], sources=batch.sources[:1], alignment=Alignment(batch.alignment.pairs[row : row + 1])
+            batch,
+            rows=batch.rows[row : row + 1],
+            sources=batch.sources[:1],
+            alignment=Alignment(batch.alignment.pairs[row : row + 1]),
         )
         alone = live.signals(one)
         length = alone.mask.shape[1]
@@ -130,12 +140,16 @@ def test_only_what_is_wanted_and_the_teacher_stays_as_it_was(scene):
     assert not (found.hidden_layers or found.attentions or found.pooled_layers or found.grams or found.projections)
     logits = LiveTeacher(teacher, tokens, OutputSpec(logits=True), head()).signals(batch)
     assert logits.embedding is None and logits.pooled_layers == {} and logits.logits.shape == (len(batch), 3)
-    some = LiveTeacher(teacher, tokens, OutputSpec(tokens=TokenOutputSpec(importance=True))).signals(replace(batch, alignment=None))
+    some = LiveTeacher(teacher, tokens, OutputSpec(tokens=TokenOutputSpec(importance=True))).signals(
+        replace(batch, alignment=None)
+    )
     assert some.importance is not None and some.selected is None and not some.attentions
     assert not teacher.model.training
     texts = [teacher.model.tokenizer.decode(tokens.batch(np.array([0]))["input_ids"][0], skip_special_tokens=True)]
     assert teacher.embed(texts).shape == (1, 16)
-    np.testing.assert_allclose(LiveTeacher(teacher, tokens, OutputSpec(embedding=True)).signals(batch).embedding, vectors, atol=3e-6)
+    np.testing.assert_allclose(
+        LiveTeacher(teacher, tokens, OutputSpec(embedding=True)).signals(batch).embedding, vectors, atol=3e-6
+    )
 
 
 def test_grams_without_an_alignment_are_refused(scene):
@@ -158,12 +172,14 @@ def test_a_teacher_in_training_has_no_dropout_here_and_goes_on_training(scene):
 @pytest.mark.parametrize("scene", ["bert"], indirect=True)
 def test_bf16_comes_out_as_float32_and_close(tmp_path, scene):
     _, tokens, _, _, batch = scene
-    folder = architectures.sentence_transformer(tmp_path / "model", architectures.bert(tmp_path / "backbone", initializer_range=0.1))
+    folder = architectures.sentence_transformer(
+        tmp_path / "model", architectures.bert(tmp_path / "backbone", initializer_range=0.1)
+    )
     signals = []
     for dtype in ("float32", "bfloat16"):
         teacher = load_teacher(TeacherSection.model_validate({"model": str(folder), "dtype": dtype}), "cpu")
-        wants = OutputSpec(embedding=True, attention_layers=(2,), projection_layers=(2,), tokens=TOKENS)
-        signals.append(LiveTeacher(teacher, tokens, wants).signals(batch))
+        required = OutputSpec(embedding=True, attention_layers=(2,), projection_layers=(2,), tokens=TOKENS)
+        signals.append(LiveTeacher(teacher, tokens, required).signals(batch))
     exact, found = signals
     for values in (
         found.embedding,
@@ -192,4 +208,6 @@ def test_texts_of_pairs_keep_their_token_types(tmp_path):
     found = LiveTeacher(teacher, Store(), OutputSpec(embedding=True)).signals(batch)
     plain = Encoder(teacher.model)(replace(batch, tokens=Store().batch(None)), OutputSpec(embedding=True))
     torch.testing.assert_close(found.embedding, plain.embedding)
-    assert not torch.allclose(found.embedding, Encoder(teacher.model)(batch, OutputSpec(embedding=True)).embedding, atol=1e-3)
+    assert not torch.allclose(
+        found.embedding, Encoder(teacher.model)(batch, OutputSpec(embedding=True)).embedding, atol=1e-3
+    )

@@ -47,7 +47,9 @@ def test_every_architecture_gives_what_encode_gives(name, pooling, tmp_path):
 
 
 def test_left_padding_is_kept(tmp_path):
-    folder = architectures.sentence_transformer(tmp_path / "model", architectures.qwen3(tmp_path / "backbone"), "lasttoken normalize")
+    folder = architectures.sentence_transformer(
+        tmp_path / "model", architectures.qwen3(tmp_path / "backbone"), "lasttoken normalize"
+    )
     reference = SentenceTransformer(str(folder), device="cpu")
     reference.tokenizer.padding_side = "left"
     np.testing.assert_allclose(wrap_model(reference, "left").embed(TEXTS[:20]), reference.encode(TEXTS[:20]), atol=2e-5)
@@ -68,7 +70,8 @@ def test_decoders_compute_in_bfloat16_too(tmp_path):
         tmp_path / "model", architectures.qwen3(tmp_path / "backbone", initializer_range=0.05), "lasttoken"
     )
     exact, found = (
-        load_teacher(TeacherSection(model=str(folder), dtype=dtype), "cpu").embed(TEXTS[:10]) for dtype in ("float32", "bfloat16")
+        load_teacher(TeacherSection(model=str(folder), dtype=dtype), "cpu").embed(TEXTS[:10])
+        for dtype in ("float32", "bfloat16")
     )
     assert cosines(found, exact).min() > 0.995
 
@@ -87,13 +90,17 @@ def test_prompts_of_the_model_and_of_the_recipe(tmp_path):
 
 
 def test_pre_dense_vectors(tmp_path):
-    folder = architectures.sentence_transformer(tmp_path / "model", architectures.bert(tmp_path / "backbone"), "mean dense:48 normalize")
+    folder = architectures.sentence_transformer(
+        tmp_path / "model", architectures.bert(tmp_path / "backbone"), "mean dense:48 normalize"
+    )
     teacher = load_teacher(TeacherSection(model=str(folder)), "cpu")
     assert (teacher.width, teacher.pre_dense_width, teacher.normalized) == (48, 32, True)
     signals = teacher.signals(TEXTS, pre_dense=True)
     weight = teacher.model[2].linear.weight.detach().numpy()
     projected = signals["pre_dense"] @ weight.T
-    np.testing.assert_allclose(projected / np.linalg.norm(projected, axis=1, keepdims=True), signals["embedding"], atol=1e-5)
+    np.testing.assert_allclose(
+        projected / np.linalg.norm(projected, axis=1, keepdims=True), signals["embedding"], atol=1e-5
+    )
     assert teacher.manifest(pre_dense=True).pre_dense_width == 32
     assert teacher.manifest().pre_dense_width is None
 
@@ -107,7 +114,9 @@ def test_truncated_dimensions_are_normalised_again(tiny_model):
     whole = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").embed(TEXTS)
     teacher = load_teacher(TeacherSection(model=str(tiny_model), truncate_dim=8), "cpu")
     assert teacher.width == 8
-    np.testing.assert_allclose(teacher.embed(TEXTS), whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True), atol=1e-6)
+    np.testing.assert_allclose(
+        teacher.embed(TEXTS), whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True), atol=1e-6
+    )
     with pytest.raises(DistilvecError, match=r"\[teacher.truncate_dim\] found 33"):
         load_teacher(TeacherSection(model=str(tiny_model), truncate_dim=33), "cpu")
 
@@ -117,7 +126,9 @@ def test_plain_model_needs_a_pooling(tmp_path):
     with pytest.raises(DistilvecError, match=r"\[teacher.pooling\]"):
         load_teacher(TeacherSection(model=str(folder)), "cpu")
     teacher = load_teacher(TeacherSection(model=str(folder), pooling="cls", normalize=True), "cpu")
-    expected = SentenceTransformer(modules=[Transformer(str(folder)), Pooling(32, "cls"), Normalize()], device="cpu").encode(TEXTS)
+    expected = SentenceTransformer(
+        modules=[Transformer(str(folder)), Pooling(32, "cls"), Normalize()], device="cpu"
+    ).encode(TEXTS)
     np.testing.assert_allclose(teacher.embed(TEXTS), expected, atol=2e-5)
     assert teacher.normalized
     assert teacher.manifest().pooling == "cls"
@@ -148,7 +159,9 @@ def test_pooling_without_prompt_tokens_is_refused(tmp_path):
 
 
 def test_static_embeddings_go_through_encode():
-    model = SentenceTransformer(modules=[StaticEmbedding(architectures.wordpiece()._tokenizer, embedding_dim=16)], device="cpu")
+    model = SentenceTransformer(
+        modules=[StaticEmbedding(architectures.wordpiece()._tokenizer, embedding_dim=16)], device="cpu"
+    )
     teacher = wrap_model(model, "static")
     np.testing.assert_allclose(teacher.embed(TEXTS[:5]), model.encode(TEXTS[:5]), atol=1e-6)
     assert teacher.width == 16
@@ -226,14 +239,18 @@ def test_manifest_names_what_changes_a_vector(tiny_model, tmp_path):
 def test_the_same_weights_elsewhere_are_the_same_teacher(tiny_model, tmp_path):
 
     shutil.copytree(tiny_model, tmp_path / "copy")
-    one, other = (load_teacher(TeacherSection(model=str(folder)), "cpu").manifest() for folder in (tiny_model, tmp_path / "copy"))
+    one, other = (
+        load_teacher(TeacherSection(model=str(folder)), "cpu").manifest() for folder in (tiny_model, tmp_path / "copy")
+    )
     assert one.model != other.model
     assert one.differences(other) == []
     assert one.fingerprint == other.fingerprint
 
 
 def test_dense_layers_compute_in_fp32_with_bfloat16(tmp_path):
-    folder = architectures.sentence_transformer(tmp_path / "model", architectures.bert(tmp_path / "backbone"), "mean dense:48")
+    folder = architectures.sentence_transformer(
+        tmp_path / "model", architectures.bert(tmp_path / "backbone"), "mean dense:48"
+    )
     teacher = load_teacher(TeacherSection(model=str(folder), dtype="bfloat16"), "cpu")
     dense = next(module for module in teacher.model if isinstance(module, Dense))
     assert dense.linear.weight.dtype == torch.float32
@@ -244,5 +261,8 @@ def test_a_run_s_student_is_called_as_the_run(tiny_model, tmp_path):
 
     for folder in ("teacher-intents/student", "teacher-intents/mine"):
         shutil.copytree(tiny_model, tmp_path / folder)
-    names = [load_teacher(TeacherSection(model=str(tmp_path / "teacher-intents" / name)), "cpu").name for name in ("student", "mine")]
+    names = [
+        load_teacher(TeacherSection(model=str(tmp_path / "teacher-intents" / name)), "cpu").name
+        for name in ("student", "mine")
+    ]
     assert names == ["teacher-intents", "mine"]

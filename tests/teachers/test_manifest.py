@@ -27,7 +27,11 @@ def write(folder, *names):
         (["adapter_model.safetensors", "pytorch_model.bin"], "pytorch_model.bin", True),
         (["adapter_model.safetensors", "adapter_model.bin"], "adapter_model.bin", False),
         (["model.safetensors", "adapter_model.bin"], "adapter_model.bin", True),
-        (["model-00001-of-00002.safetensors", "pytorch_model-00001-of-00002.bin"], "pytorch_model-00001-of-00002.bin", False),
+        (
+            ["model-00001-of-00002.safetensors", "pytorch_model-00001-of-00002.bin"],
+            "pytorch_model-00001-of-00002.bin",
+            False,
+        ),
         (["model.safetensors", "other.bin"], "other.bin", False),
         (["model.safetensors", "training_args.bin"], "training_args.bin", False),
     ],
@@ -41,9 +45,20 @@ def test_weights_that_are_loaded_count(tmp_path, files, changed, noticed):
 
 
 def test_the_hash_of_ordinary_folders_is_that_of_earlier_versions(tmp_path):
-    names = ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors", "config.json", "model.safetensors", "vocab.txt"]
+    names = [
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+        "config.json",
+        "model.safetensors",
+        "vocab.txt",
+    ]
     write(tmp_path, *names, "pytorch_model.bin", "2_Dense/pytorch_model.bin", "README.md")
-    assert hash_folder(tmp_path) == hash_files([tmp_path / name for name in names], tmp_path) == "c634b1906368998704933d3c70623582"
+    assert (
+        hash_folder(tmp_path)
+        == hash_files([tmp_path / name for name in names], tmp_path)
+        == "c634b1906368998704933d3c70623582"
+    )
     old = write(tmp_path / "old", "config.json", "pytorch_model.bin", "2_Dense/pytorch_model.bin")
     assert hash_folder(old) == hash_files(sorted(path for path in old.rglob("*") if path.is_file()), old)
 

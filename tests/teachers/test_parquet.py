@@ -34,7 +34,9 @@ def teacher(tmp_path_factory):
     import architectures
 
     folder = tmp_path_factory.mktemp("model")
-    architectures.sentence_transformer(folder / "model", architectures.bert(folder / "backbone"), "mean dense:24 normalize")
+    architectures.sentence_transformer(
+        folder / "model", architectures.bert(folder / "backbone"), "mean dense:24 normalize"
+    )
     return load_teacher(TeacherSection(model=str(folder / "model"), prompts=PROMPTS), "cpu")
 
 
@@ -73,12 +75,18 @@ def test_a_table_of_another_teacher_is_refused(corpus, teacher, tmp_path):
     assert len(other) == 0
 
 
-@pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_(pa.float16(), 24)])
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.float64()), pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_(pa.float16(), 24)]
+)
 def test_tables_of_others_are_read(teacher, tmp_path, kind):
     texts = make_texts(50)
     vectors = teacher.embed(texts).astype(np.float16)
     rows = [row.astype(np.float16 if kind.value_type == pa.float16() else np.float64) for row in vectors]
-    pq.write_table(pa.table({"text": texts, "embedding": pa.array(rows, kind), "other": texts}), tmp_path / "t.parquet", row_group_size=7)
+    pq.write_table(
+        pa.table({"text": texts, "embedding": pa.array(rows, kind), "other": texts}),
+        tmp_path / "t.parquet",
+        row_group_size=7,
+    )
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 16)
     assert import_parquet(tmp_path / "t.parquet", cache, role="query") == 50
     assert [shard.rows for shard in cache._shards] == [16, 16, 16, 2]
@@ -141,7 +149,9 @@ def test_an_export_that_fails_keeps_what_was_there(corpus, teacher, tmp_path, mo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "vectors.parquet", "vectors.parquet.tmp"]
     assert (tmp_path / "vectors.parquet").read_text() == "mine"
     export_parquet(cache, corpus, tmp_path / "vectors.parquet")
-    assert (tmp_path / "vectors.parquet.tmp").read_text() == "mine" and pq.read_table(tmp_path / "vectors.parquet").num_rows == len(corpus)
+    assert (tmp_path / "vectors.parquet.tmp").read_text() == "mine" and pq.read_table(
+        tmp_path / "vectors.parquet"
+    ).num_rows == len(corpus)
 
 
 def test_files_that_are_no_tables_are_explained(teacher, tmp_path):

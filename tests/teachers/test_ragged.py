@@ -30,7 +30,9 @@ def rows_of(numbers, seed=0):
         "selected": [generator.integers(0, 99, (m, 2)).astype(np.int16) for m in selected],
         "grams": [generator.random((m * (m + 1) // 2, 2)).astype(np.float16) for m in selected],
     }
-    ragged = {name: Ragged(np.concatenate(parts), np.array([len(part) for part in parts])) for name, parts in lists.items()}
+    ragged = {
+        name: Ragged(np.concatenate(parts), np.array([len(part) for part in parts])) for name, parts in lists.items()
+    }
     return {"embedding": vectors(len(numbers), seed=seed), **ragged}, lists
 
 
@@ -49,7 +51,12 @@ def cache(tmp_path):
 def test_rows_come_back_in_any_order(cache):
     parts = [fill(cache, range(7)), fill(cache, range(7, 20), 1), fill(cache, [20], 2)]
     for opened in (cache, TeacherCache.open(cache.folder)):
-        for order in (np.random.default_rng(3).permutation(21), np.arange(21), np.array([5, 5, 6, 7, 8, 0]), np.array([], dtype=np.int64)):
+        for order in (
+            np.random.default_rng(3).permutation(21),
+            np.arange(21),
+            np.array([5, 5, 6, 7, 8, 0]),
+            np.array([], dtype=np.int64),
+        ):
             for name, signal in opened.signals.items():
                 if not signal.uneven:
                     continue
@@ -70,7 +77,9 @@ def test_equal_keys_are_stored_once(cache):
     again, lists = rows_of(range(3), 5)
     cache.append(keys(3, 9, 2), again, str)
     assert len(cache) == 4
-    np.testing.assert_array_equal(cache.read_ragged(np.array([2]), "hidden").values, first["hidden"].take(np.array([3])).values)
+    np.testing.assert_array_equal(
+        cache.read_ragged(np.array([2]), "hidden").values, first["hidden"].take(np.array([3])).values
+    )
     np.testing.assert_array_equal(cache.read_ragged(np.array([3]), "grams").values, lists["grams"][1])
 
 
@@ -170,13 +179,21 @@ def test_bytes_are_told_by_signal(cache):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("hidden", "float16"), ("gram_layers", (4,)), ("divisor", 2), ("student_tokenizer", "beef"), ("alignment", "mined")],
+    [
+        ("hidden", "float16"),
+        ("gram_layers", (4,)),
+        ("divisor", 2),
+        ("student_tokenizer", "beef"),
+        ("alignment", "mined"),
+    ],
 )
 def test_other_tokens_are_refused_with_the_field_named(cache, field, value):
     with pytest.raises(DistilvecError, match=rf"tokens\.{field}: found .*, expected .*") as error:
         TeacherCache.create_or_open(cache.folder, replace(MANIFEST, tokens=replace(TOKENS, **{field: value})))
     assert len(str(error.value).splitlines()) == 3
-    assert "hidden" in TeacherCache.create_or_open(cache.folder, MANIFEST).signals, "it answers for those who want no tokens"
+    assert "hidden" in TeacherCache.create_or_open(cache.folder, MANIFEST).signals, (
+        "it answers for those who want no tokens"
+    )
 
 
 def test_a_manifest_without_tokens_is_written_as_it_always_was(tmp_path):

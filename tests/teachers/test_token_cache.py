@@ -42,14 +42,21 @@ class Setting:
         self.teacher = load_teacher(TeacherSection(model=str(tiny_model)), "cpu")
         self.tokens = build_tokens(self.corpus, self.teacher.model.tokenizer, 128, folder / "tokens")
         student = AutoTokenizer.from_pretrained(architectures.xlm_roberta(folder / "student"))
-        self.alignment = build_alignment(self.corpus, student, 64, self.teacher.model.tokenizer, 128, "offsets", folder / "pairs")
+        self.alignment = build_alignment(
+            self.corpus, student, 64, self.teacher.model.tokenizer, 128, "offsets", folder / "pairs"
+        )
         settings = token_settings(TOKENS, "int8", 32, tokenizer_hash(student), 64)
         self.manifest = replace(self.teacher.manifest(), vector_width=32, tokens=settings)
         self.live = LiveTeacher(self.teacher, self.tokens, WANTS)
 
     def fill(self, folder, source=None, progress=None, shard_rows=20):
         cache = TeacherCache.create_or_open(folder, self.manifest, shard_rows)
-        fill_tokens(cache, self.corpus, TokenSource(source or self.live, self.tokens.lengths, self.alignment, 512, CPU), progress)
+        fill_tokens(
+            cache,
+            self.corpus,
+            TokenSource(source or self.live, self.tokens.lengths, self.alignment, 512, CPU),
+            progress,
+        )
         return cache
 
     def batch(self, rows):
@@ -84,7 +91,9 @@ def test_it_answers_as_the_live_teacher_does(setting, tmp_path):
         same = (found.selected == exact.selected[:, :width]).flatten(1).all(1)
         assert same.float().mean() >= 0.95, "only ties of importance may be broken otherwise in another batch"
         for layer in TOKENS.gram_layers:
-            torch.testing.assert_close(found.grams[layer][same], exact.grams[layer][same][:, :width, :width], atol=1e-3, rtol=0)
+            torch.testing.assert_close(
+                found.grams[layer][same], exact.grams[layer][same][:, :width, :width], atol=1e-3, rtol=0
+            )
 
 
 class Killed(Exception):
@@ -154,7 +163,7 @@ def test_logits_are_the_heads_answer_to_the_cached_vectors(setting, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wants",
+    "required",
     [
         OutputSpec(attention_layers=(1,)),
         OutputSpec(hidden_layers=(-1,)),
@@ -162,10 +171,10 @@ def test_logits_are_the_heads_answer_to_the_cached_vectors(setting, tmp_path):
         OutputSpec(pooled_layers=(1, -1)),
     ],
 )
-def test_what_no_cache_keeps_is_refused(setting, tmp_path, wants):
+def test_what_no_cache_keeps_is_refused(setting, tmp_path, required):
     cache = TeacherCache.create_or_open(tmp_path / "cache", setting.manifest)
     with pytest.raises(DistilvecError, match=r"does not hold.*teacher\.live=true"):
-        CachedTeacher(cache, setting.corpus.keys, wants)
+        CachedTeacher(cache, setting.corpus.keys, required)
     plain = TeacherCache.create_or_open(tmp_path / "plain", setting.teacher.manifest())
     with pytest.raises(DistilvecError, match="nothing of the teacher's tokens"):
         CachedTeacher(plain, setting.corpus.keys, OutputSpec(tokens=TOKENS))

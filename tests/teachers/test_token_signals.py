@@ -6,7 +6,14 @@ import torch
 from distilvec.core.batch import Alignment
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.teachers.token_signals import importance, select, selected_gram, student_masses, token_reading, token_signals
+from distilvec.teachers.token_signals import (
+    importance,
+    select,
+    selected_gram,
+    student_masses,
+    token_reading,
+    token_signals,
+)
 
 
 def random_maps(texts=4, tokens=9, seed=0):
@@ -76,7 +83,9 @@ def test_student_masses_of_several_partners_and_of_no_pairs():
     mass, student = torch.tensor([[0.1, 0.2, 0.7]]), torch.ones(1, 2, dtype=torch.bool)
     found = student_masses(mass, torch.tensor([[[0, 1], [0, 2], [-1, -1]]]), student)
     torch.testing.assert_close(found, torch.tensor([[0.9, 0.1]]))
-    torch.testing.assert_close(student_masses(mass, torch.zeros(1, 0, 2, dtype=torch.long), student), torch.tensor([[0.5, 0.5]]))
+    torch.testing.assert_close(
+        student_masses(mass, torch.zeros(1, 0, 2, dtype=torch.long), student), torch.tensor([[0.5, 0.5]])
+    )
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 100])
@@ -132,15 +141,17 @@ def test_grams_equal_a_loop_and_have_unit_norm():
 def test_what_is_read_is_what_is_needed():
     assert token_reading(None) == OutputSpec()
     assert token_reading(TokenOutputSpec(hidden=(-1,))) == OutputSpec(hidden_layers=(-1,))
-    assert token_reading(TokenOutputSpec(importance=True, gram_layers=(2, 4))) == OutputSpec(attention_layers=(-1, 2, 4))
+    assert token_reading(TokenOutputSpec(importance=True, gram_layers=(2, 4))) == OutputSpec(
+        attention_layers=(-1, 2, 4)
+    )
 
 
 def test_the_parts_come_together():
     maps, mask = random_maps()
     read = ModelOutputs(attentions={-1: maps, 2: maps.flip(0)}, mask=mask)
     alignment = Alignment(random_pairs(mask))
-    wants = TokenOutputSpec(importance=True, gram_layers=(2,), divisor=2)
-    found = token_signals(read, wants, alignment)
+    required = TokenOutputSpec(importance=True, gram_layers=(2,), divisor=2)
+    found = token_signals(read, required, alignment)
     torch.testing.assert_close(found.importance, importance(maps, mask))
     assert torch.equal(found.selected, select(alignment.pairs, found.importance, 2))
     torch.testing.assert_close(found.grams[2], selected_gram(maps.flip(0), found.selected[..., 1]))
@@ -148,4 +159,4 @@ def test_the_parts_come_together():
     assert only.selected is None and only.importance is not None
     assert token_signals(read, TokenOutputSpec(hidden=(-1,)), None) is read
     with pytest.raises(DistilvecError, match=r"\[method.name\] Gram matrices"):
-        token_signals(read, wants, None)
+        token_signals(read, required, None)

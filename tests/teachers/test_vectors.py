@@ -66,7 +66,9 @@ def test_interrupted_it_ends_with_the_same_bytes(tmp_path):
     def stop(done, total):
         raise KeyboardInterrupt
 
-    whole, stopped = (TeacherCache.create_or_open(tmp_path / name, teacher.manifest(), 30) for name in ("whole", "stopped"))
+    whole, stopped = (
+        TeacherCache.create_or_open(tmp_path / name, teacher.manifest(), 30) for name in ("whole", "stopped")
+    )
     fill_from_table(whole, corpus, teacher)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
@@ -91,18 +93,26 @@ def test_roles_and_prompts(tmp_path):
     vectors = unit(60)
     texts, roles = [*TEXTS[:40], *TEXTS[:20]], ["document"] * 40 + ["query"] * 20
     corpus = corpus_of(tmp_path / "c", TEXTS[:40], TEXTS[:20], prompts)
-    with_roles = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "roles.parquet", texts, vectors, role=roles), prompts=prompts))
+    with_roles = VectorsTeacher(
+        TeacherSection(vectors=write(tmp_path / "roles.parquet", texts, vectors, role=roles), prompts=prompts)
+    )
     cache = TeacherCache.create_or_open(tmp_path / "roles", with_roles.manifest("float32"), 100)
     fill_from_table(cache, corpus, with_roles)
     np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors)
-    without = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "plain.parquet", TEXTS[:40], vectors[:40]), prompts=prompts))
+    without = VectorsTeacher(
+        TeacherSection(vectors=write(tmp_path / "plain.parquet", TEXTS[:40], vectors[:40]), prompts=prompts)
+    )
     cache = TeacherCache.create_or_open(tmp_path / "plain", without.manifest("float32"), 100)
     fill_from_table(cache, corpus, without)
-    np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors[[*range(40), *range(20)]])
+    np.testing.assert_array_equal(
+        cache.read(cache.positions(np.asarray(corpus.keys))), vectors[[*range(40), *range(20)]]
+    )
 
 
 def test_lengths_are_measured_and_dimensions_cut(tmp_path):
-    long = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "long.parquet", TEXTS, unit(100) * 3), truncate_dim=5))
+    long = VectorsTeacher(
+        TeacherSection(vectors=write(tmp_path / "long.parquet", TEXTS, unit(100) * 3), truncate_dim=5)
+    )
     assert (long.normalized, long.width) == (False, 5)
     cut = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "unit.parquet", TEXTS, unit(100)), truncate_dim=5))
     (piece,) = cut.pieces(("embedding",))

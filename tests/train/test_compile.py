@@ -16,7 +16,9 @@ from distilvec.train.metrics import read_metrics
 def without_code_generation(monkeypatch):
     """Graphs are traced and differentiated as ever, but run by torch: the tests need no C++ compiler."""
     compile_module = torch.nn.Module.compile
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **settings: compile_module(module, backend="aot_eager", **settings))
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda module, **settings: compile_module(module, backend="aot_eager", **settings)
+    )
     yield
     torch.compiler.reset()
 
@@ -44,7 +46,9 @@ def test_dropout_in_compiled_code():
     module.compile(fullgraph=True)
     torch.manual_seed(0)
     out = module(torch.ones(1000, 100))
-    assert (out == 0).float().mean().item() == pytest.approx(0.4, abs=0.01) and out.max().item() == pytest.approx(1 / 0.6)
+    assert (out == 0).float().mean().item() == pytest.approx(0.4, abs=0.01) and out.max().item() == pytest.approx(
+        1 / 0.6
+    )
 
 
 def test_attention_in_bf16_in_compiled_code():

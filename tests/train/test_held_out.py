@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
-from distilvec.train.metrics import watched
+from distilvec.train.metrics import validation_metric
 from distilvec.train.trainer import make_accelerator
 from distilvec.train.validation import held_out_distance
 
@@ -26,12 +26,16 @@ def test_the_gap_is_that_of_the_cosine_matrices_of_each_batch(parts):
     run, encoder, data, accelerator = parts
     found = held_out_distance(encoder, data, accelerator, 16)
     texts = data.corpus.texts(data.holdout_rows)
-    vectors = [model.encode(texts) for model in (encoder.model, SentenceTransformer(run.recipe.teacher.model, device="cpu"))]
+    vectors = [
+        model.encode(texts) for model in (encoder.model, SentenceTransformer(run.recipe.teacher.model, device="cpu"))
+    ]
     lengths, values = data.tokens.lengths[data.holdout_rows], []
     for group in np.array_split(np.argsort(lengths, kind="stable"), len(texts) // 16):
         ours, theirs = (vector[group] @ vector[group].T for vector in vectors)
         values += (np.abs(ours - theirs).sum(1) / (len(group) - 1)).tolist()
-    assert found["similarity_gap"] == pytest.approx(np.mean(values), abs=1e-3)  # the teacher's vectors are kept in float16
+    assert found["similarity_gap"] == pytest.approx(
+        np.mean(values), abs=1e-3
+    )  # the teacher's vectors are kept in float16
     assert found["distance"] == pytest.approx(np.linalg.norm(vectors[0] - vectors[1], axis=1).mean(), abs=1e-3)
     assert 0 < found["cosine"] < 1
 
@@ -39,18 +43,22 @@ def test_the_gap_is_that_of_the_cosine_matrices_of_each_batch(parts):
 def test_no_distance_between_two_spaces(parts):
     _, encoder, data, accelerator = parts
     whole = held_out_distance(encoder, data, accelerator, 16)
-    assert held_out_distance(encoder, data, accelerator, 16, compatible=False) == {"similarity_gap": whole["similarity_gap"]}
+    assert held_out_distance(encoder, data, accelerator, 16, compatible=False) == {
+        "similarity_gap": whole["similarity_gap"]
+    }
 
 
 def test_the_watched_number_of_a_line():
-    assert watched({"step": 1, "train/loss": 2.0}) is None
-    assert watched({"eval/distance": 1.0, "eval/similarity_gap": 0.1}) == "distance"
-    assert watched({"eval/similarity_gap": 0.1}) == "similarity_gap"
+    assert validation_metric({"step": 1, "train/loss": 2.0}) is None
+    assert validation_metric({"eval/distance": 1.0, "eval/similarity_gap": 0.1}) == "distance"
+    assert validation_metric({"eval/similarity_gap": 0.1}) == "similarity_gap"
 
 
 def test_the_best_student_is_the_one_with_the_smallest_gap(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(f'{{"step": {step}, "eval/similarity_gap": {gap}}}\n' for step, gap in enumerate((0.1, 0.4, 0.2, 0.3))))
+    path.write_text(
+        "".join(f'{{"step": {step}, "eval/similarity_gap": {gap}}}\n' for step, gap in enumerate((0.1, 0.4, 0.2, 0.3)))
+    )
     assert best_distance([path]) == {"similarity_gap": 0.2, "untrained_similarity_gap": 0.1}
 
 
@@ -59,10 +67,17 @@ def test_a_student_in_a_space_of_its_own_has_no_asymmetric_column(tiny_recipe, t
 
     suite = tmp_path / "suite.yaml"
     sts = tmp_path / "sts.jsonl"
-    sts.write_text("".join(json.dumps({"sentence1": f"text {n}", "sentence2": f"text {n % 3}", "score": n % 5}) + "\n" for n in range(12)))
+    sts.write_text(
+        "".join(
+            json.dumps({"sentence1": f"text {n}", "sentence2": f"text {n % 3}", "score": n % 5}) + "\n"
+            for n in range(12)
+        )
+    )
     suite.write_text(f"- {{name: sts, type: sts, path: {sts}}}\n")
     for method, expected in (("redact", True), ("simcse", False)):
-        recipe = tiny_recipe(method__name=method, train__max_steps=2, evaluation__suite=str(suite), evaluation__parts=["margin"])
+        recipe = tiny_recipe(
+            method__name=method, train__max_steps=2, evaluation__suite=str(suite), evaluation__parts=["margin"]
+        )
         result = Run(recipe, tmp_path / method).execute()
         assert ("asymmetric" in result.scores) is expected and result.record["teacher_compatible"] is expected
         page = result.page.read_text(encoding="utf-8")

@@ -18,10 +18,10 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.run import Run
 from distilvec.train.metrics import read_metrics
-from distilvec.train.trainer import Loop
+from distilvec.train.trainer import Trainer
 
 
-def weights(loop: Loop) -> dict[str, torch.Tensor]:
+def weights(loop: Trainer) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in loop.module.state_dict().items()}
 
 
@@ -55,7 +55,10 @@ def test_interrupted_equals_uninterrupted(tiny_recipe, tmp_path):
     last.run()
     assert_same_weights(weights(whole), weights(last))
     keys = ("step", "train/loss", "eval/distance")
-    first, second = ([{k: line.get(k) for k in keys} for line in read_metrics(f / "metrics.jsonl")] for f in (tmp_path / "whole", parts))
+    first, second = (
+        [{k: line.get(k) for k in keys} for line in read_metrics(f / "metrics.jsonl")]
+        for f in (tmp_path / "whole", parts)
+    )
     assert [line for line in first if line["eval/distance"]] == [line for line in second if line["eval/distance"]]
 
 
@@ -66,17 +69,19 @@ def test_kept_students_are_the_same_after_an_interruption(tiny_recipe, tmp_path)
         run = Run(recipe, folder)
         if stop is not None:
             with pytest.MonkeyPatch.context() as patch:
-                step = Loop._step
+                step = Trainer._step
 
                 def stopping(loop, batches, index):
                     step(loop, batches, index)
                     loop.stop_asked = loop.state.step + 1 >= stop
 
-                patch.setattr(Loop, "_step", stopping)
+                patch.setattr(Trainer, "_step", stopping)
                 with pytest.raises(DistilvecError, match="stopped at step"):
                     run.train()
         Run(recipe, folder).train()
-        return {path.parent.name: path.read_bytes() for path in sorted((folder / "students").glob("*/model.safetensors"))}
+        return {
+            path.parent.name: path.read_bytes() for path in sorted((folder / "students").glob("*/model.safetensors"))
+        }
 
     whole = train(tmp_path / "whole")
     assert len(whole) == 4 and len(set(whole.values())) == 4
@@ -119,7 +124,9 @@ def test_token_budget(tiny_recipe, tmp_path):
 def test_gradient_checkpointing_changes_nothing_without_dropout(tiny_recipe, tmp_path):
     found = []
     for on in (False, True):
-        loop = make_loop(tiny_recipe(student__dropout=0.0, train__max_steps=3, train__gradient_checkpointing=on), tmp_path / str(on))
+        loop = make_loop(
+            tiny_recipe(student__dropout=0.0, train__max_steps=3, train__gradient_checkpointing=on), tmp_path / str(on)
+        )
         loop.run()
         found.append(weights(loop))
     for name in found[0]:
@@ -129,12 +136,16 @@ def test_gradient_checkpointing_changes_nothing_without_dropout(tiny_recipe, tmp
 def test_bf16_keeps_fp32_weights_and_learns(tiny_recipe, tmp_path, monkeypatch):
     loop = make_loop(tiny_recipe(train__precision="bf16", train__epochs=3), tmp_path / "run")
     cast = []
-    monkeypatch.setattr(loop.module.objective, "figures", lambda *sight: cast.append(torch.is_autocast_enabled("cpu")) or {})
+    monkeypatch.setattr(
+        loop.module.objective, "figures", lambda *sight: cast.append(torch.is_autocast_enabled("cpu")) or {}
+    )
     loop.run()
     assert cast and not any(cast), "figures are computed as the terms are, not under autocast"
     assert all(p.dtype == torch.float32 for p in loop.module.parameters())
     assert loop.module.objective.products == torch.bfloat16
-    distances = [line["eval/distance"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/distance" in line]
+    distances = [
+        line["eval/distance"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/distance" in line
+    ]
     assert distances[-1] < distances[0]
 
 
@@ -163,7 +174,9 @@ def test_trackers_get_the_same_figures(tiny_recipe, tmp_path):
     events = EventAccumulator(str(next((tmp_path / "run").rglob("events.out*")).parent))
     events.Reload()
     lines = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in line]
-    assert [event.value for event in events.Scalars("train/loss")] == pytest.approx([line["train/loss"] for line in lines], abs=1e-5)
+    assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(
+        [line["train/loss"] for line in lines], abs=1e-5
+    )
 
 
 def test_refusals(tiny_recipe, tmp_path):
@@ -180,7 +193,7 @@ def test_a_checkpoint_of_another_recipe_or_a_damaged_one_is_refused(tiny_recipe,
     loop.run()
     loop.fingerprint = "other"
     with pytest.raises(DistilvecError, match=r"^\[checkpoint\] .*--restart"):
-        Loop(loop.module.encoder, loop.module.objective, loop.data, recipe.train, tmp_path / "run", "other")
+        Trainer(loop.module.encoder, loop.module.objective, loop.data, recipe.train, tmp_path / "run", "other")
     loop.checkpoint.write_bytes(loop.checkpoint.read_bytes()[:1000])
     with pytest.raises(DistilvecError, match="damaged"):
         make_loop(recipe, tmp_path / "run")
@@ -199,7 +212,9 @@ def test_full_disk_while_saving_keeps_the_previous_checkpoint(tiny_recipe, tmp_p
     monkeypatch.setattr(tensor_file, "save_file", full)
     with pytest.raises(DistilvecError, match=r"^\[checkpoint\] no space left on the disk"):
         loop._checkpoint()
-    assert loop.checkpoint.read_bytes() == before and [path.name for path in loop.checkpoint.parent.iterdir()] == ["state.safetensors"]
+    assert loop.checkpoint.read_bytes() == before and [path.name for path in loop.checkpoint.parent.iterdir()] == [
+        "state.safetensors"
+    ]
 
 
 @pytest.mark.slow
@@ -207,12 +222,25 @@ def test_two_processes_train_one_student(tiny_recipe, tmp_path):
     """Two processes with half the batch each: the run ends, learns, and counts the texts of both."""
     file = tmp_path / "tiny.yaml"
     file.write_text(recipes.dump(tiny_recipe(train__epochs=3, train__batch_size=8, corpus__holdout_batches=2)))
-    line = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "distilvec", "run", str(file), "--out"]
+    line = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "-m",
+        "distilvec",
+        "run",
+        str(file),
+        "--out",
+    ]
     done = subprocess.run([*line, str(tmp_path / "run")], capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     state = json.loads((tmp_path / "run" / "distillation.json").read_text())["training"]
     assert state["steps"] == 3 * 12 and state["texts"] >= 3 * 184
-    distances = [line["eval/distance"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/distance" in line]
+    distances = [
+        line["eval/distance"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/distance" in line
+    ]
     assert len(distances) == 4 and distances[-1] < distances[0]
 
 

@@ -40,10 +40,16 @@ def test_figures_against_plain_loops():
     entropy = sum(-p * math.log(p) for row in rows for p in row) / 7 / math.log(3)
     spread = sum(math.sqrt(sum((row[k] - means[k]) ** 2 for row in rows) / 7) for k in range(3)) / 3
     found = routing(gates)
-    assert found.means == pytest.approx(means) and found.entropy == pytest.approx(entropy) and found.spread == pytest.approx(spread)
+    assert (
+        found.means == pytest.approx(means)
+        and found.entropy == pytest.approx(entropy)
+        and found.spread == pytest.approx(spread)
+    )
     assert found.decided == sum(max(row) > 0.9 for row in rows) / 7 > 0
     one_hot = routing(torch.eye(3).repeat(4, 1))
-    assert (one_hot.entropy, one_hot.decided) == (0, 1) and routing(torch.full((9, 3), 1 / 3)).entropy == pytest.approx(1)
+    assert (one_hot.entropy, one_hot.decided) == (0, 1) and routing(torch.full((9, 3), 1 / 3)).entropy == pytest.approx(
+        1
+    )
 
 
 def test_collapse_to_one_expert_is_named_at_once_and_once():
@@ -61,7 +67,9 @@ def test_collapse_to_one_expert_is_named_at_once_and_once():
 def test_experts_that_are_never_used_are_named():
     warning = RoutingWatch(100).judge(sight(drawn(logits=(3.0, -3.0, 3.0, -4.0))), 50)[1]
     assert "to some experts: experts 2 and 4 are nearly never used" in warning
-    assert RoutingWatch(100).judge(sight(drawn(logits=(3.0, 3.0, 3.0, -4.0))), 50)[1] is None, "one of four is no collapse"
+    assert RoutingWatch(100).judge(sight(drawn(logits=(3.0, 3.0, 3.0, -4.0))), 50)[1] is None, (
+        "one of four is no collapse"
+    )
 
 
 def test_uniform_is_judged_only_after_a_share_of_the_training():
@@ -108,7 +116,10 @@ def test_what_is_not_judged():
 
 
 def test_gates_are_asked_for_only_where_the_experts_run():
-    assert with_gates(OutputSpec(embedding=True), experts=3).experts and with_gates(OutputSpec(vector=True), experts=3).experts
+    assert (
+        with_gates(OutputSpec(embedding=True), experts=3).experts
+        and with_gates(OutputSpec(vector=True), experts=3).experts
+    )
     assert not with_gates(OutputSpec(embedding=True), experts=0).experts
     assert not with_gates(OutputSpec(hidden_layers=(-1,)), experts=3).experts
 
@@ -125,11 +136,16 @@ class Pressed(Objective):
 
 
 def test_a_run_warns_once_even_if_it_is_resumed(tiny_recipe, tmp_path, capsys):
-    recipe = tiny_recipe(**EXPERTS, student__dropout=0.0, train__learning_rate=1e-2, train__epochs=4, train__logging_steps=3)
+    recipe = tiny_recipe(
+        **EXPERTS, student__dropout=0.0, train__learning_rate=1e-2, train__epochs=4, train__logging_steps=3
+    )
     folder = tmp_path / "run"
     stop_after(make_loop(recipe, folder, Pressed()), 27).run()
     lines = read_metrics(folder / "metrics.jsonl")
-    assert max(line.get("train/gate_3", 0) for line in lines) > ONE and len([line for line in lines if "train/gate_1" in line]) == 9
+    assert (
+        max(line.get("train/gate_3", 0) for line in lines) > ONE
+        and len([line for line in lines if "train/gate_1" in line]) == 9
+    )
     assert [line["kind"] for line in lines if "warning" in line].count("routing") == 1
     assert make_loop(recipe, folder, Pressed()).run().finished
     found = [line for line in warnings(folder) if line["kind"] == "routing"]
@@ -146,5 +162,9 @@ def test_watching_changes_no_weight(tiny_recipe, tmp_path):
         lines = [line for line in read_metrics(loop.folder / "metrics.jsonl") if "train/loss" in line]
         assert len(lines) == (4 if often == 1 else 1) and all("train/gate_3" in line for line in lines)
     one, other = (load_file(next((tmp_path / name / "checkpoint").glob("*.safetensors"))) for name in ("1", "50"))
-    names = {name for name in one if not name.startswith("loop/")}  # what the loop has in memory depends on how often it looks
-    assert names == {name for name in other if not name.startswith("loop/")} and all(torch.equal(one[name], other[name]) for name in names)
+    names = {
+        name for name in one if not name.startswith("loop/")
+    }  # what the loop has in memory depends on how often it looks
+    assert names == {name for name in other if not name.startswith("loop/")} and all(
+        torch.equal(one[name], other[name]) for name in names
+    )

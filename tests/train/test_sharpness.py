@@ -15,7 +15,14 @@ from distilvec.__main__ import main as cli_main
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import method_names
-from distilvec.evaluation.curvature import gradient, hessian_product, hutchinson_trace, largest_eigenvalue, loss_value, rise
+from distilvec.evaluation.curvature import (
+    gradient,
+    hessian_product,
+    hutchinson_trace,
+    largest_eigenvalue,
+    loss_value,
+    rise,
+)
 from distilvec.pipeline.evaluate import kept_students
 from distilvec.pipeline.loss_landscape import Landscape, Landscapes
 from distilvec.pipeline.run import Run
@@ -69,7 +76,9 @@ def test_the_largest_eigenvalue_and_the_trace_of_a_small_model():
     assert abs(mean - exact.sum().item()) < 3 * error and error < 0.2 * mean
 
 
-@pytest.mark.parametrize("spectrum", [[5.0, 3.0, 1.0, 0.5], [2.0, -9.0, 1.0, -4.0], [-1.0, -2.0, -3.0, -4.0], [0.0, 0.0, 0.0, 0.0]])
+@pytest.mark.parametrize(
+    "spectrum", [[5.0, 3.0, 1.0, 0.5], [2.0, -9.0, 1.0, -4.0], [-1.0, -2.0, -3.0, -4.0], [0.0, 0.0, 0.0, 0.0]]
+)
 def test_the_largest_algebraic_eigenvalue_of_a_quadratic(spectrum):
     """Where negative curvature prevails the largest in magnitude is another one, and it is told as the smallest."""
     rotation = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
@@ -79,8 +88,12 @@ def test_the_largest_algebraic_eigenvalue_of_a_quadratic(spectrum):
     def parts():
         yield weights @ matrix @ weights / 2
 
-    found = largest_eigenvalue(lambda v: hessian_product(parts, [weights], v), torch.ones(4, dtype=torch.float64), tolerance=1e-6)
-    assert found.value == pytest.approx(max(spectrum), abs=1e-9) and found.smallest == pytest.approx(min(spectrum), abs=1e-9)
+    found = largest_eigenvalue(
+        lambda v: hessian_product(parts, [weights], v), torch.ones(4, dtype=torch.float64), tolerance=1e-6
+    )
+    assert found.value == pytest.approx(max(spectrum), abs=1e-9) and found.smallest == pytest.approx(
+        min(spectrum), abs=1e-9
+    )
     mean, error = hutchinson_trace(lambda v: matrix @ v, [weights], 200, torch.Generator().manual_seed(0))
     assert abs(mean - sum(spectrum)) <= 3 * error + 1e-12
 
@@ -115,7 +128,10 @@ def test_the_rise_of_the_loss_and_weights_that_come_back():
     for adaptive in (False, True):
         found = rise(parts, parameters, slopes, 0.05, adaptive)
         assert all(torch.equal(p, copy) for p, copy in zip(parameters, before, strict=True))
-        scaled = [(p.detach().abs() if adaptive else torch.ones_like(p)) * slope for p, slope in zip(parameters, slopes, strict=True)]
+        scaled = [
+            (p.detach().abs() if adaptive else torch.ones_like(p)) * slope
+            for p, slope in zip(parameters, slopes, strict=True)
+        ]
         length = torch.cat([value.reshape(-1) for value in scaled]).norm()
         with torch.no_grad():
             for parameter, value in zip(parameters, scaled, strict=True):
@@ -274,7 +290,11 @@ def test_the_verb_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
     content = json.loads((folder / "sharpness.json").read_text())
     assert json.loads((tmp_path / "out.json").read_text())[0]["points"] == content["points"]
     assert [point["step"] for point in content["points"]] == [7, 20] and content["dropout"] and content["rows"] == 32
-    assert content["points"][1]["epoch"] == 2.0 and content["method"].endswith("views.py") and content["update"]["name"] == "plain"
+    assert (
+        content["points"][1]["epoch"] == 2.0
+        and content["method"].endswith("views.py")
+        and content["update"]["name"] == "plain"
+    )
     for point in content["points"]:
         assert point["residual"] <= 0.01 * point["lambda_max"] and point["asam"] > 0 and point["trace_error"] > 0
         assert point["loss"] > 0 and point["lambda_max"] > point["lambda_min"] and point["products"] > 2

@@ -13,19 +13,19 @@ from distilvec.pipeline.run import Run
 from distilvec.pipeline.sweep import expand, run_sweep
 from distilvec.train.checkpoint import read_checkpoint
 from distilvec.train.signals import stop_on_signals
-from distilvec.train.trainer import Loop
+from distilvec.train.trainer import Trainer
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_keeps_the_signals_number(tiny_recipe, tmp_path, monkeypatch, number):
-    step = Loop._step
+    step = Trainer._step
 
     def stepped(self, *arguments):
         if self.state.step == 4:
             os.kill(os.getpid(), number)
         step(self, *arguments)
 
-    monkeypatch.setattr(Loop, "_step", stepped)
+    monkeypatch.setattr(Trainer, "_step", stepped)
     message = r"^\[train\] stopped at step 5 of 11\. Run the same command again to go on\.$"
     with pytest.raises(Stopped, match=message) as stopped:
         Run(tiny_recipe(), tmp_path / "run").execute()

@@ -26,14 +26,19 @@ EXPERTS = {
 }
 STAGED = {
     **PLAIN,
-    "stages": [{"name": "short", "set": {"train.max_steps": 9}}, {"name": "rest", "set": {"train.update": {"name": "sam"}}}],
+    "stages": [
+        {"name": "short", "set": {"train.max_steps": 9}},
+        {"name": "rest", "set": {"train.update": {"name": "sam"}}},
+    ],
 }
 
 
 def lines(folder: Path) -> dict[str, list[dict]]:
     """The lines of every metrics.jsonl below a run folder, without the figures that depend on the clock."""
     return {
-        str(path.relative_to(folder)): [{k: v for k, v in line.items() if k not in THROUGHPUT} for line in read_metrics(path)]
+        str(path.relative_to(folder)): [
+            {k: v for k, v in line.items() if k not in THROUGHPUT} for line in read_metrics(path)
+        ]
         for path in sorted(folder.rglob("metrics.jsonl"))
     }
 
@@ -87,16 +92,36 @@ def test_a_checkpoint_without_the_loops_memory_goes_on(tiny_recipe, tmp_path, mo
         patched.setattr(module, "save_checkpoint", lambda *arguments: save(*arguments[:-1], {}))
         stop_after(make_loop(recipe, tmp_path / "run"), 6).run()
     assert make_loop(recipe, tmp_path / "run").run().finished
-    assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [0, 4, 8, 11, 12, 16, 20, 22, 22]
+    assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [
+        0,
+        4,
+        8,
+        11,
+        12,
+        16,
+        20,
+        22,
+        22,
+    ]
 
 
 def test_a_torn_last_line_is_dropped_and_a_damaged_one_is_named(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1, "epoch": 0.1}\n{"step": 2, "epoch": 0.2}\n{"step": 3, "ep\xc3')
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
-    for damaged in (b'{"step": 2, "epo', b'{"step": \xff}', b"", b"[1]", b'{"epoch": 1}', b'{"step": "two"}', b"[" * 100_000):
+    for damaged in (
+        b'{"step": 2, "epo',
+        b'{"step": \xff}',
+        b"",
+        b"[1]",
+        b'{"epoch": 1}',
+        b'{"step": "two"}',
+        b"[" * 100_000,
+    ):
         path.write_bytes(b'{"step": 1, "epoch": 0.1}\n' + damaged + b'\n{"step": 3, "epoch": 0.3}\n')
-        with pytest.raises(DistilvecError, match=r"^\[metrics.jsonl\] .*metrics.jsonl: line 2 is damaged\. .*remove that line\.$"):
+        with pytest.raises(
+            DistilvecError, match=r"^\[metrics.jsonl\] .*metrics.jsonl: line 2 is damaged\. .*remove that line\.$"
+        ):
             read_metrics(path)
     assert read_metrics(tmp_path / "absent") == []
 

@@ -15,14 +15,16 @@ from distilvec.config.training import UpdateSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
-from distilvec.train.gradients import Passes
+from distilvec.train.gradients import StepGradients
 from distilvec.train.update import Plain, SharpnessAware, build_update, source_balance
 
-RULES = [UpdateSection(name=name) for name in ("plain", "sam", "asam", "disam")] + [UpdateSection(name="asam", eta=0.01)]
+RULES = [UpdateSection(name=name) for name in ("plain", "sam", "asam", "disam")] + [
+    UpdateSection(name="asam", eta=0.01)
+]
 KEPT = ("train/loss", "train/mean_cosine", "eval/distance")
 
 
-class Problem:
+class TaskFailure:
     """A module with a loss, as a closure that notes what it was called with and where the weights were."""
 
     def __init__(self, module: nn.Module, loss) -> None:
@@ -53,12 +55,21 @@ def check_g():
     linear.weight.data, linear.bias.data = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, dtype=torch.float64)
     torch.manual_seed(8)
     x, y = torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
-    return Problem(linear, lambda module: (module(x) - y).square().mean())
+    return TaskFailure(linear, lambda module: (module(x) - y).square().mean())
 
 
-SAM_G = [-0.0063164044, 0.0178570059, 0.0191113631, -0.0156946668, 0.0377214592, -0.0098534178], [0.0013697379, 0.0027908953]
-ASAM_G = [-0.0000963528, 0.0078123427, 0.0121282853, -0.0137962830, 0.0763377419, -0.0055851820], [0.0001226291, 0.0030006013]
-ETA_G = [-0.0001092157, 0.0079604781, 0.0123056290, -0.0139540647, 0.0767432417, -0.0056737357], [0.0009633579, 0.0019628801]
+SAM_G = (
+    [-0.0063164044, 0.0178570059, 0.0191113631, -0.0156946668, 0.0377214592, -0.0098534178],
+    [0.0013697379, 0.0027908953],
+)
+ASAM_G = (
+    [-0.0000963528, 0.0078123427, 0.0121282853, -0.0137962830, 0.0763377419, -0.0055851820],
+    [0.0001226291, 0.0030006013],
+)
+ETA_G = (
+    [-0.0001092157, 0.0079604781, 0.0123056290, -0.0139540647, 0.0767432417, -0.0056737357],
+    [0.0009633579, 0.0019628801],
+)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +100,9 @@ def test_a_quadratic_in_closed_form(name):
     matrix = root @ root.T
     module = nn.Module()
     module.w = nn.Parameter(start.clone())
-    rule_for(UpdateSection(name=name, rho=0.3), module, rate=0.1).step(Problem(module, lambda m: m.w @ matrix @ m.w / 2), 0)
+    rule_for(UpdateSection(name=name, rho=0.3), module, rate=0.1).step(
+        TaskFailure(module, lambda m: m.w @ matrix @ m.w / 2), 0
+    )
     gradient = matrix @ start
     size = torch.ones_like(start) if name == "sam" else start.abs()
     uphill = 0.3 * size**2 * gradient / (size * gradient).norm()
@@ -102,7 +115,11 @@ class Words(nn.Module):
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         torch.manual_seed(3)
-        self.table, self.layer, self.unused = nn.Embedding(50, 6, dtype=dtype), nn.Linear(6, 4, dtype=dtype), nn.Linear(2, 2, dtype=dtype)
+        self.table, self.layer, self.unused = (
+            nn.Embedding(50, 6, dtype=dtype),
+            nn.Linear(6, 4, dtype=dtype),
+            nn.Linear(2, 2, dtype=dtype),
+        )
 
     def forward(self) -> torch.Tensor:
         return self.layer(self.table(torch.tensor([[3, 7, 7], [20, 3, 49]]))).square().mean()
@@ -111,7 +128,7 @@ class Words(nn.Module):
 @pytest.mark.parametrize("section", RULES[1:], ids=lambda section: section.label)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_come_back_to_the_bit(section, dtype):
-    problem = Problem(Words(dtype), lambda module: module())
+    problem = TaskFailure(Words(dtype), lambda module: module())
     rule = rule_for(section.model_copy(update={"rho": 3.0}), problem.module)
     rule.step(problem, 0)
     before, uphill = problem.places
@@ -121,7 +138,7 @@ def test_weights_come_back_to_the_bit(section, dtype):
 
 
 def test_an_error_in_the_second_pass_leaves_the_weights_as_they_were():
-    problem = Problem(Words(), lambda module: module() if not problem.losses else 1 / 0)
+    problem = TaskFailure(Words(), lambda module: module() if not problem.losses else 1 / 0)
     before = {name: value.clone() for name, value in problem.module.state_dict().items()}
     with pytest.raises(ZeroDivisionError):
         rule_for(UpdateSection(name="asam"), problem.module).step(problem, 0)
@@ -133,7 +150,7 @@ def test_moving_only_the_used_rows_of_a_table_is_moving_all(section):
     """The rows without a gradient do not move, so leaving them out changes nothing but rounding."""
     places = []
     for whole in (True, False):
-        problem = Problem(Words(torch.float64), lambda module: module())
+        problem = TaskFailure(Words(torch.float64), lambda module: module())
         rule = rule_for(section, problem.module)
         assert isinstance(rule, SharpnessAware) and len(rule.tables) == 1
         rule.tables = [] if whole else rule.tables
@@ -155,7 +172,7 @@ class Tied(Words):
 def test_a_table_that_is_used_elsewhere_moves_as_a_whole(section):
     places = []
     for sparse in (True, False):
-        problem = Problem(Tied(torch.float64), lambda module: module())
+        problem = TaskFailure(Tied(torch.float64), lambda module: module())
         rule = rule_for(section, problem.module)
         rule.tables = rule.tables if sparse else []
         rule.step(problem, 0)
@@ -168,10 +185,10 @@ def test_a_table_that_is_used_elsewhere_moves_as_a_whole(section):
 
 @pytest.mark.parametrize("section", RULES[1:], ids=lambda section: section.label)
 def test_no_gradient_is_no_move_and_no_nan(section):
-    problem = Problem(nn.Linear(3, 2), lambda module: 0.0 * module.weight.sum() + 0.0 * module.bias.sum())
+    problem = TaskFailure(nn.Linear(3, 2), lambda module: 0.0 * module.weight.sum() + 0.0 * module.bias.sum())
     rule_for(section, problem.module, rate=0.1).step(problem, 0)
     assert all(torch.equal(p, problem.places[0][name]) for name, p in problem.module.named_parameters())
-    problem = Problem(nn.Linear(3, 2), lambda module: torch.ones((), requires_grad=True))
+    problem = TaskFailure(nn.Linear(3, 2), lambda module: torch.ones((), requires_grad=True))
     rule_for(section, problem.module).step(problem, 0)
     assert len(problem.places) == 2
 
@@ -187,7 +204,9 @@ def test_frozen_parameters_count_for_nothing(section):
         layer = nn.Linear(3, 2)
         constant = layer.bias.detach().clone()
         layer.bias.requires_grad_(not frozen)
-        problem = Problem(layer, lambda m, f=frozen, c=constant: (x @ m.weight.T + (m.bias if f else c)).square().mean())
+        problem = TaskFailure(
+            layer, lambda m, f=frozen, c=constant: (x @ m.weight.T + (m.bias if f else c)).square().mean()
+        )
         rule_for(section, layer).step(problem, 0)
         assert torch.equal(problem.moved("bias"), torch.zeros(2))
         found.append(problem.moved("weight"))
@@ -249,7 +268,9 @@ def test_one_source_is_the_plain_mean():
 def three_sources(tmp_path) -> list[dict]:
     texts = make_texts(120)
     for number in range(3):
-        (tmp_path / f"source{number}.txt").write_text("\n".join(texts[40 * number : 40 * (number + 1)]), encoding="utf-8")
+        (tmp_path / f"source{number}.txt").write_text(
+            "\n".join(texts[40 * number : 40 * (number + 1)]), encoding="utf-8"
+        )
     return [{"path": str(tmp_path / f"source{number}.txt")} for number in range(3)]
 
 
@@ -263,11 +284,15 @@ def test_eight_rows_at_once_equal_four_times_two(tiny_recipe, three_sources, tmp
         )  # fmt: skip
         loop = make_loop(recipe, tmp_path / str(size))
         sources = loop.data.corpus.sources
-        rows = np.concatenate([np.flatnonzero(sources == 0)[:4], np.flatnonzero(sources == 1)[:1], np.flatnonzero(sources == 2)[:3]])
+        rows = np.concatenate(
+            [np.flatnonzero(sources == 0)[:4], np.flatnonzero(sources == 1)[:1], np.flatnonzero(sources == 2)[:3]]
+        )
         loop._batches = lambda epoch, rows=rows, size=size: [rows[i : i + size] for i in range(0, 8, size)]
         loop.optimizer.step = lambda: None
         loop.run()
-        assert loop.state.texts == 8 and loop.state.tokens == loop.data.tokens.lengths[rows].sum(), "texts count once, not once a pass"
+        assert loop.state.texts == 8 and loop.state.tokens == loop.data.tokens.lengths[rows].sum(), (
+            "texts count once, not once a pass"
+        )
         found.append({name: p.grad for name, p in loop.module.named_parameters() if p.grad is not None})
         losses.append(loop.metrics.path.read_text())
     assert found[0].keys() == found[1].keys() and len(found[0]) > 20
@@ -281,7 +306,9 @@ def test_the_rules_differ(tiny_recipe, three_sources, tmp_path):
     found = []
     for section in (*RULES, UpdateSection(name="disam", variance=20.0)):
         changes = {"train__max_steps": 2, "train__update": section.model_copy(update={"rho": 0.5}).model_dump()}
-        loop = make_loop(tiny_recipe(corpus__sources=three_sources, student__dropout=0.0, **changes), tmp_path / str(len(found)))
+        loop = make_loop(
+            tiny_recipe(corpus__sources=three_sources, student__dropout=0.0, **changes), tmp_path / str(len(found))
+        )
         loop.run()
         found.append(torch.cat([p.detach().flatten() for p in loop.module.parameters()]))
     for first, second in itertools.combinations(found, 2):
@@ -309,7 +336,9 @@ def test_a_draw_is_a_dropout_mask(tiny_recipe, tmp_path):
 
     def terms(draw: int) -> torch.Tensor:
         groups = [loop._batches(0)[0], loop._batches(0)[1]]
-        return Passes(loop.wrapped, loop.module.objective, loop.data, loop.accelerator, groups, 0, 5)(draw=draw)["l2"]
+        return StepGradients(loop.wrapped, loop.module.objective, loop.data, loop.accelerator, groups, 0, 5)(draw=draw)[
+            "l2"
+        ]
 
     assert torch.equal(terms(0), terms(0)) and torch.equal(terms(1), terms(1))
     assert not torch.isclose(terms(0), terms(1)).all()
@@ -320,7 +349,11 @@ class Counting(Objective):
 
     def __init__(self) -> None:
         super().__init__()
-        self.student_outputs, self.teacher_outputs, self.weights = OutputSpec(embedding=True), OutputSpec(), {"seen": 1.0}
+        self.student_outputs, self.teacher_outputs, self.weights = (
+            OutputSpec(embedding=True),
+            OutputSpec(),
+            {"seen": 1.0},
+        )
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, batch, student, teacher):
@@ -337,7 +370,7 @@ def test_buffers_change_once_a_step(tiny_recipe, tmp_path, name):
     loop.module.objective = objective
     rule = build_update(UpdateSection(name=name), loop.optimizer, loop.module, None)
     for number in range(3):
-        passes = Passes(loop.wrapped, objective, loop.data, loop.accelerator, groups, 0, number)
+        passes = StepGradients(loop.wrapped, objective, loop.data, loop.accelerator, groups, 0, number)
         terms = rule.step(passes, number)["seen"]
         assert terms.round()[:16].mean() == pytest.approx(32 * number, abs=8)
         assert objective.seen == 32 * (number + 1)

@@ -80,7 +80,10 @@ class Aligner:
         elif self.kind == "overlap":
             found = pairs_by_overlap(student, teacher)
         else:
-            found = (*warped_pairs(student, teacher, self.student.pieces, self.teacher.pieces, strict=self.kind == "strict"), None)
+            found = (
+                *warped_pairs(student, teacher, self.student.pieces, self.teacher.pieces, strict=self.kind == "strict"),
+                None,
+            )
         special = pairs_by_role(student, teacher)
         return _gather(student, teacher, found, special)
 
@@ -94,7 +97,9 @@ def pairs_by_offsets(student: Placed, teacher: Placed) -> Pairs:
     if len(ours) == 0 or len(theirs) == 0:
         return ours[:0], theirs[:0], None
     width = 1 + max(int(student.ends[ours[-1]]), int(teacher.ends[theirs[-1]]))
-    keys, other = (side.starts[which] * width + side.ends[which] for side, which in ((student, ours), (teacher, theirs)))
+    keys, other = (
+        side.starts[which] * width + side.ends[which] for side, which in ((student, ours), (teacher, theirs))
+    )
     places = np.minimum(np.searchsorted(other, keys), len(other) - 1)
     same = other[places] == keys
     return ours[same], theirs[places[same]], None
@@ -129,7 +134,9 @@ def pairs_by_overlap(student: Placed, teacher: Placed) -> Pairs:
 def pairs_by_role(student: Placed, teacher: Placed) -> tuple[Numbers, Numbers]:
     """Special tokens with the same role in the same text: the first before it, after it, and between the two of a pair."""
     ours, theirs = (np.flatnonzero((side.roles != ORDINARY) & (side.roles != FURTHER)) for side in (student, teacher))
-    keys, other = (side.texts[which] * _ROLES + side.roles[which] for side, which in ((student, ours), (teacher, theirs)))
+    keys, other = (
+        side.texts[which] * _ROLES + side.roles[which] for side, which in ((student, ours), (teacher, theirs))
+    )
     _, one, two = np.intersect1d(keys, other, assume_unique=True, return_indices=True)
     return ours[one], theirs[two]
 

@@ -17,7 +17,9 @@ from distilvec.core.log import Advance
 CHUNK = 512  # texts aligned at once
 
 
-def measure_mapping(aligner: Aligner, texts: Iterable[Text], advance: Advance = lambda done, note: None) -> dict[str, Any]:
+def measure_mapping(
+    aligner: Aligner, texts: Iterable[Text], advance: Advance = lambda done, note: None
+) -> dict[str, Any]:
     """Counts over all texts as in `Aligned.report`, the rates, `texts` and `texts_per_second` (tokenising included)."""
     report: Counter[str] = Counter()
     count, seconds = 0, 0.0

@@ -17,7 +17,11 @@ _Part = tuple[int, int, int, int]  # first and end of the student's tokens, of t
 
 
 def warped_pairs(
-    student: Placed, teacher: Placed, student_pieces: npt.NDArray[np.object_], teacher_pieces: npt.NDArray[np.object_], strict: bool
+    student: Placed,
+    teacher: Placed,
+    student_pieces: npt.NDArray[np.object_],
+    teacher_pieces: npt.NDArray[np.object_],
+    strict: bool,
 ) -> tuple[Numbers, Numbers]:
     """The one-to-one places of every text's cheapest path: ordinary tokens of both sides that stand for no other one.
 
@@ -33,7 +37,9 @@ def warped_pairs(
         shape = np.array([[end - start, stop - begin] for start, end, begin, stop in group])
         distances = np.zeros((*shape.max(axis=0), len(group)), dtype=np.int32)
         for number, (start, end, begin, stop) in enumerate(group):
-            distances[: end - start, : stop - begin, number] = edit_distances(own[start:end].tolist(), other[begin:stop].tolist())
+            distances[: end - start, : stop - begin, number] = edit_distances(
+                own[start:end].tolist(), other[begin:stop].tolist()
+            )
         path, _ = cheapest_paths(distances, shape[:, 0], shape[:, 1])
         step, place = np.nonzero(one_to_one(path))
         firsts = np.array([(start, begin) for start, _, begin, _ in group])[place]

@@ -21,7 +21,9 @@ from distilvec.core.errors import DistilvecError
 from distilvec.models.tokenizers import plain_copy
 
 Numbers = npt.NDArray[np.int64]
-ORDINARY, LEADING, BETWEEN, TRAILING, FURTHER = range(5)  # roles: of the text; first special token before, inside, after it; other special
+ORDINARY, LEADING, BETWEEN, TRAILING, FURTHER = range(
+    5
+)  # roles: of the text; first special token before, inside, after it; other special
 _SPACE, _MARK = 1, 2
 _BEYOND = 0x20000, 0xE0000, 0xE0200  # no white space and no marks from the first to the second and after the third
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -81,7 +83,9 @@ def join(texts: Sequence[Text]) -> Joined:
     blank, places = classes == _SPACE, np.arange(len(codes))
     next_solid = np.minimum.accumulate(np.where(blank, len(codes), places)[::-1])[::-1]
     last_solid = np.maximum.accumulate(np.where(blank, -1, places))
-    return Joined(texts, np.cumsum(sizes) - sizes, np.cumsum(members) - members, blank, classes == _MARK, next_solid, last_solid)
+    return Joined(
+        texts, np.cumsum(sizes) - sizes, np.cumsum(members) - members, blank, classes == _MARK, next_solid, last_solid
+    )
 
 
 @functools.lru_cache(maxsize=1)
@@ -106,7 +110,12 @@ class SpanReader:
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, max_length: int, side: str = "right", key: str = "student", paired: bool = False
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        side: str = "right",
+        key: str = "student",
+        paired: bool = False,
     ) -> None:
         copy = plain_copy(tokenizer)
         if copy is None:
@@ -135,7 +144,9 @@ class SpanReader:
         lengths = np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings))
         total = int(lengths.sum())
         ids = _flat((encoding.ids for encoding in encodings), total, np.int32)
-        spans = _flat((chain.from_iterable(encoding.offsets) for encoding in encodings), 2 * total, np.int64).reshape(-1, 2)
+        spans = _flat((chain.from_iterable(encoding.offsets) for encoding in encodings), 2 * total, np.int64).reshape(
+            -1, 2
+        )
         roles, parts = self._roles(encodings, lengths, joined)
         begins = joined.begins[parts]
         ordinary = roles == ORDINARY
@@ -147,7 +158,9 @@ class SpanReader:
         """Both steps at once."""
         return self.place(self.encode(texts), join(texts))
 
-    def _roles(self, encodings: Sequence[Encoding], lengths: Numbers, joined: Joined) -> tuple[npt.NDArray[np.int8], Numbers]:
+    def _roles(
+        self, encodings: Sequence[Encoding], lengths: Numbers, joined: Joined
+    ) -> tuple[npt.NDArray[np.int8], Numbers]:
         """Roles and parts of all tokens. Only pairs need to be asked where the first text ends."""
         positions = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         parts = np.repeat(joined.first_parts, lengths)
@@ -160,7 +173,9 @@ class SpanReader:
             parts = parts + np.maximum(members, 0)
             inside = np.flatnonzero((members < 0) & (roles == ORDINARY))
             roles[inside] = FURTHER
-            roles[inside[np.diff(parts[inside - positions[inside]], prepend=-1) > 0]] = BETWEEN  # the first of each text
+            roles[inside[np.diff(parts[inside - positions[inside]], prepend=-1) > 0]] = (
+                BETWEEN  # the first of each text
+            )
         roles[(positions == 0) & (leading > 0)] = LEADING
         roles[(positions == ends) & (trailing > 0)] = TRAILING
         return roles, parts
@@ -175,7 +190,9 @@ def _flat(lists: Iterable[Iterable[int]], count: int, kind: npt.DTypeLike) -> np
     return np.fromiter(chain.from_iterable(lists), dtype=kind, count=count)
 
 
-def _trimmed(starts: Numbers, ends: Numbers, marks_only: npt.NDArray[np.bool_], joined: Joined) -> tuple[Numbers, Numbers]:
+def _trimmed(
+    starts: Numbers, ends: Numbers, marks_only: npt.NDArray[np.bool_], joined: Joined
+) -> tuple[Numbers, Numbers]:
     """Spans without white space at their ends, with the marks that the tokenizer dropped behind them.
 
     A piece that is a space's mark alone, but was put before the first word of a text, where there is no space, is said by
@@ -203,7 +220,9 @@ def special_around(tokenizer: Tokenizer) -> tuple[int, int]:
         mask = tokenizer.encode(probe).special_tokens_mask
         if 0 in mask:
             return mask.index(0), mask[::-1].index(0)
-    raise DistilvecError("[student.tokenizer] a tokenizer gives no token for any text. Take a model whose tokenizer works.")
+    raise DistilvecError(
+        "[student.tokenizer] a tokenizer gives no token for any text. Take a model whose tokenizer works."
+    )
 
 
 # -- pieces ----------------------------------------------------------------------------------------------------------

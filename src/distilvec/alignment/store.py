@@ -47,9 +47,16 @@ class AlignmentStore:
         self._offsets: Rows = open_column(folder / "offsets.npy")
         self._student: npt.NDArray[Any] = open_column(folder / "student.npy")
         self._teacher: npt.NDArray[Any] = open_column(folder / "teacher.npy")
-        self._shares: npt.NDArray[np.float32] | None = open_column(folder / "shares.npy") if self.kind == "overlap" else None
+        self._shares: npt.NDArray[np.float32] | None = (
+            open_column(folder / "shares.npy") if self.kind == "overlap" else None
+        )
         rows = {len(self.student_lengths), len(self.teacher_lengths), len(self.counts), len(self._offsets) - 1}
-        pairs = {int(self._offsets[-1]), len(self._student), len(self._teacher), *([] if self._shares is None else [len(self._shares)])}
+        pairs = {
+            int(self._offsets[-1]),
+            len(self._student),
+            len(self._teacher),
+            *([] if self._shares is None else [len(self._shares)]),
+        }
         if len(rows) > 1 or len(pairs) > 1:
             raise ValueError(f"{folder}: columns of different lengths")
 
@@ -88,7 +95,13 @@ def build_alignment(
     """
     aligner = Aligner(student_tokenizer, student_max_length, teacher_tokenizer, teacher_max_length, kind, corpus.paired)
     side = getattr(teacher_tokenizer, "truncation_side", "right")
-    hashes = [tokenizer_hash(student_tokenizer), student_max_length, tokenizer_hash(teacher_tokenizer), teacher_max_length, side]
+    hashes = [
+        tokenizer_hash(student_tokenizer),
+        student_max_length,
+        tokenizer_hash(teacher_tokenizer),
+        teacher_max_length,
+        side,
+    ]
     mark = fingerprint(FORMAT, corpus.fingerprint, len(corpus), kind, *hashes)
     positions = np.int16 if max(student_max_length, teacher_max_length) <= np.iinfo(np.int16).max else np.int32
 
@@ -99,11 +112,22 @@ def build_alignment(
     return open_or_build(folder, mark, "alignment", int(corpus.offsets[-1]), build, AlignmentStore)
 
 
-def _write(place: Path, corpus: Corpus, aligner: Aligner, positions: npt.DTypeLike, progress: Progress) -> dict[str, int]:
+def _write(
+    place: Path, corpus: Corpus, aligner: Aligner, positions: npt.DTypeLike, progress: Progress
+) -> dict[str, int]:
     """Align chunk by chunk into the columns; the report."""
     report: Counter[str] = Counter(rows=len(corpus))
-    kinds: dict[str, npt.DTypeLike] = {"counts": np.int32, "offsets": np.int64, "student": positions, "teacher": positions}
-    kinds |= {"student_lengths": np.int32, "teacher_lengths": np.int32, **({"shares": np.float32} if aligner.kind == "overlap" else {})}
+    kinds: dict[str, npt.DTypeLike] = {
+        "counts": np.int32,
+        "offsets": np.int64,
+        "student": positions,
+        "teacher": positions,
+    }
+    kinds |= {
+        "student_lengths": np.int32,
+        "teacher_lengths": np.int32,
+        **({"shares": np.float32} if aligner.kind == "overlap" else {}),
+    }
     with contextlib.ExitStack() as stack:
         out = {name: stack.enter_context(Column(place / f"{name}.npy", kind)) for name, kind in kinds.items()}
         out["offsets"].append(np.zeros(1))

@@ -31,14 +31,22 @@ class Kind(StrEnum):
 def align(
     teacher: Annotated[str, typer.Option(help="The teacher's folder or id; only its tokenizer is loaded.")],
     student: Annotated[str, typer.Option(help="The student's folder or id; only its tokenizer is loaded.")],
-    texts: Annotated[list[Path], typer.Option(help="A file or folder of texts, as in a recipe's corpus; may be given several times.")],
-    column: Annotated[Optional[list[str]], typer.Option(help="The column(s) with texts; found by name when left out.")] = None,
+    texts: Annotated[
+        list[Path], typer.Option(help="A file or folder of texts, as in a recipe's corpus; may be given several times.")
+    ],
+    column: Annotated[
+        Optional[list[str]], typer.Option(help="The column(s) with texts; found by name when left out.")
+    ] = None,
     kind: Annotated[
         Kind,
-        typer.Option(help="offsets: same characters; overlap: common characters; mined: edit distance; strict: mined and equal."),
+        typer.Option(
+            help="offsets: same characters; overlap: common characters; mined: edit distance; strict: mined and equal."
+        ),
     ] = Kind.offsets,
     limit: Annotated[Optional[int], typer.Option(min=1, help="Read only so many texts of each file.")] = None,
-    max_length: Annotated[int, typer.Option(min=1, help="Tokens that either model reads of a text, special ones included.")] = 512,
+    max_length: Annotated[
+        int, typer.Option(min=1, help="Tokens that either model reads of a text, special ones included.")
+    ] = 512,
     json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:

@@ -85,11 +85,16 @@ def evaluate(
     suite: Annotated[Optional[Path], typer.Option(help="A suite file (YAML list of local tasks).")] = None,
     mteb: Annotated[Optional[str], typer.Option(help="Tasks of MTEB, separated by commas.")] = None,
     benchmark: Annotated[Optional[str], typer.Option(help="A benchmark of MTEB, such as 'MTEB(eng, v2)'.")] = None,
-    data: Annotated[Optional[Path], typer.Option(help="Folder with <MTEB task>/ folders, read instead of the hub.")] = None,
-    teacher: Annotated[
-        Optional[str], typer.Option(help="Compare with this model, also asymmetrically (model's queries, teacher's documents).")
+    data: Annotated[
+        Optional[Path], typer.Option(help="Folder with <MTEB task>/ folders, read instead of the hub.")
     ] = None,
-    protocol: Annotated[str, typer.Option(help="Whose main figures to show: mteb-like, talas, distillmoe, emo.")] = "mteb-like",
+    teacher: Annotated[
+        Optional[str],
+        typer.Option(help="Compare with this model, also asymmetrically (model's queries, teacher's documents)."),
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option(help="Whose main figures to show: mteb-like, talas, distillmoe, emo.")
+    ] = "mteb-like",
     json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Score a model on local tasks or on MTEB: STS, classification, pairs, retrieval."""
@@ -113,9 +118,13 @@ def evaluate(
 @app.command(epilog=example("distilvec compare runs/first runs/second --out comparison.html"))
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of sweeps.")],
-    reference: Annotated[Optional[str], typer.Option(help="The run the others are compared with; the first by default.")] = None,
+    reference: Annotated[
+        Optional[str], typer.Option(help="The run the others are compared with; the first by default.")
+    ] = None,
     column: Annotated[str, typer.Option(help="student, or asymmetric.")] = "student",
-    out: Annotated[Optional[Path], typer.Option(help="Write a page here, and its figures in a folder next to it.")] = None,
+    out: Annotated[
+        Optional[Path], typer.Option(help="Write a page here, and its figures in a folder next to it.")
+    ] = None,
     csv: Annotated[Optional[Path], typer.Option(help="Write the leaderboard as CSV.")] = None,
     markdown: Annotated[Optional[Path], typer.Option(help="Write the leaderboard as Markdown.")] = None,
     latex: Annotated[Optional[Path], typer.Option(help="Write the leaderboard as LaTeX (booktabs).")] = None,
@@ -129,7 +138,9 @@ def compare(
     if out is not None:
         require_extra("report", "--out")
     if column not in COLUMNS:
-        raise DistilvecError(f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Columns: {', '.join(COLUMNS)}.")
+        raise DistilvecError(
+            f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Columns: {', '.join(COLUMNS)}."
+        )
 
     from distilvec.cli.terminal import print_result, show_comparison
     from distilvec.pipeline.compare import compare_runs
@@ -137,7 +148,11 @@ def compare(
     from distilvec.report.write import draw_comparison
 
     comparison = compare_runs(runs, reference, column)
-    for key, path, make in (("--csv", csv, to_csv), ("--markdown", markdown, to_markdown_table), ("--latex", latex, to_latex)):
+    for key, path, make in (
+        ("--csv", csv, to_csv),
+        ("--markdown", markdown, to_markdown_table),
+        ("--latex", latex, to_latex),
+    ):
         if path is not None:
             write_file(path, make(comparison), key)
     if json_file:
@@ -149,8 +164,13 @@ def compare(
 
 @app.command(epilog=example("distilvec speed all-MiniLM-L6-v2 runs/first/student"))
 def speed(
-    models: Annotated[list[str], typer.Argument(help="SentenceTransformer folders or ids; the first is the one others are compared with.")],
-    full: Annotated[bool, typer.Option(help="The papers' 20 warm-ups and 200 repeats of every setting, however long it takes.")] = False,
+    models: Annotated[
+        list[str],
+        typer.Argument(help="SentenceTransformer folders or ids; the first is the one others are compared with."),
+    ],
+    full: Annotated[
+        bool, typer.Option(help="The papers' 20 warm-ups and 200 repeats of every setting, however long it takes.")
+    ] = False,
     seconds: Annotated[float, typer.Option(help="Time for each setting otherwise.")] = 2.0,
     json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
@@ -169,7 +189,10 @@ def speed(
     loaded = {name: load_teacher(TeacherSection(model=name), device="cpu", key="models").model for name in models}
     with progress("speed", 100, "%") as advance:
         report = measure_speed(
-            loaded, budget_seconds=seconds, full=full, progress=lambda what, done, total: advance(100 * done // max(1, total), what)
+            loaded,
+            budget_seconds=seconds,
+            full=full,
+            progress=lambda what, done, total: advance(100 * done // max(1, total), what),
         )
     if json_file:
         write_json(json_file, report, key="--json")
@@ -184,7 +207,9 @@ def speed(
 def options(
     show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Errors and results only.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Progress as lines with the time, and warnings of other libraries.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Progress as lines with the time, and warnings of other libraries.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Distil large text-embedding models into small ones people can ship. Start with: distilvec quickstart.
@@ -199,15 +224,21 @@ def options(
 
 
 def _say_member(name: str, done: int, total: int) -> None:
-    from distilvec.core.log import say
+    from distilvec.core.log import log
 
-    say(f"sweep {done}/{total}: {name}")
+    log(f"sweep {done}/{total}: {name}")
 
 
 app.add_typer(recipes_app, name="recipes")
 app.add_typer(cache_app, name="cache")
-app.command(epilog=example("distilvec finetune BAAI/bge-m3 --task intents.csv --type classification --out runs/teacher"))(finetune)
-app.command(epilog=example("distilvec align --teacher BAAI/bge-m3 --student bert-base-uncased --texts texts.txt"))(align)
+app.command(
+    epilog=example("distilvec finetune BAAI/bge-m3 --task intents.csv --type classification --out runs/teacher")
+)(finetune)
+app.command(epilog=example("distilvec align --teacher BAAI/bge-m3 --student bert-base-uncased --texts texts.txt"))(
+    align
+)
 app.command(epilog=example("distilvec sharpness runs/first --figure sharpness.svg"))(sharpness)
-app.command(epilog=example("distilvec transplant BAAI/bge-m3 --texts texts.txt --vocab-size 16000 --out small-vocabulary"))(transplant)
+app.command(
+    epilog=example("distilvec transplant BAAI/bge-m3 --texts texts.txt --vocab-size 16000 --out small-vocabulary")
+)(transplant)
 app.command(epilog=example("distilvec export runs/first/student --to onnx"))(export)

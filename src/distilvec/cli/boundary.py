@@ -44,7 +44,9 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
             found = app(args=words, prog_name="distilvec", standalone_mode=False)
         sys.stdout.flush()
         status = found if isinstance(found, int) else 0
-        return _interrupted(signal.SIGINT) if status == 128 + signal.SIGINT else status  # typer's answer to a KeyboardInterrupt
+        return (
+            _interrupted(signal.SIGINT) if status == 128 + signal.SIGINT else status
+        )  # typer's answer to a KeyboardInterrupt
     except SystemExit as error:  # how typer ends shell completion
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except Interrupted as error:
@@ -125,7 +127,10 @@ def _write_log(error: Exception, arguments: Sequence[str]) -> Path | None:
     """Keep the traceback below the cache's root, or in the folder for temporary files; its path, None where neither has room."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     text = f"{' '.join(map(repr, arguments))}\nPython {sys.version}\n\n{''.join(traceback.format_exception(error))}"
-    for folder in (Path(os.environ.get("DISTILVEC_CACHE") or Path.home() / ".cache" / "distilvec") / "logs", Path(tempfile.gettempdir())):
+    for folder in (
+        Path(os.environ.get("DISTILVEC_CACHE") or Path.home() / ".cache" / "distilvec") / "logs",
+        Path(tempfile.gettempdir()),
+    ):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -23,7 +23,10 @@ class FillByDefault(Listed):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete verbs, options and recipes."""
-        return [*super().shell_complete(ctx, incomplete), *self.commands["fill"].params[0].shell_complete(ctx, incomplete)]
+        return [
+            *super().shell_complete(ctx, incomplete),
+            *self.commands["fill"].params[0].shell_complete(ctx, incomplete),
+        ]
 
 
 cache_app = typer.Typer(
@@ -31,7 +34,9 @@ cache_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="The teacher cache: fill it, verify it, look into it, move it.",
-    epilog=example("distilvec cache talas --variant local", "distilvec cache verify ~/.cache/distilvec/FOLDER --repair"),
+    epilog=example(
+        "distilvec cache talas --variant local", "distilvec cache verify ~/.cache/distilvec/FOLDER --repair"
+    ),
 )
 
 
@@ -48,7 +53,8 @@ def cache_fill(recipe: RecipeFile, overrides: Overrides = None, variant: Variant
 
 @cache_app.command("verify", epilog=example("distilvec cache verify ~/.cache/distilvec/FOLDER --repair"))
 def cache_verify(
-    folder: Path, repair: Annotated[bool, typer.Option(help="Drop damaged shards; the next run computes them again.")] = False
+    folder: Path,
+    repair: Annotated[bool, typer.Option(help="Drop damaged shards; the next run computes them again.")] = False,
 ) -> None:
     """Check every shard of a cache against its checksum."""
     from distilvec.teachers.cache.store import TeacherCache
@@ -74,7 +80,10 @@ def cache_inspect(folder: Path) -> None:
 
 @cache_app.command("export", epilog=example("distilvec cache export talas --variant local --out vectors.parquet"))
 def cache_export(
-    recipe: RecipeFile, out: Annotated[Path, typer.Option(help="The Parquet file.")], overrides: Overrides = None, variant: Variant = None
+    recipe: RecipeFile,
+    out: Annotated[Path, typer.Option(help="The Parquet file.")],
+    overrides: Overrides = None,
+    variant: Variant = None,
 ) -> None:
     """Write a recipe's texts and their teacher vectors as Parquet; of several teachers, the first one's."""
     if out.parent.is_dir():

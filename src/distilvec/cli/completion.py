@@ -71,7 +71,13 @@ def _values(annotation: Any) -> list[str]:
 
     found: list[str] = []
     for kind in members(annotation):
-        found += ["true", "false"] if kind is bool else [str(value) for value in get_args(kind)] if get_origin(kind) is Literal else []
+        found += (
+            ["true", "false"]
+            if kind is bool
+            else [str(value) for value in get_args(kind)]
+            if get_origin(kind) is Literal
+            else []
+        )
     return found
 
 

@@ -20,7 +20,9 @@ class Form(StrEnum):
 def export(
     model: Annotated[str, typer.Argument(help="A SentenceTransformer folder or id.")],
     to: Annotated[Form, typer.Option(help="The form: one fp32 file, from token ids to the vector.")] = Form.onnx,
-    out: Annotated[Optional[Path], typer.Option(help="The file; onnx/model.onnx in the model's folder by default.")] = None,
+    out: Annotated[
+        Optional[Path], typer.Option(help="The file; onnx/model.onnx in the model's folder by default.")
+    ] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Write a model as ONNX, checked against PyTorch before it is kept; no code of anyone's is needed to run it."""

@@ -15,12 +15,19 @@ POOLINGS = ("mean", "cls", "lasttoken")
 
 def finetune(
     model: Annotated[str, typer.Argument(help="The model to fine-tune: a SentenceTransformer folder or id.")],
-    task: Annotated[Path, typer.Option(help="Labelled rows: a file with a column split, or a folder with one file a split.")],
-    kind: Annotated[str, typer.Option("--type", help="classification (text, label), pair (sentence1, sentence2, label) or sts (score).")],
+    task: Annotated[
+        Path, typer.Option(help="Labelled rows: a file with a column split, or a folder with one file a split.")
+    ],
+    kind: Annotated[
+        str,
+        typer.Option("--type", help="classification (text, label), pair (sentence1, sentence2, label) or sts (score)."),
+    ],
     out: Annotated[Path, typer.Option(help="The run folder; the fine-tuned model is its student/.")],
     overrides: Overrides = None,
     encode: Annotated[str, typer.Option(help="A pair as one input (joint), or its texts apart (separate).")] = "joint",
-    lora: Annotated[bool, typer.Option(help="Train low-rank adapters, merged into the model that is saved; or all weights.")] = True,
+    lora: Annotated[
+        bool, typer.Option(help="Train low-rank adapters, merged into the model that is saved; or all weights.")
+    ] = True,
     r: Annotated[int, typer.Option("--r", help="Rank of the adapters.")] = 256,
     alpha: Annotated[float, typer.Option(help="Scale of the adapters, over their rank.")] = 32.0,
     dropout: Annotated[float, typer.Option(help="Dropout before the adapters.")] = 0.1,
@@ -63,7 +70,9 @@ def finetune(
         show_problems(result.problems)
 
 
-def finetune_recipe(model: str, task: Path, kind: str, encode: str, lora: dict[str, Any] | None, trust: bool = False) -> dict[str, Any]:
+def finetune_recipe(
+    model: str, task: Path, kind: str, encode: str, lora: dict[str, Any] | None, trust: bool = False
+) -> dict[str, Any]:
     """The recipe of a fine-tuning as plain data: the teacher's own backbone, pooling and length, trained on labels alone."""
     from distilvec.config.schema import TeacherSection
     from distilvec.teachers.model import load_teacher

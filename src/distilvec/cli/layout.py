@@ -44,7 +44,11 @@ class Listed(TyperGroup):
         rest = tuple(name for name in self.list_commands(ctx) if name not in grouped)
         longest = max(map(len, self.commands))
         for title, names in {**self.groups, "Commands": rest}.items():
-            rows = [(name.ljust(longest), self.commands[name].get_short_help_str(_WHOLE)) for name in names if name in self.commands]
+            rows = [
+                (name.ljust(longest), self.commands[name].get_short_help_str(_WHOLE))
+                for name in names
+                if name in self.commands
+            ]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)

@@ -64,7 +64,9 @@ def show_recipe(name: BuiltIn) -> None:
 @recipes_app.command("copy", epilog=example("distilvec recipes copy talas --out mine.yaml"))
 def copy_recipe(
     name: BuiltIn,
-    out: Annotated[Optional[Path], typer.Option(help="The new file; NAME.yaml in the current folder by default.")] = None,
+    out: Annotated[
+        Optional[Path], typer.Option(help="The new file; NAME.yaml in the current folder by default.")
+    ] = None,
 ) -> None:
     """Write a recipe to a file of your own, to be changed.
 

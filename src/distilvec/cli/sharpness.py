@@ -15,11 +15,16 @@ from distilvec.core.files import write_json
 
 def sharpness(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, or of sweeps.")],
-    steps: Annotated[Optional[str], typer.Option(help="Steps of kept students, separated by commas; all by default.")] = None,
+    steps: Annotated[
+        Optional[str], typer.Option(help="Steps of kept students, separated by commas; all by default.")
+    ] = None,
     texts: Annotated[int, typer.Option(min=1, help="Training texts in the loss, in batches as in training.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Draws the texts, dropout masks and random vectors.")] = 0,
     dropout: Annotated[
-        Optional[bool], typer.Option(help="With dropout, the same masks in every pass; by default where the method compares two views.")
+        Optional[bool],
+        typer.Option(
+            help="With dropout, the same masks in every pass; by default where the method compares two views."
+        ),
     ] = None,
     rho: Annotated[float, typer.Option(help="Radius of the SAM and ASAM perturbations.")] = 0.05,
     trace: Annotated[bool, typer.Option(help="The Hessian's trace as well.")] = True,
@@ -59,4 +64,6 @@ def _steps(text: str | None) -> list[int] | None:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise DistilvecError(f"[--steps] found {text!r}. Give numbers separated by commas, for example 100,200.") from None
+        raise DistilvecError(
+            f"[--steps] found {text!r}. Give numbers separated by commas, for example 100,200."
+        ) from None

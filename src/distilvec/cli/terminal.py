@@ -11,7 +11,7 @@ import typer
 from distilvec.core.escape import visible
 from distilvec.evaluation.aggregate import ABSENT
 from distilvec.evaluation.evaluator import Score
-from distilvec.evaluation.tasks import Problem
+from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.model_card import loading_call, supervised_table
 from distilvec.report.notebook import comparison_text, problem_text, scores_text
 from distilvec.report.table_layout import text_table
@@ -69,7 +69,7 @@ def show_result(result: RunResult) -> None:
     print_result('vectors = student.encode_query(["a text to search for"])')
 
 
-def show_problems(problems: Sequence[Problem], key: str = "evaluation") -> None:
+def show_problems(problems: Sequence[TaskFailure], key: str = "evaluation") -> None:
     """Name what could not be scored, or only in part, on standard error, and leave with exit status 1; nothing without problems."""
     for problem in problems:
         print_result(f"distilvec: [{key}] {problem_text(problem)}", error=True)

@@ -54,7 +54,9 @@ def transplant(
     out: Annotated[Path, typer.Option(help="The new model's folder.")],
     texts: Annotated[
         Optional[list[str]],
-        typer.Option(help="A file or folder of texts, as in a recipe's corpus, or LANGUAGE=FILE; may be given several times."),
+        typer.Option(
+            help="A file or folder of texts, as in a recipe's corpus, or LANGUAGE=FILE; may be given several times."
+        ),
     ] = None,
     kind: Annotated[
         Kind,
@@ -63,20 +65,37 @@ def transplant(
             "language's own, and of the old ones those that the other languages use most."
         ),
     ] = Kind.trim,
-    vocab_size: Annotated[Optional[int], typer.Option(min=1, help="Tokens in all; with trim all that the texts use by default.")] = None,
-    tokenizer: Annotated[
-        Optional[str], typer.Option(help="A tokenizer that exists, instead: folder, id, tokenizer.json or SentencePiece .model.")
+    vocab_size: Annotated[
+        Optional[int], typer.Option(min=1, help="Tokens in all; with trim all that the texts use by default.")
     ] = None,
-    target: Annotated[Optional[str], typer.Option(help="With hybrid: the LANGUAGE that gets tokens of its own.")] = None,
+    tokenizer: Annotated[
+        Optional[str],
+        typer.Option(help="A tokenizer that exists, instead: folder, id, tokenizer.json or SentencePiece .model."),
+    ] = None,
+    target: Annotated[
+        Optional[str], typer.Option(help="With hybrid: the LANGUAGE that gets tokens of its own.")
+    ] = None,
     share: Annotated[Optional[int], typer.Option(min=1, help="With hybrid: how many.")] = None,
-    letters: Annotated[Letters, typer.Option(help="Of the old alphabet: all letters, or those seen in the texts.")] = Letters.all,
-    compose: Annotated[Compose, typer.Option(help="What the row of a new token is made of: the old pieces of its text.")] = Compose.mean,
+    letters: Annotated[
+        Letters, typer.Option(help="Of the old alphabet: all letters, or those seen in the texts.")
+    ] = Letters.all,
+    compose: Annotated[
+        Compose, typer.Option(help="What the row of a new token is made of: the old pieces of its text.")
+    ] = Compose.mean,
     keep_norm: Annotated[bool, typer.Option(help="Bring composed rows to the mean norm of their pieces.")] = False,
-    max_length: Annotated[Optional[int], typer.Option(min=1, help="Tokens that the model reads of a text; as before by default.")] = None,
-    column: Annotated[Optional[list[str]], typer.Option(help="The column(s) with texts; found by name when left out.")] = None,
+    max_length: Annotated[
+        Optional[int], typer.Option(min=1, help="Tokens that the model reads of a text; as before by default.")
+    ] = None,
+    column: Annotated[
+        Optional[list[str]], typer.Option(help="The column(s) with texts; found by name when left out.")
+    ] = None,
     limit: Annotated[Optional[int], typer.Option(min=1, help="Read only so many texts of each file.")] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the model that distilvec wrote to the folder of --out; files of others there stay.")
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace the model that distilvec wrote to the folder of --out; files of others there stay.",
+        ),
     ] = False,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
@@ -109,7 +128,9 @@ def transplant(
         sources = read_texts(texts or [], column, limit)
         for read in sources.values():
             next(read(), None)  # so that a file that cannot be read is reported before the model is loaded
-        found = transplant_folder(teacher, section, sources, out, max_length, overwrite=overwrite, trust_remote_code=trust_remote_code)
+        found = transplant_folder(
+            teacher, section, sources, out, max_length, overwrite=overwrite, trust_remote_code=trust_remote_code
+        )
     show_tokenizers(found["compared"])
     print(f"{out}: rows {', '.join(f'{count:,} {origin}' for origin, count in sorted(found['rows'].items()))}")
 
@@ -118,10 +139,17 @@ def _check_options(
     kind: Kind, tokenizer: str | None, size: int | None, target: str | None, share: int | None, texts: list[str] | None
 ) -> None:
     """DistilvecError for options that do not go together, by the option that is missing or too many."""
-    given = {"--vocab-size": size, "--target": target, "--share": share, "--kind": None if kind is Kind.trim else kind.value}
+    given = {
+        "--vocab-size": size,
+        "--target": target,
+        "--share": share,
+        "--kind": None if kind is Kind.trim else kind.value,
+    }
     if tokenizer is not None:
         if extra := [option for option, value in given.items() if value is not None]:
-            raise DistilvecError(f"[--tokenizer] is a tokenizer that exists; {', '.join(extra)} is for a new one. Leave out one of both.")
+            raise DistilvecError(
+                f"[--tokenizer] is a tokenizer that exists; {', '.join(extra)} is for a new one. Leave out one of both."
+            )
         return
     if not texts:
         raise DistilvecError("[--texts] there are no texts to choose a vocabulary from. Give some, or --tokenizer.")
@@ -131,4 +159,6 @@ def _check_options(
         if kind is Kind.hybrid and value is None:
             raise DistilvecError(f"[{option}] --kind hybrid needs it. Give --target and --share.")
         if kind is not Kind.hybrid and value is not None:
-            raise DistilvecError(f"[{option}] belongs to --kind hybrid; found --kind {kind.value}. Leave it out or change --kind.")
+            raise DistilvecError(
+                f"[{option}] belongs to --kind hybrid; found --kind {kind.value}. Leave it out or change --kind."
+            )

@@ -64,7 +64,9 @@ def check_name(text: Any) -> str:
 def check_label(text: str) -> str:
     """The text; ValueError where it is empty, too long for a table, or has control characters."""
     if not text.strip() or len(text) > MOST_NAME_BYTES or _CONTROL.search(text):
-        raise ValueError(f"{excerpt(text)} cannot name anything. Use 1 to {MOST_NAME_BYTES} characters without control characters")
+        raise ValueError(
+            f"{excerpt(text)} cannot name anything. Use 1 to {MOST_NAME_BYTES} characters without control characters"
+        )
     return text
 
 
@@ -94,7 +96,11 @@ def not_finite(value: Any) -> bool:
     """Whether a value is, or holds at any depth, NaN or infinity."""
     if isinstance(value, dict):
         return any(map(not_finite, value.values()))
-    return any(map(not_finite, value)) if isinstance(value, (list, tuple)) else isinstance(value, float) and not math.isfinite(value)
+    return (
+        any(map(not_finite, value))
+        if isinstance(value, (list, tuple))
+        else isinstance(value, float) and not math.isfinite(value)
+    )
 
 
 def _boolean_for_number(annotation: Any, value: Any) -> bool:

@@ -30,5 +30,7 @@ def recipe_file(name: str) -> Path:
             return builtin if not path.exists() and path.parts[0] == "recipes" and builtin.exists() else path
     known = {path.stem: path for path in recipe_files()}
     if name not in known:
-        raise DistilvecError(f"[recipe] no recipe {excerpt(name)}{unknown(name, known)} Give one of these, or a path ending in .yaml.")
+        raise DistilvecError(
+            f"[recipe] no recipe {excerpt(name)}{unknown(name, known)} Give one of these, or a path ending in .yaml."
+        )
     return known[name]

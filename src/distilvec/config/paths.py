@@ -9,7 +9,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from distilvec.config.base import CHANGES, CODE, GRID, MODEL, WORKING, Section, child, excerpt, is_section, key_text, members
+from distilvec.config.base import (
+    CHANGES,
+    CODE,
+    GRID,
+    MODEL,
+    WORKING,
+    Section,
+    child,
+    excerpt,
+    is_section,
+    key_text,
+    members,
+)
 from distilvec.core.errors import DistilvecError, first_line
 
 
@@ -47,7 +59,10 @@ def absolute(text: str, folder: Path, key: str) -> str:
 def _resolve_section(tree: Any, folder: Path, section: type[Section], key: str, root: type[Section]) -> Any:
     if not isinstance(tree, dict):
         return tree
-    return {name: _resolve_field(section, name, value, folder, f"{key}.{key_text(name)}".lstrip("."), root) for name, value in tree.items()}
+    return {
+        name: _resolve_field(section, name, value, folder, f"{key}.{key_text(name)}".lstrip("."), root)
+        for name, value in tree.items()
+    }
 
 
 def _resolve_field(section: type[Section], name: Any, value: Any, folder: Path, key: str, root: type[Section]) -> Any:
@@ -59,8 +74,17 @@ def _resolve_field(section: type[Section], name: Any, value: Any, folder: Path, 
         return _resolve_changes(value, folder, root)
     if mark == GRID and isinstance(value, dict):
         many = {name: values if isinstance(values, list) else [] for name, values in value.items()}
-        return {**value, **{name: [resolve_key(str(name), one, folder, root) for one in values] for name, values in many.items() if values}}
-    if isinstance(value, str) and ((mark == MODEL and value.startswith(".")) or (mark == CODE and value.endswith(".py"))):
+        return {
+            **value,
+            **{
+                name: [resolve_key(str(name), one, folder, root) for one in values]
+                for name, values in many.items()
+                if values
+            },
+        }
+    if isinstance(value, str) and (
+        (mark == MODEL and value.startswith(".")) or (mark == CODE and value.endswith(".py"))
+    ):
         return absolute(value, folder, key)
     return _resolve(field.annotation, value, folder, key, root)
 
@@ -75,7 +99,9 @@ def _resolve(annotation: Any, value: Any, folder: Path, key: str, root: type[Sec
         if get_origin(kind) is list and isinstance(value, list):
             return [_resolve(inner[0], item, folder, f"{key}.{place}", root) for place, item in enumerate(value)]
         if get_origin(kind) is dict and isinstance(value, dict):
-            return {name: _resolve(inner[1], item, folder, f"{key}.{key_text(name)}", root) for name, item in value.items()}
+            return {
+                name: _resolve(inner[1], item, folder, f"{key}.{key_text(name)}", root) for name, item in value.items()
+            }
     return value
 
 

@@ -65,7 +65,9 @@ def take_variants(tree: dict[str, Any], origin: str) -> dict[str, dict[str, Any]
         raise DistilvecError(f"[variants] found {excerpt(found)}; expected names, each with {expected}. In {origin}.")
     for name, changes in found.items():
         if not isinstance(changes or {}, dict) or any(not isinstance(key, str) for key in changes or {}):
-            raise DistilvecError(f"[variants.{key_text(name)}] found {excerpt(changes)}; expected {expected}. In {origin}.")
+            raise DistilvecError(
+                f"[variants.{key_text(name)}] found {excerpt(changes)}; expected {expected}. In {origin}."
+            )
     return {str(name): changes or {} for name, changes in found.items()}
 
 
@@ -92,7 +94,9 @@ def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) ->
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise DistilvecError(f"[override] {excerpt(text)} is not of the form key=value. An example: train.epochs=3.")
+            raise DistilvecError(
+                f"[override] {excerpt(text)} is not of the form key=value. An example: train.epochs=3."
+            )
         found[key] = resolve_key(key, load_yaml(value, key_text(key), f"value {excerpt(value)}"), Path.cwd(), section)
     return found
 
@@ -140,10 +144,14 @@ def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
         for name in parents:
             place = place[_number(name)] if isinstance(place, list) else place.setdefault(name, {})
             if place is None or not isinstance(place, (dict, list)):
-                raise DistilvecError(f"[{key_text(dotted)}] cannot be set: '{key_text(name)}' holds a value, not a section.")
+                raise DistilvecError(
+                    f"[{key_text(dotted)}] cannot be set: '{key_text(name)}' holds a value, not a section."
+                )
         place[_number(last) if isinstance(place, list) else last] = value
     except (IndexError, ValueError):
-        raise DistilvecError(f"[{key_text(dotted)}] cannot be set: items of a list are addressed by a number within it, from 0.") from None
+        raise DistilvecError(
+            f"[{key_text(dotted)}] cannot be set: items of a list are addressed by a number within it, from 0."
+        ) from None
 
 
 def _number(text: str) -> int:
@@ -184,9 +192,7 @@ def _refuse_in_stage(key: str, last: bool) -> str | None:
     sections: dict[str, type[Section]] = {"method": MethodSection, "train": TrainSection}
     known = [f"{name}.{field}" for name, section in sections.items() for field in section.model_fields]
     if "." not in key or key.split(".")[0] not in sections:
-        return (
-            f"a stage sets dotted keys under method and train only{nearest(key[:100], known) or '.'} Set it in the recipe, for all stages."
-        )
+        return f"a stage sets dotted keys under method and train only{nearest(key[:100], known) or '.'} Set it in the recipe, for all stages."
     if key == "train.device":
         return "all stages run on one device. Set train.device in the recipe."
     if key == "train.keep_students" and not last:

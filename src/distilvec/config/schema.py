@@ -32,19 +32,27 @@ class TeacherSection(Section):
     """Where the teacher's vectors come from: a model (`model`) or a table of vectors that exists already (`vectors`)."""
 
     model: str | None = Field(
-        None, description="SentenceTransformer folder or hub id, a plain Hugging Face model, or 'all-MiniLM-L6-v2'", json_schema_extra=MODEL
+        None,
+        description="SentenceTransformer folder or hub id, a plain Hugging Face model, or 'all-MiniLM-L6-v2'",
+        json_schema_extra=MODEL,
     )
     vectors: Path | None = Field(None, description="Parquet file or folder with columns text, teacher_embedding_final")
-    name: str | None = Field(None, description="what to call the teacher in reports; the model's id or folder name by default")
+    name: str | None = Field(
+        None, description="what to call the teacher in reports; the model's id or folder name by default"
+    )
     revision: str | None = None
-    prompts: dict[Role, str] | None = Field(None, description="text put before queries and documents; the model's own by default")
+    prompts: dict[Role, str] | None = Field(
+        None, description="text put before queries and documents; the model's own by default"
+    )
     pooling: Literal["mean", "cls", "lasttoken"] | None = Field(None, description="only for a plain Hugging Face model")
     normalize: bool | None = Field(None, description="only for a plain Hugging Face model")
     max_length: int | None = Field(None, gt=0, le=MOST_TOKENS, description="tokens; the model's own limit by default")
     truncate_dim: int | None = Field(None, gt=0, le=MOST_UNITS, description="keep the first so many dimensions (MRL)")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="the precision the teacher computes in")
     batch_tokens: int = Field(4096, gt=0, le=MOST_BATCH_TOKENS, description="tokens in one teacher batch")
-    attention: Literal["own", "bidirectional"] = Field("own", description="'bidirectional' lifts a decoder's causal mask (LLM2Vec)")
+    attention: Literal["own", "bidirectional"] = Field(
+        "own", description="'bidirectional' lifts a decoder's causal mask (LLM2Vec)"
+    )
     weight: float = Field(1.0, gt=0, description="beside the weights of more_teachers")
     live: bool = Field(False, description="run the teacher in every step instead of caching it; for corpora seen once")
     trust_remote_code: bool = False
@@ -71,7 +79,9 @@ class ExpertsSection(Section):
 
     count: int = Field(3, gt=0, le=256, description="one for each facet that is distilled, times teachers")
     width: int = Field(1024, gt=0, le=MOST_UNITS, description="of an expert's hidden layer")
-    gate_width: int | None = Field(None, gt=0, le=MOST_UNITS, description="of the gate's hidden layer; by default the gate is linear")
+    gate_width: int | None = Field(
+        None, gt=0, le=MOST_UNITS, description="of the gate's hidden layer; by default the gate is linear"
+    )
     dropout: float = Field(0.1, ge=0, lt=1)
 
 
@@ -84,15 +94,24 @@ class VocabularySection(Section):
 
     kind: Literal["trim", "hybrid", "bpe", "unigram", "wordpiece"] = "trim"
     tokenizer: str | None = Field(
-        None, description="a tokenizer that exists, instead: folder, id, tokenizer.json or SentencePiece .model", json_schema_extra=MODEL
+        None,
+        description="a tokenizer that exists, instead: folder, id, tokenizer.json or SentencePiece .model",
+        json_schema_extra=MODEL,
     )
     size: int | None = Field(
-        None, gt=0, le=MOST_VOCABULARY, description="tokens in all; left out with 'trim', everything that the texts use is kept"
+        None,
+        gt=0,
+        le=MOST_VOCABULARY,
+        description="tokens in all; left out with 'trim', everything that the texts use is kept",
     )
-    letters: Literal["all", "seen"] = Field("all", description="of the old alphabet, keep all letters or those that the texts have")
+    letters: Literal["all", "seen"] = Field(
+        "all", description="of the old alphabet, keep all letters or those that the texts have"
+    )
     target: str | None = Field(None, description="with 'hybrid': the source's language that gets tokens of its own")
     share: int | None = Field(None, gt=0, le=MOST_VOCABULARY, description="with 'hybrid': how many")
-    compose: Literal["mean", "weighted", "first", "last"] = Field("mean", description="of the old pieces of a new token's text")
+    compose: Literal["mean", "weighted", "first", "last"] = Field(
+        "mean", description="of the old pieces of a new token's text"
+    )
     keep_norm: bool = Field(False, description="bring a composed row to the mean norm of its pieces")
 
     @model_validator(mode="after")
@@ -110,12 +129,20 @@ class VocabularySection(Section):
 class StudentSection(Section):
     """The network that is trained and shipped: `model`, cut to `layers`, or a fresh one from `config`."""
 
-    model: str | None = Field(None, description="folder or hub id; 'teacher' for the teacher's own backbone", json_schema_extra=MODEL)
+    model: str | None = Field(
+        None, description="folder or hub id; 'teacher' for the teacher's own backbone", json_schema_extra=MODEL
+    )
     config: dict[str, Any] | None = Field(None, description="a fresh backbone: a transformers config with 'model_type'")
-    tokenizer: str | None = Field(None, description="only with 'config': folder or hub id of the tokenizer", json_schema_extra=MODEL)
+    tokenizer: str | None = Field(
+        None, description="only with 'config': folder or hub id of the tokenizer", json_schema_extra=MODEL
+    )
     revision: str | None = None
-    layers: int | list[int] | None = Field(None, description="keep these layers (0 is the first); a number keeps that many, evenly spread")
-    reinitialize: int | None = Field(None, gt=0, description="the last so many of the layers kept start from fresh random weights, by seed")
+    layers: int | list[int] | None = Field(
+        None, description="keep these layers (0 is the first); a number keeps that many, evenly spread"
+    )
+    reinitialize: int | None = Field(
+        None, gt=0, description="the last so many of the layers kept start from fresh random weights, by seed"
+    )
     pooling: Literal["mean", "cls", "lasttoken"] = "mean"
     max_length: int | None = Field(
         None, gt=0, le=MOST_TOKENS, description="tokens; the smaller of student's and teacher's limit by default"
@@ -139,7 +166,9 @@ class StudentSection(Section):
         if self.config is not None and self.tokenizer is None:
             raise ValueError("a fresh student ('config') needs a 'tokenizer'")
         if self.config is not None and self.dense == "keep":
-            raise ValueError("a fresh student ('config') has no linear layers to keep ('dense: keep'); name a 'model' that has them")
+            raise ValueError(
+                "a fresh student ('config') has no linear layers to keep ('dense: keep'); name a 'model' that has them"
+            )
         return self
 
 
@@ -147,7 +176,9 @@ class SourceSection(Section):
     """One source of texts. Exactly one of `path` (file or folder), `dataset` (Hugging Face) and `builtin`."""
 
     path: Path | None = None
-    dataset: str | None = Field(None, description="Hugging Face data set id or folder written by save_to_disk", json_schema_extra=MODEL)
+    dataset: str | None = Field(
+        None, description="Hugging Face data set id or folder written by save_to_disk", json_schema_extra=MODEL
+    )
     builtin: Literal["python-docstrings"] | None = None
     name: Name | None = Field(None, description="short name used in reports; the file's by default")
     role: Role = "document"
@@ -184,13 +215,18 @@ class SourceSection(Section):
 class CorpusSection(Section):
     """The training texts: sources mixed, exact duplicates dropped, a part held out by seed."""
 
-    sources: list[SourceSection] = Field(min_length=1, max_length=65_535, description="their numbers are kept in 16 bits")
+    sources: list[SourceSection] = Field(
+        min_length=1, max_length=65_535, description="their numbers are kept in 16 bits"
+    )
     holdout_batches: int = Field(
-        128, ge=1, description="batches of train.batch_size rows kept out of training to measure the distance to the teacher"
+        128,
+        ge=1,
+        description="batches of train.batch_size rows kept out of training to measure the distance to the teacher",
     )
     seed: Seed = 0
     exclude_evaluation: bool | Literal["documents"] = Field(
-        True, description="drop queries and labelled test texts of the evaluation suite; 'documents' drops those of retrieval as well"
+        True,
+        description="drop queries and labelled test texts of the evaluation suite; 'documents' drops those of retrieval as well",
     )
 
 
@@ -223,9 +259,14 @@ class CacheSection(Section):
     path: Path | None = None
     root: Path | None = Field(None, description="default: $DISTILVEC_CACHE, else ~/.cache/distilvec")
     dtype: Literal["float16", "float32"] = "float16"
-    hidden: Literal["int8", "float16"] = Field("int8", description="hidden states of tokens, for methods that learn from them")
+    hidden: Literal["int8", "float16"] = Field(
+        "int8", description="hidden states of tokens, for methods that learn from them"
+    )
     shard_rows: int = Field(
-        16384, gt=0, le=MOST_ROWS, description="rows in a shard, 2048 at most with tokens; a killed job loses at most one shard's work"
+        16384,
+        gt=0,
+        le=MOST_ROWS,
+        description="rows in a shard, 2048 at most with tokens; a killed job loses at most one shard's work",
     )
 
 
@@ -234,11 +275,22 @@ class MethodSection(Section):
 
     name: str = Field(json_schema_extra=CODE)
     options: dict[str, Any] = Field(default_factory=dict)
-    weights: dict[str, float] = Field(default_factory=dict, description="replaces the method's own weights, term by term")
+    weights: dict[str, float] = Field(
+        default_factory=dict, description="replaces the method's own weights, term by term"
+    )
 
 
 Part = Literal["agreement", "compression", "margin", "speed", "projections", "experts", "tokens", "vocabulary"]
-PARTS: tuple[Part, ...] = ("agreement", "compression", "margin", "speed", "projections", "experts", "tokens", "vocabulary")
+PARTS: tuple[Part, ...] = (
+    "agreement",
+    "compression",
+    "margin",
+    "speed",
+    "projections",
+    "experts",
+    "tokens",
+    "vocabulary",
+)
 Column = Literal["teacher", "untrained", "student", "asymmetric"]
 COLUMNS: tuple[Column, ...] = ("teacher", "untrained", "student", "asymmetric")
 
@@ -250,9 +302,12 @@ class EvaluationSection(Section):
     builtin: Literal["python-docstrings"] | None = None
     batch_tokens: int = Field(4096, gt=0, le=MOST_BATCH_TOKENS)
     parts: list[Part] = Field(list(PARTS), description="parts of the report beside the scores")
-    columns: list[Column] = Field(list(COLUMNS), min_length=1, description="models that are scored, where there are such")
+    columns: list[Column] = Field(
+        list(COLUMNS), min_length=1, description="models that are scored, where there are such"
+    )
     every_classification: bool = Field(
-        False, description="score classification also at every width, precision and kept student (a classifier is fitted each time)"
+        False,
+        description="score classification also at every width, precision and kept student (a classifier is fitted each time)",
     )
     draws: int = Field(1000, gt=0, le=MOST_DRAWS, description="bootstrap draws behind every confidence interval")
     speed_seconds: float = Field(
@@ -268,14 +323,18 @@ class Recipe(Section):
     paper: str | None = None
     output: Path = Field(Path("runs"), json_schema_extra=WORKING)
     teacher: TeacherSection
-    more_teachers: list[TeacherSection] = Field(default_factory=list, description="further teachers to learn from, each with its own cache")
+    more_teachers: list[TeacherSection] = Field(
+        default_factory=list, description="further teachers to learn from, each with its own cache"
+    )
     student: StudentSection
     corpus: CorpusSection | None = None
     task: TaskSection | None = Field(None, description="instead of a corpus: a labelled task")
     cache: CacheSection = CacheSection()
     method: MethodSection
     train: TrainSection = TrainSection()
-    stages: list[StageSection] = Field(default_factory=list, description="training in several stages, one after another")
+    stages: list[StageSection] = Field(
+        default_factory=list, description="training in several stages, one after another"
+    )
     evaluation: EvaluationSection = EvaluationSection()
     sweep: SweepSection | None = Field(None, description="many runs of this recipe, one for each combination")
 

@@ -40,5 +40,7 @@ class SweepSection(Section):
             if again := [text for text, count in found.items() if count > 1]:
                 raise ValueError(f"{key_text(name)} lists {excerpt(json.loads(again[0]))} twice")
         if self.size > MOST_MEMBERS:
-            raise ValueError(f"the sweep has {self.size:,} members; at most {MOST_MEMBERS:,} are allowed. Vary fewer things at a time")
+            raise ValueError(
+                f"the sweep has {self.size:,} members; at most {MOST_MEMBERS:,} are allowed. Vary fewer things at a time"
+            )
         return self

@@ -24,7 +24,9 @@ MOST_BYTES = 4_000_000  # of a file
 
 _NUMBER_STARTS = list("-+0123456789.")
 _INT = re.compile(r"^[-+]?([0-9][0-9_]*|0x[0-9a-fA-F][0-9a-fA-F_]*|0o[0-7][0-7_]*)$")
-_FLOAT = re.compile(r"^[-+]?((\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))$|^\.(nan|NaN|NAN)$")
+_FLOAT = re.compile(
+    r"^[-+]?((\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))$|^\.(nan|NaN|NAN)$"
+)
 _WORDS: dict[str, Any] = dict.fromkeys(("", "~", "null", "Null", "NULL"))
 _WORDS |= {word: word[0] in "tT" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
 _REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
@@ -109,7 +111,11 @@ class _Builder:
                 raise _Refused(f"more than {MOST_LEVELS} lists and mappings inside each other", event.start_mark)
             if anchor is not None:
                 self.open.add(anchor)
-            value = self._sequence(event, events) if isinstance(event, yaml.SequenceStartEvent) else self._mapping(event, events)
+            value = (
+                self._sequence(event, events)
+                if isinstance(event, yaml.SequenceStartEvent)
+                else self._mapping(event, events)
+            )
             self.open.discard(anchor)
             self.level -= 1
         if anchor is not None:
@@ -146,7 +152,9 @@ class _Builder:
             merges = isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]
             key = "<<" if merges else self._value(event, events)
             if isinstance(key, (list, dict)):
-                raise _Refused(f"a {'list' if isinstance(key, list) else 'mapping'} as a key; expected a word", event.start_mark)
+                raise _Refused(
+                    f"a {'list' if isinstance(key, list) else 'mapping'} as a key; expected a word", event.start_mark
+                )
             if inherited is not None if merges else key in own:
                 raise _Refused(f"key {excerpt(key)} stands twice", event.start_mark)
             value = self._value(next(events), events)
@@ -183,7 +191,9 @@ def _scalar(event: Any) -> Any:
     value = _plain(text, event)
     if tag == f"{_TAG}float" and type(value) is int:
         return float(value)
-    if tag != {int: f"{_TAG}int", float: f"{_TAG}float", bool: f"{_TAG}bool", type(None): f"{_TAG}null"}.get(type(value)):
+    if tag != {int: f"{_TAG}int", float: f"{_TAG}float", bool: f"{_TAG}bool", type(None): f"{_TAG}null"}.get(
+        type(value)
+    ):
         raise _Refused(f"tag {excerpt(tag)} does not go with {excerpt(text)}", event.start_mark)
     return value
 

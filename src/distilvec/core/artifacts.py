@@ -16,10 +16,13 @@ import numpy.typing as npt
 from distilvec.core.errors import UNREADABLE, DistilvecError, explain, explained, first_line
 from distilvec.core.files import SEAL, full_disk_explained, is_scratch, locked, remove, scratch, seal, write_json
 from distilvec.core.hashing import checksum_once
-from distilvec.core.log import say
+from distilvec.core.log import log
 
 META = "meta.json"  # written last: a folder that has it is complete
-FINGERPRINT, CHECKSUMS = "fingerprint", "checksums"  # in META: of what the folder was made, and the content of every other file
+FINGERPRINT, CHECKSUMS = (
+    "fingerprint",
+    "checksums",
+)  # in META: of what the folder was made, and the content of every other file
 KEY = "cache.root"  # what messages name: these folders are stored below it
 
 Content = TypeVar("Content")
@@ -52,7 +55,9 @@ class Column:
     def __enter__(self) -> Column:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.close()
             return
@@ -118,7 +123,7 @@ def _opened(folder: Path, fingerprint: str, what: str, load: Callable[[Path], Co
     except UNREADABLE as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
             raise DistilvecError(str(explain(error, KEY, folder))) from error
-        say(f"{what} {folder} is damaged ({first_line(error)}); it is built again")
+        log(f"{what} {folder} is damaged ({first_line(error)}); it is built again")
         return None
 
 
@@ -135,7 +140,9 @@ def _verify(folder: Path, content: dict[str, Any]) -> None:
 def _new_folder(folder: Path, needed: int, what: str, meta: str) -> Iterator[Path]:
     """A scratch folder to fill; its files become those of `folder` when the block ends well. The caller holds the lock."""
     if folder.exists() and not (folder / meta).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DistilvecError(f"[{KEY}] {folder} exists and is no {what} folder: it has no {meta}. Move it away or choose another folder.")
+        raise DistilvecError(
+            f"[{KEY}] {folder} exists and is no {what} folder: it has no {meta}. Move it away or choose another folder."
+        )
     for path in folder.parent.iterdir():  # of killed processes: whoever builds this folder holds the lock
         if is_scratch(path) and path.name.startswith(f".{folder.name}.distilvec-"):
             remove(path)

@@ -10,7 +10,7 @@ from accelerate import PartialState
 from accelerate.state import AcceleratorState
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import say
+from distilvec.core.log import log
 
 
 def pick_device(name: str, key: str = "train.device") -> str:
@@ -22,7 +22,9 @@ def pick_device(name: str, key: str = "train.device") -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise DistilvecError(f"[{key}] is {name}, but torch finds no GPU here. Use auto or cpu, or install a CUDA build of torch.")
+        raise DistilvecError(
+            f"[{key}] is {name}, but torch finds no GPU here. Use auto or cpu, or install a CUDA build of torch."
+        )
     if name == "mps" and not has_mps:
         raise DistilvecError(f"[{key}] is mps, but this machine has none. Use auto or cpu.")
     return name
@@ -51,7 +53,7 @@ def fast_bf16(device: str) -> bool:
 def warn_slow_bf16(device: str, instead: str) -> None:
     """Say so where bf16 is asked for and has to be imitated; `instead` is the setting to take."""
     if device in ("cpu", "cuda") and not fast_bf16(device):
-        say(f"this {device} has no bf16 instructions: bf16 is imitated and many times slower than fp32. Set {instead}.")
+        log(f"this {device} has no bf16 instructions: bf16 is imitated and many times slower than fp32. Set {instead}.")
 
 
 def keep_memory() -> None:

@@ -23,7 +23,10 @@ _FIXES = {
     errno.EROFS: ("is on a read-only file system", "Choose another path."),
     errno.ELOOP: ("is a link that leads to itself", "Remove the link or choose another path."),
     errno.ENAMETOOLONG: ("has too long a name", "Choose a shorter one."),
-    errno.EMFILE: ("cannot be opened: this process has too many open files", "Raise the limit (ulimit -n) and run the same command again."),
+    errno.EMFILE: (
+        "cannot be opened: this process has too many open files",
+        "Raise the limit (ulimit -n) and run the same command again.",
+    ),
     errno.EIO: ("cannot be read or written: the disk reports an error", "Check the disk."),
     errno.EXDEV: ("cannot be moved to another file system", "Choose a path on the same file system."),
 }
@@ -125,7 +128,9 @@ def _explain_file(error: OSError, key: str | None, path: Path | None) -> str:
     place = path or (Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else None)
     if error.errno in _FULL:
         return _full(key, place)
-    problem, fix = _FIXES.get(error.errno or 0, (f"cannot be used: {error.strerror or first_line(error)}", "Check the path."))
+    problem, fix = _FIXES.get(
+        error.errno or 0, (f"cannot be used: {error.strerror or first_line(error)}", "Check the path.")
+    )
     return f"[{key or 'path'}] {place if place is not None else 'a file'} {problem}. {fix}"
 
 

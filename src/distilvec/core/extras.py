@@ -27,7 +27,9 @@ def require_extra(extra: str, what: str) -> None:
     missing = [name for name in PACKAGES[extra] if not _is_there(name)]
     if missing:
         names = ", ".join(missing)
-        raise DistilvecError(f"[{what}] needs the package{'s' * (len(missing) > 1)} {names}. Install it ({install_command(extra)}).")
+        raise DistilvecError(
+            f"[{what}] needs the package{'s' * (len(missing) > 1)} {names}. Install it ({install_command(extra)})."
+        )
 
 
 def install_command(extra: str) -> str:

@@ -159,11 +159,13 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
                 file.seek(0)
                 holder = file.read().strip() or "unknown"
             if not wait:
-                raise DistilvecError(f"[{key}] process {holder} is writing {what}. Wait until it has ended and run the same command again.")
+                raise DistilvecError(
+                    f"[{key}] process {holder} is writing {what}. Wait until it has ended and run the same command again."
+                )
             if not told:
-                from distilvec.core.log import say
+                from distilvec.core.log import log
 
-                say(f"waiting for process {holder}, which is writing {what}")
+                log(f"waiting for process {holder}, which is writing {what}")
                 told = True
             time.sleep(_WAIT)
         with suppress(OSError):  # a full disk has no room for the number; the lock holds all the same

@@ -36,7 +36,9 @@ def hash_files(paths: Iterable[Path], folder: Path | None = None, key: str = "pa
 
     Errors: DistilvecError with `key` for a file that cannot be read.
     """
-    return combine((str(path.relative_to(folder)) if folder else path.name, _readable_checksum(path, key)) for path in paths)
+    return combine(
+        (str(path.relative_to(folder)) if folder else path.name, _readable_checksum(path, key)) for path in paths
+    )
 
 
 def combine(parts: Iterable[tuple[str, str]]) -> str:

@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from distilvec.core.escape import one_line, visible
 from distilvec.core.verbosity import Level, level
@@ -80,12 +88,12 @@ def _lines(what: str, total: int, unit: str, start: int) -> Advance:
         last = now
         rate = (done - start) / max(now - began, 1e-9)
         left = (total - done) / rate if rate > 0 else float("inf")
-        say(f"{what}: {done:,}/{total:,} {unit}, {rate:,.1f}/s, {_clock(left)} left {one_line(note)}".rstrip())
+        log(f"{what}: {done:,}/{total:,} {unit}, {rate:,.1f}/s, {_clock(left)} left {one_line(note)}".rstrip())
 
     return advance
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Log one line about what is going on, to standard error, so that standard output holds results only. Not at level QUIET.
 
     At level VERBOSE the line begins with the time of day.

@@ -121,7 +121,9 @@ def _imports(path: Path) -> set[str]:
     except (SyntaxError, ValueError, RecursionError):
         return set()
     found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    found |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    found |= {
+        node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level
+    }
     return {name.split(".")[0] for name in found}
 
 
@@ -141,4 +143,8 @@ def _local(top: str, folder: Path) -> dict[str, Path]:
 def _installed(place: Path) -> bool:
     """Whether a module lies among installed packages, or in this one."""
     place = place.resolve()
-    return bool({"site-packages", "dist-packages"} & {*place.parts}) or place.is_relative_to(OURS) or any(place.parent.glob("*.dist-info"))
+    return (
+        bool({"site-packages", "dist-packages"} & {*place.parts})
+        or place.is_relative_to(OURS)
+        or any(place.parent.glob("*.dist-info"))
+    )

@@ -24,7 +24,7 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.method_file import blamed, is_file, load_method_file, method_path
 from distilvec.core.outputs import ModelOutputs, OutputSpec
-from distilvec.core.task_head import TaskFacts, TaskHead
+from distilvec.core.task_head import TaskHead, TaskInfo
 
 Terms = dict[str, Float[Tensor, " batch"]]
 
@@ -40,7 +40,7 @@ class Sizes:
     teacher_hidden_width: int | None = None  # None where the teacher is a table of vectors or an API
     teacher_layers: int | None = None
     embedding_width: int | None = None  # of the student's embedding; None: the teacher's width
-    task: TaskFacts | None = None  # None: unlabelled texts
+    task: TaskInfo | None = None  # None: unlabelled texts
     teacher_logits: bool = False  # the teacher was fine-tuned for the task and has its head
     same_tokenizer: bool = False  # student and teacher cut every text into the same tokens
     student_heads: int | None = None  # attention heads
@@ -50,7 +50,9 @@ class Sizes:
     experts: int = 0  # of the student's mixture; 0: it has none
     teacher_weight: float = 1.0  # beside the others'
     others: tuple[OtherTeacher, ...] = ()  # further teachers, in the recipe's order
-    pre_dense_width: int | None = None  # of the teacher's vector before its first Dense layer; None: it has none, or it is not known
+    pre_dense_width: int | None = (
+        None  # of the teacher's vector before its first Dense layer; None: it has none, or it is not known
+    )
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ class Objective(nn.Module):
     in_batch: bool = False  # compares examples with each other: needs batches of a fixed number of rows
     head: nn.Module | None  # of a labelled task; `student.logits` are its answer. build_objective puts it there
     weights: dict[str, float]
-    products: torch.dtype | None = None  # what large products may be made in: bf16 where the run trains so (the loop sets it)
+    products: torch.dtype | None = (
+        None  # what large products may be made in: bf16 where the run trains so (the loop sets it)
+    )
     citation: str = ""  # BibTeX, printed in the model card
 
     def __init__(self) -> None:
@@ -100,7 +104,9 @@ class Objective(nn.Module):
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """Named, unweighted terms, one value per example; a term of weight 0 may be left out."""
-        raise DistilvecError(f"[method.name] {type(self).__name__} does not implement forward. Add it to the method's file.")
+        raise DistilvecError(
+            f"[method.name] {type(self).__name__} does not implement forward. Add it to the method's file."
+        )
 
 
 def total(terms: Terms, weights: dict[str, float]) -> Float[Tensor, ""]:
@@ -117,14 +123,24 @@ def check_terms(objective: Objective, terms: Any, sizes: set[int]) -> None:
     """DistilvecError where `forward` gave anything but weighted terms with one value an example; `sizes` are their allowed lengths."""
     if isinstance(terms, dict) and terms and terms.keys() <= objective.weights.keys():
         wrong = {
-            name: value for name, value in terms.items() if not isinstance(value, Tensor) or value.ndim != 1 or len(value) not in sizes
+            name: value
+            for name, value in terms.items()
+            if not isinstance(value, Tensor) or value.ndim != 1 or len(value) not in sizes
         }
         if not wrong:
             return
         name, value = next(iter(wrong.items()))
-        found = f"'{name}' of the shape {list(value.shape)}" if isinstance(value, Tensor) else f"'{name}', a {type(value).__name__}"
+        found = (
+            f"'{name}' of the shape {list(value.shape)}"
+            if isinstance(value, Tensor)
+            else f"'{name}', a {type(value).__name__}"
+        )
     else:
-        found = f"the terms {', '.join(map(str, terms)) or 'none'}" if isinstance(terms, dict) else f"a {type(terms).__name__}"
+        found = (
+            f"the terms {', '.join(map(str, terms)) or 'none'}"
+            if isinstance(terms, dict)
+            else f"a {type(terms).__name__}"
+        )
     place = type(objective).forward.__code__.co_filename
     raise DistilvecError(
         f"[method.name] {place}: forward of {type(objective).__name__} gave {found}; expected a dict of tensors of the shape "
@@ -159,7 +175,9 @@ def build_objective(name: str, options: dict[str, Any], weights: dict[str, float
 def _add_head(objective: Objective, name: str, sizes: Sizes) -> None:
     assert sizes.task is not None
     if "task" not in objective.weights:
-        raise DistilvecError(f"[method.name] {name} does not train on labels. Remove [task] from the recipe, or take another method.")
+        raise DistilvecError(
+            f"[method.name] {name} does not train on labels. Remove [task] from the recipe, or take another method."
+        )
     objective.head = TaskHead(sizes.student_width, sizes.task)
     objective.student_outputs |= OutputSpec(vector=True)
 
@@ -167,9 +185,15 @@ def _add_head(objective: Objective, name: str, sizes: Sizes) -> None:
 def method_class(name: str) -> type[Objective]:
     """The one Objective that the method's file defines."""
     module = _method_module(name)
-    found = [c for _, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, Objective) and c.__module__ == module.__name__]
+    found = [
+        c
+        for _, c in inspect.getmembers(module, inspect.isclass)
+        if issubclass(c, Objective) and c.__module__ == module.__name__
+    ]
     if len(found) != 1:
-        raise DistilvecError(f"[method.name] {name}: a method's file defines exactly one Objective; found {[c.__name__ for c in found]}.")
+        raise DistilvecError(
+            f"[method.name] {name}: a method's file defines exactly one Objective; found {[c.__name__ for c in found]}."
+        )
     return found[0]
 
 
@@ -185,7 +209,9 @@ def _method_module(name: str) -> ModuleType:
     if name not in method_names():
         known = method_names()
         hint = nearest(name, known) or "."
-        raise DistilvecError(f"[method.name] no method '{name}'{hint} Known: {', '.join(known)}, or a path to a .py file.")
+        raise DistilvecError(
+            f"[method.name] no method '{name}'{hint} Known: {', '.join(known)}, or a path to a .py file."
+        )
     return importlib.import_module(f"distilvec.methods.{name}")
 
 
@@ -194,7 +220,11 @@ def _check_options(name: str, method: type[Objective], options: dict[str, Any]) 
     known = dict(list(inspect.signature(method.__init__).parameters.items())[2:])
     _refuse_unknown(options, known, "method.options", f"{name} has no option")
     for option, parameter in known.items():
-        if parameter.default is parameter.empty and option not in options and parameter.kind is not parameter.VAR_KEYWORD:
+        if (
+            parameter.default is parameter.empty
+            and option not in options
+            and parameter.kind is not parameter.VAR_KEYWORD
+        ):
             raise DistilvecError(f"[method.options.{option}] is missing, and {name} has no default for it. Set it.")
     hints = get_type_hints(method.__init__)
     for option, value in options.items():
@@ -204,14 +234,23 @@ def _check_options(name: str, method: type[Objective], options: dict[str, Any]) 
 def _check_option(option: str, value: Any, kind: Any) -> None:
     """DistilvecError for a value that its annotation does not allow; a list may stand for a tuple, a whole number for a float."""
     try:
-        TypeAdapter(kind, config={"arbitrary_types_allowed": True}).validate_json(json.dumps(value, default=str), strict=True)
+        TypeAdapter(kind, config={"arbitrary_types_allowed": True}).validate_json(
+            json.dumps(value, default=str), strict=True
+        )
     except ValidationError:
         raise DistilvecError(f"[method.options.{option}] found {value!r}; expected {_in_words(kind)}.") from None
 
 
 def _in_words(kind: Any) -> str:
     """An annotation as a reader of recipes would put it."""
-    plain = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null", dict: "a mapping"}
+    plain = {
+        float: "a number",
+        int: "a whole number",
+        bool: "true or false",
+        str: "text",
+        type(None): "null",
+        dict: "a mapping",
+    }
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"
@@ -226,4 +265,6 @@ def _refuse_unknown(given: Iterable[str], known: Iterable[str], where: str, prob
     known = list(known)
     for key in given:
         if key not in known:
-            raise DistilvecError(f"[{where}.{key}] {problem} '{key}'{nearest(key, known) or '.'} Known: {', '.join(known) or 'none'}.")
+            raise DistilvecError(
+                f"[{where}.{key}] {problem} '{key}'{nearest(key, known) or '.'} Known: {', '.join(known) or 'none'}."
+            )

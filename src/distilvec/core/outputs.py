@@ -57,7 +57,7 @@ class OutputSpec:
 
     def __or__(self, other: OutputSpec) -> OutputSpec:
         """Everything that either one wants; DistilvecError where both want pooled layers or tokens, but not alike."""
-        kinds = {wants.layer_pooling for wants in (self, other) if wants.pooled_layers}
+        kinds = {required.layer_pooling for required in (self, other) if required.pooled_layers}
         if len(kinds) > 1:
             raise DistilvecError(
                 f"[method.options.layer_pooling] layers can be pooled in one way at a time; found {' and '.join(sorted(kinds))} together. "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class TaskFacts:
+class TaskInfo:
     """What a labelled task is to an objective. `classes` is 1 for scores (STS); `members` 2 where a pair is encoded apart."""
 
     kind: Literal["classification", "pair", "sts"]
@@ -27,7 +27,7 @@ class TaskHead(nn.Module):
     from u, v and |u - v| side by side (Sentence-BERT, section 3).
     """
 
-    def __init__(self, width: int, task: TaskFacts) -> None:
+    def __init__(self, width: int, task: TaskInfo) -> None:
         super().__init__()
         self.task, self.width = task, width
         cosine = task.kind == "sts" and task.members == 2

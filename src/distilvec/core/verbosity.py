@@ -29,7 +29,12 @@ _NO_BARS = {
     "TOKENIZERS_PARALLELISM": "true",  # the default; a value that is set stops the warning about forks
 }
 _NO_WARNINGS = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_VERBOSITY": "error", "DATASETS_VERBOSITY": "error"}
-_LOGGERS = ("", "transformers", "huggingface_hub", "datasets")  # the root logger, and those that set a level of their own
+_LOGGERS = (
+    "",
+    "transformers",
+    "huggingface_hub",
+    "datasets",
+)  # the root logger, and those that set a level of their own
 _OURS = Path(__file__).parents[1]
 _STYLE = re.compile("\x1b\\[[0-9;]*m")
 _MISSING = re.compile(r"^(\S+)\s*\|\s*MISSING\b", re.MULTILINE)
@@ -61,7 +66,11 @@ def quiet_libraries() -> Iterator[None]:
     os.environ.update(added)
     if transformers := sys.modules.get("transformers.utils.logging"):  # imported before, so the variables come too late
         transformers.disable_progress_bar()
-    with _levels(logging.WARNING if _level is Level.VERBOSE else logging.ERROR), _load_reports(), warnings.catch_warnings():
+    with (
+        _levels(logging.WARNING if _level is Level.VERBOSE else logging.ERROR),
+        _load_reports(),
+        warnings.catch_warnings(),
+    ):
         warnings.showwarning = _show_warning
         try:
             yield
@@ -105,17 +114,21 @@ def _filter_report(record: logging.LogRecord) -> bool:
         return True
     missing = [name for name in _MISSING.findall(_STYLE.sub("", record.getMessage())) if "pooler." not in name]
     if missing:  # a BERT's own pooler, which sentence embeddings do not pass through, is often missing
-        from distilvec.core.log import say
+        from distilvec.core.log import log
 
         names = f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
-        say(f"warning: a model's files lack {len(missing)} of its weights, which start at random: {names} (--verbose shows all)")
+        log(
+            f"warning: a model's files lack {len(missing)} of its weights, which start at random: {names} (--verbose shows all)"
+        )
     return False
 
 
-def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
     """Log a warning of our own; one of another library at level VERBOSE."""
     ours = Path(filename).is_relative_to(_OURS)
     if ours or _level is Level.VERBOSE:
-        from distilvec.core.log import say
+        from distilvec.core.log import log
 
-        say(f"warning: {message}" if ours else f"{category.__name__} ({Path(filename).name}): {message}")
+        log(f"warning: {message}" if ours else f"{category.__name__} ({Path(filename).name}): {message}")

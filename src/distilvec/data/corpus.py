@@ -25,7 +25,7 @@ from distilvec.core.artifacts import META, Column, open_column, open_or_build
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import hash_files
-from distilvec.core.log import say
+from distilvec.core.log import log
 from distilvec.data.dedup import CHUNK, Mask, first_occurrences, thin
 from distilvec.data.readers import read_source, source_files
 
@@ -67,7 +67,12 @@ class Corpus:
         self.train_rows: Rows = open_column(folder / "train_rows.npy")
         self.holdout_rows: Rows = open_column(folder / "holdout_rows.npy")
         self._bytes = np.memmap(folder / "texts.bin", dtype=np.uint8, mode="r").data
-        if not len(self.keys) == len(self.sources) == len(self.offsets) - 1 == len(self.train_rows) + len(self.holdout_rows):
+        if (
+            not len(self.keys)
+            == len(self.sources)
+            == len(self.offsets) - 1
+            == len(self.train_rows) + len(self.holdout_rows)
+        ):
             raise ValueError(f"{folder}: columns of different lengths")
         if len(self._bytes) != self.offsets[-1]:
             raise ValueError(f"{folder}: texts.bin is cut short")
@@ -108,14 +113,20 @@ def excluded_fingerprint(excluded: Iterable[str]) -> str:
     return _fingerprint_of_keys(_loose_keys(excluded))
 
 
-def corpus_fingerprint(section: CorpusSection, prompts: dict[Role, str], batch_size: int, excluded_fingerprint: str) -> str:
+def corpus_fingerprint(
+    section: CorpusSection, prompts: dict[Role, str], batch_size: int, excluded_fingerprint: str
+) -> str:
     """Changes when a file (name, content), an option, a prompt or an excluded text does; for docstrings, the Python too."""
     for position, source in enumerate(section.sources):
-        hash_files(source_files(source, position), key=f"corpus.sources.{position}.path")  # read once: whose file it is, is known here
+        hash_files(
+            source_files(source, position), key=f"corpus.sources.{position}.path"
+        )  # read once: whose file it is, is known here
     files = hash_files(_files(section))
     python = sys.version if any(source.builtin for source in section.sources) else None
     settings = section.model_dump(mode="json")
-    settings["exclude_evaluation"] = bool(section.exclude_evaluation)  # which texts are excluded tells excluded_fingerprint
+    settings["exclude_evaluation"] = bool(
+        section.exclude_evaluation
+    )  # which texts are excluded tells excluded_fingerprint
     return fingerprint(FORMAT, settings, files, python, prompts, batch_size, excluded_fingerprint)
 
 
@@ -212,7 +223,9 @@ class _RawRows:
         self.pending, self.pending_keys = [], []
 
 
-def _ingest(sources: list[SourceSection], prompts: dict[Role, str], barred: frozenset[bytes], raw: Path, tell: Progress) -> list[_Count]:
+def _ingest(
+    sources: list[SourceSection], prompts: dict[Role, str], barred: frozenset[bytes], raw: Path, tell: Progress
+) -> list[_Count]:
     """Read every source into raw rows: stripped, empty and excluded ones dropped; 'first' limits stop the reading."""
     counts: list[_Count] = []
     with contextlib.ExitStack() as stack:
@@ -236,7 +249,7 @@ def _ingest(sources: list[SourceSection], prompts: dict[Role, str], barred: froz
                     tell(f"reading {source.label}", count.read)
             tell(f"reading {source.label}", count.read)
             if replaced:
-                say(f"{source.label}: {replaced:,} texts with halves of surrogate pairs, which became {_UNKNOWN}")
+                log(f"{source.label}: {replaced:,} texts with halves of surrogate pairs, which became {_UNKNOWN}")
             count.end = out.rows
             counts.append(count)
         out.flush()
@@ -276,7 +289,9 @@ def _holdout_size(batches: int, batch_size: int, totals: dict[str, int]) -> int:
     rows, size = totals["kept"], batches * batch_size
     if rows == 0:
         lost = ", ".join(f"{totals[name]} {name}" for name in ("empty", "excluded"))
-        raise DistilvecError(f"[corpus.sources] no text to train on: {totals['read']} rows read, {lost}. Add a source, or look at 'where'.")
+        raise DistilvecError(
+            f"[corpus.sources] no text to train on: {totals['read']} rows read, {lost}. Add a source, or look at 'where'."
+        )
     if size * 2 <= rows:
         return size
     most = rows // 2 // batch_size
@@ -326,8 +341,13 @@ def _split(place: Path, rows: int, held_out: int, seed: int) -> None:
             holdout.append(np.flatnonzero(chunk) + start)
 
 
-def _meta(sources: list[SourceSection], counts: list[_Count], report: dict[str, Any], prompts: dict[Role, str]) -> dict[str, Any]:
-    by_source = [{"name": s.label, **{name: getattr(c, name) for name in _REPORTED}} for s, c in zip(sources, counts, strict=True)]
+def _meta(
+    sources: list[SourceSection], counts: list[_Count], report: dict[str, Any], prompts: dict[Role, str]
+) -> dict[str, Any]:
+    by_source = [
+        {"name": s.label, **{name: getattr(c, name) for name in _REPORTED}}
+        for s, c in zip(sources, counts, strict=True)
+    ]
     return {
         "report": {**report, "sources": by_source},
         "prompts": prompts,

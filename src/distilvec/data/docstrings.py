@@ -133,8 +133,14 @@ def write_retrieval_task(folder: Path, seed: int) -> None:
     held = [docstring for docstring in docstrings() if heldout(docstring)]
     sentences = [split_first_sentence(docstring.text) for docstring in held]
     _write_task(folder / "docstring-sentence", [(query, _cut(document)) for query, document in sentences], seed)
-    _write_task(folder / "docstring-name", [(spell_out(one.qualified_name), _cut(" ".join(one.text.split()))) for one in held], seed)
-    tasks = (f"- {{name: {name}, type: retrieval, path: {name}}}\n" for name in ("docstring-sentence", "docstring-name"))
+    _write_task(
+        folder / "docstring-name",
+        [(spell_out(one.qualified_name), _cut(" ".join(one.text.split()))) for one in held],
+        seed,
+    )
+    tasks = (
+        f"- {{name: {name}, type: retrieval, path: {name}}}\n" for name in ("docstring-sentence", "docstring-name")
+    )
     (folder / "suite.yaml").write_text("".join(tasks), encoding="utf-8")
 
 
@@ -147,7 +153,9 @@ def _write_task(folder: Path, pairs: list[tuple[str, str]], seed: int) -> None:
         numbered.clear()
         numbered.update((text, f"{letter}{number}") for number, text in enumerate(texts))
     folder.mkdir(parents=True, exist_ok=True)
-    corpus = (json.dumps({"id": number, "title": "", "text": text}, ensure_ascii=False) for text, number in documents.items())
+    corpus = (
+        json.dumps({"id": number, "title": "", "text": text}, ensure_ascii=False) for text, number in documents.items()
+    )
     (folder / "corpus.jsonl").write_text("\n".join(corpus) + "\n", encoding="utf-8")
     asked = (json.dumps({"id": number, "text": text}, ensure_ascii=False) for text, number in queries.items())
     (folder / "queries.jsonl").write_text("\n".join(asked) + "\n", encoding="utf-8")
@@ -172,7 +180,9 @@ def _docstrings_of(node: _Documented, name: str, kind: Kind) -> Iterator[Docstri
     while waiting:
         inner = waiting.pop()
         if isinstance(inner, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield from _docstrings_of(inner, f"{name}.{inner.name}", "class" if isinstance(inner, ast.ClassDef) else "function")
+            yield from _docstrings_of(
+                inner, f"{name}.{inner.name}", "class" if isinstance(inner, ast.ClassDef) else "function"
+            )
         elif isinstance(inner, ast.stmt | ast.ExceptHandler | ast.match_case):
             waiting += reversed(list(ast.iter_child_nodes(inner)))
 
@@ -205,5 +215,7 @@ def _heldout_texts() -> tuple[set[str], set[str]]:
         if heldout(docstring):
             first, rest = split_first_sentence(docstring.text)
             queries.add(_key(first))
-            parts.update(map(_key, (first, rest, _cut(rest), *_paragraphs(docstring.text), *_passages_of(docstring.text))))
+            parts.update(
+                map(_key, (first, rest, _cut(rest), *_paragraphs(docstring.text), *_passages_of(docstring.text)))
+            )
     return queries, parts

@@ -23,7 +23,7 @@ from distilvec.core.artifacts import META, Column, open_column, open_or_build
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import hash_files
-from distilvec.core.task_head import TaskFacts
+from distilvec.core.task_head import TaskInfo
 from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, Rows, text_key
 from distilvec.data.task_rows import load_labelled
 
@@ -52,7 +52,7 @@ class Examples:
         self.rows: Rows = open_column(folder / "rows.npy").reshape(len(self.labels), -1)
         self.train: Rows = open_column(folder / "train.npy")
         self.holdout: Rows = open_column(folder / "holdout.npy")
-        self.facts = TaskFacts(meta["kind"], max(1, len(self.classes)), self.rows.shape[1])
+        self.info = TaskInfo(meta["kind"], max(1, len(self.classes)), self.rows.shape[1])
         if len(self.train) + len(self.holdout) != len(self):
             raise ValueError(f"{folder}: columns of different lengths")
 
@@ -75,7 +75,9 @@ class Labelled:
     labels: Labels
 
 
-def read_split(section: TaskSection, split: str, prompt: str, classes: list[str], scale: tuple[float, float] | None) -> Labelled:
+def read_split(
+    section: TaskSection, split: str, prompt: str, classes: list[str], scale: tuple[float, float] | None
+) -> Labelled:
     """The examples of a split, each text cleaned as in training and behind its prompt. DistilvecError for an unknown label."""
     texts, labels, scores = load_labelled(section.path, section.type, split)
     joined = [_join(section, parts) for parts in texts]
@@ -118,24 +120,39 @@ def _write(section: TaskSection, prompts: Mapping[Role, str], mark: str, place: 
     joined = [_join(section, texts[number]) for number in chosen.tolist()]
     order = {text: row for row, text in enumerate(dict.fromkeys(text for parts in joined for text in parts))}
     rows = np.array([[order[text] for text in parts] for parts in joined], dtype=np.int64)
-    columns = {"rows": rows.ravel(), "labels": numbers[chosen], "train": np.flatnonzero(~held_out), "holdout": np.flatnonzero(held_out)}
+    columns = {
+        "rows": rows.ravel(),
+        "labels": numbers[chosen],
+        "train": np.flatnonzero(~held_out),
+        "holdout": np.flatnonzero(held_out),
+    }
     for name, values in columns.items():
         with Column(place / f"{name}.npy", values.dtype) as column:
             column.append(values)
     (place / "corpus").mkdir()
     trained = np.isin(np.arange(len(order)), rows[~held_out])
-    _write_corpus(place / "corpus", section, prompts, list(order), trained, mark, {"train": len(train), "holdout": len(holdout)})
+    _write_corpus(
+        place / "corpus", section, prompts, list(order), trained, mark, {"train": len(train), "holdout": len(holdout)}
+    )
     return {"name": section.label, "kind": section.type, "classes": classes, "scale": scale}
 
 
-def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str], scale: tuple[float, float] | None) -> None:
+def _check(
+    section: TaskSection, texts: list[tuple[str, ...]], classes: list[str], scale: tuple[float, float] | None
+) -> None:
     """Refuse a task on which nothing can be learnt or measured."""
     if len(texts) < 2:
-        raise DistilvecError(f"[task.path] {section.path}: split '{section.train_split}' has {len(texts)} row; expected at least 2.")
+        raise DistilvecError(
+            f"[task.path] {section.path}: split '{section.train_split}' has {len(texts)} row; expected at least 2."
+        )
     if section.type != "sts" and len(classes) < 2:
-        raise DistilvecError(f"[task.path] {section.path}: split '{section.train_split}' has one label only, '{classes[0]}'; expected two.")
+        raise DistilvecError(
+            f"[task.path] {section.path}: split '{section.train_split}' has one label only, '{classes[0]}'; expected two."
+        )
     if scale is not None and scale[0] == scale[1]:
-        raise DistilvecError(f"[task.path] {section.path}: all scores of split '{section.train_split}' are {scale[0]:g}.")
+        raise DistilvecError(
+            f"[task.path] {section.path}: all scores of split '{section.train_split}' are {scale[0]:g}."
+        )
     test, labels, scores = load_labelled(section.path, section.type, section.test_split)
     _numbers(section, section.test_split, labels, scores, classes, scale)
     if section.test_split == section.train_split or test == texts:
@@ -154,7 +171,12 @@ def _draw(section: TaskSection, count: int) -> tuple[Rows, Rows]:
 
 
 def _numbers(
-    section: TaskSection, split: str, labels: list[str], scores: list[float], classes: list[str], scale: tuple[float, float] | None
+    section: TaskSection,
+    split: str,
+    labels: list[str],
+    scores: list[float],
+    classes: list[str],
+    scale: tuple[float, float] | None,
 ) -> Labels:
     """Labels as numbers of their classes, or scores from 0 to 1."""
     if scale is not None:
@@ -207,7 +229,12 @@ def _write_corpus(
         with Column(place / f"{name}.npy", values.dtype) as column:
             column.append(values)
     (place / "texts.bin").write_bytes(b"".join(encoded))
-    report = {"read": sum(counts.values()), "kept": len(texts), **counts, "sources": [{"name": section.label, "kept": len(texts)}]}
+    report = {
+        "read": sum(counts.values()),
+        "kept": len(texts),
+        **counts,
+        "sources": [{"name": section.label, "kept": len(texts)}],
+    }
     meta = {
         "fingerprint": mark,
         "report": report,

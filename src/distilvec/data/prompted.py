@@ -36,7 +36,11 @@ def behind(corpus: Corpus, prompts: Mapping[Role, str], root: Path) -> Corpus:
                 rows = range(start, min(len(corpus), start + _ROWS))
                 sources = corpus.sources[rows.start : rows.stop].tolist()
                 texts = zip(sources, corpus.stored(rows), strict=True)
-                column.append(np.frombuffer(b"".join(text_key(by_source[source], text) for source, text in texts), f"V{KEY_BYTES}"))
+                column.append(
+                    np.frombuffer(
+                        b"".join(text_key(by_source[source], text) for source, text in texts), f"V{KEY_BYTES}"
+                    )
+                )
         return {"prompts": wanted}
 
     def load(folder: Path) -> Any:

@@ -24,7 +24,15 @@ Row = Mapping[str, Any]
 LINE_FORMATS = (".txt", ".jsonl", ".csv", ".tsv")
 READABLE = (*LINE_FORMATS, *(f"{name}.gz" for name in LINE_FORMATS), ".parquet")
 # The first group of which every column is there gives the texts.
-COLUMNS = (["text"], ["sentence"], ["query"], ["document"], ["question"], ["anchor", "positive"], ["sentence1", "sentence2"])
+COLUMNS = (
+    ["text"],
+    ["sentence"],
+    ["query"],
+    ["document"],
+    ["question"],
+    ["anchor", "positive"],
+    ["sentence1", "sentence2"],
+)
 _PARQUET_ROWS = 1024
 _LONGEST_FIELD = 1 << 30  # characters; the csv module's own limit of 131072 is below what a document may have
 
@@ -59,10 +67,14 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
     path, key = source.path, f"corpus.sources.{position}.path"
     if path.is_file():
         if _extension(path) not in READABLE:
-            raise DistilvecError(f"[{key}] {path} has an unknown extension '{path.suffix}'. Readable: {', '.join(READABLE)}.")
+            raise DistilvecError(
+                f"[{key}] {path} has an unknown extension '{path.suffix}'. Readable: {', '.join(READABLE)}."
+            )
         return [path]
     if not path.is_dir():
-        raise DistilvecError(f"[{key}] not found: {path}. Give a file or folder; relative paths start at the recipe's folder.")
+        raise DistilvecError(
+            f"[{key}] not found: {path}. Give a file or folder; relative paths start at the recipe's folder."
+        )
     found = (file for file in path.rglob("*") if file.is_file() and _extension(file) in READABLE)
     files = sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts))
     if not files:
@@ -79,12 +91,16 @@ def text_columns(names: Iterable[str], source: SourceSection, position: int, pla
     names = list(names)
     for wanted in source.where:
         if wanted not in names:
-            raise DistilvecError(f"[corpus.sources.{position}.where] {place} has no column '{wanted}'; {_found(wanted, names)}")
+            raise DistilvecError(
+                f"[corpus.sources.{position}.where] {place} has no column '{wanted}'; {_found(wanted, names)}"
+            )
     if source.column is not None:
         columns = [source.column] if isinstance(source.column, str) else source.column
         for column in columns:
             if column not in names:
-                raise DistilvecError(f"[corpus.sources.{position}.column] {place} has no column '{column}'; {_found(column, names)}")
+                raise DistilvecError(
+                    f"[corpus.sources.{position}.column] {place} has no column '{column}'; {_found(column, names)}"
+                )
         return columns
     group = next((group for group in COLUMNS if all(column in names for column in group)), None)
     if group is None:
@@ -102,7 +118,9 @@ def json_rows(path: Path, key: str) -> Iterator[tuple[int, Row]]:
     return _json_rows(_lines(path, key), path, key)
 
 
-def _texts(rows: Iterator[tuple[int, Row]], source: SourceSection, position: int, place: str, unit: str) -> Iterator[str]:
+def _texts(
+    rows: Iterator[tuple[int, Row]], source: SourceSection, position: int, place: str, unit: str
+) -> Iterator[str]:
     columns: list[str] = []
     key = f"corpus.sources.{position}.{'dataset' if source.dataset is not None else 'path'}"
     for number, row in rows:
@@ -167,13 +185,17 @@ def _lines(path: Path, key: str) -> Iterator[tuple[int, str]]:
             raw.seek(0)
             if not zipped and (start[:2] == b"\x1f\x8b" or start == b"PAR1"):
                 held, name = ("Parquet", ".parquet") if start == b"PAR1" else ("gzip", f"{path.suffix}.gz")
-                raise DistilvecError(f"[{key}] {path} is named {path.suffix} but holds {held} data. Rename it to {name}.")
+                raise DistilvecError(
+                    f"[{key}] {path} is named {path.suffix} but holds {held} data. Rename it to {name}."
+                )
             file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if zipped else raw
             for line in file:
                 number += 1
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 if "\0" in text:
-                    raise DistilvecError(f"[{key}] {path}, line {number} holds NUL bytes: it is binary or UTF-16. Convert it to UTF-8.")
+                    raise DistilvecError(
+                        f"[{key}] {path}, line {number} holds NUL bytes: it is binary or UTF-16. Convert it to UTF-8."
+                    )
                 yield number, text
     except UnicodeDecodeError as error:
         raise DistilvecError(
@@ -181,9 +203,13 @@ def _lines(path: Path, key: str) -> Iterator[tuple[int, str]]:
             f"Convert it to UTF-8 (for example: iconv -f latin1 -t utf-8)."
         ) from None
     except gzip.BadGzipFile as error:
-        raise DistilvecError(f"[{key}] {path} is named .gz but is not gzip data ({error}). Rename it or compress it.") from None
+        raise DistilvecError(
+            f"[{key}] {path} is named .gz but is not gzip data ({error}). Rename it or compress it."
+        ) from None
     except (EOFError, zlib.error) as error:
-        raise DistilvecError(f"[{key}] {path} is damaged or cut short after line {number} ({error}). Fetch it again.") from None
+        raise DistilvecError(
+            f"[{key}] {path} is damaged or cut short after line {number} ({error}). Fetch it again."
+        ) from None
     except OSError as error:
         raise DistilvecError(f"[{key}] {path} cannot be read: {error.strerror or first_line(error)}.") from None
 
@@ -195,9 +221,13 @@ def _json_rows(lines: Iterator[tuple[int, str]], path: Path, key: str) -> Iterat
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DistilvecError(f"[{key}] {path}, line {number} is not JSON: {error}. Expected one object a line.") from None
+            raise DistilvecError(
+                f"[{key}] {path}, line {number} is not JSON: {error}. Expected one object a line."
+            ) from None
         if not isinstance(row, dict):
-            raise DistilvecError(f'[{key}] {path}, line {number}: expected an object such as {{"text": ...}}; found {type(row).__name__}.')
+            raise DistilvecError(
+                f'[{key}] {path}, line {number}: expected an object such as {{"text": ...}}; found {type(row).__name__}.'
+            )
         yield number, row
 
 
@@ -211,7 +241,11 @@ def _split_tabs(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[st
 
 def _unquote(field: str) -> str:
     inner = field[1:-1]
-    return inner.replace('""', '"') if len(field) > 1 and field[-1] == '"' and inner.count('"') == 2 * inner.count('""') else field
+    return (
+        inner.replace('""', '"')
+        if len(field) > 1 and field[-1] == '"' and inner.count('"') == 2 * inner.count('""')
+        else field
+    )
 
 
 def _split_commas(lines: Iterator[tuple[int, str]], path: Path, key: str) -> Iterator[tuple[int, list[str]]]:
@@ -222,7 +256,9 @@ def _split_commas(lines: Iterator[tuple[int, str]], path: Path, key: str) -> Ite
             if fields:
                 yield reader.line_num, fields
     except csv.Error as error:
-        raise DistilvecError(f"[{key}] {path} is not valid CSV near line {reader.line_num}: {error}. Check the quotes there.") from None
+        raise DistilvecError(
+            f"[{key}] {path} is not valid CSV near line {reader.line_num}: {error}. Check the quotes there."
+        ) from None
 
 
 def _table_rows(table: Iterator[tuple[int, list[str]]], path: Path, key: str) -> Iterator[tuple[int, Row]]:
@@ -253,7 +289,9 @@ def _parquet_rows(path: Path, source: SourceSection, position: int, key: str) ->
                     number += 1
                     yield number, row
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise DistilvecError(f"[{key}] {path} is not a readable Parquet file (after row {number}): {first_line(error)}.") from None
+        raise DistilvecError(
+            f"[{key}] {path} is not a readable Parquet file (after row {number}): {first_line(error)}."
+        ) from None
 
 
 # -- Hugging Face data sets ------------------------------------------------------------------------------------------
@@ -275,7 +313,11 @@ def _dataset_texts(source: SourceSection, position: int) -> Iterator[str]:
             f"[{key}] {place} could not be loaded (split '{source.split}'): {type(error).__name__}: {first_line(error)}"
         ) from None
     if data.column_names is not None:  # unknown for some streams: then found on the first row
-        needed = {*text_columns(data.column_names, source, position, place), *source.where, *({"title"} & set(data.column_names))}
+        needed = {
+            *text_columns(data.column_names, source, position, place),
+            *source.where,
+            *({"title"} & set(data.column_names)),
+        }
         data = data.select_columns(sorted(needed))
     yield from _texts(enumerate(data, 1), source, position, place, "row")
 

@@ -61,7 +61,11 @@ def epoch_batches(
         if max_tokens is not None:
             bounds.append(start + _budget_bounds(sizes[by_length], max_tokens))
     if max_tokens is None:
-        bounds.append(np.append(np.arange(batch_size, len(order), batch_size), len(order)) if len(order) else np.zeros(0, dtype=np.int64))
+        bounds.append(
+            np.append(np.arange(batch_size, len(order), batch_size), len(order))
+            if len(order)
+            else np.zeros(0, dtype=np.int64)
+        )
     return _shuffled(order, np.concatenate(bounds), generator)
 
 

@@ -26,7 +26,9 @@ def find_table(folder: Path, stem: str) -> Path | None:
     """The file `stem` + one of ENDINGS in a folder, None if there is none; DataError if there are several."""
     found = [folder / (stem + ending) for ending in ENDINGS if (folder / (stem + ending)).is_file()]
     if len(found) > 1:
-        raise DataError(f"{folder} holds several files for '{stem}': {', '.join(p.name for p in found)}. Keep one of them.")
+        raise DataError(
+            f"{folder} holds several files for '{stem}': {', '.join(p.name for p in found)}. Keep one of them."
+        )
     return found[0] if found else None
 
 
@@ -50,7 +52,9 @@ def read_split(path: Path, split: str) -> list[tuple[str, Row]]:
     chosen = [(place, row) for place, row in rows if row["split"] == split]
     if not chosen:
         present = sorted({str(row["split"]) for _, row in rows})
-        raise DataError(f"{file} has no split '{split}'. Its splits: {', '.join(present[:20])}. Name one of them in the suite.")
+        raise DataError(
+            f"{file} has no split '{split}'. Its splits: {', '.join(present[:20])}. Name one of them in the suite."
+        )
     return chosen
 
 
@@ -75,12 +79,16 @@ def data_errors(path: Path) -> Iterator[None]:
     except DistilvecError:
         raise
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}). Convert it to UTF-8.") from None
+        raise DataError(
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}). Convert it to UTF-8."
+        ) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is not a whole gzip file ({error}). Fetch it again or rename it.") from None
     except (OSError, MemoryError) as error:
         message = explain(error, "suite", path)
-        raise DataError((message or f"{path} cannot be read: {first_line(error)}. Check it.").removeprefix("[suite] ")) from None
+        raise DataError(
+            (message or f"{path} cannot be read: {first_line(error)}. Check it.").removeprefix("[suite] ")
+        ) from None
 
 
 def _reader(path: Path) -> Callable[[Path], Iterator[tuple[str, Row]]]:
@@ -124,7 +132,9 @@ def _read_delimited(path: Path) -> Iterator[tuple[str, Row]]:
         try:
             header = next(reader, [])
             if twice := [name for name, count in Counter(header).items() if count > 1]:
-                raise DataError(f"{path}, line 1: column {', '.join(map(repr, twice))} stands twice. Rename or remove one.")
+                raise DataError(
+                    f"{path}, line 1: column {', '.join(map(repr, twice))} stands twice. Rename or remove one."
+                )
             for values in reader:
                 if not values:
                     continue
@@ -166,7 +176,9 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Row]]:
     except (arrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the file
             raise
-        raise DataError(f"{path} is not a Parquet file, or a damaged one ({first_line(error)}). Fetch it again.") from None
+        raise DataError(
+            f"{path} is not a Parquet file, or a damaged one ({first_line(error)}). Fetch it again."
+        ) from None
 
 
 def _split_file(folder: Path, split: str) -> Path:
@@ -177,4 +189,6 @@ def _split_file(folder: Path, split: str) -> Path:
     if len(files) == 1:
         return files[0]
     names = ", ".join(file.name for file in files) or "no data file"
-    raise DataError(f"{folder} holds {names}; expected {split}{ENDINGS[0]} (or another of {', '.join(ENDINGS)}), or a single file.")
+    raise DataError(
+        f"{folder} holds {names}; expected {split}{ENDINGS[0]} (or another of {', '.join(ENDINGS)}), or a single file."
+    )

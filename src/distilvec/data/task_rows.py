@@ -23,7 +23,9 @@ class TableOptions:
     columns: Mapping[str, str] | None = None
 
 
-def load_labelled(path: Path, kind: str, split: str, key: str = "task.path") -> tuple[list[tuple[str, ...]], list[str], list[float]]:
+def load_labelled(
+    path: Path, kind: str, split: str, key: str = "task.path"
+) -> tuple[list[tuple[str, ...]], list[str], list[float]]:
     """The rows of one split of a labelled task: its texts (one, or two for pair and sts), labels as text, or scores for sts.
 
     Errors: DataError with `key`.
@@ -54,7 +56,9 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
     if options.columns:
         for place, row in rows:
             need_columns(row, list(options.columns.values()), place)
-        rows = [(place, {**row, **{ours: row[theirs] for ours, theirs in options.columns.items()}}) for place, row in rows]
+        rows = [
+            (place, {**row, **{ours: row[theirs] for ours, theirs in options.columns.items()}}) for place, row in rows
+        ]
     for place, row in rows:
         need_columns(row, needed, place)
     return rows
@@ -81,7 +85,9 @@ def text_of(value: Any, place: str, column: str) -> str:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise DataError(f"{place}: the text in column {column} is no Unicode ({error.reason} at {error.start}). Mend it.") from None
+            raise DataError(
+                f"{place}: the text in column {column} is no Unicode ({error.reason} at {error.start}). Mend it."
+            ) from None
     return value
 
 

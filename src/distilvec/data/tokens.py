@@ -58,7 +58,9 @@ class TokenStore:
         self.lengths: npt.NDArray[np.int32] = open_column(folder / "lengths.npy")
         self._offsets: Rows = open_column(folder / "offsets.npy")
         self._ids: npt.NDArray[np.int32] = open_column(folder / "ids.npy")
-        self.seconds: npt.NDArray[np.int32] | None = open_column(folder / "seconds.npy") if meta.get("token_types") else None
+        self.seconds: npt.NDArray[np.int32] | None = (
+            open_column(folder / "seconds.npy") if meta.get("token_types") else None
+        )
         if len(self.lengths) != len(self._offsets) - 1 or len(self._ids) != self._offsets[-1]:
             raise ValueError(f"{folder}: columns of different lengths")
 
@@ -76,7 +78,9 @@ class TokenStore:
         mask = columns < lengths[:, None]
         types = {}
         if self.seconds is not None:
-            types["token_type_ids"] = torch.from_numpy((mask & (columns >= self.seconds[rows][:, None])).astype(np.int64))
+            types["token_type_ids"] = torch.from_numpy(
+                (mask & (columns >= self.seconds[rows][:, None])).astype(np.int64)
+            )
         if mask.all():
             return {"input_ids": torch.from_numpy(self._ids[places].astype(np.int64)), **types}
         ids = np.full(mask.shape, self.padding, dtype=np.int64)
@@ -108,8 +112,8 @@ def build_tokens(
         )
     copy = plain_copy(tokenizer)
     typed = corpus.paired and token_types and "token_type_ids" in tokenizer.model_input_names
-    facts = [corpus.fingerprint, len(corpus), max_length, _padding(tokenizer), tokenizer_hash(tokenizer)]
-    mark = fingerprint(FORMAT, *facts, *(["token_types"] if typed else []), *(["left"] if side == "left" else []))
+    info = [corpus.fingerprint, len(corpus), max_length, _padding(tokenizer), tokenizer_hash(tokenizer)]
+    mark = fingerprint(FORMAT, *info, *(["token_types"] if typed else []), *(["left"] if side == "left" else []))
 
     def build(place: Path) -> dict[str, Any]:
         encode = _slow_encoder(tokenizer, max_length, side) if copy is None else _fast_encoder(copy, max_length, side)
@@ -119,11 +123,18 @@ def build_tokens(
     return open_or_build(folder, mark, "token store", int(corpus.offsets[-1]) * 2, build, TokenStore)
 
 
-def _write(place: Path, corpus: Corpus, encode: Encode, unknown: int, typed: bool, progress: Progress) -> dict[str, int]:
+def _write(
+    place: Path, corpus: Corpus, encode: Encode, unknown: int, typed: bool, progress: Progress
+) -> dict[str, int]:
     """Tokenise chunk by chunk into the columns ids, offsets, lengths and, of typed pairs, seconds; the report."""
     report = {"rows": len(corpus), "tokens": 0, "truncated": 0, "empty": 0}
     with contextlib.ExitStack() as stack:
-        kinds: dict[str, Any] = {"ids": np.int32, "offsets": np.int64, "lengths": np.int32, **({"seconds": np.int32} if typed else {})}
+        kinds: dict[str, Any] = {
+            "ids": np.int32,
+            "offsets": np.int64,
+            "lengths": np.int32,
+            **({"seconds": np.int32} if typed else {}),
+        }
         out = {name: stack.enter_context(Column(place / f"{name}.npy", kind)) for name, kind in kinds.items()}
         out["offsets"].append(np.zeros(1))
         for rows in row_chunks(corpus.offsets):
@@ -160,7 +171,9 @@ def _fast_encoder(copy: Tokenizer, max_length: int, side: str) -> Encode:
         encodings = encode_batch(texts)
         truncated = sum(len(encoding) == max_length and bool(encoding.overflowing) for encoding in encodings)
         paired = bool(texts) and isinstance(texts[0], tuple)
-        return Encodings([encoding.ids for encoding in encodings], [e.type_ids for e in encodings] if paired else [], truncated)
+        return Encodings(
+            [encoding.ids for encoding in encodings], [e.type_ids for e in encodings] if paired else [], truncated
+        )
 
     return encode
 
@@ -178,7 +191,9 @@ def _slow_encoder(tokenizer: PreTrainedTokenizerBase, max_length: int, side: str
 
     def whole(text: Text) -> int:
         parts = text if isinstance(text, tuple) else (text,)
-        return sum(len(tokenizer.tokenize(part)) for part in parts) + int(tokenizer.num_special_tokens_to_add(pair=len(parts) == 2))
+        return sum(len(tokenizer.tokenize(part)) for part in parts) + int(
+            tokenizer.num_special_tokens_to_add(pair=len(parts) == 2)
+        )
 
     return encode
 

@@ -27,7 +27,10 @@ def averages(scores: Sequence[Score]) -> dict[str, float]:
     As TALAS' table 1 (Avg-In, Avg-Out, Avg.) and DistillMoE's table 14 (Avg In domain, Avg Out domain); there is no mean
     of means.
     """
-    groups = {"all": list(scores), **{domain: [score for score in scores if score.domain == domain] for domain in ("in", "out")}}
+    groups = {
+        "all": list(scores),
+        **{domain: [score for score in scores if score.domain == domain] for domain in ("in", "out")},
+    }
     return {name: sum(score.value for score in group) / len(group) for name, group in groups.items() if group}
 
 
@@ -40,8 +43,13 @@ def retention(student: Sequence[Score], teacher: Sequence[Score]) -> dict[str, f
     ours, theirs = ({score.task: score.value for score in scores} for scores in (student, teacher))
     if set(ours) != set(theirs):
         odd = ", ".join(sorted(set(ours) ^ set(theirs)))
-        raise DistilvecError(f"[scores] retention needs the same tasks for student and teacher; scored for only one of them: {odd}.")
-    pairs = {**{task: (value, theirs[task]) for task, value in ours.items()}, "average": (average(student), average(teacher))}
+        raise DistilvecError(
+            f"[scores] retention needs the same tasks for student and teacher; scored for only one of them: {odd}."
+        )
+    pairs = {
+        **{task: (value, theirs[task]) for task, value in ours.items()},
+        "average": (average(student), average(teacher)),
+    }
     return {task: 100 * value / whole for task, (value, whole) in pairs.items() if whole > 0}
 
 

@@ -10,7 +10,7 @@ from scipy.stats import kendalltau
 
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import metrics
-from distilvec.evaluation.evaluator import Embedder, Memo, retrieval_vectors
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, retrieval_vectors
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import RetrievalTask
 
@@ -22,7 +22,9 @@ TEXT_CHARACTERS = 160
 _SCORES_AT_ONCE = 4_000_000
 
 
-def ranking_agreement(task: RetrievalTask, columns: Mapping[str, Pair], memo: Memo, examples: int = 5, seed: int = 0) -> dict[str, Any]:
+def ranking_agreement(
+    task: RetrievalTask, columns: Mapping[str, Pair], memo: EmbeddingCache, examples: int = 5, seed: int = 0
+) -> dict[str, Any]:
     """How far each column (query embedder, document embedder) ranks as the column "teacher" does; plain data for report.json.
 
     By column, mean over queries and standard deviation (population) under "..._std":
@@ -51,23 +53,25 @@ def ranking_agreement(task: RetrievalTask, columns: Mapping[str, Pair], memo: Me
         figures = {"overlap@10": overlap[name], "kendall_tau": _union_tau(our_ranks, their_ranks, shared[name])}
         report[name] = {key: float(values.mean()) for key, values in figures.items()}
         report[name] |= {f"{key}_std": float(values.std()) for key, values in figures.items()}
-    report["examples"] = _examples(task, columns, memo, top, overlap, _chosen(np.mean(list(overlap.values()), axis=0), examples, seed))
+    report["examples"] = _examples(
+        task, columns, memo, top, overlap, _chosen(np.mean(list(overlap.values()), axis=0), examples, seed)
+    )
     return report
 
 
-def _vectors(task: RetrievalTask, pair: Pair, memo: Memo) -> tuple[Array, Array, Array]:
+def _vectors(task: RetrievalTask, pair: Pair, memo: EmbeddingCache) -> tuple[Array, Array, Array]:
     """Unit vectors of queries and documents and which documents have text."""
     queries, documents, filled = retrieval_vectors(task, *pair, memo)
     return metrics.unit(queries), metrics.unit(documents), filled
 
 
-def _top(task: RetrievalTask, pair: Pair, memo: Memo) -> Array:
+def _top(task: RetrievalTask, pair: Pair, memo: EmbeddingCache) -> Array:
     """The best documents' rows of every query, best first, int64 [queries, 10 or fewer]."""
     queries, documents, filled = _vectors(task, pair, memo)
     return top_k(queries, documents, DEPTH, ~filled)[0]
 
 
-def _ranks(task: RetrievalTask, pair: Pair, memo: Memo, top: Array, wanted: Array) -> Array:
+def _ranks(task: RetrievalTask, pair: Pair, memo: EmbeddingCache, top: Array, wanted: Array) -> Array:
     """The ranks from 1 of the `wanted` documents [queries, wanted] in the column's full ranking, which starts with its `top`.
 
     Queries are taken in blocks of about four million scores; only documents outside `top` are counted up to.
@@ -83,7 +87,9 @@ def _ranks(task: RetrievalTask, pair: Pair, memo: Memo, top: Array, wanted: Arra
             ranking[top[query]] = np.nan  # compares as neither better nor equal
             for place in np.flatnonzero(ranks[query] == 0):
                 document = wanted[query, place]
-                better = np.count_nonzero(ranking > ranking[document]) + np.count_nonzero(ranking[:document] == ranking[document])
+                better = np.count_nonzero(ranking > ranking[document]) + np.count_nonzero(
+                    ranking[:document] == ranking[document]
+                )
                 ranks[query, place] = top.shape[1] + better + 1
     return ranks
 
@@ -110,7 +116,12 @@ def _chosen(overlap: Array, examples: int, seed: int) -> list[int]:
 
 
 def _examples(
-    task: RetrievalTask, columns: Mapping[str, Pair], memo: Memo, top: Mapping[str, Array], overlap: Mapping[str, Array], chosen: list[int]
+    task: RetrievalTask,
+    columns: Mapping[str, Pair],
+    memo: EmbeddingCache,
+    top: Mapping[str, Array],
+    overlap: Mapping[str, Array],
+    chosen: list[int],
 ) -> list[dict[str, Any]]:
     """The chosen queries with every column's best documents."""
     relevant = {(int(query), int(document)) for query, document in task.judged[task.gains > 0]}
@@ -121,12 +132,18 @@ def _examples(
             best = top[name][query]
             found[name] = _entries(task, query, best, documents[best] @ queries[query], relevant)
     return [
-        {"query": task.queries[query], "overlap@10": {name: float(shares[query]) for name, shares in overlap.items()}, "columns": found}
+        {
+            "query": task.queries[query],
+            "overlap@10": {name: float(shares[query]) for name, shares in overlap.items()},
+            "columns": found,
+        }
         for query, found in zip(chosen, lists, strict=True)
     ]
 
 
-def _entries(task: RetrievalTask, query: int, top: Array, cosines: Array, relevant: set[tuple[int, int]]) -> list[dict[str, Any]]:
+def _entries(
+    task: RetrievalTask, query: int, top: Array, cosines: Array, relevant: set[tuple[int, int]]
+) -> list[dict[str, Any]]:
     return [
         {
             "rank": rank,

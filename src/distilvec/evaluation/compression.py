@@ -24,7 +24,7 @@ import numpy as np
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import metrics
-from distilvec.evaluation.evaluator import Embedder, Memo, score_task
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, score_task
 from distilvec.evaluation.search import Search, pack_signs, rescored_top_k, top_k
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
 
@@ -45,7 +45,7 @@ class CompressedEmbedder:
     """
 
     embedder: Embedder
-    memo: Memo
+    memo: EmbeddingCache
     width: int
     precision: Literal["float32", "float16", "int8", "binary"]
     ranges: Array | None = None
@@ -58,7 +58,9 @@ class CompressedEmbedder:
 
     def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
         """The compressed vectors as float32 [texts, width]."""
-        vectors = compress(truncate(self.memo.vectors(self.embedder, texts, role), self.width), self.precision, self.ranges)
+        vectors = compress(
+            truncate(self.memo.vectors(self.embedder, texts, role), self.width), self.precision, self.ranges
+        )
         return metrics.unit(vectors) if self.scaled else vectors
 
 
@@ -113,7 +115,7 @@ def default_widths(full: int) -> list[int]:
 def compression_rows(
     tasks: Sequence[Task],
     columns: Mapping[str, Pair],
-    memo: Memo,
+    memo: EmbeddingCache,
     widths: Sequence[int] | None = None,
     precisions: Sequence[str] = PRECISIONS,
     progress: Callable[[str, int, int], None] | None = None,
@@ -128,7 +130,9 @@ def compression_rows(
     Errors: DistilvecError for a width above a column's, an unknown precision, and as `score_task`.
     """
     if unknown := [name for name in precisions if name not in PRECISIONS]:
-        raise DistilvecError(f"[precisions] unknown precision {', '.join(map(repr, unknown))}; expected {', '.join(PRECISIONS)}.")
+        raise DistilvecError(
+            f"[precisions] unknown precision {', '.join(map(repr, unknown))}; expected {', '.join(PRECISIONS)}."
+        )
     rows: list[dict[str, Any]] = []
     parts = [(task, column) for task in tasks for column in columns]
     label = ""
@@ -136,18 +140,36 @@ def compression_rows(
         label = f"{column}: {task.name}"
         if progress is not None:
             progress(label, done, len(parts))
-        for width, precision, metric, value in _figures(task, columns[column], memo, widths, precisions, classification):
-            rows.append({"task": task.name, "metric": metric, "column": column, "width": width, "precision": precision, "value": value})
+        for width, precision, metric, value in _figures(
+            task, columns[column], memo, widths, precisions, classification
+        ):
+            rows.append(
+                {
+                    "task": task.name,
+                    "metric": metric,
+                    "column": column,
+                    "width": width,
+                    "precision": precision,
+                    "value": value,
+                }
+            )
     if progress is not None and parts:
         progress(label, len(parts), len(parts))
     return rows
 
 
 def _figures(
-    task: Task, pair: Pair, memo: Memo, widths: Sequence[int] | None, precisions: Sequence[str], classification: bool
+    task: Task,
+    pair: Pair,
+    memo: EmbeddingCache,
+    widths: Sequence[int] | None,
+    precisions: Sequence[str],
+    classification: bool,
 ) -> Iterator[tuple[int, str, str, float]]:
     """Width, precision, metric and value of one task and column, widths ascending, precisions in their usual order."""
-    documents = memo.vectors(pair[1], _document_texts(task), "document" if isinstance(task, RetrievalTask) else task.role)
+    documents = memo.vectors(
+        pair[1], _document_texts(task), "document" if isinstance(task, RetrievalTask) else task.role
+    )
     full = documents.shape[1]
     wanted = sorted({*(default_widths(full) if widths is None else widths)})
     if wanted and wanted[-1] > full:
@@ -166,12 +188,12 @@ def _figures(
         else:
             query, document = _compressed(task, pair, memo, documents, width, precision)
             search: Search = _search_rescored if precision == "binary_rescored" else top_k
-            score, _ = score_task(task, query, document, Memo(), search)
+            score, _ = score_task(task, query, document, EmbeddingCache(), search)
         yield width, precision, score.metric, score.value
 
 
 def _compressed(
-    task: Task, pair: Pair, memo: Memo, documents: Array, width: int, precision: str
+    task: Task, pair: Pair, memo: EmbeddingCache, documents: Array, width: int, precision: str
 ) -> tuple[CompressedEmbedder, CompressedEmbedder]:
     """Both sides in one width and precision; int8's ranges are those of the `documents`, rescoring keeps float queries."""
     ranges = int8_ranges(truncate(documents, width)) if precision == "int8" else None

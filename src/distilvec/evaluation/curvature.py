@@ -97,7 +97,11 @@ def largest_eigenvalue(
 
 
 def hutchinson_trace(
-    product: Product, parameters: Parameters, draws: int, generator: torch.Generator, watch: Watch = lambda count, value: None
+    product: Product,
+    parameters: Parameters,
+    draws: int,
+    generator: torch.Generator,
+    watch: Watch = lambda count, value: None,
 ) -> tuple[float, float]:
     """Mean and standard error of v · Hv over `draws` vectors of random signs: the trace (Hutchinson 1990)."""
     found: list[float] = []

@@ -26,7 +26,7 @@ from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import metrics
 from distilvec.evaluation.search import Search, top_k
-from distilvec.evaluation.tasks import ClassificationTask, PairTask, Problem, RetrievalTask, StsTask, Task
+from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, Task, TaskFailure
 
 Array = np.ndarray[Any, Any]
 
@@ -82,7 +82,7 @@ class Sample:
 
 
 @dataclass
-class Memo:
+class EmbeddingCache:
     """Vectors, by model, role and text, that evaluations share: each text is embedded once a model and role.
 
     Models are told apart as objects, so two of one name do not mix; a model whose weights change needs a new Memo.
@@ -90,7 +90,9 @@ class Memo:
     """
 
     _vectors: dict[tuple[int, Role], tuple[Embedder, dict[str, int], Array]] = field(default_factory=dict, repr=False)
-    _classifiers: dict[tuple[int, int], tuple[Embedder, Task, LogisticRegression]] = field(default_factory=dict, repr=False)
+    _classifiers: dict[tuple[int, int], tuple[Embedder, Task, LogisticRegression]] = field(
+        default_factory=dict, repr=False
+    )
 
     def vectors(self, embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
         """The texts' vectors, float32 [texts, width]. Errors: DistilvecError as `embed_checked`."""
@@ -116,9 +118,9 @@ def evaluate(
     tasks: Sequence[Task],
     query: Embedder,
     document: Embedder | None = None,
-    memo: Memo | None = None,
+    memo: EmbeddingCache | None = None,
     progress: Callable[[str, int, int], None] | None = None,
-    problems: list[Problem] | None = None,
+    problems: list[TaskFailure] | None = None,
     samples: dict[str, Sample] | None = None,
 ) -> list[Score]:
     """Score one embedder, or a query and a document embedder, on every task, in order.
@@ -129,8 +131,10 @@ def evaluate(
     Errors: DistilvecError for no tasks, an embedder's faulty vectors, or two different widths.
     """
     if not tasks:
-        raise DistilvecError("[suite] there is nothing to evaluate: the list of tasks is empty. Name at least one task in the suite.")
-    memo, document = memo if memo is not None else Memo(), document if document is not None else query
+        raise DistilvecError(
+            "[suite] there is nothing to evaluate: the list of tasks is empty. Name at least one task in the suite."
+        )
+    memo, document = memo if memo is not None else EmbeddingCache(), document if document is not None else query
     scores = []
     for done, task in enumerate(tasks):
         if progress is not None:
@@ -140,7 +144,7 @@ def evaluate(
         except DistilvecError as error:
             if problems is None:
                 raise
-            problems.append(Problem(task.name, str(error)))
+            problems.append(TaskFailure(task.name, str(error)))
             continue
         scores.append(score)
         if samples is not None:
@@ -150,7 +154,9 @@ def evaluate(
     return scores
 
 
-def score_task(task: Task, query: Embedder, document: Embedder, memo: Memo, search: Search = top_k) -> tuple[Score, Sample]:
+def score_task(
+    task: Task, query: Embedder, document: Embedder, memo: EmbeddingCache, search: Search = top_k
+) -> tuple[Score, Sample]:
     """One task's Score and what it was computed from; the main figure is the first of the metrics.
 
     `search` finds the documents of a retrieval task (by cosine unless another one is given).
@@ -204,16 +210,19 @@ def fit_classifier(vectors: Array, labels: Sequence[str]) -> LogisticRegression:
 Result = tuple[dict[str, float], tuple[str, ...], Array, Array]
 
 
-def _score_sts(task: StsTask, query: Embedder, document: Embedder, memo: Memo) -> Result:
+def _score_sts(task: StsTask, query: Embedder, document: Embedder, memo: EmbeddingCache) -> Result:
     similarities = _similarities(task.first, task.second, task.role, query, document, memo)
-    figures = {"spearman": metrics.spearman(similarities, task.gold), "pearson": metrics.pearson(similarities, task.gold)}
+    figures = {
+        "spearman": metrics.spearman(similarities, task.gold),
+        "pearson": metrics.pearson(similarities, task.gold),
+    }
     if not all(np.isfinite(value) for value in figures.values()):
         note = "all similarities are equal, so there is no correlation; counted as 0"
         return dict.fromkeys(figures, 0.0), (note,), similarities, task.gold
     return figures, (), similarities, task.gold
 
 
-def _score_pairs(task: PairTask, query: Embedder, document: Embedder, memo: Memo) -> Result:
+def _score_pairs(task: PairTask, query: Embedder, document: Embedder, memo: EmbeddingCache) -> Result:
     similarities = _similarities(task.first, task.second, task.role, query, document, memo)
     figures = {
         "average_precision": metrics.average_precision(similarities, task.positive),
@@ -223,19 +232,27 @@ def _score_pairs(task: PairTask, query: Embedder, document: Embedder, memo: Memo
     return figures, (), similarities, task.positive
 
 
-def _score_classification(task: ClassificationTask, query: Embedder, document: Embedder, memo: Memo) -> Result:
+def _score_classification(
+    task: ClassificationTask, query: Embedder, document: Embedder, memo: EmbeddingCache
+) -> Result:
     classifier = memo.classifier(document, task)
     test = memo.vectors(query, task.test_texts, task.role)
     _same_width(classifier.n_features_in_, test.shape[1], query, document)
     predicted, gold = classifier.predict(test), np.asarray(task.test_labels)
     reached = int(np.max(classifier.n_iter_))
-    notes = (f"the classifier stopped after {reached} iterations before it converged",) if reached >= classifier.max_iter else ()
+    notes = (
+        (f"the classifier stopped after {reached} iterations before it converged",)
+        if reached >= classifier.max_iter
+        else ()
+    )
     figures = {"accuracy": metrics.accuracy(predicted, gold), "macro_f1": metrics.macro_f1(predicted, gold)}
     labels = np.asarray(classifier.classes_)
     return figures, notes, np.searchsorted(labels, predicted), np.searchsorted(labels, gold)
 
 
-def _score_retrieval(task: RetrievalTask, query: Embedder, document: Embedder, memo: Memo, search: Search) -> Result:
+def _score_retrieval(
+    task: RetrievalTask, query: Embedder, document: Embedder, memo: EmbeddingCache, search: Search
+) -> Result:
     """Search, scored query by query. Note: a document without text is not embedded; it stands last in every ranking."""
     queries, documents, filled = retrieval_vectors(task, query, document, memo)
     found, _ = search(queries, documents, 100, ~filled)
@@ -252,13 +269,17 @@ def _score_retrieval(task: RetrievalTask, query: Embedder, document: Embedder, m
     return means, (*task.warnings, *notes), figures["ndcg@10"], np.ones(len(queries))
 
 
-def retrieval_vectors(task: RetrievalTask, query: Embedder, document: Embedder, memo: Memo) -> tuple[Array, Array, Array]:
+def retrieval_vectors(
+    task: RetrievalTask, query: Embedder, document: Embedder, memo: EmbeddingCache
+) -> tuple[Array, Array, Array]:
     """Vectors of queries and of documents, and which documents have text; one without stands for zero and is not embedded.
 
     Errors: DistilvecError for two widths.
     """
     filled = np.array([bool(text.strip()) for text in task.documents])
-    known = memo.vectors(document, [text for text, kept in zip(task.documents, filled, strict=True) if kept], "document")
+    known = memo.vectors(
+        document, [text for text, kept in zip(task.documents, filled, strict=True) if kept], "document"
+    )
     documents = np.zeros((len(filled), known.shape[1]), dtype=np.float32)
     documents[filled] = known
     queries = memo.vectors(query, task.queries, "query")
@@ -277,7 +298,9 @@ def _ideal_gains(task: RetrievalTask) -> Array:
     return ideal
 
 
-def _similarities(first: list[str], second: list[str], role: Role, query: Embedder, document: Embedder, memo: Memo) -> Array:
+def _similarities(
+    first: list[str], second: list[str], role: Role, query: Embedder, document: Embedder, memo: EmbeddingCache
+) -> Array:
     if len(first) < 3:
         raise DistilvecError(f"[suite] the task has {len(first)} pairs. At least three are needed to score anything.")
     left, right = memo.vectors(query, first, role), memo.vectors(document, second, role)

@@ -58,7 +58,9 @@ class Mixture:
 
 def has_experts(model: SentenceTransformer) -> bool:
     """Whether a model has a mixture of at least two experts."""
-    return any(type(module).__name__ == "Experts" and module.experts > 1 for module in model)  # also a copy of our class
+    return any(
+        type(module).__name__ == "Experts" and module.experts > 1 for module in model
+    )  # also a copy of our class
 
 
 def task_groups(tasks: Iterable[Task]) -> list[Group]:
@@ -66,7 +68,10 @@ def task_groups(tasks: Iterable[Task]) -> list[Group]:
     groups = []
     for task in tasks:
         if isinstance(task, RetrievalTask):
-            groups += [Group(f"{task.name}, queries", task.queries, "query"), Group(f"{task.name}, documents", task.documents, "document")]
+            groups += [
+                Group(f"{task.name}, queries", task.queries, "query"),
+                Group(f"{task.name}, documents", task.documents, "document"),
+            ]
         elif isinstance(task, ClassificationTask):
             groups.append(Group(task.name, task.test_texts, task.role))
         else:
@@ -112,9 +117,15 @@ def experts_report(
     return {
         "count": found.gates.shape[1],
         **_shares(found.gates),
-        "groups": [{"name": group.name, **_shares(found.gates[part])} for (group, _), part in zip(drawn, rows, strict=True)],
+        "groups": [
+            {"name": group.name, **_shares(found.gates[part])} for (group, _), part in zip(drawn, rows, strict=True)
+        ],
         "lengths": [
-            {"from": LENGTHS[number - 1] + 1, "to": min(LENGTHS[number], int(found.lengths.max())), **_shares(found.gates[bins == number])}
+            {
+                "from": LENGTHS[number - 1] + 1,
+                "to": min(LENGTHS[number], int(found.lengths.max())),
+                **_shares(found.gates[bins == number]),
+            }
             for number in sorted(set(bins.tolist()))
         ],
         "cosines": torch.einsum("nad,nbd->ab", unit, unit).div(len(unit)).numpy().round(4).tolist(),
@@ -153,7 +164,11 @@ def prompted(model: LocalTeacher, group: Group, text: Text) -> Text:
 def _shares(gates: Tensor) -> dict[str, Any]:
     found = routing(gates)
     figures = {"entropy": found.entropy, "decided": found.decided, "spread": found.spread}
-    return {"rows": len(gates), "gates": np.round(found.means, 5).tolist(), **{name: round(value, 5) for name, value in figures.items()}}
+    return {
+        "rows": len(gates),
+        "gates": np.round(found.means, 5).tolist(),
+        **{name: round(value, 5) for name, value in figures.items()},
+    }
 
 
 def _plane(

@@ -15,7 +15,7 @@ from scipy.stats import linregress
 from scipy.stats import t as student_t
 
 from distilvec.core.errors import DistilvecError
-from distilvec.evaluation.tasks import Problem
+from distilvec.evaluation.tasks import TaskFailure
 
 LEAST_POINTS = 3
 
@@ -44,7 +44,11 @@ class Fit:
 
 
 def fit_margin(
-    distances: Sequence[float], scores: Sequence[float], teacher_score: float, level: float = 0.95, line_points: int = 50
+    distances: Sequence[float],
+    scores: Sequence[float],
+    teacher_score: float,
+    level: float = 0.95,
+    line_points: int = 50,
 ) -> Fit:
     """Least squares of score on distance, the band of its mean, and the margin below which the score passes for the teacher's.
 
@@ -72,7 +76,11 @@ def fit_margin(
         score = intercept + slope * distance
         return LinePoint(float(distance), float(score), float(score - half), float(score + half))
 
-    margin = _crossing(lambda distance: point(distance).high - teacher_score, float(x.max())) if slope < 0 and p < 1 - level else None
+    margin = (
+        _crossing(lambda distance: point(distance).high - teacher_score, float(x.max()))
+        if slope < 0 and p < 1 - level
+        else None
+    )
     ends = [*x, margin] if margin is not None else x
     line = tuple(point(distance) for distance in np.linspace(min(ends), max(ends), line_points))
     return Fit(float(teacher_score), slope, intercept, float(fit.rvalue) ** 2, p, margin, line)
@@ -94,7 +102,9 @@ def margin_report(
     """
     tasks = [task for task in teacher if task != "average"]
     if not tasks:
-        raise DistilvecError("[margin] the robustness margin needs the teacher's score on at least one task. Evaluate the teacher first.")
+        raise DistilvecError(
+            "[margin] the robustness margin needs the teacher's score on at least one task. Evaluate the teacher first."
+        )
     if epoch_steps and epochs_in_cycle and epochs_in_cycle > 1:
         points = [point for point in points if int(np.ceil(point["step"] / epoch_steps) - 1) % epochs_in_cycle]
     kept = [{**point, "scores": _with_average(point["scores"], tasks)} for point in points]
@@ -102,9 +112,13 @@ def margin_report(
     for task in [*tasks, "average"]:
         chosen = [point for point in kept if task in point["scores"]]
         try:
-            fit = fit_margin([p["distance"] for p in chosen], [p["scores"][task] for p in chosen], references[task], level)
+            fit = fit_margin(
+                [p["distance"] for p in chosen], [p["scores"][task] for p in chosen], references[task], level
+            )
         except DistilvecError as error:
-            raise DistilvecError(f"[margin] robustness margin of {task}: {Problem(task, str(error)).text}") from None
+            raise DistilvecError(
+                f"[margin] robustness margin of {task}: {TaskFailure(task, str(error)).text}"
+            ) from None
         fits[task] = {**asdict(fit), "line": [asdict(point) for point in fit.line]}
     return {"points": kept, "fits": fits}
 
@@ -116,9 +130,13 @@ def _check_points(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], teacher_scor
             f"distances and {len(y)} scores. Keep more checkpoints of the run."
         )
     if not (np.isfinite(x).all() and np.isfinite(y).all() and np.isfinite(teacher_score)):
-        raise DistilvecError("[margin] a distance or a score of a checkpoint, or the teacher's score, is NaN or infinite. Evaluate again.")
+        raise DistilvecError(
+            "[margin] a distance or a score of a checkpoint, or the teacher's score, is NaN or infinite. Evaluate again."
+        )
     if x.min() < 0:
-        raise DistilvecError(f"[margin] a checkpoint has the distance {x.min():g}; distances to the teacher are 0 or more. Evaluate again.")
+        raise DistilvecError(
+            f"[margin] a checkpoint has the distance {x.min():g}; distances to the teacher are 0 or more. Evaluate again."
+        )
     if np.ptp(x) == 0:
         raise DistilvecError(
             f"[margin] all {len(x)} checkpoints have the distance {x[0]:g}; a line needs two different ones. Keep other checkpoints."

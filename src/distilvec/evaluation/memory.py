@@ -31,7 +31,9 @@ _SECONDS = 600  # the most a measurement of memory may take
 _WEIGHTS = (".safetensors", ".bin")
 
 
-def model_facts(model: SentenceTransformer, folder: Path, batch: int | None, tokens: int | None, threads: int) -> dict[str, Any]:
+def model_facts(
+    model: SentenceTransformer, folder: Path, batch: int | None, tokens: int | None, threads: int
+) -> dict[str, Any]:
     """Parameters, token-embedding parameters, megabytes of weights (10^6 bytes), and memory if a batch is given.
 
     The model is saved to `folder`, which must be new. Errors: DistilvecError if it cannot be saved.
@@ -129,7 +131,10 @@ def _reader() -> tuple[Callable[[], int], str]:
         import resource
 
         unit = 1 if sys.platform == "darwin" else 1024
-        return lambda: unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, "resource: high-water mark of the process"
+        return (
+            lambda: unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+            "resource: high-water mark of the process",
+        )
     process = psutil.Process()
     return lambda: int(process.memory_info().rss), "psutil: sampled every 2 ms"
 

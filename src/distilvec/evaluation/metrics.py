@@ -23,7 +23,9 @@ def cosine_pairs(first: Array, second: Array) -> Array:
 
     Vectors are not rounded to length 1 before, so that products of whole numbers (int8, signs) stay exact and equal ones tie.
     """
-    products, left, right = (np.einsum("rw,rw->r", a, b, dtype=np.float64) for a, b in ((first, second), (first, first), (second, second)))
+    products, left, right = (
+        np.einsum("rw,rw->r", a, b, dtype=np.float64) for a, b in ((first, second), (first, first), (second, second))
+    )
     squares = left * right
     return np.asarray(products / np.sqrt(np.where(squares > 0, squares, 1)))
 

@@ -81,12 +81,17 @@ def _read_pairs(task: Any, path: Path, split: str) -> tuple[PairTask, Splits]:
 def _read_classification(task: Any, path: Path, split: str) -> tuple[ClassificationTask, Splits]:
     """Labels become numbers in the order of their names, as mteb's figures for two classes need."""
     ours = load_classification(task.metadata.name, path, TableOptions(split), train_split=task.train_split)
-    codes = {label: code for code, label in enumerate(sorted(set(ours.train_labels), key=lambda label: (len(label), label)))}
+    codes = {
+        label: code for code, label in enumerate(sorted(set(ours.train_labels), key=lambda label: (len(label), label)))
+    }
 
     def table(texts: list[str], labels: list[str]) -> Any:
         return _table({task.input_column_name: texts, task.label_column_name: [codes[label] for label in labels]})
 
-    return ours, {task.train_split: table(ours.train_texts, ours.train_labels), split: table(ours.test_texts, ours.test_labels)}
+    return ours, {
+        task.train_split: table(ours.train_texts, ours.train_labels),
+        split: table(ours.test_texts, ours.test_labels),
+    }
 
 
 def _read_retrieval(task: Any, path: Path, split: str) -> tuple[RetrievalTask, Splits]:

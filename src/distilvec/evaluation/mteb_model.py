@@ -27,7 +27,7 @@ import numpy as np
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
-from distilvec.evaluation.evaluator import Embedder, Memo, embed_checked
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, embed_checked
 
 Array = np.ndarray[Any, Any]
 
@@ -45,23 +45,37 @@ class MtebModel:
     vectors, or two different widths.
     """
 
-    def __init__(self, query: Embedder, document: Embedder, revision: str | None = None, memo: Memo | None = None) -> None:
+    def __init__(
+        self, query: Embedder, document: Embedder, revision: str | None = None, memo: EmbeddingCache | None = None
+    ) -> None:
         import_mteb()
         from mteb.models.model_meta import ModelMeta
 
-        self.query, self.document, self.memo = query, document, memo if memo is not None else Memo()
+        self.query, self.document, self.memo = query, document, memo if memo is not None else EmbeddingCache()
         self._widths: dict[str, int] = {}
         name = query.name if query is document else f"{query.name}+{document.name}"
         safe = re.sub(r"[^\w.+-]+", "_", name).strip("_.")[:100] or "model"
         # A revision of None would make mteb take whatever it finds in its cache.
-        self.mteb_model_meta: Any = ModelMeta.create_empty({"name": f"distilvec/{safe}", "revision": revision or "unknown"})
+        self.mteb_model_meta: Any = ModelMeta.create_empty(
+            {"name": f"distilvec/{safe}", "revision": revision or "unknown"}
+        )
 
-    def encode(self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, hf_split: str, prompt_type: Any = None, **_: Any) -> Array:
+    def encode(
+        self,
+        inputs: Iterable[Mapping[str, Any]],
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        prompt_type: Any = None,
+        **_: Any,
+    ) -> Array:
         """float32 [texts, width] of mteb's batches, in their order."""
         texts: list[str] = []
         for batch in inputs:
             if "text" not in batch:
-                raise DistilvecError(f"[--mteb] task '{task_metadata.name}' holds {', '.join(batch)}; expected texts. Leave the task out.")
+                raise DistilvecError(
+                    f"[--mteb] task '{task_metadata.name}' holds {', '.join(batch)}; expected texts. Leave the task out."
+                )
             texts += batch["text"]
         side = _side(task_metadata, hf_split, prompt_type)
         role: Role = side if task_metadata.type not in (*PAIR_TYPES, *CLASS_TYPES) else "document"
@@ -117,7 +131,11 @@ def _side(task_metadata: Any, hf_split: str, prompt_type: Any) -> Role:
     """Which embedder takes the texts: mteb's prompt type says so, except for classifiers, whose test rows are the queries."""
     if task_metadata.type in CLASS_TYPES:
         return "query" if hf_split in task_metadata.eval_splits else "document"
-    return "query" if prompt_type is not None and str(getattr(prompt_type, "value", prompt_type)) == "query" else "document"
+    return (
+        "query"
+        if prompt_type is not None and str(getattr(prompt_type, "value", prompt_type)) == "query"
+        else "document"
+    )
 
 
 def _import() -> Any:

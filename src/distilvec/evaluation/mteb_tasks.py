@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from distilvec.core.errors import DistilvecError
-from distilvec.evaluation.evaluator import Embedder, Memo, Score
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Score
 from distilvec.evaluation.mteb_local import LocalData, load_local
 from distilvec.evaluation.mteb_model import CLASS_TYPES, PAIR_TYPES, SEARCH_TYPES, MtebModel, identities, import_mteb
-from distilvec.evaluation.tasks import Problem
+from distilvec.evaluation.tasks import TaskFailure
 
 Pair = tuple[Embedder, Embedder]
 
@@ -35,7 +35,7 @@ def mteb_scores(
     benchmark: str | None = None,
     data: Path | None = None,
     cache: Path | None = None,
-    problems: list[Problem] | None = None,
+    problems: list[TaskFailure] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, list[Score]]:
     """Scores by column of mteb's tasks or of all tasks of one of its benchmarks; a figure is the mean over subsets and splits.
@@ -78,10 +78,18 @@ def find_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
             return [copy.copy(task) for task in mteb.get_benchmark(benchmark).tasks]
         except KeyError:
             known = [entry.name for entry in mteb.get_benchmarks()]
-            raise DistilvecError(f"[--benchmark] mteb has no benchmark '{benchmark}'{_nearest(benchmark, known)}.") from None
-    known = [entry.metadata.name for entry in vars(importlib.import_module("mteb.tasks")).values() if hasattr(entry, "metadata")]
+            raise DistilvecError(
+                f"[--benchmark] mteb has no benchmark '{benchmark}'{_nearest(benchmark, known)}."
+            ) from None
+    known = [
+        entry.metadata.name
+        for entry in vars(importlib.import_module("mteb.tasks")).values()
+        if hasattr(entry, "metadata")
+    ]
     if unknown := [name for name in names or [] if name not in known]:
-        raise DistilvecError("\n".join(f"[--mteb] mteb has no task '{name}'{_nearest(name, known)}." for name in unknown))
+        raise DistilvecError(
+            "\n".join(f"[--mteb] mteb has no task '{name}'{_nearest(name, known)}." for name in unknown)
+        )
     return [mteb.get_task(name) for name in dict.fromkeys(names or [])]
 
 
@@ -94,16 +102,16 @@ class _Work:
     data: Path | None
     cache: Path | None
     identities: dict[int, str]
-    problems: list[Problem] | None
-    memo: Memo = field(default_factory=Memo)
+    problems: list[TaskFailure] | None
+    memo: EmbeddingCache = field(default_factory=EmbeddingCache)
 
     def score(self, task: Any, tell: Callable[[str, int], None]) -> Iterator[tuple[str, Score]]:
         """One task's score, column by column; the data are loaded only if a result is missing."""
-        name, self.memo = task.metadata.name, Memo()
+        name, self.memo = task.metadata.name, EmbeddingCache()
         try:
             local = self._local(task)
         except DistilvecError as error:
-            self._report(Problem(name, str(error)))
+            self._report(TaskFailure(name, str(error)))
             return
         results = self.mteb.ResultCache(self.cache / (local.fingerprint if local else "hub")) if self.cache else None
         if task.metadata.type in PAIR_TYPES and task.input1_prompt_type is None and task.input2_prompt_type is None:
@@ -118,11 +126,13 @@ class _Work:
                     result = self._evaluate(model, task, results)
                 score = _as_score(task, result, local)
             except _NoDataError as error:
-                self._report(Problem(name, str(error)))
+                self._report(TaskFailure(name, str(error)))
                 return
             except Exception as error:
-                message = str(error) if isinstance(error, DistilvecError) else f"mteb failed: {type(error).__name__}: {error}"
-                self._report(Problem(name, message, column))
+                message = (
+                    str(error) if isinstance(error, DistilvecError) else f"mteb failed: {type(error).__name__}: {error}"
+                )
+                self._report(TaskFailure(name, message, column))
                 continue
             if query is not document and task.metadata.type not in (*PAIR_TYPES, *CLASS_TYPES, *SEARCH_TYPES):
                 note = f"{task.metadata.type} has one side only: the figure is that of '{document.name}'"
@@ -165,7 +175,7 @@ class _Work:
         parts = [self.identities[id(model)] for model in ([query] if query is document else [query, document])]
         return "-".join(parts)
 
-    def _report(self, problem: Problem) -> None:
+    def _report(self, problem: TaskFailure) -> None:
         if self.problems is None:
             where = f" ({problem.column})" if problem.column else ""
             raise DistilvecError(f"[--mteb] task '{problem.task}'{where}: {problem.text}")
@@ -205,7 +215,9 @@ def _as_score(task: Any, result: Any, local: LocalData | None) -> Score:
     rows = local.rows if local else _hub_rows(task)
     kind = task.metadata.type.lower()
     ordered = {main: figures[main], **figures}
-    return Score(task.metadata.name, kind, main, figures[main], ordered, float(result.evaluation_time or 0.0), rows, tuple(notes))
+    return Score(
+        task.metadata.name, kind, main, figures[main], ordered, float(result.evaluation_time or 0.0), rows, tuple(notes)
+    )
 
 
 def _hub_rows(task: Any) -> int:
@@ -216,7 +228,11 @@ def _hub_rows(task: Any) -> int:
         parts = found.get(split, {}).get("hf_subset_descriptive_stats", {})
         for part in [parts[name] for name in task.hf_subsets if name in parts] or [found.get(split, {})]:
             judged = part.get("relevant_docs_statistics")
-            rows += round(judged["num_relevant_docs"] / judged["average_relevant_docs_per_query"]) if judged else part.get("num_samples", 0)
+            rows += (
+                round(judged["num_relevant_docs"] / judged["average_relevant_docs_per_query"])
+                if judged
+                else part.get("num_samples", 0)
+            )
     return rows
 
 

@@ -75,7 +75,9 @@ class Picture:
         return found
 
 
-def project_sentences(vectors: Mapping[str, Array], align: Align = "auto", reference: str = "teacher") -> dict[str, Any]:
+def project_sentences(
+    vectors: Mapping[str, Array], align: Align = "auto", reference: str = "teacher"
+) -> dict[str, Any]:
     """report.json's coordinates of each column, with what is left between it and the teacher.
 
     `vectors` maps columns to [n, width of the column], the same n texts in the same order. Gives each column's [[x, y], ...],
@@ -84,7 +86,9 @@ def project_sentences(vectors: Mapping[str, Array], align: Align = "auto", refer
     than three texts, vectors that are not finite or all equal.
     """
     if reference not in vectors:
-        raise DistilvecError(f"[projections] the projection needs the vectors of '{reference}'; found {', '.join(vectors) or 'none'}.")
+        raise DistilvecError(
+            f"[projections] the projection needs the vectors of '{reference}'; found {', '.join(vectors) or 'none'}."
+        )
     picture = draw_plane(vectors[reference], reference)
     placed = {name: place(name, found, picture, align) for name, found in vectors.items() if name != reference}
     return {
@@ -96,7 +100,9 @@ def project_sentences(vectors: Mapping[str, Array], align: Align = "auto", refer
     }
 
 
-def project_tokens(texts: Sequence[str], teacher: Sequence[TokenStates], student: Sequence[TokenStates]) -> list[dict[str, Any]]:
+def project_tokens(
+    texts: Sequence[str], teacher: Sequence[TokenStates], student: Sequence[TokenStates]
+) -> list[dict[str, Any]]:
     """report.json's token pictures, one a text, all in one plane: tokens and places of the teacher's and the student's states.
 
     Where both cut every text into the same tokens, states of one space (equal widths, residual below the teacher's sum
@@ -140,7 +146,11 @@ def project_experts(teacher: Array, experts: Sequence[Array], mixture: Array) ->
     nothing in common. `axes` says how many these are, `variance` how much of the teacher's variance they hold.
     Errors: DistilvecError as `project_sentences`.
     """
-    sets = {"teacher": teacher, **{f"expert {number}": found for number, found in enumerate(experts, 1)}, "mixture": mixture}
+    sets = {
+        "teacher": teacher,
+        **{f"expert {number}": found for number, found in enumerate(experts, 1)},
+        "mixture": mixture,
+    }
     checked = {name: _checked(found, name) for name, found in sets.items()}
     axes = max(2, min(AXES, len(teacher) // FOLDS, *(found.shape[1] for found in checked.values())))
     target, variance = _widest(checked.pop("teacher"), "teacher", axes)

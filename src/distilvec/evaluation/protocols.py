@@ -29,7 +29,11 @@ PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
         # Note: only MTEB's figures, not its classifier, which is fitted ten times to a few rows a label.
-        Protocol("mteb-like", "accuracy", "MTEB (Muennighoff et al., 2023), section 3.2: accuracy; average precision of cosine"),
+        Protocol(
+            "mteb-like",
+            "accuracy",
+            "MTEB (Muennighoff et al., 2023), section 3.2: accuracy; average precision of cosine",
+        ),
         # Note: the paper says "F1" and "an optimal threshold, reporting the Average Precision"; read as macro F1 and plain AP.
         Protocol("talas", "macro_f1", "TALAS, section 4.1, table 1 and appendix E (Evaluation)"),
         # Note: the row "BGEM3 base" of the table repeats TALAS' table 1 (BGE-M3, there F1 and AP) to the digit, so the text's
@@ -47,7 +51,9 @@ _MTEB_NAMES = {"macro_f1": "f1", "average_precision": "cosine_ap", "best_accurac
 def find_protocol(name: str) -> Protocol:
     """The protocol of that name. Errors: DistilvecError that lists the names."""
     if name not in PROTOCOLS:
-        raise DistilvecError(f"[--protocol] unknown protocol '{name}'{nearest(name, PROTOCOLS) or '.'} Known: {', '.join(PROTOCOLS)}.")
+        raise DistilvecError(
+            f"[--protocol] unknown protocol '{name}'{nearest(name, PROTOCOLS) or '.'} Known: {', '.join(PROTOCOLS)}."
+        )
     return PROTOCOLS[name]
 
 

@@ -19,7 +19,9 @@ from distilvec.core.errors import DistilvecError
 
 Array = np.ndarray[Any, Any]
 Metric = Literal["cosine", "dot"]
-Search = Callable[[Array, Array, int, Array | None], tuple[Array, Array]]  # (queries, documents, count, last) -> (rows, scores)
+Search = Callable[
+    [Array, Array, int, Array | None], tuple[Array, Array]
+]  # (queries, documents, count, last) -> (rows, scores)
 
 BLOCK = 8192  # documents in a block
 SPARE = 64
@@ -28,7 +30,13 @@ _VALUES_AT_ONCE = 4_000_000  # scores of a block, or numbers of the vectors that
 
 
 def top_k(
-    queries: Array, documents: Array, count: int, last: Array | None = None, *, metric: Metric = "cosine", block: int = BLOCK
+    queries: Array,
+    documents: Array,
+    count: int,
+    last: Array | None = None,
+    *,
+    metric: Metric = "cosine",
+    block: int = BLOCK,
 ) -> tuple[Array, Array]:
     """The `count` best documents of every query, best first: rows int64 [queries, count], scores float32 [queries, count].
 
@@ -43,7 +51,9 @@ def top_k(
     return _scored_again(queries, documents, _floats, found, count, last, metric == "cosine")
 
 
-def hamming_top_k(queries: Array, documents: Array, count: int, last: Array | None = None, *, block: int = BLOCK) -> tuple[Array, Array]:
+def hamming_top_k(
+    queries: Array, documents: Array, count: int, last: Array | None = None, *, block: int = BLOCK
+) -> tuple[Array, Array]:
     """The nearest documents by differing bits, nearest first: rows int64 [queries, count], distances float32 [queries, count].
 
     Both sides are packed signs, uint8 [rows, ceil(width / 8)], as `pack_signs` makes them; memory-mapped if need be. Documents
@@ -162,7 +172,10 @@ def _scored_again(
         found, asked = decode(documents[rows[some]])[..., :width], queries[some]
         products = np.einsum("qw,qcw->qc", asked, found, dtype=np.float64)
         if cosine:
-            theirs, ours = np.einsum("qcw,qcw->qc", found, found, dtype=np.float64), np.einsum("qw,qw->q", asked, asked, dtype=np.float64)
+            theirs, ours = (
+                np.einsum("qcw,qcw->qc", found, found, dtype=np.float64),
+                np.einsum("qw,qw->q", asked, asked, dtype=np.float64),
+            )
             squares = theirs * ours[:, None]
             products /= np.sqrt(np.where(squares > 0, squares, 1))
         scores[some] = products

@@ -47,13 +47,20 @@ def paired_interval(ours: Sample, theirs: Sample, draws: int = 1000, level: floa
     return average_interval([(ours, theirs)], draws, level, seed)
 
 
-def average_interval(pairs: Sequence[tuple[Sample, Sample]], draws: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
+def average_interval(
+    pairs: Sequence[tuple[Sample, Sample]], draws: int = 1000, level: float = 0.95, seed: int = 0
+) -> Interval:
     """`paired_interval` for the plain mean over tasks of (ours - theirs); every task's rows are drawn independently."""
     if not pairs:
         raise DistilvecError("[samples] there is no average difference of no tasks; give at least one pair of samples.")
     if draws < 1 or not 0 < level < 1:
-        raise DistilvecError(f"[draws] a bootstrap needs at least one draw and a level between 0 and 1; got draws {draws}, level {level}.")
-    found = [_differences(ours, theirs, draws, np.random.default_rng([seed, task])) for task, (ours, theirs) in enumerate(pairs)]
+        raise DistilvecError(
+            f"[draws] a bootstrap needs at least one draw and a level between 0 and 1; got draws {draws}, level {level}."
+        )
+    found = [
+        _differences(ours, theirs, draws, np.random.default_rng([seed, task]))
+        for task, (ours, theirs) in enumerate(pairs)
+    ]
     difference = float(np.mean([observed for observed, _ in found]))
     interval = percentile_interval(difference, np.mean([drawn for _, drawn in found], axis=0), level)
     if interval is None:
@@ -147,7 +154,9 @@ def _metric(sample: Sample) -> Metric:
             return _mean(predicted == gold)
         case "macro_f1":
             return _macro_f1(predicted, gold)
-    raise DistilvecError(f"[samples] cannot resample metric '{sample.metric}'; expected spearman, average_precision, accuracy or macro_f1.")
+    raise DistilvecError(
+        f"[samples] cannot resample metric '{sample.metric}'; expected spearman, average_precision, accuracy or macro_f1."
+    )
 
 
 def _mean(values: Array) -> Metric:

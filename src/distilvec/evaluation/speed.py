@@ -80,10 +80,12 @@ def measure_speed(
     settings = plan_settings(plain, batch_sizes, lengths, texts or {}, notes)
     with tempfile.TemporaryDirectory(prefix="distilvec-speed-") as folder:
         rows = _time_all(plain, backends, settings, timing, Path(folder), notes, progress)
-        facts = _facts_of_all(plain, settings, len(backends), memory, Path(folder), notes, progress)
-    for name in facts:
-        largest = {backend: {role: largest_batch(rows, name, backend, role) for role in ROLE_TOKENS} for backend in backends}
-        facts[name] |= {"largest_batch_under_100_ms": largest[backends[0]], "largest_batch_by_backend": largest}
+        info = _facts_of_all(plain, settings, len(backends), memory, Path(folder), notes, progress)
+    for name in info:
+        largest = {
+            backend: {role: largest_batch(rows, name, backend, role) for role in ROLE_TOKENS} for backend in backends
+        }
+        info[name] |= {"largest_batch_under_100_ms": largest[backends[0]], "largest_batch_by_backend": largest}
     reference = "teacher" if "teacher" in models else next(iter(models))
     ratios = {name: speed_ratios(rows, name, reference) for name in models if name != reference}
     compared = ratios.get("student") or next(reversed(ratios.values()), {})
@@ -92,7 +94,7 @@ def measure_speed(
         "machine": machine_facts(),
         "settings": {**asdict(timing), "least_repeats": LEAST_REPEATS, "timed": TIMED},
         "rows": rows,
-        "models": facts,
+        "models": info,
         "reference": reference,
         "ratio": {role: first[role]["ratio"] if role in first else None for role in ROLE_TOKENS},
         "ratios": ratios,
@@ -111,13 +113,23 @@ def plan_settings(
     limits = {name: token_limit(model) for name, model in models.items()}
     settings = []
     for role, usual in ROLE_TOKENS.items():
-        asked = {name: _mean_tokens(model, role, texts[role]) if texts.get(role) else usual for name, model in models.items()}
+        asked = {
+            name: _mean_tokens(model, role, texts[role]) if texts.get(role) else usual for name, model in models.items()
+        }
         cut = {name: min(asked[name], limits[name] or asked[name]) for name in models}
-        notes += [f"{name}: a {role} has {cut[name]} tokens, the most the model takes" for name in models if cut[name] < asked[name]]
+        notes += [
+            f"{name}: a {role} has {cut[name]} tokens, the most the model takes"
+            for name in models
+            if cut[name] < asked[name]
+        ]
         settings += [Setting(role, size, cut) for size in batch_sizes]
     for length in lengths:
         fitting = {name: length for name, limit in limits.items() if limit is None or length <= limit}
-        notes += [f"{name}: length {length} is left out, the model takes {limits[name]} tokens" for name in models if name not in fitting]
+        notes += [
+            f"{name}: length {length} is left out, the model takes {limits[name]} tokens"
+            for name in models
+            if name not in fitting
+        ]
         if fitting:
             settings.append(Setting(None, 1, fitting))
     return settings
@@ -153,19 +165,23 @@ def _facts_of_all(
     progress: Progress | None,
 ) -> dict[str, dict[str, Any]]:
     """Every model's `model_facts`, its memory at its largest batch of documents."""
-    largest = max((setting for setting in settings if setting.role == "document"), key=lambda setting: setting.batch_size)
-    facts: dict[str, dict[str, Any]] = {}
+    largest = max(
+        (setting for setting in settings if setting.role == "document"), key=lambda setting: setting.batch_size
+    )
+    info: dict[str, dict[str, Any]] = {}
     timed = backends * len(settings)
     for number, (name, model) in enumerate(models.items()):
         if progress:
             progress(f"size and memory of {name}", timed + number, timed + len(models))
         batch = largest.batch_size if memory else None
-        facts[name] = model_facts(model, folder / f"model-{number}", batch, largest.tokens[name], torch.get_num_threads())
-        if "problem" in (facts[name]["memory"] or {}):
-            notes.append(f"{name}: its memory could not be measured: {facts[name]['memory']['problem']}")
+        info[name] = model_facts(
+            model, folder / f"model-{number}", batch, largest.tokens[name], torch.get_num_threads()
+        )
+        if "problem" in (info[name]["memory"] or {}):
+            notes.append(f"{name}: its memory could not be measured: {info[name]['memory']['problem']}")
     if progress:
         progress("speed", timed + len(models), timed + len(models))
-    return facts
+    return info
 
 
 # -- timing ----------------------------------------------------------------------------------------------------------
@@ -182,7 +198,9 @@ def measure(
     names = [name for name in setting.tokens if name in encoders]
     if not names:
         return []
-    calls = [_call(encoders[name], random_tokens(models[name], setting.batch_size, setting.tokens[name])) for name in names]
+    calls = [
+        _call(encoders[name], random_tokens(models[name], setting.batch_size, setting.tokens[name])) for name in names
+    ]
     seconds = interleaved(calls, timing)
     return [
         {
@@ -233,7 +251,9 @@ def largest_batch(rows: Sequence[Mapping[str, Any]], model: str, backend: str, r
     return max(fitting, default=None)
 
 
-def speed_ratios(rows: Sequence[Mapping[str, Any]], model: str, reference: str) -> dict[str, dict[str, dict[str, float]]]:
+def speed_ratios(
+    rows: Sequence[Mapping[str, Any]], model: str, reference: str
+) -> dict[str, dict[str, dict[str, float]]]:
     """How many times faster the model is, by backend and role: the geometric mean over batch sizes, the lowest and the highest.
 
     Note: REDACT divides throughputs averaged over batch sizes, in which the largest batches weigh most.
@@ -241,7 +261,10 @@ def speed_ratios(rows: Sequence[Mapping[str, Any]], model: str, reference: str) 
     ratios: dict[str, dict[str, dict[str, float]]] = {}
     for backend in dict.fromkeys(row["backend"] for row in rows):
         for role in ROLE_TOKENS:
-            ours, theirs = ({row["batch_size"]: row["median_ms"] for row in _of(rows, who, backend, role)} for who in (model, reference))
+            ours, theirs = (
+                {row["batch_size"]: row["median_ms"] for row in _of(rows, who, backend, role)}
+                for who in (model, reference)
+            )
             if both := sorted(set(ours) & set(theirs)):
                 quotients = np.array([theirs[size] / ours[size] for size in both])
                 found = {
@@ -268,11 +291,15 @@ def _mean_tokens(model: SentenceTransformer, role: Role, texts: Sequence[str]) -
     """Mean length of the sample texts with their prompt, as the model cuts them, at least 1."""
     prompt = (model.prompts or {}).get(role) or ""
     limit = token_limit(model)
-    rows = model[0].tokenizer([prompt + text for text in texts], truncation=limit is not None, max_length=limit)["input_ids"]
+    rows = model[0].tokenizer([prompt + text for text in texts], truncation=limit is not None, max_length=limit)[
+        "input_ids"
+    ]
     return max(1, round(sum(len(row) for row in rows) / len(rows)))
 
 
-def _check(models: Mapping[str, Any], backends: Sequence[str], batch_sizes: Sequence[int], lengths: Sequence[int]) -> None:
+def _check(
+    models: Mapping[str, Any], backends: Sequence[str], batch_sizes: Sequence[int], lengths: Sequence[int]
+) -> None:
     if not models:
         raise DistilvecError("[models] there is no model to measure. Name at least one.")
     if unknown := [name for name in backends if name not in BACKENDS]:

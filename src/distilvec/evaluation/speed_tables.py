@@ -26,10 +26,10 @@ _FIGURES = {"mean_ms": 2, "std_ms": 2, "median_ms": 2, "p99_ms": 2, "texts_per_s
 
 def _model_table(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = []
-    for name, facts in report["models"].items():
-        rest = facts["parameters"] - facts["embedding_parameters"]
-        memory = ABSENT if facts["memory_mb"] is None else f"{facts['memory_mb']:.0f}"
-        rows.append([name, f"{facts['parameters'] / 1e6:.2f}", f"{rest / 1e6:.2f}", f"{facts['megabytes']:.1f}", memory])
+    for name, info in report["models"].items():
+        rest = info["parameters"] - info["embedding_parameters"]
+        memory = ABSENT if info["memory_mb"] is None else f"{info['memory_mb']:.0f}"
+        rows.append([name, f"{info['parameters'] / 1e6:.2f}", f"{rest / 1e6:.2f}", f"{info['megabytes']:.1f}", memory])
     return ["Model", "Parameters (M)", "without embeddings (M)", "Weights (MB)", "Peak memory (MB)"], rows
 
 
@@ -38,14 +38,27 @@ def _summary_table(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]
     reference, rows = report["reference"], []
     for backend in dict.fromkeys(row["backend"] for row in report["rows"]):
         for role in ("query", "document"):
-            for name, facts in report["models"].items():
-                of = [row for row in report["rows"] if (row["model"], row["backend"], row["role"]) == (name, backend, role)]
+            for name, info in report["models"].items():
+                of = [
+                    row
+                    for row in report["rows"]
+                    if (row["model"], row["backend"], row["role"]) == (name, backend, role)
+                ]
                 found = sorted(of, key=lambda row: row["batch_size"])
                 if not found:
                     continue
                 ratio = report["ratios"].get(name, {}).get(backend, {}).get(role)
                 faster = f"{ratio['ratio']:.2f} ({ratio['lowest']:.2f}-{ratio['highest']:.2f})" if ratio else ABSENT
                 latency = f"{found[0]['median_ms']:.2f} ± {found[0]['std_ms']:.2f}"
-                largest = facts["largest_batch_by_backend"][backend][role]
-                rows.append([name, backend, role, latency, str(largest or ABSENT), "1" if name == reference else faster])
-    return ["Model", "Backend", "Role", "Smallest batch, ms", "Largest batch in 100 ms", f"Times faster than {reference} (range)"], rows
+                largest = info["largest_batch_by_backend"][backend][role]
+                rows.append(
+                    [name, backend, role, latency, str(largest or ABSENT), "1" if name == reference else faster]
+                )
+    return [
+        "Model",
+        "Backend",
+        "Role",
+        "Smallest batch, ms",
+        "Largest batch in 100 ms",
+        f"Times faster than {reference} (range)",
+    ], rows

@@ -26,7 +26,7 @@ from distilvec.config.yaml_dialect import read_yaml
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.data.task_rows import TableOptions
 from distilvec.evaluation.task_files import Titles, load_classification, load_pairs, load_retrieval, load_sts
-from distilvec.evaluation.tasks import Problem, RetrievalTask, Task, task_texts
+from distilvec.evaluation.tasks import RetrievalTask, Task, TaskFailure, task_texts
 
 RESERVED = "average"
 
@@ -37,14 +37,18 @@ class TaskSection(Section):
     name: Label = Field(description="what tables call the task; distinct within the suite")
     path: Path = Field(description="file or folder, relative to the suite file")
     split: str = Field("test", description="the rows that are scored")
-    domain: Literal["in", "out"] | None = Field(None, description="whether the texts are like the training texts; averaged apart")
+    domain: Literal["in", "out"] | None = Field(
+        None, description="whether the texts are like the training texts; averaged apart"
+    )
 
 
 class TableSection(TaskSection):
     """An entry whose rows stand in a table."""
 
     subset: str | list[str] | None = Field(None, description="keep only rows whose column 'subset' has this value")
-    columns: dict[str, str] = Field(default_factory=dict, description="the file's names of the columns: {sentence1: its name, ...}")
+    columns: dict[str, str] = Field(
+        default_factory=dict, description="the file's names of the columns: {sentence1: its name, ...}"
+    )
     role: Role = Field("document", description="which of the model's prompts the texts get")
 
     @property
@@ -83,7 +87,8 @@ class RetrievalSection(TaskSection):
     qrels: str | None = Field(None, description="file of judgements inside the folder; qrels.tsv by default")
     titles: Titles = Field("always", description="whether titles are put before the texts of documents")
     gaps: Literal["refuse", "accept"] = Field(
-        "refuse", description="'accept': judgements of unknown ids and queries without a relevant document are left out without complaint"
+        "refuse",
+        description="'accept': judgements of unknown ids and queries without a relevant document are left out without complaint",
     )
 
 
@@ -95,7 +100,7 @@ _SECTIONS: dict[str, type[TaskSection]] = {
 }
 
 
-def load_suite(path: Path, problems: list[Problem] | None = None) -> list[Task]:
+def load_suite(path: Path, problems: list[TaskFailure] | None = None) -> list[Task]:
     """Read a suite file and the data of all its tasks.
 
     A task whose data cannot be read is added to `problems` and left out; one whose judgements have gaps is added too, and
@@ -104,17 +109,24 @@ def load_suite(path: Path, problems: list[Problem] | None = None) -> list[Task]:
     problems of the suite file itself come in one message.
     """
     sections = read_suite(path)
-    found: list[Problem] = []
+    found: list[TaskFailure] = []
     tasks = []
     for number, section in enumerate(sections):
         try:
             task = load_task(section, path.parent)
         except DistilvecError as error:
-            found.append(Problem(section.name, f"{number}.path: {error}"))
+            found.append(TaskFailure(section.name, f"{number}.path: {error}"))
             continue
         tasks.append(task)
-        if isinstance(task, RetrievalTask) and isinstance(section, RetrievalSection) and section.gaps == "refuse" and task.warnings:
-            found.append(Problem(task.name, f"{'; '.join(task.warnings)}. Mend the files, or set gaps: accept in the suite."))
+        if (
+            isinstance(task, RetrievalTask)
+            and isinstance(section, RetrievalSection)
+            and section.gaps == "refuse"
+            and task.warnings
+        ):
+            found.append(
+                TaskFailure(task.name, f"{'; '.join(task.warnings)}. Mend the files, or set gaps: accept in the suite.")
+            )
     if problems is None and found:
         raise refusal("suite", str(path), [f"task '{problem.task}': {problem.text}" for problem in found])
     if problems is not None:
@@ -136,7 +148,11 @@ def read_suite(path: Path) -> list[TaskSection]:
             problems += section
             continue
         if section.name == RESERVED or section.name in {other.name for other in sections}:
-            reason = "is kept for the mean of all tasks" if section.name == RESERVED else "stands twice; names must be distinct"
+            reason = (
+                "is kept for the mean of all tasks"
+                if section.name == RESERVED
+                else "stands twice; names must be distinct"
+            )
             problems.append(f"[{number}.name] '{section.name}' {reason}.")
         sections.append(section)
     if problems:
@@ -155,7 +171,13 @@ def load_task(section: TaskSection, folder: Path) -> Task:
             task = load_pairs(section.name, path, section.options, section.role, str(section.positive_label))
         case ClassificationSection():
             task = load_classification(
-                section.name, path, section.options, section.role, section.train_split, section.train_limit, section.seed
+                section.name,
+                path,
+                section.options,
+                section.role,
+                section.train_split,
+                section.train_limit,
+                section.seed,
             )
         case RetrievalSection():
             task = load_retrieval(section.name, path, section.split, section.qrels, section.titles)
@@ -179,7 +201,9 @@ def suite_fingerprint(tasks: Iterable[Task]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for task in tasks:
         for key, value in sorted({"type": task.type, **vars(task)}.items()):
-            values = value if isinstance(value, (list, tuple)) else value.tolist() if hasattr(value, "tolist") else [value]
+            values = (
+                value if isinstance(value, (list, tuple)) else value.tolist() if hasattr(value, "tolist") else [value]
+            )
             digest.update(f"{key}\0{len(values)}\0".encode())
             for item in values:
                 text = str(item).encode("utf-8", "surrogatepass")

@@ -28,7 +28,9 @@ def supervised_report(name: str, models: Models, test: Labelled) -> tuple[dict[s
         answers = predict_logits(model, head, test.inputs).numpy()
         if kind == "sts":
             scores[model_name] = score_figures(answers[:, 0], test.labels)
-            sample = Sample("sts", "spearman", answers[:, 0].astype(np.float64), np.asarray(test.labels, dtype=np.float64))
+            sample = Sample(
+                "sts", "spearman", answers[:, 0].astype(np.float64), np.asarray(test.labels, dtype=np.float64)
+            )
         else:
             scores[model_name] = class_figures(answers.argmax(1), test.labels)
             sample = Sample("classification", "accuracy", answers.argmax(1), np.asarray(test.labels, dtype=np.int64))
@@ -50,7 +52,12 @@ def as_scores(report: Mapping[str, Any]) -> dict[str, list[Score]]:
 def class_figures(predicted: Array, gold: Array) -> dict[str, float]:
     """Accuracy, and precision, recall and F1 averaged over the classes of `gold` or `predicted`; a class without a prediction counts 0."""
     precision, recall, f1, _ = precision_recall_fscore_support(gold, predicted, average="macro", zero_division=0)
-    figures = {"accuracy": accuracy_score(gold, predicted), "macro_precision": precision, "macro_recall": recall, "macro_f1": f1}
+    figures = {
+        "accuracy": accuracy_score(gold, predicted),
+        "macro_precision": precision,
+        "macro_recall": recall,
+        "macro_f1": f1,
+    }
     return {name: float(value) for name, value in figures.items()}
 
 

@@ -17,7 +17,17 @@ import numpy as np
 from distilvec.config.schema import Role
 from distilvec.data.data_error import DataError
 from distilvec.data.tables import ENDINGS, columns_of, data_errors, find_table, read_rows
-from distilvec.data.task_rows import TableOptions, found_value, label_of, need_columns, number_of, some_of, table_rows, text_of, texts_of
+from distilvec.data.task_rows import (
+    TableOptions,
+    found_value,
+    label_of,
+    need_columns,
+    number_of,
+    some_of,
+    table_rows,
+    text_of,
+    texts_of,
+)
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, make_retrieval
 
 Titles = Literal["always", "unless_repeated", "never"]
@@ -70,11 +80,15 @@ def load_classification(
     Errors: DataError also for a label of the test split that the training split lacks.
     """
     if train_split == options.split:
-        raise DataError(f"{path}: training and test rows both come from split '{options.split}'. Name two different splits.")
+        raise DataError(
+            f"{path}: training and test rows both come from split '{options.split}'. Name two different splits."
+        )
     test = table_rows(path, options, ("text", "label"))
     train = table_rows(path, TableOptions(train_split, options.subset, options.columns), ("text", "label"))
     if train[0] == test[0]:
-        raise DataError(f"{path} has no column split, so training and test rows would be the same. Add the column or one file a split.")
+        raise DataError(
+            f"{path} has no column split, so training and test rows would be the same. Add the column or one file a split."
+        )
     train_labels = [label_of(row["label"], place) for place, row in train]
     test_labels = [label_of(row["label"], place) for place, row in test]
     known = set(train_labels)
@@ -84,13 +98,19 @@ def load_classification(
             f"{path}: split '{options.split}' has labels that split '{train_split}' lacks: {found}. Add training rows for them."
         )
     if len(known) < 2:
-        raise DataError(f"{path}: split '{train_split}' has one label only, '{train_labels[0][:80]}'. A classifier needs two.")
+        raise DataError(
+            f"{path}: split '{train_split}' has one label only, '{train_labels[0][:80]}'. A classifier needs two."
+        )
     keep = _training_rows(train_labels, train_limit, seed, path)
     texts = texts_of(train, "text")
-    return ClassificationTask(name, [texts[i] for i in keep], [train_labels[i] for i in keep], texts_of(test, "text"), test_labels, role)
+    return ClassificationTask(
+        name, [texts[i] for i in keep], [train_labels[i] for i in keep], texts_of(test, "text"), test_labels, role
+    )
 
 
-def load_retrieval(name: str, path: Path, split: str = "test", qrels: str | None = None, titles: Titles = "always") -> RetrievalTask:
+def load_retrieval(
+    name: str, path: Path, split: str = "test", qrels: str | None = None, titles: Titles = "always"
+) -> RetrievalTask:
     """A retrieval task from a folder with corpus and queries (id or _id, text, title) and qrels.tsv (query-id, corpus-id, score).
 
     `titles` says what is embedded for a document: see `join_title`. The judgements are read from the file named by
@@ -102,8 +122,13 @@ def load_retrieval(name: str, path: Path, split: str = "test", qrels: str | None
 
 def _retrieval(name: str, path: Path, split: str, qrels: str | None, titles: Titles) -> RetrievalTask:
     if not path.is_dir():
-        raise DataError(f"folder not found: {path}. A retrieval task is a folder with corpus.jsonl, queries.jsonl and qrels.tsv.")
-    corpus, queries = _identified(path, "corpus"), {key: text for key, (_, text) in _identified(path, "queries").items()}
+        raise DataError(
+            f"folder not found: {path}. A retrieval task is a folder with corpus.jsonl, queries.jsonl and qrels.tsv."
+        )
+    corpus, queries = (
+        _identified(path, "corpus"),
+        {key: text for key, (_, text) in _identified(path, "queries").items()},
+    )
     documents = {key: join_title(title, text, titles) for key, (title, text) in corpus.items()}
     untitled = [text for key, (_, text) in corpus.items() if text != documents[key]]
     places = [path / qrels] if qrels else [path / "qrels.tsv", path / "qrels" / f"{split}.tsv"]
@@ -158,17 +183,24 @@ def _identified(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
     """Title and text of every row of a corpus or queries file, by id."""
     file = find_table(folder, stem)
     if file is None:
-        raise DataError(f"{folder} has no {stem} file. Expected {stem}{ENDINGS[0]} (or another of {', '.join(ENDINGS)}).")
+        raise DataError(
+            f"{folder} has no {stem} file. Expected {stem}{ENDINGS[0]} (or another of {', '.join(ENDINGS)})."
+        )
     texts: dict[str, tuple[str, str]] = {}
     for place, row in read_rows(file):
         key, title = row.get("id", row.get("_id")), row.get("title")
         if not isinstance(key, (str, int, float)) or "text" not in row:
-            raise DataError(f"{place} needs columns id (or _id) and text; found {columns_of(row)}. Add what is missing.")
+            raise DataError(
+                f"{place} needs columns id (or _id) and text; found {columns_of(row)}. Add what is missing."
+            )
         if isinstance(title, (dict, list)):
             raise DataError(f"{place} has {found_value(title)} in column title. Expected a text.")
         if str(key) in texts:
             raise DataError(f"{place} repeats the id '{key}'. Ids must be distinct.")
-        texts[text_of(str(key), place, "id")] = (text_of(str(title or ""), place, "title"), text_of(row["text"], place, "text"))
+        texts[text_of(str(key), place, "id")] = (
+            text_of(str(title or ""), place, "title"),
+            text_of(row["text"], place, "text"),
+        )
     if not texts:
         raise DataError(f"{file} holds no rows. Expected one a line.")
     return texts

@@ -14,7 +14,7 @@ from distilvec.data.data_error import DataError
 
 
 @dataclass(frozen=True)
-class Problem:
+class TaskFailure:
     """What is wrong with a task: it could not be scored, or only in part. `column` is the model, where it is one's own."""
 
     task: str
@@ -122,17 +122,27 @@ def make_retrieval(
     relevant = {query for (query, _), gain in known.items() if gain > 0}
     where = origin or name
     if not relevant:
-        reason = f"none of its {len(judgements)} pairs names a known query and document" if not known else "no pair has a score above 0"
+        reason = (
+            f"none of its {len(judgements)} pairs names a known query and document"
+            if not known
+            else "no pair has a score above 0"
+        )
         example = f" (first pair: {next(iter(judgements))})" if judgements else ""
         raise DataError(f"{where}: no query has a relevant document: {reason}{example}. Check that the ids match.")
     if not any(text.strip() for text in documents.values()):
         raise DataError(f"{where}: all {len(documents)} documents are empty. Expected texts in column text.")
     document_ids, query_ids = sorted(documents, reverse=True), [query for query in queries if query in relevant]
     document_rows, query_rows = ({key: row for row, key in enumerate(keys)} for keys in (document_ids, query_ids))
-    pairs = [(query_rows[query], document_rows[document], gain) for (query, document), gain in known.items() if query in relevant]
+    pairs = [
+        (query_rows[query], document_rows[document], gain)
+        for (query, document), gain in known.items()
+        if query in relevant
+    ]
     warnings = []
     if unknown := len(judgements) - len(known):
-        warnings.append(f"{unknown} of {len(judgements)} judgements name ids that are not in corpus or queries; left out")
+        warnings.append(
+            f"{unknown} of {len(judgements)} judgements name ids that are not in corpus or queries; left out"
+        )
     if idle := len(queries) - len(query_ids):
         warnings.append(f"{idle} of {len(queries)} queries have no relevant document; left out")
     return RetrievalTask(

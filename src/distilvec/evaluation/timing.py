@@ -63,7 +63,9 @@ def statistics_of(seconds: Sequence[float], batch: int) -> Statistics:
     )
 
 
-def interleaved(calls: Sequence[Callable[[], Any]], timing: Timing, clock: Callable[[], float] = time.perf_counter) -> list[list[float]]:
+def interleaved(
+    calls: Sequence[Callable[[], Any]], timing: Timing, clock: Callable[[], float] = time.perf_counter
+) -> list[list[float]]:
     """Seconds of every call, [calls][rounds]: warm-up rounds, then measured rounds, each of which runs every call once.
 
     Measured rounds end when the calls took the budget each on average, but not before LEAST_REPEATS (or `repeats`, if less).
@@ -73,7 +75,9 @@ def interleaved(calls: Sequence[Callable[[], Any]], timing: Timing, clock: Calla
     return _rounds(calls, timing.repeats, min(LEAST_REPEATS, timing.repeats), budget, clock)
 
 
-def _rounds(calls: Sequence[Callable[[], Any]], count: int, least: int, budget: float, clock: Callable[[], float]) -> list[list[float]]:
+def _rounds(
+    calls: Sequence[Callable[[], Any]], count: int, least: int, budget: float, clock: Callable[[], float]
+) -> list[list[float]]:
     seconds: list[list[float]] = [[] for _ in calls]
     spent, done = 0.0, 0
     while done < count and (done < least or spent < budget):

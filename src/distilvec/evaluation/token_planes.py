@@ -37,7 +37,9 @@ def draw_sentences(texts: Sequence[str], count: int, seed: int = 0) -> list[str]
     return sorted(near, key=away)[:count]  # stable: within a length the drawn order stays
 
 
-def project_token_planes(texts: Sequence[str], models: Mapping[str, Any], reference: str = "teacher") -> list[dict[str, Any]]:
+def project_token_planes(
+    texts: Sequence[str], models: Mapping[str, Any], reference: str = "teacher"
+) -> list[dict[str, Any]]:
     """report.json's token planes, a row a text; `models` are SentenceTransformers by column, `reference` among them.
 
     A row holds the text, for each column its tokens and their places [[x, y], ...] (mean square 1), and `likeness`: for each other
@@ -112,7 +114,9 @@ def _likeness(states: Array, words: Array, others: Array, theirs: Array) -> floa
     if len(shared) < FEWEST_WORDS:
         return None
     pairs = np.triu_indices(len(shared), 1)
-    ours, own = (_cosines(_means(rows, numbers, shared))[pairs] for rows, numbers in ((states, words), (others, theirs)))
+    ours, own = (
+        _cosines(_means(rows, numbers, shared))[pairs] for rows, numbers in ((states, words), (others, theirs))
+    )
     if min(ours.std(), own.std()) < 1e-9:
         return None
     return round(float(np.corrcoef(ours, own)[0, 1]), 4)

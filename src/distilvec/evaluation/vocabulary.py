@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from sentence_transformers import SentenceTransformer
 
+from distilvec.core.info import UNLIMITED
 from distilvec.data.corpus import Corpus
-from distilvec.models.limits import UNLIMITED
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.teachers.model import LocalTeacher
 from distilvec.vocabulary.compare import compare_tokenizers, parameter_figures

@@ -30,7 +30,9 @@ from distilvec.formats.sentence_transformers import in_float32
 from distilvec.models.limits import position_limit
 from distilvec.students.attention import NAME as OUR_ATTENTION
 
-_BEGINS = re.compile(rb"\x08[\x01-\x20][\x12\x1a\x22\x28\x32\x3a\x42]", re.DOTALL)  # ir_version, then another field of ModelProto
+_BEGINS = re.compile(
+    rb"\x08[\x01-\x20][\x12\x1a\x22\x28\x32\x3a\x42]", re.DOTALL
+)  # ir_version, then another field of ModelProto
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
 TOLERANCE = 1e-4  # largest absolute difference to PyTorch
@@ -90,14 +92,18 @@ class OnnxEmbedder:
         try:
             self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own classes share no base
-            raise DistilvecError(f"[{path.name}] cannot read {path} as an ONNX model: {first_line(error)}. Export it again.") from error
+            raise DistilvecError(
+                f"[{path.name}] cannot read {path} as an ONNX model: {first_line(error)}. Export it again."
+            ) from error
         self.inputs: tuple[str, ...] = tuple(entry.name for entry in self.session.get_inputs())
         self.output: str = self.session.get_outputs()[0].name
 
     def encode_tokens(self, tokens: Mapping[str, Any]) -> npt.NDArray[np.float32]:
         """float32 [batch, width] of `input_ids` and `attention_mask`, int [batch, tokens], arrays or CPU tensors; others are ignored."""
         if missing := [name for name in self.inputs if name not in tokens]:
-            raise DistilvecError(f"[tokens] the ONNX model needs {', '.join(self.inputs)}; found no {', '.join(missing)}. Add it.")
+            raise DistilvecError(
+                f"[tokens] the ONNX model needs {', '.join(self.inputs)}; found no {', '.join(missing)}. Add it."
+            )
         feed = {name: np.asarray(tokens[name], dtype=np.int64) for name in self.inputs}
         return np.asarray(self.session.run([self.output], feed)[0], dtype=np.float32)
 
@@ -118,7 +124,9 @@ def export_onnx(model: SentenceTransformer, path: Path) -> Path:
         raise DistilvecError(
             f"[model] the model has {size / 1e9:.1f} GB of weights in fp32; one ONNX file holds at most 2. Export a smaller model."
         )
-    if any(getattr(module, "include_prompt", True) is False for module in model) and any((model.prompts or {}).values()):
+    if any(getattr(module, "include_prompt", True) is False for module in model) and any(
+        (model.prompts or {}).values()
+    ):
         raise DistilvecError(
             "[model] the model leaves its prompt's tokens out of its pooling (include_prompt false), which token ids alone cannot tell. "
             "Remove its prompts, or serve it with sentence-transformers."
@@ -127,7 +135,9 @@ def export_onnx(model: SentenceTransformer, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         return _write_checked(plain, path)
     except OSError as error:
-        raise DistilvecError(f"[--out] cannot write {path}: {first_line(error)}. Free space or choose another path.") from error
+        raise DistilvecError(
+            f"[--out] cannot write {path}: {first_line(error)}. Free space or choose another path."
+        ) from error
 
 
 def _write_checked(plain: SentenceTransformer, path: Path) -> Path:
@@ -189,7 +199,9 @@ def plain_copy(model: SentenceTransformer) -> SentenceTransformer:
     """
     first = model[0]
     if not isinstance(getattr(first, "auto_model", None), nn.Module):
-        raise DistilvecError(f"[model] its first module is a {type(first).__name__}; expected a transformer. Take another model.")
+        raise DistilvecError(
+            f"[model] its first module is a {type(first).__name__}; expected a transformer. Take another model."
+        )
     weights = [*model.parameters(), *model.buffers()]
     shared = all(weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.int64) for weight in weights)
     copied = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()} if shared else {})
@@ -231,7 +243,13 @@ def _write_graph(model: SentenceTransformer, path: Path, dynamo: bool) -> None:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(
-                _Graph(model).eval(), (ids, mask), str(path), input_names=list(INPUTS), output_names=[OUTPUT], dynamo=dynamo, **how
+                _Graph(model).eval(),
+                (ids, mask),
+                str(path),
+                input_names=list(INPUTS),
+                output_names=[OUTPUT],
+                dynamo=dynamo,
+                **how,
             )
     finally:
         logging.disable(disabled)
@@ -241,5 +259,7 @@ def _onnxruntime() -> ModuleType:
     try:
         import onnxruntime  # type: ignore[import-untyped]
     except ImportError as error:
-        raise DistilvecError(f"[--to onnx] needs the package onnxruntime. Install: {install_command('onnx')}") from error
+        raise DistilvecError(
+            f"[--to onnx] needs the package onnxruntime. Install: {install_command('onnx')}"
+        ) from error
     return onnxruntime

@@ -17,7 +17,7 @@ from typing import Any
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_folder, is_scratch, remove, remove_scratch, sync_folder
-from distilvec.core.log import say
+from distilvec.core.log import log
 
 RECORD = "distillation.json"
 FILES = "files"  # the record's key
@@ -41,7 +41,9 @@ def check_replaceable(folder: Path, key: str) -> None:
     """DistilvecError where no model may be saved as `folder`: it is no folder, cannot be written, or holds something of others."""
     check_output_folder(folder, key)
     if folder.is_dir() and any(folder.iterdir()) and not is_ours(folder):
-        raise DistilvecError(f"[{key}] {folder} exists and is no model that distilvec wrote. Choose a new or empty folder.")
+        raise DistilvecError(
+            f"[{key}] {folder} exists and is no model that distilvec wrote. Choose a new or empty folder."
+        )
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
@@ -89,7 +91,9 @@ def carry_over(old: Path, new: Path) -> None:
             stale.append(name)
         _link(path, target)
     if stale:
-        _say_once(f"{', '.join(stale)} in {old} is kept, though made from the earlier model; `distilvec export` makes it again")
+        _say_once(
+            f"{', '.join(stale)} in {old} is kept, though made from the earlier model; `distilvec export` makes it again"
+        )
 
 
 def replace_folder(new: Path, folder: Path) -> None:
@@ -133,7 +137,7 @@ def real(folder: Path) -> Path:
 
 @cache
 def _say_once(text: str) -> None:
-    say(text)
+    log(text)
 
 
 def _names(folder: Path) -> list[str]:

@@ -34,6 +34,7 @@ from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import remove, scratch
+from distilvec.core.info import UNLIMITED
 from distilvec.formats.replace import (
     FILES,
     RECORD,
@@ -47,7 +48,6 @@ from distilvec.formats.replace import (
 )
 from distilvec.formats.replace import recover_student as recover_student
 from distilvec.models.experts import Experts
-from distilvec.models.limits import UNLIMITED
 from distilvec.models.load import EXPERTS_FILE, EXPERTS_TYPE, OURS
 
 Layout = Literal["portable", "current"]
@@ -123,7 +123,10 @@ def _write(model: SentenceTransformer, folder: Path, layout: Layout) -> None:
         model.save_pretrained(str(folder), create_model_card=False)
         if any(isinstance(module, Experts) for module in model):
             entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-            _write_json(folder / "modules.json", [{**entry, "type": EXPERTS_TYPE} if entry["type"] in OURS else entry for entry in entries])
+            _write_json(
+                folder / "modules.json",
+                [{**entry, "type": EXPERTS_TYPE} if entry["type"] in OURS else entry for entry in entries],
+            )
             _write_experts_file(folder)
         return
     modules = list(model)
@@ -131,7 +134,9 @@ def _write(model: SentenceTransformer, folder: Path, layout: Layout) -> None:
     for number, module in enumerate(modules):
         kind = type(module).__name__
         ours = isinstance(module, Experts)
-        if (kind == "Transformer") != (number == 0) or not (ours or kind in ("Transformer", "Pooling", "Dense", "Normalize")):
+        if (kind == "Transformer") != (number == 0) or not (
+            ours or kind in ("Transformer", "Pooling", "Dense", "Normalize")
+        ):
             raise DistilvecError(
                 f"[student.model] the portable layout holds a Transformer, then Pooling, Experts, Dense and Normalize; module {number} "
                 f"is a {kind} of {type(module).__module__}. Save with layout 'current', which newer sentence-transformers read; "
@@ -140,7 +145,12 @@ def _write(model: SentenceTransformer, folder: Path, layout: Layout) -> None:
         path = "" if number == 0 else f"{number}_{kind}"
         (folder / path).mkdir(exist_ok=True)
         entries.append(
-            {"idx": number, "name": str(number), "path": path, "type": EXPERTS_TYPE if ours else f"sentence_transformers.models.{kind}"}
+            {
+                "idx": number,
+                "name": str(number),
+                "path": path,
+                "type": EXPERTS_TYPE if ours else f"sentence_transformers.models.{kind}",
+            }
         )
         if kind == "Transformer":
             _write_transformer(module, folder)
@@ -184,15 +194,25 @@ def _write_transformer(transformer: Any, folder: Path) -> None:
     _write_json(folder / "tokenizer.json", state)
     length = transformer.max_seq_length
     forward = inspect.signature(backbone.forward).parameters
-    _write_json(folder / "tokenizer_config.json", tokenizer_config(tokenizer, length, token_types="token_type_ids" in forward))
-    stated = length if length is not None and length <= UNLIMITED else None  # a huge number stands for no limit, and overflows
-    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": stated, "do_lower_case": bool(transformer.do_lower_case)})
+    _write_json(
+        folder / "tokenizer_config.json", tokenizer_config(tokenizer, length, token_types="token_type_ids" in forward)
+    )
+    stated = (
+        length if length is not None and length <= UNLIMITED else None
+    )  # a huge number stands for no limit, and overflows
+    _write_json(
+        folder / "sentence_bert_config.json",
+        {"max_seq_length": stated, "do_lower_case": bool(transformer.do_lower_case)},
+    )
 
 
 def _write_dense(dense: Any, folder: Path) -> None:
     config = dense.get_config_dict()
     kept = {name: config.pop(name) for name in ("in_features", "out_features", "bias", "activation_function")}
-    named = {config.pop("module_input_name", "sentence_embedding"), config.pop("module_output_name", "sentence_embedding")}
+    named = {
+        config.pop("module_input_name", "sentence_embedding"),
+        config.pop("module_output_name", "sentence_embedding"),
+    }
     if named != {"sentence_embedding"} or any(config.values()):
         raise DistilvecError(
             f"[student.dense] the portable layout cannot hold a Dense module with {config or named}. Save with layout 'current'."
@@ -249,7 +269,11 @@ def portable_config(config: dict[str, Any]) -> dict[str, Any]:
     if portable.get("model_type") == "modernbert" and portable.get("layer_types"):
         kinds = portable["layer_types"]
         portable.pop("global_attn_every_n_layers", None)  # of the model it was cut from
-        steps = [n for n in range(1, len(kinds) + 1) if all((kind == "full_attention") == (i % n == 0) for i, kind in enumerate(kinds))]
+        steps = [
+            n
+            for n in range(1, len(kinds) + 1)
+            if all((kind == "full_attention") == (i % n == 0) for i, kind in enumerate(kinds))
+        ]
         if steps:
             portable["global_attn_every_n_layers"] = steps[0]
         else:

@@ -70,6 +70,8 @@ def root_cka(student: Grams, teacher: Grams) -> Float[Tensor, " batch"]:
     return root.where(teacher.flatten(1).any(1), 1.0)
 
 
-def linear_cka(first: Rows, second: Float[Tensor, "batch rows _others"], mask: Bool[Tensor, "batch rows"]) -> Float[Tensor, " batch"]:
+def linear_cka(
+    first: Rows, second: Float[Tensor, "batch rows _others"], mask: Bool[Tensor, "batch rows"]
+) -> Float[Tensor, " batch"]:
     """CKA of two sets of columns over the same rows (EMO, eq. 12), without root."""
     return (unit_gram(centred_gram(first, mask)) * unit_gram(centred_gram(second, mask))).sum((1, 2))

@@ -49,13 +49,17 @@ class Rule:
         }
         for name, (right, expected) in limits.items():
             if not right:
-                raise DistilvecError(f"[method.options] a rule of matching tokens has {name} {getattr(self, name)}; expected {expected}.")
+                raise DistilvecError(
+                    f"[method.options] a rule of matching tokens has {name} {getattr(self, name)}; expected {expected}."
+                )
 
 
 RULES = {"paper": Rule(), "authors": Rule(0.95, 1.0, 3, 0.3)}
 
 
-def token_similarity(states: States, teacher: TeacherStates, projection: Projection, products: torch.dtype | None = None) -> Matches:
+def token_similarity(
+    states: States, teacher: TeacherStates, projection: Projection, products: torch.dtype | None = None
+) -> Matches:
     """cos(Q h_s, h_t) of all pairs of tokens; 0, without gradient, where one of them is zero. In fp32, or float64 if given.
 
     Products with Q, which take most of the time, are made in `products` where it is given. No gradient goes to the teacher.
@@ -72,7 +76,12 @@ class _Cosines(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        context: Any, states: States, teacher: TeacherStates, projection: Projection, products: torch.dtype, narrow: bool
+        context: Any,
+        states: States,
+        teacher: TeacherStates,
+        projection: Projection,
+        products: torch.dtype,
+        narrow: bool,
     ) -> Matches:
         parts = (_narrow if narrow else _wide)(states, teacher, projection, products)
         ours, theirs, _, each, *_ = parts
@@ -108,7 +117,9 @@ def _wide(states: States, teacher: TeacherStates, projection: Projection, produc
     return ours, teacher, scale, scale * _inverse(teacher).mT, rows, matrix
 
 
-def _narrow(states: States, teacher: TeacherStates, projection: Projection, products: torch.dtype) -> tuple[Tensor, ...]:
+def _narrow(
+    states: States, teacher: TeacherStates, projection: Projection, products: torch.dtype
+) -> tuple[Tensor, ...]:
     """h_s . (Q' h_t), with ||Q h_s||^2 = h_s . (Q'Q h_s): the same, and Q'Q h_s."""
     rows, matrix = teacher.to(products), projection.to(products)
     theirs = (rows @ matrix).to(states.dtype)
@@ -165,7 +176,9 @@ def teacher_gram(teacher: TeacherStates, mask: TeacherMask) -> Float[Tensor, "ba
         return unit_gram(centred_gram(teacher, mask))
 
 
-def aggregate_gram(weights: Matches, gram: Float[Tensor, "batch m m"], student_mask: StudentMask) -> Float[Tensor, "batch n n"]:
+def aggregate_gram(
+    weights: Matches, gram: Float[Tensor, "batch m m"], student_mask: StudentMask
+) -> Float[Tensor, "batch n n"]:
     """The unit Gram matrix of the aggregate alpha H_t, centred over the student's tokens, from G.
 
     A token's weights sum to 1, centred ones to 0: G may be that of centred states, which keeps what the states have in common, often
@@ -181,7 +194,9 @@ def kept_tokens(weights: Matches, student_mask: StudentMask) -> Float[Tensor, ""
     return (weights > 0).sum() / student_mask.sum().clamp_min(1)
 
 
-def _kept(similarity: Matches, logits: Matches, there: Bool[Tensor, "batch 1 m"], rule: Rule) -> Bool[Tensor, "batch n m"]:
+def _kept(
+    similarity: Matches, logits: Matches, there: Bool[Tensor, "batch 1 m"], rule: Rule
+) -> Bool[Tensor, "batch n m"]:
     """The tokens that `rule` keeps: the first of a ranking, each condition says how many; of equally similar ones the earlier."""
     logits = logits.where(there, NOTHING)
     ranked = _descending(logits)

@@ -21,17 +21,23 @@ def soft_kl(
     return temperature**2 * F.kl_div(ours, theirs, reduction="none", log_target=True).sum(-1)
 
 
-def sorted_probabilities(logits: Float[Tensor, "batch tokens classes"], temperature: float) -> Float[Tensor, "batch tokens classes"]:
+def sorted_probabilities(
+    logits: Float[Tensor, "batch tokens classes"], temperature: float
+) -> Float[Tensor, "batch tokens classes"]:
     """softmax(logits / temperature), each token's in descending order: which class is which no longer counts (ULD)."""
     return (logits / temperature).softmax(-1).sort(-1, descending=True).values
 
 
-def scaled_probabilities(logits: Float[Tensor, "batch tokens classes"], temperature: float) -> Float[Tensor, "batch tokens classes"]:
+def scaled_probabilities(
+    logits: Float[Tensor, "batch tokens classes"], temperature: float
+) -> Float[Tensor, "batch tokens classes"]:
     """softmax of logits over their standard deviation + 1e-4, no mean removed (MultiLevelOT's official code)."""
     return (logits / (logits.std(-1, keepdim=True) + 1e-4) / temperature).softmax(-1)
 
 
-def heaviest_columns(probabilities: Float[Tensor, "batch tokens classes"], mask: Mask, count: int) -> Float[Tensor, "batch tokens kept"]:
+def heaviest_columns(
+    probabilities: Float[Tensor, "batch tokens classes"], mask: Mask, count: int
+) -> Float[Tensor, "batch tokens kept"]:
     """The `count` classes with the most probability over all tokens of the whole batch, the heaviest first (MultiLevelOT)."""
     order = probabilities.where(mask[..., None], 0.0).sum((0, 1)).argsort(descending=True, stable=True)
     return probabilities[..., order[:count]]
@@ -94,7 +100,9 @@ def _kth_with_kth(
 ) -> tuple[Float[Tensor, "batch common most"], Float[Tensor, "batch common most"], Bool[Tensor, "batch common"]]:
     """Both from their first token on, padded to the larger number of classes; True where both have a token."""
     common = shared_mask(student_mask, teacher_mask)
-    ours, theirs = (from_first_token(p, mask, common.shape[1]) for p, mask in ((student, student_mask), (teacher, teacher_mask)))
+    ours, theirs = (
+        from_first_token(p, mask, common.shape[1]) for p, mask in ((student, student_mask), (teacher, teacher_mask))
+    )
     return *_same_width(ours, theirs), common
 
 

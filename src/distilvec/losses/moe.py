@@ -18,12 +18,16 @@ PerRow = Float[Tensor, " batch"]
 Gates = Float[Tensor, "batch experts"]
 
 
-def contrastive(student: Float[Tensor, "batch width"], teacher: Float[Tensor, "batch width"], temperature: float) -> PerRow:
+def contrastive(
+    student: Float[Tensor, "batch width"], teacher: Float[Tensor, "batch width"], temperature: float
+) -> PerRow:
     """InfoNCE with the text's own teacher vector as positive and the batch's others as negatives (eq. 3); 0 for a text that is alone."""
     return info_nce(_exact(student), _exact(teacher), temperature)
 
 
-def pairwise_margin(student: Float[Tensor, "batch width"], teacher: Float[Tensor, "batch other"], margin: float) -> PerRow:
+def pairwise_margin(
+    student: Float[Tensor, "batch width"], teacher: Float[Tensor, "batch other"], margin: float
+) -> PerRow:
     """relu(|cos(t_i, t_j) - cos(s_i, s_j)| - margin), averaged over the other texts j (eq. 5); 0 for a text that is alone."""
     gaps = others(cosine_relations(_exact(teacher)[None])[0]) - others(cosine_relations(_exact(student)[None])[0])
     return (gaps.abs() - margin).relu().sum(-1) / max(1, len(student) - 1)

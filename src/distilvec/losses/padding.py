@@ -7,7 +7,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 
-def shared_mask(student: Bool[Tensor, "batch tokens"], teacher: Bool[Tensor, "batch others"]) -> Bool[Tensor, "batch shared"]:
+def shared_mask(
+    student: Bool[Tensor, "batch tokens"], teacher: Bool[Tensor, "batch others"]
+) -> Bool[Tensor, "batch shared"]:
     """True at the positions, counted from a text's first token, that both have; shared is the smaller number of columns.
 
     They differ in number only where one of the two truncates earlier: its tokens are then the ones that count.

@@ -52,14 +52,18 @@ class _HingeShares(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, upstream: Tensor) -> tuple[Tensor, None]:
         x, counts = context.saved_tensors
-        look = upstream.device.type == "cpu" and not upstream.requires_grad  # elsewhere a look would wait for the device
+        look = (
+            upstream.device.type == "cpu" and not upstream.requires_grad
+        )  # elsewhere a look would wait for the device
         if look and bool((upstream == upstream[:1, :1]).all()):
             return upstream * counts, None  # all examples weigh the same: the sums over partners are counts too
         _, _, above, below = _couples(x, upstream, context.margin)
         return 0.5 * (upstream * counts + above - below), None
 
 
-def _couples(x: Float[Tensor, "lists items"], weight: Float[Tensor, "lists items"], margin: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _couples(
+    x: Float[Tensor, "lists items"], weight: Float[Tensor, "lists items"], margin: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Over the active couples (i before j in the list, x_j < x_i + margin): counts and sums of the partners' weights.
 
     For every item: number of its later partners, of its earlier ones; weight of its later partners, of its earlier ones.
@@ -94,7 +98,11 @@ def _couples(x: Float[Tensor, "lists items"], weight: Float[Tensor, "lists items
 def others(similarities: Float[Tensor, "batch batch"]) -> Float[Tensor, "batch others"]:
     """Each row without its diagonal entry: the similarities of a text to the other texts of the batch."""
     batch = len(similarities)
-    return similarities.flatten()[1:].view(batch - 1, batch + 1)[:, :-1].reshape(batch, batch - 1) if batch > 1 else similarities[:, :0]
+    return (
+        similarities.flatten()[1:].view(batch - 1, batch + 1)[:, :-1].reshape(batch, batch - 1)
+        if batch > 1
+        else similarities[:, :0]
+    )
 
 
 def listwise_cross_entropy(

@@ -16,13 +16,17 @@ PARTS = {"attention": ("query", "key"), "query": ("query", "query"), "key": ("ke
 def laid_out(projections: Projections, mask: Bool[Tensor, "batch tokens"], shared: int) -> Projections:
     """Queries, keys and values from each text's first token on, 0 at padding; keys and values repeated to the query's heads."""
     repeats = projections.query.shape[1] // projections.key.shape[1]
-    query, key, value = (from_first_token(x, mask, shared) for x in (projections.query, projections.key, projections.value))
+    query, key, value = (
+        from_first_token(x, mask, shared) for x in (projections.query, projections.key, projections.value)
+    )
     if repeats > 1:
         key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
     return Projections(query, key, value)
 
 
-def split_anew(x: Float[Tensor, "batch heads tokens width"], heads: int) -> Float[Tensor, "batch relations tokens piece"]:
+def split_anew(
+    x: Float[Tensor, "batch heads tokens width"], heads: int
+) -> Float[Tensor, "batch relations tokens piece"]:
     """The heads' vectors joined and cut into `heads` relation heads (MiniLM v2, section 3.1); their joint width is a multiple of it."""
     return x.transpose(1, 2).reshape(len(x), x.shape[2], heads, -1).transpose(1, 2)
 
@@ -55,7 +59,11 @@ def relation_term(
 
     def scores(projections: Projections) -> Tensor:
         first, second = (getattr(projections, part) for part in PARTS[name])
-        return relation_scores(first, second) if heads is None else relation_scores(split_anew(first, heads), split_anew(second, heads))
+        return (
+            relation_scores(first, second)
+            if heads is None
+            else relation_scores(split_anew(first, heads), split_anew(second, heads))
+        )
 
     return relation_divergence(scores(student), scores(teacher), mask)
 

@@ -9,7 +9,9 @@ from torch import Tensor
 
 Rows = Float[Tensor, "batch width"]
 PerRow = Float[Tensor, " batch"]
-APART = 1e-6  # squared distances below this share of the mean squared length are rounding, and count as no distance at all
+APART = (
+    1e-6  # squared distances below this share of the mean squared length are rounding, and count as no distance at all
+)
 
 
 def cosine_relations(layers: Float[Tensor, "layers batch width"]) -> Float[Tensor, "layers batch batch"]:
@@ -43,7 +45,9 @@ def rkd_distances(student: Float[Tensor, "batch width"], teacher: Float[Tensor, 
 
     Note: averaged over all N^2 pairs, those of a text with itself (0 by construction) included, as in the authors' code.
     """
-    return F.smooth_l1_loss(_relative_distances(student), _relative_distances(teacher).detach(), reduction="none").mean(-1)
+    return F.smooth_l1_loss(_relative_distances(student), _relative_distances(teacher).detach(), reduction="none").mean(
+        -1
+    )
 
 
 def rkd_angles(student: Float[Tensor, "batch width"], teacher: Float[Tensor, "batch other"]) -> PerRow:

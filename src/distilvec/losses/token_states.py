@@ -8,18 +8,23 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
-def mean_state(states: Float[Tensor, "batch tokens width"], mask: Bool[Tensor, "batch tokens"]) -> Float[Tensor, "batch width"]:
+def mean_state(
+    states: Float[Tensor, "batch tokens width"], mask: Bool[Tensor, "batch tokens"]
+) -> Float[Tensor, "batch width"]:
     """The mean state of a text's tokens."""
     return states.where(mask[..., None], 0.0).sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
 
 
 def pair_states(
-    student: Float[Tensor, "batch tokens width"], teacher: Float[Tensor, "batch others inner"], pairs: Int[Tensor, "batch pairs 2"]
+    student: Float[Tensor, "batch tokens width"],
+    teacher: Float[Tensor, "batch others inner"],
+    pairs: Int[Tensor, "batch pairs 2"],
 ) -> tuple[Float[Tensor, "batch pairs width"], Float[Tensor, "batch pairs inner"], Bool[Tensor, "batch pairs"]]:
     """The states at the pairs' positions, and which pairs there are (-1 fills up)."""
     mask, places = pairs[..., 0] >= 0, pairs.clamp_min(0)
     ours, theirs = (
-        states.gather(1, places[..., side, None].expand(-1, -1, states.shape[-1])) for side, states in enumerate((student, teacher))
+        states.gather(1, places[..., side, None].expand(-1, -1, states.shape[-1]))
+        for side, states in enumerate((student, teacher))
     )
     return ours, theirs, mask
 

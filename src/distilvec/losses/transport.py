@@ -75,7 +75,9 @@ def transport_plan(
     smallest = SMALLEST_UNROLLED_EPSILON if unrolled else SMALLEST_KERNEL_EPSILON
     logarithms = domain == "log" or (domain == "auto" and epsilon < smallest)
     solve = _log_plan if logarithms else _kernel_plan
-    there = nu.any(1, keepdim=True) & mu.any(1, keepdim=True)  # where one side has no mass: equal ones for the time being
+    there = nu.any(1, keepdim=True) & mu.any(
+        1, keepdim=True
+    )  # where one side has no mass: equal ones for the time being
     nu, mu = (masses.where(there, 1 / max(1, masses.shape[1])) for masses in (nu, mu))
     return solve(cost / -epsilon, nu, mu, iterations, tolerance) * there[..., None]
 
@@ -99,7 +101,9 @@ def _kernel_plan(exponents: Cost, nu: StudentMasses, mu: TeacherMasses, iteratio
 
 
 def _log_plan(exponents: Cost, nu: StudentMasses, mu: TeacherMasses, iterations: int, tolerance: float) -> Cost:
-    log_nu, log_mu = (masses.where(masses > 0, 1.0).log().where(masses > 0, NOTHING) for masses in (nu[..., None], mu[:, None]))
+    log_nu, log_mu = (
+        masses.where(masses > 0, 1.0).log().where(masses > 0, NOTHING) for masses in (nu[..., None], mu[:, None])
+    )
 
     def column_scale(rows: Tensor) -> Tensor:
         return log_mu - (exponents + rows).logsumexp(1, keepdim=True)

@@ -51,14 +51,18 @@ class DistilCseCkd(Objective):
     def __init__(self, sizes: Sizes, queue: int = 50_000, scale: float = 20.0) -> None:
         super().__init__()
         if queue < 0:
-            raise DistilvecError(f"[method.options.queue] found {queue}; expected a number of vectors, or 0 for no queue.")
+            raise DistilvecError(
+                f"[method.options.queue] found {queue}; expected a number of vectors, or 0 for no queue."
+            )
         if scale <= 0:
             raise DistilvecError(f"[method.options.scale] found {scale}; expected a number above 0.")
         width = sizes.embedding_width or sizes.teacher_width
         self.projection = nn.Linear(width, sizes.teacher_width)
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
         self.register_buffer("queue_vectors", torch.zeros(queue, sizes.teacher_width, dtype=torch.float16))
-        self.register_buffer("queue_rows", torch.full((queue,), -1))  # corpus rows; -1 where the queue is not filled yet
+        self.register_buffer(
+            "queue_rows", torch.full((queue,), -1)
+        )  # corpus rows; -1 where the queue is not filled yet
         self.register_buffer("queue_count", torch.tensor(0))  # of all vectors ever taken up
         self.student_outputs = self.teacher_outputs = OutputSpec(embedding=True)
         self.weights = {"ckd": 1.0, "mse": 0.0}
@@ -98,6 +102,8 @@ class DistilCseCkd(Objective):
         chosen = (~new).int().argsort(stable=True)[:size]  # new rows first, in their order
         order = torch.arange(len(chosen), device=rows.device)
         places, there = (self.queue_count + order) % max(1, size), order < new.sum()
-        self.queue_vectors[places] = vectors[chosen].to(self.queue_vectors.dtype).where(there[:, None], self.queue_vectors[places])
+        self.queue_vectors[places] = (
+            vectors[chosen].to(self.queue_vectors.dtype).where(there[:, None], self.queue_vectors[places])
+        )
         self.queue_rows[places] = rows[chosen].where(there, self.queue_rows[places])
         self.queue_count += there.sum()

@@ -59,7 +59,11 @@ class DistillCse(Objective):
                 f"[method.options.teacher_widths] found {self.teacher_widths}; expected widths that add up to the cached vector's, "
                 f"{sizes.teacher_width}."
             )
-        self.student_temperature, self.teacher_temperature, self.temperature = student_temperature, teacher_temperature, temperature
+        self.student_temperature, self.teacher_temperature, self.temperature = (
+            student_temperature,
+            teacher_temperature,
+            temperature,
+        )
         self.shuffle = shuffle
         self.weights = {"distill": 1.0, "simcse": 1.0}
         self.settle()
@@ -75,7 +79,10 @@ class DistillCse(Objective):
         found: Terms = {}
         if self.weights["distill"]:
             assert teacher.embedding is not None
-            ours, theirs = others(cosine_relations(student.embedding[None])[0]), others(self.similarities(teacher.embedding))
+            ours, theirs = (
+                others(cosine_relations(student.embedding[None])[0]),
+                others(self.similarities(teacher.embedding)),
+            )
             if self.shuffle is not None and self.training:
                 ours = group_shuffled(ours, theirs, self.shuffle)
             found["distill"] = listwise_cross_entropy(ours, theirs, self.student_temperature, self.teacher_temperature)
@@ -86,4 +93,6 @@ class DistillCse(Objective):
 
     def similarities(self, vectors: Float[Tensor, "batch width"]) -> Float[Tensor, "batch batch"]:
         """Cosines to the teacher, averaged over the teachers where the vector holds several."""
-        return torch.stack([cosine_relations(part[None])[0] for part in torch.split(vectors, self.teacher_widths, -1)]).mean(0)
+        return torch.stack(
+            [cosine_relations(part[None])[0] for part in torch.split(vectors, self.teacher_widths, -1)]
+        ).mean(0)

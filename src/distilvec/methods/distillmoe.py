@@ -96,18 +96,43 @@ class DistillMoE(Objective):
         simcse: bool = False,
     ) -> None:
         super().__init__()
-        first = OtherTeacher(sizes.teacher_width, sizes.normalized, sizes.teacher_hidden_width, sizes.teacher_layers, sizes.teacher_weight)
-        self.sizes, self.teachers, self.simcse, self.share_projection = sizes, (first, *sizes.others), simcse, share_projection
-        self.facets, self.temperature, self.margin, self.floor, self.layers = tuple(facets), temperature, margin, floor, layers
+        first = OtherTeacher(
+            sizes.teacher_width,
+            sizes.normalized,
+            sizes.teacher_hidden_width,
+            sizes.teacher_layers,
+            sizes.teacher_weight,
+        )
+        self.sizes, self.teachers, self.simcse, self.share_projection = (
+            sizes,
+            (first, *sizes.others),
+            simcse,
+            share_projection,
+        )
+        self.facets, self.temperature, self.margin, self.floor, self.layers = (
+            tuple(facets),
+            temperature,
+            margin,
+            floor,
+            layers,
+        )
         parts: dict[str, Any] = {"threshold": threshold, "temperature": match_temperature, "most": most, "least": least}
-        self.rule = dataclasses.replace(RULES[rule], **{name: value for name, value in parts.items() if value is not None})
+        self.rule = dataclasses.replace(
+            RULES[rule], **{name: value for name, value in parts.items() if value is not None}
+        )
         mean = sum(teacher.weight for teacher in self.teachers) / len(self.teachers)
         self.shares = [teacher.weight / mean for teacher in self.teachers]
         several = len(self.teachers) > 1
-        self.names = [f"{facet}_{number}" if several else facet for number in range(1, 1 + len(self.teachers)) for facet in self.facets]
+        self.names = [
+            f"{facet}_{number}" if several else facet
+            for number in range(1, 1 + len(self.teachers))
+            for facet in self.facets
+        ]
         self._check_options(mix, beta, manual)
         self.manual = manual is not None
-        self.register_buffer("fixed", None if manual is None else torch.tensor(manual, dtype=torch.float32), persistent=False)
+        self.register_buffer(
+            "fixed", None if manual is None else torch.tensor(manual, dtype=torch.float32), persistent=False
+        )
         mixture = {"moe": mix} if self.manual else {"moe": mix, "diversity": mix, "uniform": mix * beta}
         self.weights = task_weights(alpha, {**mixture, "dynamic_cka": 1 - mix}, sizes)
         if simcse:
@@ -118,21 +143,34 @@ class DistillMoE(Objective):
     def _check_options(self, mix: float, beta: float, manual: Sequence[float] | None) -> None:
         sizes = self.sizes
         if not 0 <= mix <= 1:
-            raise DistilvecError(f"[method.options.mix] found {mix}; expected a share from 0 (dynamic_cka alone) to 1 (the experts alone).")
+            raise DistilvecError(
+                f"[method.options.mix] found {mix}; expected a share from 0 (dynamic_cka alone) to 1 (the experts alone)."
+            )
         for facet in self.facets:
             if facet not in FACETS:
                 known = ", ".join(FACETS)
-                raise DistilvecError(f"[method.options.facets] no facet '{facet}'{nearest(facet, FACETS) or '.'} Known: {known}.")
+                raise DistilvecError(
+                    f"[method.options.facets] no facet '{facet}'{nearest(facet, FACETS) or '.'} Known: {known}."
+                )
         if not self.facets or len(set(self.facets)) < len(self.facets):
-            raise DistilvecError(f"[method.options.facets] found {list(self.facets)}; expected one or more, each of them once.")
-        limits = {"temperature": self.temperature > 0, "margin": self.margin >= 0, "floor": 0 <= self.floor <= 1, "beta": beta >= 0}
+            raise DistilvecError(
+                f"[method.options.facets] found {list(self.facets)}; expected one or more, each of them once."
+            )
+        limits = {
+            "temperature": self.temperature > 0,
+            "margin": self.margin >= 0,
+            "floor": 0 <= self.floor <= 1,
+            "beta": beta >= 0,
+        }
         for option, right in limits.items():
             if not right:
                 found = beta if option == "beta" else getattr(self, option)
                 expected = {"temperature": "a number above 0", "floor": "a share from 0 to 1"}.get(option, "0 or more")
                 raise DistilvecError(f"[method.options.{option}] found {found}; expected {expected}.")
         if manual is not None and len(manual) != len(self.names):
-            raise DistilvecError(f"[method.options.manual] found {len(manual)} weights; expected one for each of {', '.join(self.names)}.")
+            raise DistilvecError(
+                f"[method.options.manual] found {len(manual)} weights; expected one for each of {', '.join(self.names)}."
+            )
         if manual is not None and sizes.experts:
             raise DistilvecError(
                 "[method.options.manual] fixed weights stand in the place of experts and gate, and this student has some. "
@@ -250,7 +288,11 @@ class DistillMoE(Objective):
         if facet == "pairwise":
             return pairwise_margin(vector, target, self.margin)
         projected = nn.functional.linear(vector, self.projection(facet, number))
-        return cosine_distance(projected, target) if facet == "pointwise" else contrastive(projected, target, self.temperature)
+        return (
+            cosine_distance(projected, target)
+            if facet == "pointwise"
+            else contrastive(projected, target, self.temperature)
+        )
 
     def _dynamic_cka(self, student: ModelOutputs, teacher: ModelOutputs) -> Float[Tensor, " batch"]:
         """Eq. 13: the mean over layers and, weighted, over teachers."""
@@ -261,7 +303,13 @@ class DistillMoE(Objective):
             assert answer.mask is not None
             others = torch.cat([answer.hidden_layers[layer] for layer in last])
             gaps = dynamic_cka(
-                states, others, self.projection("tokens", number), mask, answer.mask.repeat(self.layers, 1), self.rule, self.products
+                states,
+                others,
+                self.projection("tokens", number),
+                mask,
+                answer.mask.repeat(self.layers, 1),
+                self.rule,
+                self.products,
             )
             found.append(self.shares[number] * gaps.view(self.layers, -1))
         return torch.cat(found).mean(0)
@@ -271,10 +319,15 @@ class DistillMoE(Objective):
         student's in the last layer, on average. What the gates do is in the metrics already (train/gate_monitor.py)."""
         found: dict[str, Tensor] = {}
         if self.weights["moe"]:
-            found |= {f"facet_{name}": value for name, value in zip(self.names, self._losses(student, teacher).mean(0), strict=True)}
+            found |= {
+                f"facet_{name}": value
+                for name, value in zip(self.names, self._losses(student, teacher).mean(0), strict=True)
+            }
         if self.weights["dynamic_cka"]:
             assert student.mask is not None and teacher.mask is not None
             last = student.hidden_layers[-1], teacher.hidden_layers[-1]
             similarity = token_similarity(*last, self.projection("tokens", 0), self.products)
-            found["kept_tokens"] = kept_tokens(match_weights(similarity, student.mask, teacher.mask, self.rule), student.mask)
+            found["kept_tokens"] = kept_tokens(
+                match_weights(similarity, student.mask, teacher.mask, self.rule), student.mask
+            )
         return found

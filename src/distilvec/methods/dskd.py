@@ -19,7 +19,15 @@ from distilvec.losses.logits import soft_kl
 from distilvec.losses.padding import token_mean
 from distilvec.losses.supervised import task_loss
 from distilvec.losses.token_states import cross_attention, mean_state, unit_squares
-from distilvec.methods.base.token_or_logit_kd import On, Tokens, choose_form, compared, form_wants, task_terms, task_weights
+from distilvec.methods.base.token_or_logit_kd import (
+    On,
+    Tokens,
+    choose_form,
+    compared,
+    form_wants,
+    task_terms,
+    task_weights,
+)
 
 
 class Dskd(Objective):
@@ -64,14 +72,18 @@ class Dskd(Objective):
             raise DistilvecError(f"[method.options.temperature] found {temperature}; expected a number above 0.")
         self.form, self.temperature = choose_form(on, sizes, scores="hidden"), temperature
         student, teacher = sizes.student_width, sizes.teacher_hidden_width or sizes.teacher_width
-        wants = OutputSpec(hidden_layers=(-1,)), form_wants("hidden")[1]
+        required = OutputSpec(hidden_layers=(-1,)), form_wants("hidden")[1]
         if self.form == "logits":
             from distilvec.core.task_head import TaskHead
 
             assert sizes.task is not None
-            self.query, self.t2s, self.s2t = _linear(student, teacher), _linear(teacher, student), _linear(student, teacher)
+            self.query, self.t2s, self.s2t = (
+                _linear(student, teacher),
+                _linear(teacher, student),
+                _linear(student, teacher),
+            )
             self.probe = TaskHead(teacher, sizes.task)
-            wants = wants[0], wants[1] | OutputSpec(logits=True)
+            required = required[0], required[1] | OutputSpec(logits=True)
             terms = ["projected", "student_space", "teacher_space", "probe"]
         else:
             inner, vector = min(student, teacher), sizes.embedding_width or sizes.teacher_width
@@ -79,9 +91,9 @@ class Dskd(Objective):
             self.register_buffer("to_student", _linear(sizes.teacher_width, vector).weight.detach().clone())
             self.student_attends = CrossModelAttention(student, teacher, inner)
             self.teacher_attends = CrossModelAttention(teacher, student, inner)
-            wants = wants[0] | OutputSpec(embedding=True), wants[1] | OutputSpec(embedding=True)
+            required = required[0] | OutputSpec(embedding=True), required[1] | OutputSpec(embedding=True)
             terms = ["sentence", "token"]
-        self.student_outputs, self.teacher_outputs = wants
+        self.student_outputs, self.teacher_outputs = required
         self.weights = task_weights(alpha, dict.fromkeys(terms, 1.0), sizes)
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
@@ -92,9 +104,16 @@ class Dskd(Objective):
             return {**found, **self.on_logits(batch, student, teacher, ours, theirs)}
         return {**found, **self.on_states(student, teacher, ours, theirs)}
 
-    def on_logits(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs, ours: Tokens, theirs: Tokens) -> Terms:
+    def on_logits(
+        self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs, ours: Tokens, theirs: Tokens
+    ) -> Terms:
         """Dual-space distillation through both heads."""
-        assert batch.labels is not None and student.logits is not None and teacher.logits is not None and self.head is not None
+        assert (
+            batch.labels is not None
+            and student.logits is not None
+            and teacher.logits is not None
+            and self.head is not None
+        )
         keys = F.rms_norm(theirs.states, theirs.states.shape[-1:])
         queries = self.query(ours.states)
         lent = mean_state(cross_attention(queries, keys, self.t2s(keys), theirs.mask), ours.mask)
@@ -138,5 +157,7 @@ def _linear(width: int, other: int) -> nn.Linear:
 
 def _frozen(head: nn.Module, vectors: Float[Tensor, "texts width"]) -> Float[Tensor, "examples classes"]:
     """The head's answer; its parameters get no gradient from it."""
-    answer: Tensor = functional_call(head, {name: value.detach() for name, value in head.named_parameters()}, (vectors,))
+    answer: Tensor = functional_call(
+        head, {name: value.detach() for name, value in head.named_parameters()}, (vectors,)
+    )
     return answer

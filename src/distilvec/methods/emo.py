@@ -83,10 +83,14 @@ class Emo(Objective):
         if ira:
             self.layers = self._layers(teacher_layers)
         if otis and self.drop_special and None in (self.sizes.student_special, self.sizes.teacher_special):
-            raise DistilvecError("[method.options.drop_special] the tokenizers' special tokens are not known here; leave it out.")
+            raise DistilvecError(
+                "[method.options.drop_special] the tokenizers' special tokens are not known here; leave it out."
+            )
         self.student_outputs |= OutputSpec(hidden_layers=(-1,) if otis else (), attention_layers=tuple(self.layers))
         states: tuple[int, ...] = (-1,) if otis else ()
-        wanted = TokenOutputSpec(self.alignment, states, importance=otis, gram_layers=tuple(self.layers.values()), divisor=self.divisor)
+        wanted = TokenOutputSpec(
+            self.alignment, states, importance=otis, gram_layers=tuple(self.layers.values()), divisor=self.divisor
+        )
         self.teacher_outputs = OutputSpec(tokens=wanted)
 
     def _layers(self, teacher_layers: int) -> dict[int, int]:
@@ -120,7 +124,12 @@ class Emo(Objective):
 
     def _otis(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         """The cost of transport between the last hidden states, with the masses of eq. 15 and 16."""
-        assert batch.alignment is not None and teacher.importance is not None and student.mask is not None and teacher.mask is not None
+        assert (
+            batch.alignment is not None
+            and teacher.importance is not None
+            and student.mask is not None
+            and teacher.mask is not None
+        )
         ours, theirs, mu = student.mask, teacher.mask, teacher.importance
         if self.drop_special:
             ours, theirs = _inside(ours, self.sizes.student_special), _inside(theirs, self.sizes.teacher_special)

@@ -46,7 +46,9 @@ class Jasper(Objective):
         width = sizes.embedding_width or sizes.teacher_width
         self.prefixes = [*(number for number in WIDTHS if number < width), width] if prefixes is None else prefixes
         if not self.prefixes or not all(1 <= prefix <= width for prefix in self.prefixes):
-            raise DistilvecError(f"[method.options.prefixes] found {prefixes}; expected widths from 1 to the student's {width}.")
+            raise DistilvecError(
+                f"[method.options.prefixes] found {prefixes}; expected widths from 1 to the student's {width}."
+            )
         self.margin = margin
         self.student_outputs = self.teacher_outputs = OutputSpec(embedding=True)
         self.weights = {"cosine": 10.0, "similarity": 200.0, "triplet": 20.0}

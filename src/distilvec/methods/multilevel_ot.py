@@ -48,7 +48,9 @@ class MultilevelOt(Objective):
   year = {2025}
 }"""
 
-    def __init__(self, sizes: Sizes, on: On = "auto", alpha: float = 0.5, kept: int = 50, temperature: float = 1.0) -> None:
+    def __init__(
+        self, sizes: Sizes, on: On = "auto", alpha: float = 0.5, kept: int = 50, temperature: float = 1.0
+    ) -> None:
         super().__init__()
         if kept < 1:
             raise DistilvecError(f"[method.options.kept] found {kept}; expected a number of classes from 1.")

@@ -42,7 +42,10 @@ class OfflineCosine(Pointwise):
 
 def _check_pre_dense(sizes: Sizes) -> None:
     """DistilvecError where a teacher has no vectors before a Dense layer, or the student's have another width than the first one's."""
-    teachers = {"teacher": sizes.pre_dense_width, **{f"more_teachers.{n}": other.pre_dense_width for n, other in enumerate(sizes.others)}}
+    teachers = {
+        "teacher": sizes.pre_dense_width,
+        **{f"more_teachers.{n}": other.pre_dense_width for n, other in enumerate(sizes.others)},
+    }
     for key, width in teachers.items():
         if width is None:
             raise DistilvecError(

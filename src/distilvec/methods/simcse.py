@@ -47,7 +47,11 @@ class SimCse(Objective):
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """One term."""
         assert student.embedding is not None and student.second_view is not None
-        return {"simcse": info_nce(self._train_view(student.embedding), self._train_view(student.second_view), self.temperature)}
+        return {
+            "simcse": info_nce(
+                self._train_view(student.embedding), self._train_view(student.second_view), self.temperature
+            )
+        }
 
     def _train_view(self, embedding: Float[Tensor, "batch width"]) -> Float[Tensor, "batch width"]:
         if self.mlp is None:

@@ -61,7 +61,9 @@ class Talas(Objective):
         super().__init__()
         last = self.last = sizes.student_layers
         if not 1 <= anchored_layers <= last:
-            raise DistilvecError(f"[method.options.anchored_layers] found {anchored_layers}; expected 1 to {last}, the student's layers.")
+            raise DistilvecError(
+                f"[method.options.anchored_layers] found {anchored_layers}; expected 1 to {last}, the student's layers."
+            )
         related = list(range(0 if include_embeddings else 1, last + 1))
         if relation_layers is not None and not 2 <= relation_layers <= len(related):
             raise DistilvecError(
@@ -105,8 +107,12 @@ class Talas(Objective):
             terms["simcse"] = info_nce(student.embedding, student.second_view, self.temperature)
         if self.weights["tamd"]:
             assert teacher.embedding is not None
-            found = [cosine_distance(self.anchors[str(layer)](layers[layer]), teacher.embedding) for layer in self.anchored]
+            found = [
+                cosine_distance(self.anchors[str(layer)](layers[layer]), teacher.embedding) for layer in self.anchored
+            ]
             terms["tamd"] = torch.stack(found).mean(0)
         if self.weights["lasd"]:
-            terms["lasd"] = layer_relation_gaps(torch.stack([layers[layer] for layer in self.related]), self.detach_guide)
+            terms["lasd"] = layer_relation_gaps(
+                torch.stack([layers[layer] for layer in self.related]), self.detach_guide
+            )
         return terms

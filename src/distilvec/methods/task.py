@@ -23,7 +23,9 @@ class Task(Objective):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         if sizes.task is None:
-            raise DistilvecError("[method.name] the method 'task' trains on labels alone. Give the recipe a [task] in place of a corpus.")
+            raise DistilvecError(
+                "[method.name] the method 'task' trains on labels alone. Give the recipe a [task] in place of a corpus."
+            )
         self.student_outputs, self.teacher_outputs = OutputSpec(), OutputSpec()
         self.weights = {"task": 1.0}
 

@@ -41,7 +41,9 @@ class TinyBert(Objective):
   year = {2020}
 }"""
 
-    def __init__(self, sizes: Sizes, distance: Literal["l2", "mse", "cosine"] = "l2", include_embeddings: bool = False) -> None:
+    def __init__(
+        self, sizes: Sizes, distance: Literal["l2", "mse", "cosine"] = "l2", include_embeddings: bool = False
+    ) -> None:
         super().__init__()
         self.sizes, self.distance, self.include_embeddings = sizes, distance, include_embeddings
         self.attended: dict[int, int] = {}
@@ -68,7 +70,9 @@ class TinyBert(Objective):
         if self.weights["hidden"]:
             self.hidden = {layer: pairs[layer] for layer in range(0 if self.include_embeddings else 1, ours + 1)}
             self.projection = nn.Linear(self.sizes.student_width, width, bias=False)
-        self.student_outputs = OutputSpec(embedding=True, hidden_layers=tuple(self.hidden), projection_layers=tuple(self.attended))
+        self.student_outputs = OutputSpec(
+            embedding=True, hidden_layers=tuple(self.hidden), projection_layers=tuple(self.attended)
+        )
         self.teacher_outputs = OutputSpec(
             embedding=True, hidden_layers=tuple(self.hidden.values()), projection_layers=tuple(self.attended.values())
         )
@@ -83,10 +87,14 @@ class TinyBert(Objective):
             assert student.mask is not None and teacher.mask is not None
             mask = shared_mask(student.mask, teacher.mask)
         if self.attended:
-            pairs = [(_scores(student, one, mask), _scores(teacher, other, mask)) for one, other in self.attended.items()]
+            pairs = [
+                (_scores(student, one, mask), _scores(teacher, other, mask)) for one, other in self.attended.items()
+            ]
             terms["attention"] = layer_mean([score_gap(ours, theirs, mask) for ours, theirs in pairs])
         if self.hidden:
-            states = [(_states(student, one, mask), _states(teacher, other, mask)) for one, other in self.hidden.items()]
+            states = [
+                (_states(student, one, mask), _states(teacher, other, mask)) for one, other in self.hidden.items()
+            ]
             terms["hidden"] = layer_mean([hidden_gap(self.projection(ours), theirs, mask) for ours, theirs in states])
         return terms
 

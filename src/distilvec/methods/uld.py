@@ -48,11 +48,18 @@ class Uld(Objective):
         reduction: Literal["sum", "mean"] = "sum",
     ) -> None:
         super().__init__()
-        for key, value in {"student_temperature": student_temperature, "teacher_temperature": teacher_temperature}.items():
+        for key, value in {
+            "student_temperature": student_temperature,
+            "teacher_temperature": teacher_temperature,
+        }.items():
             if value <= 0:
                 raise DistilvecError(f"[method.options.{key}] found {value}; expected a number above 0.")
         self.form = choose_form(on, sizes)
-        self.student_temperature, self.teacher_temperature, self.reduction = student_temperature, teacher_temperature, reduction
+        self.student_temperature, self.teacher_temperature, self.reduction = (
+            student_temperature,
+            teacher_temperature,
+            reduction,
+        )
         self.student_outputs, self.teacher_outputs = form_wants(self.form)
         self.weights = task_weights(alpha, {"uld": 1.0}, sizes)
 
@@ -61,7 +68,10 @@ class Uld(Objective):
         found = task_terms(self.weights, batch, student)
         if self.weights["uld"]:
             (ours, our_mask), (theirs, their_mask) = compared(self.form, student, teacher)
-            ours, theirs = sorted_probabilities(ours, self.student_temperature), sorted_probabilities(theirs, self.teacher_temperature)
+            ours, theirs = (
+                sorted_probabilities(ours, self.student_temperature),
+                sorted_probabilities(theirs, self.teacher_temperature),
+            )
             gaps = absolute_gaps(ours, theirs, our_mask, their_mask)
             found["uld"] = gaps / max(ours.shape[-1], theirs.shape[-1]) if self.reduction == "mean" else gaps
         return found

@@ -26,17 +26,23 @@ class Experts(nn.Module):
     experts' outputs [batch, experts, dim] beside it, as "gates" and "experts".
     """
 
-    def __init__(self, dim: int, experts: int = 3, width: int = 1024, gate_width: int | None = None, dropout: float = 0.1) -> None:
+    def __init__(
+        self, dim: int, experts: int = 3, width: int = 1024, gate_width: int | None = None, dropout: float = 0.1
+    ) -> None:
         super().__init__()
         self.dim, self.experts, self.width, self.gate_width, self.rate = dim, experts, width, gate_width, dropout
         self.up = nn.Linear(dim, experts * width)
-        self.down = nn.Parameter(torch.empty(experts, width, dim).uniform_(-1, 1) / math.sqrt(width))  # as nn.Linear begins
+        self.down = nn.Parameter(
+            torch.empty(experts, width, dim).uniform_(-1, 1) / math.sqrt(width)
+        )  # as nn.Linear begins
         self.bias = nn.Parameter(torch.empty(experts, 1, dim).uniform_(-1, 1) / math.sqrt(width))
         self.dropout = nn.Dropout(dropout)
         if gate_width is None:
             self.gate: nn.Module = nn.Linear(dim, experts)
         else:
-            self.gate = nn.Sequential(nn.Linear(dim, gate_width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(gate_width, experts))
+            self.gate = nn.Sequential(
+                nn.Linear(dim, gate_width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(gate_width, experts)
+            )
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
         """The same features with the mixture as "sentence_embedding"."""
@@ -49,7 +55,13 @@ class Experts(nn.Module):
 
     def settings(self) -> dict[str, Any]:
         """What `__init__` was called with."""
-        return {"dim": self.dim, "experts": self.experts, "width": self.width, "gate_width": self.gate_width, "dropout": self.rate}
+        return {
+            "dim": self.dim,
+            "experts": self.experts,
+            "width": self.width,
+            "gate_width": self.gate_width,
+            "dropout": self.rate,
+        }
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Write config.json and model.safetensors into a folder."""

@@ -6,8 +6,6 @@ from sentence_transformers.sentence_transformer.modules import Transformer
 from torch import nn
 from transformers import PreTrainedModel
 
-UNLIMITED = 1_000_000  # tokens: tokenizers and models without a limit of their own state a huge number
-
 
 def position_limit(backbone: PreTrainedModel) -> int | None:
     """Tokens a backbone has learned positions for, None if it has none.

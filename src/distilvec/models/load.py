@@ -26,7 +26,9 @@ from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
 from distilvec.models.experts import CONFIG, WEIGHTS, Experts
 from distilvec.models.unreadable import check_model, check_outputs, check_tokenizer, readable
 
-EXPERTS_FILE = "distilvec_experts.py"  # the copy of models/experts.py beside a student; it may never move: saved models name it
+EXPERTS_FILE = (
+    "distilvec_experts.py"  # the copy of models/experts.py beside a student; it may never move: saved models name it
+)
 EXPERTS_TYPE = "distilvec_experts.Experts"
 OURS = (
     EXPERTS_TYPE,
@@ -37,7 +39,9 @@ BUILTIN = "all-MiniLM-L6-v2"
 _OF_THE_HUB = ("token", "cache_folder", "revision", "local_files_only")
 
 
-def load_model(name: str, key: str, *, revision: str | None = None, trust_remote_code: bool = False, **kwargs: Any) -> SentenceTransformer:
+def load_model(
+    name: str, key: str, *, revision: str | None = None, trust_remote_code: bool = False, **kwargs: Any
+) -> SentenceTransformer:
     """The SentenceTransformer in a folder or of a hub id on the CPU, checked: it has finite weights, a tokenizer, and gives vectors.
 
     `kwargs` are those of `load`. Errors: DistilvecError with the key for a model that cannot be read, has code of its own without
@@ -46,11 +50,15 @@ def load_model(name: str, key: str, *, revision: str | None = None, trust_remote
     source = resolve_model(name)
     with readable(name, key):
         if not is_sentence_transformer_model(with_owner(source), revision=revision):
-            AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)  # fails where there is no model
+            AutoConfig.from_pretrained(
+                source, revision=revision, trust_remote_code=trust_remote_code
+            )  # fails where there is no model
             raise DistilvecError(no_pooling(name, key))
         model = load(source, "cpu", revision=revision, trust_remote_code=trust_remote_code, **kwargs)
         check_model(model, name, key)
-    if len({values.dtype for values in model.parameters() if values.is_floating_point()}) == 1:  # a mixture may not run on a CPU
+    if (
+        len({values.dtype for values in model.parameters() if values.is_floating_point()}) == 1
+    ):  # a mixture may not run on a CPU
         check_outputs(partial(model.encode, show_progress_bar=False), model, name, key)
     return model
 
@@ -65,7 +73,9 @@ def load_backbone(
     return model
 
 
-def load_tokenizer(name: str, key: str, *, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    name: str, key: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
     """The tokenizer of a model's folder or id; the model itself is not loaded. Of a SentenceTransformer it is its first module's.
 
     Errors: DistilvecError with the key where there is none.
@@ -78,7 +88,9 @@ def load_tokenizer(name: str, key: str, *, revision: str | None = None, trust_re
         except (OSError, ValueError):
             if with_owner(place) == place:
                 raise
-            found = AutoTokenizer.from_pretrained(with_owner(place), revision=revision, trust_remote_code=trust_remote_code)
+            found = AutoTokenizer.from_pretrained(
+                with_owner(place), revision=revision, trust_remote_code=trust_remote_code
+            )
         check_tokenizer(found, name, key)
     return found  # type: ignore[no-any-return]
 
@@ -107,7 +119,9 @@ def no_pooling(name: str, key: str) -> str:
     )
 
 
-def load(path_or_id: str | Path, device: str | None = None, *, trust_remote_code: bool = False, **kwargs: Any) -> SentenceTransformer:
+def load(
+    path_or_id: str | Path, device: str | None = None, *, trust_remote_code: bool = False, **kwargs: Any
+) -> SentenceTransformer:
     """The model in a folder or of a hub id, as `SentenceTransformer(path_or_id, device=device, **kwargs)` gives it.
 
     Only a mixture of experts needs no `trust_remote_code`: it is built by this package's class. Code of others is refused by
@@ -130,7 +144,9 @@ def load(path_or_id: str | Path, device: str | None = None, *, trust_remote_code
         try:
             model = SentenceTransformer(str(twin), device=device, **kwargs)
         except Exception as error:  # whatever it is, it is about the model's own folder
-            error.args = tuple(part.replace(str(twin), source) if isinstance(part, str) else part for part in error.args)
+            error.args = tuple(
+                part.replace(str(twin), source) if isinstance(part, str) else part for part in error.args
+            )
             raise
     for number, entry in enumerate(entries):
         if _is_ours(entry):
@@ -179,8 +195,8 @@ def _load_experts(folder: Path, width: int | None) -> Experts:
 
 def _width(model: SentenceTransformer, number: int) -> int | None:
     """The width of the vectors that the modules before this one give, None if they do not say."""
-    say = getattr(model[number - 1], "get_embedding_dimension", None) if number else None
-    return None if say is None else say()
+    log = getattr(model[number - 1], "get_embedding_dimension", None) if number else None
+    return None if log is None else log()
 
 
 def _is_ours(entry: dict[str, Any]) -> bool:

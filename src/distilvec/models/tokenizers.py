@@ -27,5 +27,9 @@ def plain_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     """A hash of everything that turns text into ids, the same after saving and loading; limits and padding of a call do not count."""
     copy = plain_copy(tokenizer)
-    content: Any = copy.to_str() if copy else json.dumps([type(tokenizer).__name__, tokenizer.get_vocab(), repr(tokenizer)], sort_keys=True)
+    content: Any = (
+        copy.to_str()
+        if copy
+        else json.dumps([type(tokenizer).__name__, tokenizer.get_vocab(), repr(tokenizer)], sort_keys=True)
+    )
     return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

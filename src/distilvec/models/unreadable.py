@@ -17,8 +17,16 @@ from distilvec.core.errors import UNREADABLE, DistilvecError, explain, explained
 
 Kind = Literal["model", "tokenizer", "causal language model"]
 _MODEL_FILES = ("modules.json", "config.json", "adapter_config.json")
-_RAISED = (*UNREADABLE, SafetensorError, *HfHubHTTPError.__bases__)  # these are its HTTP client's own, which differ by version
-_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)  # for these the model itself is named, not the file that was not found
+_RAISED = (
+    *UNREADABLE,
+    SafetensorError,
+    *HfHubHTTPError.__bases__,
+)  # these are its HTTP client's own, which differ by version
+_ABSENT = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+)  # for these the model itself is named, not the file that was not found
 _FIXES = {
     "model": "Expected a SentenceTransformer or Hugging Face model: its folder, or its id on the hub",
     "tokenizer": "Expected the folder or id of a model",
@@ -83,8 +91,14 @@ def check_model(model: Any, name: str, key: str) -> None:
 def check_weights(model: Any, name: str, key: str) -> None:
     """DistilvecError for weights that are not finite numbers."""
     for weight, values in model.named_parameters():
-        if values.is_floating_point() and values.numel() and not torch.isfinite(values.detach().sum(dtype=torch.float32)):
-            raise DistilvecError(f"[{key}] {name} has weights that are not finite numbers: {weight}. Copy or train the model again.")
+        if (
+            values.is_floating_point()
+            and values.numel()
+            and not torch.isfinite(values.detach().sum(dtype=torch.float32))
+        ):
+            raise DistilvecError(
+                f"[{key}] {name} has weights that are not finite numbers: {weight}. Copy or train the model again."
+            )
 
 
 def check_tokenizer(tokenizer: Any, name: str, key: str) -> None:
@@ -107,7 +121,9 @@ def check_outputs(embed: Callable[[list[str]], Any], model: Any, name: str, key:
             "expected a transformer, then a pooling. Copy or save the model again."
         ) from error
     if not torch.isfinite(vector).all():
-        raise DistilvecError(f"[{key}] {name} gives vectors that are not finite numbers. Copy or train the model again.")
+        raise DistilvecError(
+            f"[{key}] {name} gives vectors that are not finite numbers. Copy or train the model again."
+        )
 
 
 def how_to_trust(key: str) -> str:
@@ -130,7 +146,11 @@ def _no_model(name: str, key: str, kind: Kind) -> str | None:
     with explained(key, path):
         if path.is_dir():
             inside = {entry.name for entry in path.iterdir()}
-            return None if kind == "tokenizer" or inside & set(_MODEL_FILES) else f"it holds none of {', '.join(_MODEL_FILES)}"
+            return (
+                None
+                if kind == "tokenizer" or inside & set(_MODEL_FILES)
+                else f"it holds none of {', '.join(_MODEL_FILES)}"
+            )
         if path.is_symlink() and not path.exists():
             return "the link leads nowhere"
         if path.exists():

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 
 from distilvec.core.errors import DistilvecError, nearest
-from distilvec.evaluation.significance import draw_rows, holm, percentile_interval, resampled, seed_summary, significance_mark
+from distilvec.evaluation.significance import (
+    draw_rows,
+    holm,
+    percentile_interval,
+    resampled,
+    seed_summary,
+    significance_mark,
+)
 from distilvec.pipeline.results import RunSummary, load_runs, unfinished
 from distilvec.report.model_card import COLUMNS
 from distilvec.report.notebook import comparison_frame, comparison_html, comparison_text
@@ -39,7 +46,9 @@ class Comparison(dict[str, Any]):
         return comparison_frame(self)
 
 
-def compare_runs(folders: Sequence[Path], reference: str | None = None, column: str = "student", draws: int = 1000) -> Comparison:
+def compare_runs(
+    folders: Sequence[Path], reference: str | None = None, column: str = "student", draws: int = 1000
+) -> Comparison:
     """The comparison of runs and sweeps.
 
     `reference` is the name of a row (default: that of the first run given). Values are points (x 100), intervals hold
@@ -51,7 +60,9 @@ def compare_runs(folders: Sequence[Path], reference: str | None = None, column: 
     if not runs:
         raise DistilvecError("[run folder] there is nothing to compare. Name the folder of at least one run or sweep.")
     if column not in COLUMNS:
-        raise DistilvecError(f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Columns: {', '.join(COLUMNS)}.")
+        raise DistilvecError(
+            f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Columns: {', '.join(COLUMNS)}."
+        )
     groups = _group(runs)
     reference = _find_reference(reference, groups)
     tasks, notes = _shared_tasks(runs, column)
@@ -77,13 +88,17 @@ def _group(runs: Sequence[RunSummary]) -> dict[str, list[RunSummary]]:
     """Rows by name: runs of one group and different seeds together; a seed that comes again starts a row of its own."""
     found: list[list[RunSummary]] = []
     for run in runs:
-        fits = (group for group in found if group[0].group == run.group and run.seed not in [other.seed for other in group])
+        fits = (
+            group for group in found if group[0].group == run.group and run.seed not in [other.seed for other in group]
+        )
         if (group := next(fits, None)) is not None:
             group.append(run)
         else:
             found.append([run])
     names = [group[0].name for group in found]
-    named = [group[0].name if names.count(group[0].name) == 1 else f"{group[0].name} ({group[0].folder})" for group in found]
+    named = [
+        group[0].name if names.count(group[0].name) == 1 else f"{group[0].name} ({group[0].folder})" for group in found
+    ]
     return dict(zip(named, found, strict=True))
 
 
@@ -92,7 +107,9 @@ def _find_reference(reference: str | None, groups: Mapping[str, Sequence[RunSumm
     if reference is None:
         return next(iter(groups))
     for name, group in groups.items():
-        if reference == name or any(Path(reference).resolve() == run.folder.resolve() or reference == run.folder.name for run in group):
+        if reference == name or any(
+            Path(reference).resolve() == run.folder.resolve() or reference == run.folder.name for run in group
+        ):
             return name
     raise DistilvecError(f"[--reference] no run '{reference}'{nearest(reference, groups)}. Runs: {', '.join(groups)}.")
 
@@ -137,9 +154,13 @@ def _row(name: str, group: Sequence[RunSummary], column: str, tasks: Sequence[st
         "seeds": len(group),
         "mean": {task: mean for task, (mean, _) in summary.items()},
         "std": {task: deviation for task, (_, deviation) in summary.items()},
-        "retention": {task: float(np.mean([one[task] for one in kept])) for task in kept[0] if all(task in one for one in kept)},
+        "retention": {
+            task: float(np.mean([one[task] for one in kept])) for task in kept[0] if all(task in one for one in kept)
+        },
         "parameters": (group[0].record.get("student") or {}).get("parameters"),
-        "texts_per_second": _mean(_texts_per_second(run.report, "query" if column == "asymmetric" else "document") for run in group),
+        "texts_per_second": _mean(
+            _texts_per_second(run.report, "query" if column == "asymmetric" else "document") for run in group
+        ),
         "minutes": _mean(part.get("minutes") for part in training),
         "texts": _mean(part.get("texts") for part in training),
         "steps": _mean(part.get("steps") for part in training),
@@ -162,7 +183,10 @@ def _texts_per_second(report: Mapping[str, Any], role: str) -> float | None:
     """The student's best throughput in PyTorch for texts of a role."""
     rows = (report.get("speed") or {}).get("rows") or []
     wanted = {"model": "student", "backend": "pytorch", "role": role}
-    return max((row["texts_per_second"] for row in rows if all(row.get(key) == value for key, value in wanted.items())), default=None)
+    return max(
+        (row["texts_per_second"] for row in rows if all(row.get(key) == value for key, value in wanted.items())),
+        default=None,
+    )
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -187,7 +211,11 @@ def _differences(
     if not tasks or not others:
         return [], []
     drawn, odd = _resample(groups, reference, column, tasks, draws)
-    drawn[AVERAGE] = {name: np.mean([drawn[task][name] for task in tasks], axis=0) for name in rows if all(name in drawn[t] for t in tasks)}
+    drawn[AVERAGE] = {
+        name: np.mean([drawn[task][name] for task in tasks], axis=0)
+        for name in rows
+        if all(name in drawn[t] for t in tasks)
+    }
     found: list[dict[str, Any]] = []
     for task in [*tasks, AVERAGE]:
         items = [_difference(rows, name, reference, task, drawn[task]) for name in others]
@@ -201,9 +229,13 @@ def _differences(
         f"seeds (± does). Marks: * p < 0.05, ** p < 0.01, *** p < 0.001, after Holm for {len(others)} comparison(s) a task."
     ]
     if len(others) / (draws + 1) >= 1 - LEVEL:
-        notes.append(f"{draws:,} resamples are too few for a mark among {len(others)} comparisons; take at least {20 * len(others):,}.")
+        notes.append(
+            f"{draws:,} resamples are too few for a mark among {len(others)} comparisons; take at least {20 * len(others):,}."
+        )
     if odd:
-        notes.append(f"No interval where the rows that were scored were not kept or are not those of {reference}: {'; '.join(odd)}.")
+        notes.append(
+            f"No interval where the rows that were scored were not kept or are not those of {reference}: {'; '.join(odd)}."
+        )
     return found, notes
 
 
@@ -229,13 +261,24 @@ def _resample(
     return drawn, [f"{name}: {', '.join(absent)}" for name, absent in missing.items() if absent]
 
 
-def _difference(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str, task: str, drawn: Mapping[str, Array]) -> dict[str, Any]:
+def _difference(
+    rows: Mapping[str, Mapping[str, Any]], name: str, reference: str, task: str, drawn: Mapping[str, Array]
+) -> dict[str, Any]:
     """One difference with its percentile interval and two-sided p; None where not tested."""
     difference = rows[name]["mean"][task] - rows[reference]["mean"][task]
     values = drawn[name] - drawn[reference] if name in drawn and reference in drawn else np.empty(0)
     interval = percentile_interval(difference, values, LEVEL)
     low, high, p = (interval.low, interval.high, interval.p) if interval else (None, None, None)
-    return {"a": name, "b": reference, "task": task, "difference": difference, "low": low, "high": high, "p": p, "mark": ""}
+    return {
+        "a": name,
+        "b": reference,
+        "task": task,
+        "difference": difference,
+        "low": low,
+        "high": high,
+        "p": p,
+        "mark": "",
+    }
 
 
 # -- notes -----------------------------------------------------------------------------------------------------------
@@ -251,7 +294,9 @@ def _cautions(runs: Sequence[RunSummary], groups: Mapping[str, Sequence[RunSumma
         notes.append(f"Rows have from {min(counts)} to {max(counts)} seeds.")
     origins = {part: {(run.record.get(part) or {}).get("fingerprint") for run in runs} for part in ("teacher", "data")}
     if len(origins["teacher"]) > 1:
-        notes.append("The runs have different teachers: retention is of each run's own, and distances are not comparable.")
+        notes.append(
+            "The runs have different teachers: retention is of each run's own, and distances are not comparable."
+        )
     if len(origins["data"]) > 1:
         notes.append("The runs have different corpora: their distances may be measured on different held-out texts.")
     return notes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import say
+from distilvec.core.log import log
 from distilvec.core.objective import method_class
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.experts import labelled_groups
@@ -17,7 +17,7 @@ from distilvec.evaluation.tasks import Task
 from distilvec.models.load import load
 from distilvec.pipeline import prepare
 from distilvec.pipeline.record import distillation_record
-from distilvec.pipeline.report_parts import FORMAT, Kept, Study
+from distilvec.pipeline.report_parts import FORMAT, EvaluationRun, SavedStudent
 from distilvec.pipeline.run_dir import kept_folders
 from distilvec.report.model_card import Distillation
 from distilvec.report.run_files import REPORT, read_run_file
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from distilvec.pipeline.run import Run
 
 
-def study(run: Run) -> Study:
+def study(run: Run) -> EvaluationRun:
     """The models side by side, with what an earlier, unfinished study of the same models has found out."""
     section = run.recipe.evaluation
     settings = section.model_dump(mode="json", include={"columns", "every_classification", "draws", "speed_seconds"})
@@ -48,28 +48,42 @@ def earlier_report(folder: Path) -> dict[str, Any]:
     try:
         return read_run_file(folder, REPORT) or {}
     except DistilvecError as error:
-        say(f"{error}\nmeasuring everything again")
+        log(f"{error}\nmeasuring everything again")
         return {}
 
 
-def side_by_side(run: Run, tasks: list[Task], found: dict[str, Any]) -> Study:
+def side_by_side(run: Run, tasks: list[Task], found: dict[str, Any]) -> EvaluationRun:
     """The run's models on these tasks; `found` is what its report.json holds already."""
-    section, prompts = run.recipe.evaluation, run.facts.prompts
+    section, prompts = run.recipe.evaluation, run.info.prompts
     student = wrap_model(load(run.folder / "student", device="cpu"), "student", section.batch_tokens, prompts)
     untrained = wrap_model(run.student(), "untrained", section.batch_tokens, prompts)
     teacher = run.teacher if isinstance(run.teacher, LocalTeacher) else None
     compatible = method_class(run.stages[-1].recipe.method.name).compatible
     labelled = labelled_groups(run.examples, prepare.test_split(run)) if run.examples is not None else []
     kept, texts = kept_students(run), run.corpus
-    return Study(
-        tasks, section, run.folder, student, untrained, teacher, kept, found, compatible=compatible, labelled=labelled, corpus=texts
+    return EvaluationRun(
+        tasks,
+        section,
+        run.folder,
+        student,
+        untrained,
+        teacher,
+        kept,
+        found,
+        compatible=compatible,
+        labelled=labelled,
+        corpus=texts,
     )
 
 
-def kept_students(run: Run) -> list[Kept]:
+def kept_students(run: Run) -> list[SavedStudent]:
     """The students kept along the way, with the held-out distance each had; none where the method has no such distance."""
     lines = {line["step"]: line for line in read_metrics(run.folder / "metrics.jsonl") if "eval/distance" in line}
-    return [Kept(step, lines[step]["eval/distance"], folder) for step, folder in kept_folders(run.folder).items() if step in lines]
+    return [
+        SavedStudent(step, lines[step]["eval/distance"], folder)
+        for step, folder in kept_folders(run.folder).items()
+        if step in lines
+    ]
 
 
 def describe(run: Run, state: Progress, distance: dict[str, float], scores: dict[str, list[Score]]) -> Distillation:
@@ -78,4 +92,6 @@ def describe(run: Run, state: Progress, distance: dict[str, float], scores: dict
     objective = run.objective(Encoder(student))
     mark = run.train_fingerprint()
     stages = [*((stage, stage_progress(stage, mark)) for stage in run.stages[:-1]), (run.stages[-1], state)]
-    return distillation_record(stages, [side.record for side in run.sides], student, run.corpus, objective, distance, scores)
+    return distillation_record(
+        stages, [side.record for side in run.sides], student, run.corpus, objective, distance, scores
+    )

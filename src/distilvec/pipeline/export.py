@@ -13,7 +13,9 @@ from distilvec.models.unreadable import check_place
 FORMS = ("onnx",)
 
 
-def export_model(model: str, to: str = "onnx", out: Path | None = None, trust_remote_code: bool = False) -> tuple[Path, float]:
+def export_model(
+    model: str, to: str = "onnx", out: Path | None = None, trust_remote_code: bool = False
+) -> tuple[Path, float]:
     """Write the model as one ONNX file; its path, and the largest difference between its vectors and PyTorch's.
 
     Errors: DistilvecError for an unknown form, before the model is loaded for missing packages and a path that cannot be written.

@@ -42,7 +42,9 @@ def model_name(model: Model, root: Path, key: str) -> str:
     from distilvec.teachers.cache.manifest import hash_modules
 
     if not isinstance(model, SentenceTransformer):
-        raise DistilvecError(f"[{key}] expected a model's id, folder or SentenceTransformer; found {type(model).__name__}.")
+        raise DistilvecError(
+            f"[{key}] expected a model's id, folder or SentenceTransformer; found {type(model).__name__}."
+        )
     settings = [type(module).__name__ for module in model], model.prompts, model.max_seq_length, model.truncate_dim
     name = hash_modules(model, *settings)[:16]
 
@@ -64,7 +66,9 @@ def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
     listed = _listed(texts)
     digest = hashlib.blake2b(digest_size=8)
     for text in listed:
-        digest.update(len(text.encode("utf-8", "surrogatepass")).to_bytes(8, "little") + text.encode("utf-8", "surrogatepass"))
+        digest.update(
+            len(text.encode("utf-8", "surrogatepass")).to_bytes(8, "little") + text.encode("utf-8", "surrogatepass")
+        )
     lines = (json.dumps({"text": text}) + "\n" for text in listed)
 
     def write(place: Path) -> None:
@@ -89,12 +93,18 @@ def _store_vectors(vectors: np.ndarray[Any, Any], texts: Texts, root: Path) -> P
     import pyarrow.parquet as pq
 
     if isinstance(texts, (str, Path)) or hasattr(texts, "to_parquet"):
-        raise DistilvecError("[texts] vectors as an array need the list of their texts. Give a list, or a Parquet table as the teacher.")
+        raise DistilvecError(
+            "[texts] vectors as an array need the list of their texts. Give a list, or a Parquet table as the teacher."
+        )
     listed = _listed(texts)
     if vectors.ndim != 2 or len(vectors) != len(listed):
-        raise DistilvecError(f"[teacher] expected vectors [{len(listed)}, dim], one for each text; found shape {list(vectors.shape)}.")
+        raise DistilvecError(
+            f"[teacher] expected vectors [{len(listed)}, dim], one for each text; found shape {list(vectors.shape)}."
+        )
     values = np.ascontiguousarray(vectors, dtype=np.float32)
-    name = hashlib.blake2b(values.tobytes() + "\0".join(listed).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    name = hashlib.blake2b(
+        values.tobytes() + "\0".join(listed).encode("utf-8", "surrogatepass"), digest_size=8
+    ).hexdigest()
 
     def write(place: Path) -> None:
         column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
@@ -105,7 +115,9 @@ def _store_vectors(vectors: np.ndarray[Any, Any], texts: Texts, root: Path) -> P
 
 def _store_dataset(dataset: Any, root: Path) -> Path:
     """A data set of the package datasets as Parquet, named by the fingerprint that it has there."""
-    return _store(root / "inputs" / f"dataset-{dataset._fingerprint}.parquet", lambda place: dataset.to_parquet(str(place)))
+    return _store(
+        root / "inputs" / f"dataset-{dataset._fingerprint}.parquet", lambda place: dataset.to_parquet(str(place))
+    )
 
 
 def _store(path: Path, write: Callable[[Path], None]) -> Path:

@@ -25,17 +25,17 @@ from distilvec.config import recipe as recipes
 from distilvec.core.batch import TextBatch
 from distilvec.core.device import keep_memory, pick_device
 from distilvec.core.errors import DistilvecError
+from distilvec.core.info import UNLIMITED
 from distilvec.core.objective import total
 from distilvec.core.outputs import ModelOutputs
 from distilvec.data.sampler import epoch_batches
-from distilvec.models.limits import UNLIMITED
 from distilvec.models.load import load
 from distilvec.pipeline.prepare import build_token_store
-from distilvec.pipeline.resolve import answering, watched
+from distilvec.pipeline.resolve import answering, validation_outputs
 from distilvec.pipeline.run import Run
 from distilvec.pipeline.run_dir import kept_folders
 from distilvec.pipeline.teachers import TeacherSide
-from distilvec.students.build import TeacherFacts
+from distilvec.students.build import TeacherInfo
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.reuse import wider_caches
@@ -93,7 +93,7 @@ class Landscapes:
                 continue
             side.cache = open_cache(side, known["name"], known["fingerprint"])
             if side.cache.manifest.tokens is None:  # else the method must know more of the teacher than its vectors
-                side.facts = known_facts(side.cache.manifest, known["name"])
+                side.info = known_facts(side.cache.manifest, known["name"])
 
     @cached_property
     def students(self) -> dict[int, Path]:
@@ -104,7 +104,9 @@ class Landscapes:
         """The loss at the student of this step."""
         folder = self.students[step]
         if not (folder / "modules.json").exists():
-            raise DistilvecError(f"[run folder] {folder} is missing. Run the recipe again (--restart) to have students kept.")
+            raise DistilvecError(
+                f"[run folder] {folder} is missing. Run the recipe again (--restart) to have students kept."
+            )
         keep_memory()
         device = torch.device(pick_device(self.train.device))
         model = load(folder, device="cpu").float()
@@ -119,7 +121,7 @@ class Landscapes:
     def _batches(self, module: Distillation, model: SentenceTransformer, device: torch.device) -> list[Batch]:
         """As many training batches as hold `texts` rows (at least one), cut as in an epoch of training with `seed`."""
         corpus, train = self.run.corpus, self.train
-        self.run.wants = module.objective.teacher_outputs | watched(self.run)
+        self.run.required = module.objective.teacher_outputs | validation_outputs(self.run)
         teacher = answering(self.run, module.objective)
         tokens = build_token_store(self.run.root, corpus, model)
         data = self.run.training_data(tokens, teacher)
@@ -136,11 +138,11 @@ class Landscapes:
         return found
 
 
-def known_facts(manifest: Manifest, name: str) -> TeacherFacts:
+def known_facts(manifest: Manifest, name: str) -> TeacherInfo:
     """What a cache tells about its teacher."""
     length = manifest.max_length or UNLIMITED
-    facts = TeacherFacts(manifest.width, manifest.normalized, length, manifest.prompts, name=name)
-    return replace(facts, hidden_width=manifest.vector_width, pre_dense_width=manifest.pre_dense_width)
+    info = TeacherInfo(manifest.width, manifest.normalized, length, manifest.prompts, name=name)
+    return replace(info, hidden_width=manifest.vector_width, pre_dense_width=manifest.pre_dense_width)
 
 
 def open_cache(side: TeacherSide, teacher: str, fingerprint: str) -> TeacherCache:

@@ -16,7 +16,7 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.prepare import build_token_store, left_out
-from distilvec.pipeline.resolve import together, watched
+from distilvec.pipeline.resolve import together, validation_outputs
 from distilvec.pipeline.run import Run
 from distilvec.pipeline.teachers import TeacherSide
 from distilvec.teachers.cache.fill import count_missing
@@ -27,7 +27,7 @@ from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 from distilvec.teachers.model import LocalTeacher
 from distilvec.train.metrics import read_metrics
 from distilvec.train.stages import Stage, errors_named
-from distilvec.train.trainer import Loop
+from distilvec.train.trainer import Trainer
 
 SAMPLE_TEXTS = 512
 SAMPLE_STEPS = 8
@@ -38,35 +38,39 @@ class SampleTeacher:
 
     def __init__(self, side: TeacherSide) -> None:
         run = side.run
-        self.side, self.wants = side, run.wants
-        self.classes = 1 if run.examples is None else run.examples.facts.classes
+        self.side, self.required = side, run.required
+        self.classes = 1 if run.examples is None else run.examples.info.classes
 
     def signals(self, batch: TextBatch) -> ModelOutputs:
         """Zero vectors; of tokens equal masses, the first pairs, and Gram matrices of rows at right angles."""
-        facts, pre_dense = self.side.facts, self.side.manifest.pre_dense_width
-        zeros = torch.zeros(len(batch), max(facts.width, facts.hidden_width or 0, pre_dense or 0), device=batch.rows.device)
+        info, pre_dense = self.side.info, self.side.manifest.pre_dense_width
+        zeros = torch.zeros(
+            len(batch), max(info.width, info.hidden_width or 0, pre_dense or 0), device=batch.rows.device
+        )
         found = ModelOutputs(
-            embedding=zeros[:, : facts.width],
+            embedding=zeros[:, : info.width],
             pre_dense=zeros[:, :pre_dense] if pre_dense else None,
-            vector=zeros[:, : facts.hidden_width],
+            vector=zeros[:, : info.hidden_width],
             logits=zeros.new_zeros(len(batch) // batch.members, self.classes),
         )
-        return found if self.wants.tokens is None else self._tokens(batch, found)
+        return found if self.required.tokens is None else self._tokens(batch, found)
 
     def _tokens(self, batch: TextBatch, found: ModelOutputs) -> ModelOutputs:
-        side, wants = self.side, self.wants.tokens
-        assert wants is not None
+        side, required = self.side, self.required.tokens
+        assert required is not None
         known = side.tokens.lengths if side.alignment is None else side.alignment.teacher_lengths
         lengths = torch.from_numpy(known[batch.rows.cpu().numpy()]).to(batch.rows.device)
         mask = torch.arange(int(lengths.max()), device=lengths.device) < lengths[:, None]
-        states = torch.zeros(*mask.shape, side.facts.hidden_width or 0, device=mask.device)
-        found = replace(found, hidden_layers=dict.fromkeys(wants.hidden, states), mask=mask, importance=mask / lengths[:, None])
+        states = torch.zeros(*mask.shape, side.info.hidden_width or 0, device=mask.device)
+        found = replace(
+            found, hidden_layers=dict.fromkeys(required.hidden, states), mask=mask, importance=mask / lengths[:, None]
+        )
         if batch.alignment is None:
             return found
-        selected = batch.alignment.pairs[:, : max(2, batch.alignment.pairs.shape[1] // wants.divisor)]
+        selected = batch.alignment.pairs[:, : max(2, batch.alignment.pairs.shape[1] // required.divisor)]
         there = (selected[..., 0] >= 0).float()
         grams = torch.diag_embed(there / there.sum(1, keepdim=True).clamp_min(1).sqrt())
-        return replace(found, selected=selected, grams=dict.fromkeys(wants.gram_layers, grams))
+        return replace(found, selected=selected, grams=dict.fromkeys(required.gram_layers, grams))
 
 
 def make_plan(run: Run) -> list[list[str]]:
@@ -84,7 +88,11 @@ def make_plan(run: Run) -> list[list[str]]:
             f"{corpus.report['train'] + corpus.report['holdout']:,} ({corpus.report['holdout']:,} held out)",
         ],
         *[[f"  {name}", f"{kept:,}"] for name, kept in zip(_told_apart(corpus.source_names), by_source, strict=True)],
-        *([["  left out", line] for line in left_out(corpus.report, run.recipe.corpus)] if run.recipe.corpus is not None else []),
+        *(
+            [["  left out", line] for line in left_out(corpus.report, run.recipe.corpus)]
+            if run.recipe.corpus is not None
+            else []
+        ),
         ["student tokens a text", f"{lengths.mean():.1f} on average, {int(lengths.max())} at most"],
         *vectors,
         ["student", f"{sum(weight.numel() for weight in model.parameters()) / 1e6:.1f} M parameters"],
@@ -112,15 +120,17 @@ def _code(run: Run) -> Iterator[str]:
 
 def _teacher_lines(side: TeacherSide) -> list[list[str]]:
     """A teacher, and what its cache still needs; nothing where it runs in every step, or is not asked at all."""
-    run, facts = side.run, side.facts
+    run, info = side.run, side.info
     several = f", weight {side.section.weight:g}" if len(run.sides) > 1 else ""
-    name = ["teacher" if side is run.sides[0] else "further teacher", f"{facts.name}, {facts.width} wide{several}"]
-    if side.live or run.wants == OutputSpec():
+    name = ["teacher" if side is run.sides[0] else "further teacher", f"{info.name}, {info.width} wide{several}"]
+    if side.live or run.required == OutputSpec():
         why = "none: the teacher runs in every step" if side.live else "none: nothing is asked of it"
         return [name, ["teacher vectors to compute", why]]
     folder, cache = _cache_of(side)
     missing = len(run.corpus) if cache is None else count_missing(cache, side.corpus)
-    disk = shutil.disk_usage(next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists()))
+    disk = shutil.disk_usage(
+        next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    )
     seconds, size = _cost_of_a_text(side)
     return [
         name,
@@ -131,8 +141,10 @@ def _teacher_lines(side: TeacherSide) -> list[list[str]]:
 
 def _cache_of(side: TeacherSide) -> tuple[Path, TeacherCache | None]:
     """Where a teacher's cache is, or will be; the cache itself if it is there. Nothing is made."""
-    folder = side.cache_folder(side.facts.name, side.manifest.fingerprint)
-    wider = None if folder == side.run.recipe.cache.path else complete_cache(folder, side.manifest.fingerprint, side.corpus)
+    folder = side.cache_folder(side.info.name, side.manifest.fingerprint)
+    wider = (
+        None if folder == side.run.recipe.cache.path else complete_cache(folder, side.manifest.fingerprint, side.corpus)
+    )
     if wider is not None:
         return wider.folder, wider
     used = (folder / MANIFEST).exists() or folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
@@ -142,7 +154,9 @@ def _cache_of(side: TeacherSide) -> tuple[Path, TeacherCache | None]:
 def _cost_of_a_text(side: TeacherSide) -> tuple[float, float]:
     """Seconds and bytes of one text's signals; what is told of tokens is measured over a random sample, as the time is."""
     teacher, corpus, signals = side.teacher, side.corpus, side.manifest.signals
-    size = 16.0 + sum(signal.width * np.dtype(signal.dtype).itemsize for signal in signals.values() if not signal.uneven)
+    size = 16.0 + sum(
+        signal.width * np.dtype(signal.dtype).itemsize for signal in signals.values() if not signal.uneven
+    )
     if not isinstance(teacher, LocalTeacher):
         return 0.0, size
     rows = np.sort(np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False))
@@ -185,13 +199,15 @@ def _measure_stage(run: Run, tokens: TokenStore, stage: Stage) -> StageCost:
     encoder = run.encoder()
     objective = run.objective(encoder, stage)
     train = stage.recipe.train
-    wants = objective.teacher_outputs | watched(run)
-    data = run.training_data(tokens, together([side.answering(wants) if side.live else SampleTeacher(side) for side in run.sides]))
+    required = objective.teacher_outputs | validation_outputs(run)
+    data = run.training_data(
+        tokens, together([side.answering(required) if side.live else SampleTeacher(side) for side in run.sides])
+    )
     data = replace(data, holdout_rows=data.holdout_rows[:64])
     with tempfile.TemporaryDirectory() as folder, errors_named(stage):
-        whole = Loop(encoder, objective, data, train, Path(folder), "plan").total_steps
+        whole = Trainer(encoder, objective, data, train, Path(folder), "plan").total_steps
         sample = train.model_copy(update={"max_steps": SAMPLE_STEPS, "logging_steps": 1, "trackers": []})
-        Loop(encoder, objective, data, sample, Path(folder), "plan").run()
+        Trainer(encoder, objective, data, sample, Path(folder), "plan").run()
         lines = read_metrics(Path(folder) / "metrics.jsonl")
     speeds = [line["train/texts_per_second"] for line in lines if "train/texts_per_second" in line]
     texts = train.batch_size * train.gradient_accumulation_steps

@@ -17,7 +17,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import CorpusSection
 from distilvec.core.artifacts import open_or_build
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import say
+from distilvec.core.log import log
 from distilvec.data import docstrings
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
 from distilvec.data.labeled import Examples, Labelled, build_examples, examples_fingerprint, read_split
@@ -43,7 +43,9 @@ def suite(run: Run) -> list[Task]:
     if section.builtin:
         mark = recipes.fingerprint(docstrings.FORMAT, sys.version)
         folder = run.root / "suites" / f"{section.builtin}-{mark}"
-        return open_or_build(folder, mark, "suite", _SUITE_BYTES, _write_suite, lambda folder: load_suite(folder / "suite.yaml"))
+        return open_or_build(
+            folder, mark, "suite", _SUITE_BYTES, _write_suite, lambda folder: load_suite(folder / "suite.yaml")
+        )
     return load_suite(section.suite) if section.suite else []
 
 
@@ -56,9 +58,9 @@ def examples(run: Run) -> Examples | None:
     """The labelled examples of the recipe's task; None where it names none."""
     if run.recipe.task is None:
         return None
-    section, prompts = run.recipe.task, run.facts.prompts
+    section, prompts = run.recipe.task, run.info.prompts
     found = build_examples(section, prompts, run.root / "tasks" / examples_fingerprint(section, prompts))
-    say(found.line)
+    log(found.line)
     return found
 
 
@@ -66,19 +68,25 @@ def test_split(run: Run) -> Labelled:
     """The test rows of the recipe's task."""
     section, parts = run.recipe.task, run.examples
     assert section is not None and parts is not None
-    return read_split(section, section.test_split, parts.corpus.prompts.get(section.role, ""), parts.classes, parts.scale)
+    return read_split(
+        section, section.test_split, parts.corpus.prompts.get(section.role, ""), parts.classes, parts.scale
+    )
 
 
 def corpus(run: Run) -> Corpus:
     """The training texts, with no text of the evaluation suite among them."""
     if run.examples is not None:
         return run.examples.corpus
-    section, prompts, size = run.recipe.corpus, run.facts.prompts, run.recipe.train.batch_size
+    section, prompts, size = run.recipe.corpus, run.info.prompts, run.recipe.train.batch_size
     assert section is not None
-    excluded = list(suite_texts(run.tasks, section.exclude_evaluation == "documents")) if section.exclude_evaluation else []
+    excluded = (
+        list(suite_texts(run.tasks, section.exclude_evaluation == "documents")) if section.exclude_evaluation else []
+    )
     name = corpus_fingerprint(section, prompts, size, excluded_fingerprint(excluded))
-    found = build_corpus(section, prompts, size, run.root / "corpora" / name, excluded, teller())
-    say(f"corpus: {found.report['kept']:,} texts, {found.report['holdout']:,} held out{_dropped(found.report, section)}")
+    found = build_corpus(section, prompts, size, run.root / "corpora" / name, excluded, progress_logger())
+    log(
+        f"corpus: {found.report['kept']:,} texts, {found.report['holdout']:,} held out{_dropped(found.report, section)}"
+    )
     return found
 
 
@@ -105,18 +113,26 @@ def vocabulary(run: Run) -> PreTrainedTokenizerFast | None:
     if section is None:
         return None
     if model == "teacher":
-        model = run.facts.model
+        model = run.info.model
     if model is None:
-        raise DistilvecError("[student.vocabulary] needs student.model: a fresh backbone has the tokenizer of student.tokenizer, or none.")
+        raise DistilvecError(
+            "[student.vocabulary] needs student.model: a fresh backbone has the tokenizer of student.tokenizer, or none."
+        )
     pieces = Pieces(load_tokenizer(model, "student.model"), "the backbone's tokenizer", "student.model")
     corpus = run.corpus
-    made_of = [section.model_dump(exclude={"compose", "keep_norm"}), corpus.fingerprint, tokenizer_hash(pieces.tokenizer)]
+    made_of = [
+        section.model_dump(exclude={"compose", "keep_norm"}),
+        corpus.fingerprint,
+        tokenizer_hash(pieces.tokenizer),
+    ]
     if section.tokenizer is not None:
-        made_of.append(tokenizer_hash(read_tokenizer(section.tokenizer, pieces)))  # what is in it counts, not its name alone
+        made_of.append(
+            tokenizer_hash(read_tokenizer(section.tokenizer, pieces))
+        )  # what is in it counts, not its name alone
     place = run.root / "vocabularies" / recipes.fingerprint(*made_of)
     with run.processes.main_process_first():
         made, figures = kept_vocabulary(place, lambda: choose(section, pieces, texts_by_language(corpus)))
-    say(f"vocabulary: {figures['before']:,} -> {figures['tokens']:,} tokens")
+    log(f"vocabulary: {figures['before']:,} -> {figures['tokens']:,} tokens")
     return made
 
 
@@ -149,16 +165,16 @@ def build_token_store(root: Path, corpus: Corpus, model: SentenceTransformer) ->
     tokenizer, length = model.tokenizer, model.max_seq_length
     name = recipes.fingerprint(corpus.fingerprint, length, tokenizer_hash(tokenizer))
     typed = "token_type_ids" in inspect.signature(model[0].auto_model.forward).parameters
-    return build_tokens(corpus, tokenizer, length, root / "tokens" / name, teller(), typed)
+    return build_tokens(corpus, tokenizer, length, root / "tokens" / name, progress_logger(), typed)
 
 
-def teller() -> Any:
+def progress_logger() -> Any:
     """A progress callback for stages whose size is not known beforehand: a line every 200,000 rows."""
     last: dict[str, int] = {}
 
     def tell(stage: str, rows: int) -> None:
         if rows // 200_000 > last.get(stage, 0):
             last[stage] = rows // 200_000
-            say(f"{stage}: {rows:,} rows")
+            log(f"{stage}: {rows:,} rows")
 
     return tell

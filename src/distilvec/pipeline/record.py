@@ -21,7 +21,7 @@ from distilvec.report.model_card import FORMAT, DataRecord, Distillation, Teache
 from distilvec.teachers.model import LocalTeacher
 from distilvec.teachers.precomputed import VectorsTeacher
 from distilvec.train.checkpoint import Progress
-from distilvec.train.metrics import SCORES, read_metrics, watched
+from distilvec.train.metrics import SCORES, read_metrics, validation_metric
 from distilvec.train.stages import Stage
 
 
@@ -59,7 +59,9 @@ def distillation_record(
             "steps": sum(progress.step for progress in spent),
             "texts": sum(progress.texts for progress in spent),
             "epochs": train.epochs,
-            "batch_size": f"{train.max_tokens} tokens" if train.max_tokens else train.batch_size * train.gradient_accumulation_steps,
+            "batch_size": f"{train.max_tokens} tokens"
+            if train.max_tokens
+            else train.batch_size * train.gradient_accumulation_steps,
             "learning_rate": train.learning_rate,
             "final_learning_rate": train.final_learning_rate,
             "schedule": train.schedule.name,
@@ -73,7 +75,10 @@ def distillation_record(
         },
         "metrics": dict(distance),
         "scores": {
-            name: [{"task": score.task, "type": score.type, "metric": score.metric, "value": round(score.value, 4)} for score in column]
+            name: [
+                {"task": score.task, "type": score.type, "metric": score.metric, "value": round(score.value, 4)}
+                for score in column
+            ]
             for name, column in scores.items()
         },
         "versions": versions(),
@@ -114,7 +119,9 @@ def data_record(corpus: Corpus) -> DataRecord:
     columns = zip(corpus.source_names, kept, corpus.roles, corpus.languages, strict=True)
     return {
         "fingerprint": corpus.fingerprint,
-        "sources": [{"name": name, "rows": rows, "role": role, "language": language} for name, rows, role, language in columns],
+        "sources": [
+            {"name": name, "rows": rows, "role": role, "language": language} for name, rows, role, language in columns
+        ],
         "train_rows": corpus.report["train"],  # of a task: examples
         "holdout_rows": corpus.report["holdout"],
     }
@@ -125,10 +132,14 @@ def best_distance(metrics: Sequence[Path]) -> dict[str, float]:
 
     The watched one is `distance`, or `similarity_gap` for a student in a space of its own; on a task the greatest score is best.
     """
-    first, last = ([line for line in read_metrics(path) if watched(line)] for path in (metrics[0], metrics[-1]))
+    first, last = (
+        [line for line in read_metrics(path) if validation_metric(line)] for path in (metrics[0], metrics[-1])
+    )
     if not first or not last:
-        raise DistilvecError(f"[metrics.jsonl] {metrics[-1 if first else 0]} has no held-out figures. Start over: --restart.")
-    name = watched(last[0])
+        raise DistilvecError(
+            f"[metrics.jsonl] {metrics[-1 if first else 0]} has no held-out figures. Start over: --restart."
+        )
+    name = validation_metric(last[0])
     best = (max if name in SCORES else min)(last[1:] or last, key=lambda line: float(line[f"eval/{name}"]))
     found = {key.removeprefix("eval/"): value for key, value in best.items() if key.startswith("eval/")}
     return found | {f"untrained_{key}": first[0][f"eval/{key}"] for key in [name] if f"eval/{key}" in first[0]}

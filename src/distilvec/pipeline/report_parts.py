@@ -24,12 +24,12 @@ from distilvec.data.corpus import Corpus
 from distilvec.evaluation.aggregate import average, averages
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
-from distilvec.evaluation.evaluator import Embedder, Memo, Sample, Score, evaluate, read_score
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Sample, Score, evaluate, read_score
 from distilvec.evaluation.experts import Group, experts_report, task_groups
 from distilvec.evaluation.margin import margin_report
 from distilvec.evaluation.projection import project_sentences, project_tokens, token_states
 from distilvec.evaluation.significance import average_interval, paired_interval
-from distilvec.evaluation.tasks import ClassificationTask, Problem, RetrievalTask, Task, task_texts
+from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, TaskFailure, task_texts
 from distilvec.evaluation.token_planes import draw_sentences, project_token_planes
 from distilvec.evaluation.vocabulary import vocabulary_report
 from distilvec.models.load import load
@@ -41,7 +41,7 @@ Scores = dict[str, list[Score]]
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedStudent:
     """A student kept along the way: after `step`, at this held-out distance, in this folder."""
 
     step: int
@@ -50,7 +50,7 @@ class Kept:
 
 
 @dataclass
-class Study:
+class EvaluationRun:
     """The models of one run and what is found out about them; `found` is report.json. `labelled` are test texts of the run's own task."""
 
     tasks: list[Task]
@@ -59,9 +59,9 @@ class Study:
     student: LocalTeacher
     untrained: LocalTeacher | None = None
     teacher: LocalTeacher | None = None
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[SavedStudent] = field(default_factory=list)
     found: dict[str, Any] = field(default_factory=dict)
-    memo: Memo = field(default_factory=Memo)
+    memo: EmbeddingCache = field(default_factory=EmbeddingCache)
     compatible: bool = True  # the student's vectors lie in the teacher's space
     labelled: list[Group] = field(default_factory=list)
     corpus: Corpus | None = None
@@ -93,7 +93,7 @@ class Study:
                     self.found[name] = wanted[name]()
                 except DistilvecError as error:  # one part less; scores, record and model card are still written
                     self.found[name] = None
-                    self.found["failures"].append(asdict(Problem(name, str(error))))
+                    self.found["failures"].append(asdict(TaskFailure(name, str(error))))
                 self.write()
                 gc.collect()
         return self.found
@@ -106,7 +106,7 @@ class Study:
 
     def scores(self) -> dict[str, Any]:
         """Scores, samples.npz, averages by domain, and confidence intervals of the differences from the teacher."""
-        problems: list[Problem] = []
+        problems: list[TaskFailure] = []
         scores, samples = score_columns(self.tasks, self.columns, self.memo, problems)
         write_samples(self.folder, samples)
         return {
@@ -121,7 +121,11 @@ class Study:
         columns = {name: pair for name, pair in self.columns.items() if name != "untrained"}
         if "teacher" not in columns:
             return {}
-        return {task.name: ranking_agreement(task, columns, self.memo) for task in self.scored_tasks if isinstance(task, RetrievalTask)}
+        return {
+            task.name: ranking_agreement(task, columns, self.memo)
+            for task in self.scored_tasks
+            if isinstance(task, RetrievalTask)
+        }
 
     def compression(self) -> dict[str, Any]:
         """Scores at cut widths and in small number formats."""
@@ -173,12 +177,21 @@ class Study:
         tasks = self.scored_tasks
         if self.teacher is None or not tasks:
             return {}
-        groups = [(task.name, text) for task in tasks for text in spread(sorted(set(task_texts(task))), max(1, SENTENCES // len(tasks)))]
+        groups = [
+            (task.name, text)
+            for task in tasks
+            for text in spread(sorted(set(task_texts(task))), max(1, SENTENCES // len(tasks)))
+        ]
         groups = [(name, text) for name, text in groups if text.strip()]
         texts = [text for _, text in groups]
         models = {"teacher": self.teacher, "student": self.student, "untrained": self.untrained}
-        vectors = {name: self.memo.vectors(model, texts, "document") for name, model in models.items() if model is not None}
-        sentences = project_sentences(vectors) | {"labels": [text[:80] for text in texts], "groups": [name for name, _ in groups]}
+        vectors = {
+            name: self.memo.vectors(model, texts, "document") for name, model in models.items() if model is not None
+        }
+        sentences = project_sentences(vectors) | {
+            "labels": [text[:80] for text in texts],
+            "groups": [name for name, _ in groups],
+        }
         short = [text for text in texts if 6 <= len(text.split()) <= 16] or texts
         chosen = spread(short, TOKEN_SENTENCES)
         states = [token_states(model.model, chosen) for model in (self.teacher, self.student)]
@@ -190,7 +203,12 @@ class Study:
 
     def tokens(self) -> list[dict[str, Any]]:
         """The tokens of a few sentences, each model's in a plane of its own."""
-        texts = [part for group in self.groups for text in group.texts for part in ([text] if isinstance(text, str) else text)]
+        texts = [
+            part
+            for group in self.groups
+            for text in group.texts
+            for part in ([text] if isinstance(text, str) else text)
+        ]
         models = {"teacher": self.teacher, "student": self.student, "untrained": self.untrained}
         there = {name: model.model for name, model in models.items() if model is not None}
         return project_token_planes(draw_sentences(texts, PLANES), there) if "teacher" in there and texts else []
@@ -210,16 +228,23 @@ class Study:
     def scored_tasks(self) -> list[Task]:
         """The tasks that every column has a score on."""
         columns = self.found["scores"].values()
-        return [task for task in self.tasks if all(task.name in {score["task"] for score in column} for column in columns)]
+        return [
+            task for task in self.tasks if all(task.name in {score["task"] for score in column} for column in columns)
+        ]
 
     def _quick_tasks(self) -> list[Task]:
         """The tasks that are scored many times: without classification, unless it is asked for."""
         tasks = self.scored_tasks
-        return [task for task in tasks if self.section.every_classification or not isinstance(task, ClassificationTask)] or tasks
+        return [
+            task for task in tasks if self.section.every_classification or not isinstance(task, ClassificationTask)
+        ] or tasks
 
 
 def make_columns(
-    student: LocalTeacher, untrained: LocalTeacher | None = None, teacher: LocalTeacher | None = None, compatible: bool = True
+    student: LocalTeacher,
+    untrained: LocalTeacher | None = None,
+    teacher: LocalTeacher | None = None,
+    compatible: bool = True,
 ) -> dict[str, tuple[Embedder, Embedder]]:
     """The columns of a report: teacher, untrained, student, asymmetric (student queries, teacher documents).
 
@@ -237,25 +262,30 @@ def make_columns(
 
 
 def score_columns(
-    tasks: Sequence[Task], columns: dict[str, tuple[Embedder, Embedder]], memo: Memo, problems: list[Problem]
+    tasks: Sequence[Task],
+    columns: dict[str, tuple[Embedder, Embedder]],
+    memo: EmbeddingCache,
+    problems: list[TaskFailure],
 ) -> tuple[Scores, dict[str, dict[str, Sample]]]:
     """Scores and samples of every column; what could not be scored is added to `problems` with its column."""
     scores: Scores = {}
     samples: dict[str, dict[str, Sample]] = {}
     with progress("evaluating", len(columns) * len(tasks), "tasks") as advance:
         for number, (name, (query, document)) in enumerate(columns.items()):
-            found: list[Problem] = []
+            found: list[TaskFailure] = []
             samples[name] = {}
 
             def tell(task: str, done: int, total: int, number: int = number, name: str = name) -> None:
                 advance(number * len(tasks) + done, f"{name}: {task}")
 
             scores[name] = evaluate(tasks, query, document, memo, tell, found, samples[name])
-            problems += [Problem(problem.task, problem.message, name) for problem in found]
+            problems += [TaskFailure(problem.task, problem.message, name) for problem in found]
     return scores, samples
 
 
-def intervals(samples: dict[str, dict[str, Sample]], draws: int, problems: list[Problem]) -> dict[str, dict[str, list[float]]]:
+def intervals(
+    samples: dict[str, dict[str, Sample]], draws: int, problems: list[TaskFailure]
+) -> dict[str, dict[str, list[float]]]:
     """[low, high, p] of each column's difference from the teacher, by task and on average (paired bootstrap, points).
 
     A task whose difference is undefined is added to `problems` with its column, and the column has no average then.
@@ -272,7 +302,7 @@ def intervals(samples: dict[str, dict[str, Sample]], draws: int, problems: list[
             try:
                 found[task] = paired_interval(*pair, draws=draws)
             except DistilvecError as error:
-                problems.append(Problem(task, str(error), name))
+                problems.append(TaskFailure(task, str(error), name))
         if len(found) == len(pairs):
             found["average"] = average_interval(list(pairs.values()), draws=draws)
         report[name] = {task: [interval.low, interval.high, interval.p] for task, interval in found.items()}

@@ -20,80 +20,84 @@ if TYPE_CHECKING:
 
 def sizes(run: Run, encoder: Encoder) -> Sizes:
     """What an objective may know of student and teachers."""
-    facts, tokenizer = run.facts, encoder.model.tokenizer
+    info, tokenizer = run.info, encoder.model.tokenizer
     return Sizes(
         encoder.hidden_width,
         encoder.layers,
-        facts.width,
-        facts.normalized,
-        teacher_hidden_width=facts.hidden_width,
-        teacher_layers=facts.layers,
+        info.width,
+        info.normalized,
+        teacher_hidden_width=info.hidden_width,
+        teacher_layers=info.layers,
         embedding_width=encoder.model.get_embedding_dimension(),
-        task=None if run.examples is None else run.examples.facts,
+        task=None if run.examples is None else run.examples.info,
         teacher_logits=run.teacher_head is not None,
-        same_tokenizer=facts.tokenizer is not None and facts.tokenizer == tokenizer_hash(tokenizer),
+        same_tokenizer=info.tokenizer is not None and info.tokenizer == tokenizer_hash(tokenizer),
         student_heads=encoder.backbone.config.get_text_config().num_attention_heads,
-        teacher_heads=facts.heads,
+        teacher_heads=info.heads,
         student_special=special_tokens(tokenizer),
-        teacher_special=facts.special,
+        teacher_special=info.special,
         experts=encoder.experts,
         teacher_weight=run.recipe.teacher.weight,
         others=tuple(_other(side) for side in run.sides[1:]),
-        pre_dense_width=facts.pre_dense_width,
+        pre_dense_width=info.pre_dense_width,
     )
 
 
 def _other(side: TeacherSide) -> OtherTeacher:
-    facts = side.facts
-    return OtherTeacher(facts.width, facts.normalized, facts.hidden_width, facts.layers, side.section.weight, facts.pre_dense_width)
+    info = side.info
+    return OtherTeacher(
+        info.width, info.normalized, info.hidden_width, info.layers, side.section.weight, info.pre_dense_width
+    )
 
 
 def wanted(run: Run) -> OutputSpec:
     """What all stages want of every teacher; without labels also the embeddings that the held-out distance needs."""
     encoder = Encoder(run.student())
-    wants = reduce(or_, (run.objective(encoder, stage).teacher_outputs for stage in run.stages), watched(run))
-    _refuse(run, wants)
-    return wants
+    required = reduce(
+        or_, (run.objective(encoder, stage).teacher_outputs for stage in run.stages), validation_outputs(run)
+    )
+    _refuse(run, required)
+    return required
 
 
-def _refuse(run: Run, wants: OutputSpec) -> None:
+def _refuse(run: Run, required: OutputSpec) -> None:
     """DistilvecError for a teacher that cannot give what is wanted, or gives what another one gives."""
-    method, inside = run.recipe.method.name, wants.tokens or wants.logits or wants.vector or uncached(wants)
+    method, inside = run.recipe.method.name, required.tokens or required.logits or required.vector or uncached(required)
     known: dict[str, TeacherSide] = {}
     for side in run.sides:
         if inside and side.section.vectors is not None:
             raise DistilvecError(
-                f"[{side.key}.vectors] {side.facts.name} is a table of vectors; {method} also wants what is inside of the "
+                f"[{side.key}.vectors] {side.info.name} is a table of vectors; {method} also wants what is inside of the "
                 f"model. Set {side.key}.model, or choose a method that learns from embeddings alone."
             )
         if side.key == "teacher" and len(run.sides) == 1:  # the method itself has seen to the rest
             return
-        if wants.logits and side.head is None:
+        if required.logits and side.head is None:
             raise DistilvecError(
-                f"[{side.key}.model] {side.facts.name} has no head for the recipe's task, and {method} wants every teacher's logits. "
+                f"[{side.key}.model] {side.info.name} has no head for the recipe's task, and {method} wants every teacher's logits. "
                 "Fine-tune it on the task (distilvec finetune), or leave it out."
             )
-        if wants.tokens and wants.tokens.alignment is not None:
+        if required.tokens and required.tokens.alignment is not None:
             raise DistilvecError(
                 f"[more_teachers] {method} matches the student's tokens with those of one teacher; found {len(run.sides)}. "
                 "Remove more_teachers, or choose a method that does not."
             )
         if (other := known.setdefault(side.own.fingerprint, side)) is not side:
             raise DistilvecError(
-                f"[{side.key}] {side.facts.name} gives the same vectors as {other.facts.name} ({other.key}): weights, prompts, length, "
+                f"[{side.key}] {side.info.name} gives the same vectors as {other.info.name} ({other.key}): weights, prompts, length, "
                 f"dimensions and precision are equal. Leave one of them out, or change its weight ({other.key}.weight)."
             )
 
 
-def watched(run: Run) -> OutputSpec:
+def validation_outputs(run: Run) -> OutputSpec:
     """What is looked at on the held-out rows, whatever the method itself reads."""
     return OutputSpec(embedding=run.examples is None)
 
 
 def answering(run: Run, objective: Objective) -> Teacher:
     """Who answers what this objective wants."""
-    wants = objective.teacher_outputs | watched(run)
-    return together([side.answering(wants) for side in run.sides])
+    required = objective.teacher_outputs | validation_outputs(run)
+    return together([side.answering(required) for side in run.sides])
 
 
 def together(teachers: list[Teacher]) -> Teacher:

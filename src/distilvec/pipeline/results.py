@@ -17,7 +17,15 @@ from distilvec.pipeline.run_dir import SWEEP_FILE
 from distilvec.pipeline.sweep import read_sweep
 from distilvec.report.run_files import RECORD, REPORT, read_run_file
 
-_SAME_BUT_FOR = ("name", "description", "paper", "output", "cache", "evaluation", "sweep")  # keys that do not change what a recipe trains
+_SAME_BUT_FOR = (
+    "name",
+    "description",
+    "paper",
+    "output",
+    "cache",
+    "evaluation",
+    "sweep",
+)  # keys that do not change what a recipe trains
 _SCORE_AGAIN = "Delete it and report.json and run the same recipe again: training is kept."
 
 
@@ -61,9 +69,13 @@ class RunSummary:
 def _check_sample(sample: Sample, where: str) -> None:
     """DistilvecError unless there is a finite number, and a gold one, for every row."""
     arrays = (sample.predicted, sample.gold)
-    if any(values.ndim != 1 or values.dtype.kind not in "biuf" for values in arrays) or len(sample.predicted) != len(sample.gold):
+    if any(values.ndim != 1 or values.dtype.kind not in "biuf" for values in arrays) or len(sample.predicted) != len(
+        sample.gold
+    ):
         shapes = " and ".join(f"{values.dtype} {list(values.shape)}" for values in arrays)
-        raise DistilvecError(f"[samples.npz] {where}: expected two lists of as many numbers; found {shapes}. {_SCORE_AGAIN}")
+        raise DistilvecError(
+            f"[samples.npz] {where}: expected two lists of as many numbers; found {shapes}. {_SCORE_AGAIN}"
+        )
     if not all(np.isfinite(values).all() for values in arrays):
         raise DistilvecError(f"[samples.npz] {where} holds NaN or infinite numbers. {_SCORE_AGAIN}")
 
@@ -89,7 +101,9 @@ def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
             listed = {entry["folder"]: entry["group"] for entry in read_sweep(folder.resolve().parent) or []}
             runs = [_load_run(folder, folder.resolve().parent, listed.get(folder.resolve().name))]
         elif (folder / "recipe.yaml").exists():
-            raise DistilvecError(f"[run folder] {folder}: the run has not finished. Run its recipe again, then compare.")
+            raise DistilvecError(
+                f"[run folder] {folder}: the run has not finished. Run its recipe again, then compare."
+            )
         else:
             raise DistilvecError(
                 f"[run folder] {folder} is neither a run nor a sweep. Name a folder with distillation.json or {SWEEP_FILE}."
@@ -106,7 +120,9 @@ def unfinished(folders: Sequence[Path]) -> list[str]:
         entries = read_sweep(Path(folder)) or []
         absent = [e["name"] for e in entries if e["state"] == "failed" or not _is_finished(Path(folder) / e["folder"])]
         if absent:
-            notes.append(f"{folder}: {len(absent)} of {len(entries)} members failed or have not finished: {', '.join(absent)}.")
+            notes.append(
+                f"{folder}: {len(absent)} of {len(entries)} members failed or have not finished: {', '.join(absent)}."
+            )
     return notes
 
 
@@ -120,7 +136,9 @@ def _load_run(folder: Path, sweep: Path, group: str | None) -> RunSummary:
     path = folder / "recipe.yaml"
     recipe = recipes.read_tree(path) if path.exists() else {}
     if not isinstance(recipe.get("train") or {}, dict):
-        raise DistilvecError(f"[recipe.yaml] {path}: train is no mapping. Run the recipe again: it writes the file again.")
+        raise DistilvecError(
+            f"[recipe.yaml] {path}: train is no mapping. Run the recipe again: it writes the file again."
+        )
     seed = (recipe.get("train") or record.get("training") or {}).get("seed")
     if group is not None:
         return RunSummary(folder, group, f"{sweep.resolve()}:{group}", seed, recipe, record, report)

@@ -41,7 +41,7 @@ from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples
 from distilvec.data.tokens import TokenStore
 from distilvec.evaluation.evaluator import read_score
-from distilvec.evaluation.tasks import Problem, Task
+from distilvec.evaluation.tasks import Task, TaskFailure
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import load
 from distilvec.pipeline import prepare, resolve
@@ -54,7 +54,7 @@ from distilvec.pipeline.supervised import copy_head, head_writer, with_supervise
 from distilvec.pipeline.teachers import TeacherSide
 from distilvec.report.model_card import model_card
 from distilvec.report.write import write_report
-from distilvec.students.build import TeacherFacts, build_student
+from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.lora import add_adapters, merged
 from distilvec.teachers.cache.manifest import Manifest
@@ -64,7 +64,15 @@ from distilvec.teachers.precomputed import VectorsTeacher
 from distilvec.train.checkpoint import Progress, objective_file, save_objective
 from distilvec.train.dataset import Teacher, TrainingData
 from distilvec.train.metrics import Callback, check_callbacks
-from distilvec.train.stages import Stage, check_parameters, errors_named, stage_progress, take_over, train_stage, training_stages
+from distilvec.train.stages import (
+    Stage,
+    check_parameters,
+    errors_named,
+    stage_progress,
+    take_over,
+    train_stage,
+    training_stages,
+)
 
 
 class Run:
@@ -94,7 +102,10 @@ class Run:
     def sides(self) -> list[TeacherSide]:
         """The teachers: the recipe's own, whom the student is compared with, and its further ones."""
         others = enumerate(self.recipe.more_teachers)
-        return [TeacherSide(self, self.recipe.teacher), *(TeacherSide(self, section, f"more_teachers.{n}") for n, section in others)]
+        return [
+            TeacherSide(self, self.recipe.teacher),
+            *(TeacherSide(self, section, f"more_teachers.{n}") for n, section in others),
+        ]
 
     @property
     def teacher(self) -> LocalTeacher | VectorsTeacher:
@@ -102,9 +113,9 @@ class Run:
         return self.sides[0].teacher
 
     @property
-    def facts(self) -> TeacherFacts:
+    def info(self) -> TeacherInfo:
         """What student and method must know of the first teacher."""
-        return self.sides[0].facts
+        return self.sides[0].info
 
     @cached_property
     def tasks(self) -> list[Task]:
@@ -138,7 +149,7 @@ class Run:
         return model.tokenizer, int(model.max_seq_length)
 
     @cached_property
-    def wants(self) -> OutputSpec:
+    def required(self) -> OutputSpec:
         """What all stages want of every teacher."""
         return resolve.wanted(self)
 
@@ -170,8 +181,10 @@ class Run:
         """The teachers that a cache answers for; DistilvecError where there are none."""
         found = [side for side in self.sides if not side.live]
         if not found:
-            names = ", ".join(side.facts.name for side in self.sides)
-            raise DistilvecError(f"[teacher.live] {self.recipe.name} runs {names} in every step: there is nothing to cache.")
+            names = ", ".join(side.info.name for side in self.sides)
+            raise DistilvecError(
+                f"[teacher.live] {self.recipe.name} runs {names} in every step: there is nothing to cache."
+            )
         return found
 
     @property
@@ -185,13 +198,13 @@ class Run:
             for side in self.sides:
                 side.prepare()
             tokens = prepare.build_token_store(self.root, self.corpus, model)
-            assert self.wants.tokens is None or self.wants.tokens.alignment is None or self.alignment is not None
+            assert self.required.tokens is None or self.required.tokens.alignment is None or self.alignment is not None
         return self.training_data(tokens, resolve.answering(self, objective))
 
     def student(self) -> SentenceTransformer:
         """The untrained student; the same every time."""
         compatible = any(method_class(stage.recipe.method.name).compatible for stage in self.stages)
-        return build_student(self.recipe.student, self.facts, self.recipe.train.seed, compatible, self.vocabulary)
+        return build_student(self.recipe.student, self.info, self.recipe.train.seed, compatible, self.vocabulary)
 
     def encoder(self) -> Encoder:
         """The untrained student as it is trained: with adapters where the recipe wants such."""
@@ -250,7 +263,7 @@ class Run:
         save_student(model, self.folder / "student", dict(record), model_card(record), beside=head)
         write_json(self.folder / "distillation.json", record, sealed=True, key="distillation.json")
         page = write_report(self.folder, found, record, recipes.dump(self.recipe)) if found else None
-        problems = [Problem(**problem) for problem in found.get("failures", [])]
+        problems = [TaskFailure(**problem) for problem in found.get("failures", [])]
         return RunResult(self.folder, state, distance, scores, record, problems, page)
 
     def train(self) -> tuple[Progress, dict[str, float]]:
@@ -276,9 +289,9 @@ class Run:
 
     def _save(self, encoder: Encoder, objective: Objective, name: str) -> None:
         """Keep a student of the last stage under a name, what its objective has learnt beside it."""
-        facts = {"method": self.stages[-1].recipe.method.name, "teacher": self.facts.name, "complete": False}
+        info = {"method": self.stages[-1].recipe.method.name, "teacher": self.info.name, "complete": False}
         card, head = f"# {self.recipe.name}\n\nTraining has not finished.\n", head_writer(objective, self.examples)
-        save_student(merged(encoder.model), self.folder / name, facts, card, beside=head)
+        save_student(merged(encoder.model), self.folder / name, info, card, beside=head)
         save_objective(objective_file(self.folder / name), objective)
 
     # -- bookkeeping -------------------------------------------------------------------------------------------------

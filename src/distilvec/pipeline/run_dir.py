@@ -26,7 +26,7 @@ from distilvec.config.base import Section
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError, explained
 from distilvec.core.files import check_output_folder, locked, write_file, write_json
-from distilvec.core.log import say
+from distilvec.core.log import log
 from distilvec.core.method_file import method_code
 from distilvec.formats.sentence_transformers import recover_student
 from distilvec.train.checkpoint import checkpoint_file
@@ -80,7 +80,7 @@ def own_folder(folder: Path, restart: bool = False) -> None:
     refuse_foreign(folder)
     if restart and folder.exists() and any(folder.iterdir()):
         with locked(folder / LOCK, "--out", str(folder), wait=False):
-            say(f"the earlier run is now {_move_aside(folder)}")
+            log(f"the earlier run is now {_move_aside(folder)}")
     with explained("--out", folder):
         folder.mkdir(parents=True, exist_ok=True)
     if not (folder / MARKER).exists():
@@ -110,13 +110,17 @@ def training_fingerprint(recipe: Recipe, stages: Sequence[Stage], vectors: str, 
     if recipe.stages:  # the student is drawn from the recipe's own seed
         sections += [recipe.train.seed, *(stage.name for stage in stages)]
     codes = [method_code(stage.recipe.method.name) for stage in stages]
-    sections += [code for code in codes if code is not None]  # methods of the package change with its version, which does not count
+    sections += [
+        code for code in codes if code is not None
+    ]  # methods of the package change with its version, which does not count
     return recipes.fingerprint(vectors, corpus, *sections)
 
 
 def kept_folders(folder: Path) -> dict[int, Path]:
     """The students kept along the way, by step, in order."""
-    named = ((re.fullmatch(r"step-([0-9]+)", student.name), student) for student in (folder / "students").glob("step-*/"))
+    named = (
+        (re.fullmatch(r"step-([0-9]+)", student.name), student) for student in (folder / "students").glob("step-*/")
+    )
     return dict(sorted((int(match[1]), student) for match, student in named if match))
 
 
@@ -126,7 +130,10 @@ def _is_ours(folder: Path) -> bool:
         return False
     if (folder / MARKER).is_file():
         try:
-            return re.fullmatch(r"[0-9a-f]{32}", json.loads((folder / MARKER).read_text(encoding="utf-8"))["id"]) is not None
+            return (
+                re.fullmatch(r"[0-9a-f]{32}", json.loads((folder / MARKER).read_text(encoding="utf-8"))["id"])
+                is not None
+            )
         except (ValueError, TypeError, KeyError):
             return False
     mark = folder / FINGERPRINT
@@ -138,7 +145,9 @@ def _is_ours(folder: Path) -> bool:
 def _is_old_sweep(path: Path) -> bool:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return content["format"] == FORMAT and all({"name", "group", "folder", "state"} <= set(entry) for entry in content["members"])
+        return content["format"] == FORMAT and all(
+            {"name", "group", "folder", "state"} <= set(entry) for entry in content["members"]
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.evaluation.aggregate import averages
 from distilvec.evaluation.evaluator import Score
-from distilvec.evaluation.tasks import Problem
+from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load_model
 from distilvec.report.model_card import Distillation
 from distilvec.report.notebook import html_list, html_table, problem_text, scores_frame, scores_html
@@ -36,7 +36,7 @@ class RunResult:
     distance: dict[str, float]
     scores: dict[str, list[Score]]
     record: Distillation
-    problems: list[Problem]
+    problems: list[TaskFailure]
     page: Path | None
 
     @cached_property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.evaluation.evaluator import Score
-    from distilvec.evaluation.tasks import Problem
+    from distilvec.evaluation.tasks import TaskFailure
     from distilvec.teachers.model import LocalTeacher
 
 
@@ -28,7 +28,7 @@ class Scores:
     """Scores by model (teacher, student, asymmetric), and the tasks that could not be scored, or only in part."""
 
     columns: dict[str, list[Score]]
-    problems: list[Problem]
+    problems: list[TaskFailure]
 
     def __repr__(self) -> str:
         table = [scores_text(self.columns)] if any(self.columns.values()) else ["no scores"]
@@ -65,16 +65,18 @@ def score_models(
     """
     names = [name.strip() for name in (mteb.split(",") if isinstance(mteb, str) else mteb)] if mteb else None
     _check_arguments(suite, teacher, mteb, benchmark, data, prefix)
-    from distilvec.evaluation.evaluator import Memo
+    from distilvec.evaluation.evaluator import EmbeddingCache
     from distilvec.evaluation.protocols import PROTOCOLS, find_protocol, with_protocol
     from distilvec.evaluation.suite import load_suite
-    from distilvec.evaluation.tasks import Problem
+    from distilvec.evaluation.tasks import TaskFailure
     from distilvec.pipeline.report_parts import make_columns, score_columns
 
     if protocol not in PROTOCOLS:
         known = ", ".join(PROTOCOLS)
-        raise DistilvecError(f"[{prefix}protocol] no protocol '{protocol}'{nearest(protocol, PROTOCOLS)}. Protocols: {known}.")
-    chosen, problems = find_protocol(protocol), list[Problem]()
+        raise DistilvecError(
+            f"[{prefix}protocol] no protocol '{protocol}'{nearest(protocol, PROTOCOLS)}. Protocols: {known}."
+        )
+    chosen, problems = find_protocol(protocol), list[TaskFailure]()
     tasks = load_suite(Path(suite), problems) if suite is not None else _mteb_tasks(names, benchmark)
     if problems and not tasks:
         return Scores({}, problems)
@@ -82,16 +84,20 @@ def score_models(
     other = None if teacher is None else _embedder(teacher, f"{prefix}teacher", "teacher")
     columns = make_columns(student, None, other)
     if other is not None and "asymmetric" not in columns:
-        ours, theirs = (given if isinstance(given, (str, os.PathLike)) else "the model in memory" for given in (model, teacher))
+        ours, theirs = (
+            given if isinstance(given, (str, os.PathLike)) else "the model in memory" for given in (model, teacher)
+        )
         widths = f"{ours} gives vectors of width {student.width}, {theirs} of {other.width}"
-        problems.append(Problem("all", f"{widths}: no common space.", "asymmetric"))
+        problems.append(TaskFailure("all", f"{widths}: no common space.", "asymmetric"))
     if suite is not None:
-        found = score_columns(tasks, columns, Memo(), problems)[0]
+        found = score_columns(tasks, columns, EmbeddingCache(), problems)[0]
     else:
         from distilvec.evaluation.mteb_tasks import mteb_scores
 
         found = mteb_scores(columns, names, benchmark, None if data is None else Path(data), _mteb_cache(), problems)
-    return Scores({name: [with_protocol(score, chosen) for score in column] for name, column in found.items()}, problems)
+    return Scores(
+        {name: [with_protocol(score, chosen) for score in column] for name, column in found.items()}, problems
+    )
 
 
 def _check_arguments(suite: Any, teacher: Any, mteb: Any, benchmark: str | None, data: Any, prefix: str) -> None:
@@ -101,11 +107,15 @@ def _check_arguments(suite: Any, teacher: Any, mteb: Any, benchmark: str | None,
     if suite is None:
         require_extra("mteb", f"{prefix}benchmark" if benchmark else f"{prefix}mteb")
     if data is not None and suite is not None:
-        raise DistilvecError(f"[{prefix}data] takes the place of MTEB's data; a suite names its own files. Remove {prefix}data.")
+        raise DistilvecError(
+            f"[{prefix}data] takes the place of MTEB's data; a suite names its own files. Remove {prefix}data."
+        )
     if data is not None and not Path(data).is_dir():
         raise DistilvecError(f"[{prefix}data] {data} is no folder. Name the folder that holds <MTEB task>/ folders.")
     if isinstance(teacher, (str, os.PathLike)) and str(teacher).endswith(".parquet"):
-        raise DistilvecError(f"[{prefix}teacher] {teacher} is a table of vectors, which cannot embed new texts. Name a model.")
+        raise DistilvecError(
+            f"[{prefix}teacher] {teacher} is a table of vectors, which cannot embed new texts. Name a model."
+        )
 
 
 def _embedder(model: Any, key: str, name: str) -> LocalTeacher:

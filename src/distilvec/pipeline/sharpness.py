@@ -22,7 +22,14 @@ from distilvec.config.recipe import fingerprint
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.log import progress
-from distilvec.evaluation.curvature import gradient, hessian_product, hutchinson_trace, largest_eigenvalue, loss_value, rise
+from distilvec.evaluation.curvature import (
+    gradient,
+    hessian_product,
+    hutchinson_trace,
+    largest_eigenvalue,
+    loss_value,
+    rise,
+)
 from distilvec.pipeline.loss_landscape import Landscape, Landscapes
 from distilvec.pipeline.results import RunSummary, load_runs
 from distilvec.report.sharpness_report import FILE, read_sharpness
@@ -61,7 +68,11 @@ class Measurement:
         self.content = read_sharpness(run.folder) or {}
         if self.content.get("fingerprint") != mark:
             recipe = self.landscapes.run.stages[-1].recipe
-            about = {"name": recipe.name, "method": recipe.method.name, "update": recipe.model_dump(mode="json")["train"]["update"]}
+            about = {
+                "name": recipe.name,
+                "method": recipe.method.name,
+                "update": recipe.model_dump(mode="json")["train"]["update"],
+            }
             self.content = {"format": FORMAT, "fingerprint": mark, **about, "settings": asdict(settings), "points": []}
 
     def wanted(self, steps: Sequence[int] | None) -> list[int]:
@@ -85,7 +96,11 @@ class Measurement:
         landscape = self.landscapes.landscape(step)
         point = next((point for point in self.content["points"] if point["step"] == step), None)
         if point is None:
-            point = {"step": step, "epoch": epoch_of(self.folder, step), **measure_curvature(landscape, self.settings, watch)}
+            point = {
+                "step": step,
+                "epoch": epoch_of(self.folder, step),
+                **measure_curvature(landscape, self.settings, watch),
+            }
             self.content |= {"rows": landscape.rows, "dropout": landscape.module.training}
             self.content["points"] = sorted([*self.content["points"], point], key=lambda other: int(other["step"]))
             write_json(self.folder / FILE, self.content)
@@ -94,7 +109,9 @@ class Measurement:
             write_json(self.folder / FILE, self.content)
 
 
-def measure_runs(folders: Sequence[Path], steps: Sequence[int] | None, settings: Settings, trace: bool) -> list[dict[str, Any]]:
+def measure_runs(
+    folders: Sequence[Path], steps: Sequence[int] | None, settings: Settings, trace: bool
+) -> list[dict[str, Any]]:
     """Every run's sharpness.json with its `folder` and the points that were asked for; what is missing is measured.
 
     Errors: DistilvecError as `load_runs` and `Measurement`, before anything is measured.
@@ -102,12 +119,16 @@ def measure_runs(folders: Sequence[Path], steps: Sequence[int] | None, settings:
     runs = load_runs(folders)
     measurements = {name: Measurement(run, settings) for name, run in zip(distinct_names(runs), runs, strict=True)}
     wanted = {name: measurement.wanted(steps) for name, measurement in measurements.items()}
-    todo = [(name, step) for name, measurement in measurements.items() for step in measurement.missing(wanted[name], trace)]
+    todo = [
+        (name, step) for name, measurement in measurements.items() for step in measurement.missing(wanted[name], trace)
+    ]
     share = USUAL_PRODUCTS + 4 + trace * settings.draws
     with progress("sharpness", share * len(todo), "passes") as advance:
         for number, (name, step) in enumerate(todo):
 
-            def watch(passes: int, text: str, before: int = share * number, where: str = f"{name}, step {step}") -> None:
+            def watch(
+                passes: int, text: str, before: int = share * number, where: str = f"{name}, step {step}"
+            ) -> None:
                 advance(before + min(passes, share - 1), f"{where}: {text}")
 
             measurements[name].measure(step, trace, watch)
@@ -131,7 +152,10 @@ def measure_curvature(landscape: Landscape, settings: Settings, watch: Watch) ->
     size = sum(parameter.numel() for parameter in parameters)
     start = torch.randn(size, generator=torch.Generator().manual_seed(settings.seed)).to(parameters[0])
     largest = largest_eigenvalue(
-        product, start, settings.tolerance, watch=lambda count, value: watch(count + 1, f"largest eigenvalue {value:.4g}")
+        product,
+        start,
+        settings.tolerance,
+        watch=lambda count, value: watch(count + 1, f"largest eigenvalue {value:.4g}"),
     )
     slopes = gradient(parts, parameters)
     rises = {name: rise(parts, parameters, slopes, settings.rho, adaptive=name == "asam") for name in ("sam", "asam")}
@@ -151,7 +175,11 @@ def measure_trace(landscape: Landscape, settings: Settings, watch: Watch) -> Poi
     product = partial(hessian_product, landscape.parts, landscape.parameters)
     generator, before = torch.Generator().manual_seed(settings.seed + 1), USUAL_PRODUCTS + 4
     mean, error = hutchinson_trace(
-        product, landscape.parameters, settings.draws, generator, lambda count, value: watch(before + count, f"trace {value:.4g}")
+        product,
+        landscape.parameters,
+        settings.draws,
+        generator,
+        lambda count, value: watch(before + count, f"trace {value:.4g}"),
     )
     return {"trace": mean, "trace_error": error}
 

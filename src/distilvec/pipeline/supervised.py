@@ -17,7 +17,7 @@ from distilvec.core.task_head import TaskHead
 from distilvec.data.labeled import Examples
 from distilvec.evaluation.aggregate import averages
 from distilvec.evaluation.supervised import as_scores, supervised_report
-from distilvec.evaluation.tasks import Problem
+from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load
 from distilvec.pipeline import prepare
 from distilvec.pipeline.evaluate import earlier_report, side_by_side
@@ -38,10 +38,10 @@ def teacher_head(section: TeacherSection, examples: Examples) -> TaskHead | None
     if found is None:
         return None
     head, classes = found
-    if head.task != examples.facts or classes != examples.classes:
+    if head.task != examples.info or classes != examples.classes:
         raise DistilvecError(
             f"[teacher.model] {section.model} was fine-tuned for {_in_words(head, classes)}; the recipe's task has "
-            f"{_in_words(TaskHead(1, examples.facts), examples.classes)}. Fine-tune the teacher on the same task: distilvec finetune."
+            f"{_in_words(TaskHead(1, examples.info), examples.classes)}. Fine-tune the teacher on the same task: distilvec finetune."
         )
     return head
 
@@ -81,7 +81,14 @@ def with_supervised(run: Run, found: dict[str, Any], mark: str) -> dict[str, Any
         own = fingerprint(mark, FORMAT, "supervised")
         kept = earlier_report(run.folder)
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        new = {"format": FORMAT, "fingerprint": own, "name": run.recipe.name, "created": created, "scores": {}, "failures": []}
+        new = {
+            "format": FORMAT,
+            "fingerprint": own,
+            "name": run.recipe.name,
+            "created": created,
+            "scores": {},
+            "failures": [],
+        }
         found = kept if kept.get("fingerprint") == own else new
     if "supervised" not in found:
         student = load_head(run.folder / "student")
@@ -91,7 +98,7 @@ def with_supervised(run: Run, found: dict[str, Any], mark: str) -> dict[str, Any
             models = {"teacher": (run.teacher.model, run.teacher_head), **models}
         found["supervised"], samples = supervised_report(examples.name, models, prepare.test_split(run))
         if alone:
-            scores, problems = as_scores(found["supervised"]), list[Problem]()
+            scores, problems = as_scores(found["supervised"]), list[TaskFailure]()
             write_samples(run.folder, samples)
             found["scores"] = {name: [asdict(score) for score in column] for name, column in scores.items()}
             found["averages"] = {name: averages(column) for name, column in scores.items()}

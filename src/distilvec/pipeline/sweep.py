@@ -31,7 +31,7 @@ from distilvec.config.schema import Recipe
 from distilvec.config.sweep import SweepSection
 from distilvec.core.errors import Busy, DistilvecError, Stopped
 from distilvec.core.files import read_json, write_json
-from distilvec.core.log import say
+from distilvec.core.log import log
 from distilvec.pipeline.run_dir import SWEEP_FILE, own_folder, refuse_foreign
 
 _PLAIN_NAMES = {"name", "path", "model", "limit"}  # say little without the section they stand in
@@ -80,7 +80,9 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     _refuse_fixed_keys(section, changes)
     names, named_by = ([variant], "variant") if variant is not None else (section.variants or [], "sweep.variants")
     found = {name: recipes.find_variant(known, name, named_by, origin) for name in names}
-    base = _base_name(changes.pop("name", tree.pop("name", None)), source.stem if isinstance(source, Path) else "sweep", origin)
+    base = _base_name(
+        changes.pop("name", tree.pop("name", None)), source.stem if isinstance(source, Path) else "sweep", origin
+    )
     groups = _groups(section, names)
     labels = _distinct([_label(parts) for parts, _, _ in groups])
     seeds: list[int | None] = [*(section.seeds or [])] or [None]
@@ -95,7 +97,11 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
 
 
 def run_sweep(
-    members: Sequence[Member], out: Path, runner: Runner | None = None, progress: Progress | None = None, restart: bool = False
+    members: Sequence[Member],
+    out: Path,
+    runner: Runner | None = None,
+    progress: Progress | None = None,
+    restart: bool = False,
 ) -> list[dict[str, Any]]:
     """Run every member in `out/<its name>` and keep `out/sweep.json`; gives that file's members.
 
@@ -112,7 +118,8 @@ def run_sweep(
         own_folder(out, restart)
     earlier = {entry["name"]: entry for entry in _earlier(out) if entry["state"] == "finished"}
     entries = [
-        {"name": m.name, "group": m.group, "folder": m.name, "state": "finished" if m.name in earlier else "pending"} for m in members
+        {"name": m.name, "group": m.group, "folder": m.name, "state": "finished" if m.name in earlier else "pending"}
+        for m in members
     ]
     others = [entry for name, entry in earlier.items() if name not in {m.name for m in members}]
     runner = runner or _run_member
@@ -139,7 +146,9 @@ def run_sweep(
         progress(members[-1].name, len(members), len(members))
     if failed := [entry for entry in entries if entry["state"] == "failed"]:
         listed = "\n".join(f"  {entry['name']}: {entry['message']}" for entry in failed)
-        raise DistilvecError(f"[sweep] {len(failed)} of {len(entries)} members failed. Repair the causes and run it again.\n{listed}")
+        raise DistilvecError(
+            f"[sweep] {len(failed)} of {len(entries)} members failed. Repair the causes and run it again.\n{listed}"
+        )
     return entries
 
 
@@ -148,7 +157,7 @@ def _earlier(out: Path) -> list[dict[str, Any]]:
     try:
         return read_sweep(out) or []
     except DistilvecError as error:
-        say(f"{error} Its finished runs are kept.")
+        log(f"{error} Its finished runs are kept.")
         return []
 
 
@@ -156,7 +165,9 @@ def refuse_run(out: Path) -> None:
     """DistilvecError for a folder that is not ours, or that holds a single run."""
     refuse_foreign(out)
     if (out / "recipe.yaml").exists():
-        raise DistilvecError(f"[--out] {out} holds a single run; a sweep needs a folder of its own. Choose another folder.")
+        raise DistilvecError(
+            f"[--out] {out} holds a single run; a sweep needs a folder of its own. Choose another folder."
+        )
 
 
 def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
@@ -167,7 +178,9 @@ def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
     fix = "Run the sweep again: it writes the file again."
     try:
         members = read_json(path, fix)["members"]
-        return [{**entry, **{key: str(entry[key]) for key in ("name", "group", "folder", "state")}} for entry in members]
+        return [
+            {**entry, **{key: str(entry[key]) for key in ("name", "group", "folder", "state")}} for entry in members
+        ]
     except (KeyError, TypeError) as error:
         raise DistilvecError(f"[{path.name}] {path} is damaged: {error!r}. {fix}") from None
 
@@ -205,7 +218,9 @@ def _refuse_fixed_keys(section: SweepSection, changes: Mapping[str, Any]) -> Non
             )
 
 
-def _groups(section: SweepSection, variants: Sequence[str]) -> list[tuple[list[tuple[str, str]], str | None, dict[str, Any]]]:
+def _groups(
+    section: SweepSection, variants: Sequence[str]
+) -> list[tuple[list[tuple[str, str]], str | None, dict[str, Any]]]:
     """Every group as (parts of its name, variant, values by key)."""
     short = _short_names(section.grid)
     found: list[tuple[list[tuple[str, str]], str | None, dict[str, Any]]] = []
@@ -213,7 +228,9 @@ def _groups(section: SweepSection, variants: Sequence[str]) -> list[tuple[list[t
     for chosen in chosen_variants:
         for places in itertools.product(*(range(len(values)) for values in section.grid.values())):
             point = {key: values[place] for (key, values), place in zip(section.grid.items(), places, strict=True)}
-            parts = [(short[key], _value(value, place)) for (key, value), place in zip(point.items(), places, strict=True)]
+            parts = [
+                (short[key], _value(value, place)) for (key, value), place in zip(point.items(), places, strict=True)
+            ]
             found.append(([("", _safe(chosen)), *parts] if chosen is not None else parts, chosen, point))
     return found
 
@@ -263,7 +280,11 @@ def _base_name(name: Any, otherwise: str, origin: str) -> str:
 def _short(name: str) -> str:
     """A recipe's name that may name files."""
     raw = name.encode("utf-8", "surrogatepass")
-    return name if len(raw) <= MOST_NAME_BYTES else f"{raw[: MOST_NAME_BYTES - 17].decode(errors='ignore')}-{recipes.fingerprint(name)}"
+    return (
+        name
+        if len(raw) <= MOST_NAME_BYTES
+        else f"{raw[: MOST_NAME_BYTES - 17].decode(errors='ignore')}-{recipes.fingerprint(name)}"
+    )
 
 
 def _label(parts: Sequence[tuple[str, str]]) -> str:
@@ -282,7 +303,11 @@ def _distinct(labels: Sequence[str]) -> list[str]:
     taken: set[str] = set()
     found = []
     for label in labels:
-        free = next(text for text in itertools.chain([label], (f"{label}-{n}" for n in itertools.count(2))) if text.casefold() not in taken)
+        free = next(
+            text
+            for text in itertools.chain([label], (f"{label}-{n}" for n in itertools.count(2)))
+            if text.casefold() not in taken
+        )
         taken.add(free.casefold())
         found.append(free)
     return found

@@ -20,18 +20,18 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import TeacherSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import progress, say
+from distilvec.core.info import UNLIMITED
+from distilvec.core.log import log, progress
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.prompted import behind
 from distilvec.data.tokens import TokenStore, build_tokens
-from distilvec.models.limits import UNLIMITED
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.pipeline.record import teacher_record
 from distilvec.pipeline.supervised import teacher_head
 from distilvec.report.model_card import TeacherRecord
-from distilvec.students.build import TeacherFacts
+from distilvec.students.build import TeacherInfo
 from distilvec.teachers.cache.codec import token_settings
 from distilvec.teachers.cache.fill import count_missing, fill_cache
 from distilvec.teachers.cache.fill_tokens import MOST_ROWS, TokenSource, fill_tokens
@@ -74,7 +74,11 @@ class TeacherSide:
             if side is not self:
                 side.release()
         with self._errors():
-            return VectorsTeacher(self.section) if self.section.vectors else load_teacher(self.section, self.run.recipe.train.device)
+            return (
+                VectorsTeacher(self.section)
+                if self.section.vectors
+                else load_teacher(self.section, self.run.recipe.train.device)
+            )
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -87,10 +91,10 @@ class TeacherSide:
             raise DistilvecError(str(error).replace("[teacher.", f"[{self.key}.")) from error
 
     @cached_property
-    def facts(self) -> TeacherFacts:
+    def info(self) -> TeacherInfo:
         """What student and method must know of it."""
         teacher, section = self.teacher, self.section
-        facts = TeacherFacts(
+        info = TeacherInfo(
             teacher.width,
             teacher.normalized,
             teacher.max_length or UNLIMITED,
@@ -101,11 +105,11 @@ class TeacherSide:
             pre_dense_width=teacher.pre_dense_width,
         )
         if not isinstance(teacher, LocalTeacher) or not hasattr(teacher.model[0], "auto_model"):
-            return facts
+            return info
         config = teacher.model[0].auto_model.config.get_text_config()
         tokenizer = teacher.model.tokenizer
         return replace(
-            facts,
+            info,
             hidden_width=config.hidden_size,
             layers=config.num_hidden_layers,
             heads=config.num_attention_heads,
@@ -127,7 +131,7 @@ class TeacherSide:
     @cached_property
     def corpus(self) -> Corpus:
         """The run's corpus as this teacher reads it: behind its own prompts."""
-        return behind(self.run.corpus, self.facts.prompts, self.run.root / "keys")
+        return behind(self.run.corpus, self.info.prompts, self.run.root / "keys")
 
     @cached_property
     def head(self) -> TaskHead | None:
@@ -138,21 +142,23 @@ class TeacherSide:
     @cached_property
     def live(self) -> bool:
         """Whether it runs in every step: because the recipe says so, or no cache keeps what is wanted of it."""
-        return self.run.wants != OutputSpec() and (self.section.live or bool(uncached(self.run.wants)))
+        return self.run.required != OutputSpec() and (self.section.live or bool(uncached(self.run.required)))
 
     @cached_property
     def manifest(self) -> Manifest:
         """What everything that is wanted of it depends on."""
-        wants, section, made = self.run.wants, self.run.recipe.cache, self.own
-        if wants.pre_dense:
+        required, section, made = self.run.required, self.run.recipe.cache, self.own
+        if required.pre_dense:
             with self._errors():
-                made = self.teacher.manifest(section.dtype, wants.pre_dense)
-        if wants.logits or wants.vector:
-            made = replace(made, vector_width=self.facts.hidden_width)
-        if wants.tokens is None:
+                made = self.teacher.manifest(section.dtype, required.pre_dense)
+        if required.logits or required.vector:
+            made = replace(made, vector_width=self.info.hidden_width)
+        if required.tokens is None:
             return made
         tokenizer, length = self.run.student_tokenizer
-        settings = token_settings(wants.tokens, section.hidden, self.facts.hidden_width, tokenizer_hash(tokenizer), length)
+        settings = token_settings(
+            required.tokens, section.hidden, self.info.hidden_width, tokenizer_hash(tokenizer), length
+        )
         return replace(made, tokens=settings)
 
     @property
@@ -173,34 +179,44 @@ class TeacherSide:
         tokenizer, length = teacher.model.tokenizer, teacher.max_length
         side = getattr(tokenizer, "truncation_side", "right")
         typed = "token_type_ids" in inspect.signature(teacher.model[0].auto_model.forward).parameters
-        name = recipes.fingerprint(self.corpus.fingerprint, length, tokenizer_hash(tokenizer), *([side] if side == "left" else []))
+        name = recipes.fingerprint(
+            self.corpus.fingerprint, length, tokenizer_hash(tokenizer), *([side] if side == "left" else [])
+        )
         return build_tokens(self.corpus, tokenizer, length, run.root / "tokens" / name, token_types=typed, side=side)
 
     @cached_property
     def alignment(self) -> AlignmentStore | None:
         """The pairs of the student's tokens and its own; None where nothing that is wanted depends on them."""
         run = self.run
-        kind = run.wants.tokens.alignment if run.wants.tokens else None
+        kind = run.required.tokens.alignment if run.required.tokens else None
         if kind is None:
             return None
         teacher = self.teacher
         assert isinstance(teacher, LocalTeacher)
         (own, length), other = run.student_tokenizer, teacher.model.tokenizer
-        name = recipes.fingerprint(run.corpus.fingerprint, kind, tokenizer_hash(own), length, tokenizer_hash(other), teacher.max_length)
+        name = recipes.fingerprint(
+            run.corpus.fingerprint, kind, tokenizer_hash(own), length, tokenizer_hash(other), teacher.max_length
+        )
         return build_alignment(run.corpus, own, length, other, teacher.max_length, kind, run.root / "alignments" / name)
 
     @cached_property
     def cache(self) -> TeacherCache:
         """Its own cache, opened or created (not yet filled); or one that holds more than is wanted, and that of every row."""
-        folder = self.cache_folder(self.facts.name, self.manifest.fingerprint)
-        wider = None if folder == self.run.recipe.cache.path else complete_cache(folder, self.manifest.fingerprint, self.corpus)
+        folder = self.cache_folder(self.info.name, self.manifest.fingerprint)
+        wider = (
+            None
+            if folder == self.run.recipe.cache.path
+            else complete_cache(folder, self.manifest.fingerprint, self.corpus)
+        )
         return self.own_cache() if wider is None else wider
 
     def own_cache(self) -> TeacherCache:
         """The cache of what is wanted of it and nothing else, opened or created (of a folder that the recipe names, what is there)."""
         rows = self.run.recipe.cache.shard_rows
         rows = rows if self.manifest.tokens is None else min(rows, MOST_ROWS)
-        return TeacherCache.create_or_open(self.cache_folder(self.facts.name, self.manifest.fingerprint), self.manifest, rows)
+        return TeacherCache.create_or_open(
+            self.cache_folder(self.info.name, self.manifest.fingerprint), self.manifest, rows
+        )
 
     def cache_folder(self, teacher: str, fingerprint: str) -> Path:
         """Where the vectors of the teacher with this name and these settings lie: of several, each in a folder of its own."""
@@ -224,8 +240,10 @@ class TeacherSide:
         if not missing:
             return cache
         self._refuse_wider(cache, missing)
-        teacher, several = self.teacher, f" {self.facts.name}" if len(self.run.sides) > 1 else ""
-        with progress(f"teacher table{several}" if table else f"teacher{several}", len(corpus), "texts", len(corpus) - missing) as advance:
+        teacher, several = self.teacher, f" {self.info.name}" if len(self.run.sides) > 1 else ""
+        with progress(
+            f"teacher table{several}" if table else f"teacher{several}", len(corpus), "texts", len(corpus) - missing
+        ) as advance:
 
             def tell(done: int, total: int) -> None:
                 advance(done, "")
@@ -242,7 +260,9 @@ class TeacherSide:
     def _refuse_wider(self, cache: TeacherCache, missing: int) -> None:
         """DistilvecError for a cache that lacks rows, and of which more would have to be computed than is wanted here."""
         found, wanted = cache.manifest, self.manifest
-        inside = found.tokens is not None or found.vector_width is not None  # computed with the wants of the recipe that fills it
+        inside = (
+            found.tokens is not None or found.vector_width is not None
+        )  # computed with the wants of the recipe that fills it
         if inside and found.signals != wanted.signals:
             raise DistilvecError(
                 f"[cache.path] {cache.folder} lacks {missing:,} of the corpus's rows and keeps of each {', '.join(found.signals)}; this "
@@ -254,25 +274,27 @@ class TeacherSide:
         teacher, run = self.teacher, self.run
         assert isinstance(teacher, LocalTeacher)
         device = teacher.model.device
-        wants = replace(run.wants, logits=False) | OutputSpec(embedding=True, vector=run.wants.logits)
+        required = replace(run.required, logits=False) | OutputSpec(embedding=True, vector=run.required.logits)
         budget = self.section.batch_tokens
         budget = min(budget, CPU_TOKENS) if device.type == "cpu" else budget
-        return TokenSource(LiveTeacher(teacher, self.tokens, wants), self.tokens.lengths, self.alignment, budget, device)
+        return TokenSource(
+            LiveTeacher(teacher, self.tokens, required), self.tokens.lengths, self.alignment, budget, device
+        )
 
     # -- who answers -------------------------------------------------------------------------------------------------
 
-    def answering(self, wants: OutputSpec) -> Teacher:
+    def answering(self, required: OutputSpec) -> Teacher:
         """Who answers these wants."""
-        if wants == OutputSpec():
+        if required == OutputSpec():
             return NoTeacher()
         if self.live:
             assert isinstance(self.teacher, LocalTeacher)
-            return LiveTeacher(self.teacher, self.tokens, wants, self.head)
-        return CachedTeacher(self.cache, self.corpus.keys, wants, self.head)
+            return LiveTeacher(self.teacher, self.tokens, required, self.head)
+        return CachedTeacher(self.cache, self.corpus.keys, required, self.head)
 
     def prepare(self) -> None:
         """Fill the cache, or say why the teacher runs in every step."""
-        if self.run.wants == OutputSpec():
+        if self.run.required == OutputSpec():
             return
         if self.live:
             self.say_live()
@@ -281,16 +303,16 @@ class TeacherSide:
 
     def say_live(self) -> None:
         """Say why the teacher runs in every step."""
-        found = uncached(self.run.wants)
+        found = uncached(self.run.required)
         why = f"the method wants {', '.join(found)}, which no cache keeps" if found else f"{self.key}.live is set"
-        say(f"teacher {self.facts.name}: runs in every step ({why})")
+        log(f"teacher {self.info.name}: runs in every step ({why})")
 
     def release(self) -> None:
         """Free the model's memory, unless it runs in every step; it is loaded again where it is needed."""
-        known = "wants" in self.run.__dict__
+        known = "required" in self.run.__dict__
         if "teacher" not in self.__dict__ or (self.live if known else self.section.live):
             return
-        assert self.facts and self.about and (not known or self.manifest)  # what needs the model, as long as it is there
+        assert self.info and self.about and (not known or self.manifest)  # what needs the model, as long as it is there
         self.__dict__.pop("teacher")
         gc.collect()
 

@@ -19,10 +19,10 @@ from distilvec.alignment.coverage import unicode_texts
 from distilvec.config.schema import SourceSection, VocabularySection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_folder
+from distilvec.core.info import UNLIMITED
 from distilvec.data.readers import read_source, source_files
 from distilvec.formats.replace import check_replaceable, is_ours, real
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.models.limits import UNLIMITED
 from distilvec.models.load import load_model, resolve_model
 from distilvec.teachers.model import folder_of
 from distilvec.vocabulary.choose import FIGURES, Texts, choose
@@ -34,7 +34,9 @@ TAGS = ("sentence-transformers", "feature-extraction", "sentence-similarity", "d
 COMPARED = 2000  # texts of a language on which the tokenizers are compared
 
 
-def read_texts(sources: Sequence[str], columns: Sequence[str] | None = None, limit: int | None = None) -> dict[str, Texts]:
+def read_texts(
+    sources: Sequence[str], columns: Sequence[str] | None = None, limit: int | None = None
+) -> dict[str, Texts]:
     """Readers of the texts by language, from FILE or LANGUAGE=FILE; a file without language is one of its own by its name.
 
     Errors: DistilvecError for a source that is not there. Readers raise it for texts that cannot be read.
@@ -49,7 +51,10 @@ def read_texts(sources: Sequence[str], columns: Sequence[str] | None = None, lim
     def reader(sections: list[SourceSection]) -> Texts:
         def read() -> Iterator[str]:
             for place, section in enumerate(sections):
-                yield from islice((text.strip() for text in unicode_texts(read_source(section, place), section) if text.strip()), limit)
+                yield from islice(
+                    (text.strip() for text in unicode_texts(read_source(section, place), section) if text.strip()),
+                    limit,
+                )
 
         return read
 
@@ -114,10 +119,14 @@ def transplant_folder(
         "chosen": chosen.figures,
         "rows": made.counts,
         "without_pieces": _without(made, changed.tokenizer),
-        "compared": _compare(model, changed, {language: list(islice(read(), COMPARED)) for language, read in texts.items()}),
+        "compared": _compare(
+            model, changed, {language: list(islice(read(), COMPARED)) for language, read in texts.items()}
+        ),
     }
     del model  # writing needs memory for another table
-    save_student(changed, out, record, _card(name, record), beside=lambda folder: _write(folder / FIGURES, record), key="--out")
+    save_student(
+        changed, out, record, _card(name, record), beside=lambda folder: _write(folder / FIGURES, record), key="--out"
+    )
     return record
 
 
@@ -151,7 +160,9 @@ def _without(made: Composition, tokenizer: Any) -> list[str]:
 def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dict[str, list[str]]) -> dict[str, Any]:
     """Both models' tokenizers on the same texts, and where their parameters are."""
     length = before.max_seq_length
-    limit = length if length is not None and length < UNLIMITED else None  # relative positions: T5's tokenizers state no limit
+    limit = (
+        length if length is not None and length < UNLIMITED else None
+    )  # relative positions: T5's tokenizers state no limit
     found = compare_tokenizers(before.tokenizer, after.tokenizer, texts, limit)
     for side, model in (("before", before), ("after", after)):
         found[side]["parameters"] = asdict(parameter_figures(model))
@@ -160,7 +171,11 @@ def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dic
 
 def _card(name: str, record: dict[str, Any]) -> str:
     """The model's README.md; a name with marks of YAML or Markdown in it stays a name."""
-    front: dict[str, Any] = {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity", "tags": list(TAGS)}
+    front: dict[str, Any] = {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": list(TAGS),
+    }
     if not Path(name).exists():
         front |= {"base_model": name, "base_model_relation": "finetune"}
     chosen, title = record["chosen"], re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(name.split()))

@@ -41,15 +41,23 @@ def expert_names(report: Part) -> list[str]:
     count = (report.get("experts") or {}).get("count") or sum(
         name.removeprefix(_GATE).isdigit() for name in logged if name.startswith(_GATE)
     )
-    line: Part = next((line for line in report.get("history") or () if any(name.startswith(_FACET) for name in line)), {})
-    facets = [re.sub(r"_(\d+)$", r" (teacher \1)", name.removeprefix(_FACET)) for name in line if name.startswith(_FACET)]
+    line: Part = next(
+        (line for line in report.get("history") or () if any(name.startswith(_FACET) for name in line)), {}
+    )
+    facets = [
+        re.sub(r"_(\d+)$", r" (teacher \1)", name.removeprefix(_FACET)) for name in line if name.startswith(_FACET)
+    ]
     plain = [f"expert {number}" for number in range(1, count + 1)]
     return [f"{number} {facet}" for number, facet in enumerate(facets, 1)] if len(facets) == count else plain
 
 
 def routing_lines(history: Rows, names: Sequence[str]) -> dict[str, Lines]:
     """panel[line] = [(step, value), ...]: each expert's mean gate, the gates' entropy, and the losses that the gates weigh."""
-    panels: dict[str, Lines] = {"mean gate": {}, "entropy of the gates, relative to equal ones": {}, "loss of each expert's facet": {}}
+    panels: dict[str, Lines] = {
+        "mean gate": {},
+        "entropy of the gates, relative to equal ones": {},
+        "loss of each expert's facet": {},
+    }
     for line in history:
         facets = [value for name, value in line.items() if name.startswith(_FACET)]
         for number, name in enumerate(names, 1):
@@ -58,7 +66,9 @@ def routing_lines(history: Rows, names: Sequence[str]) -> dict[str, Lines]:
             if len(facets) == len(names):
                 panels["loss of each expert's facet"].setdefault(name, []).append((line["step"], facets[number - 1]))
         if (value := line.get(f"{_GATE}entropy")) is not None:
-            panels["entropy of the gates, relative to equal ones"].setdefault("entropy", []).append((line["step"], value))
+            panels["entropy of the gates, relative to equal ones"].setdefault("entropy", []).append(
+                (line["step"], value)
+            )
     return {title: lines for title, lines in panels.items() if lines}
 
 
@@ -99,7 +109,10 @@ def describe_routing(history: Rows, names: Sequence[str]) -> str:
 @figure_style()
 def gates_figure(experts: Part, names: Sequence[str]) -> Figure:
     """What share of the mixture each expert has: one bar a task (or class), one bar a range of lengths."""
-    panels = [("by task", [(row["name"], row) for row in experts["groups"]]), ("by length, in tokens", _lengths(experts))]
+    panels = [
+        ("by task", [(row["name"], row) for row in experts["groups"]]),
+        ("by length, in tokens", _lengths(experts)),
+    ]
     sizes = [len(bars) for _, bars in panels]
     picture = new_figure(0.95 + 0.235 * sum(sizes) + 0.2 * _legend_rows(names))
     grid = picture.subplots(2, 1, sharex=True, height_ratios=[size + 0.6 for size in sizes])
@@ -117,12 +130,17 @@ def describe_gates(experts: Part, names: Sequence[str]) -> str:
     overall = ", ".join(f"{name} {value:.2f}" for name, value in zip(names, experts["gates"], strict=True))
     text = f"Mean gates over {experts['rows']:,} texts: {overall}; entropy {experts['entropy']:.2f} of 1, "
     text += f"{100 * experts['decided']:.0f} % of the texts have a gate above 0.9, standard deviation over texts {experts['spread']:.3f}."
-    for kind, bars in (("by task", [(row["name"], row) for row in experts["groups"]]), ("by length in tokens", _lengths(experts))):
+    for kind, bars in (
+        ("by task", [(row["name"], row) for row in experts["groups"]]),
+        ("by length in tokens", _lengths(experts)),
+    ):
         if len(bars) < 2:
             continue
         ranges = []
         for number, name in enumerate(names):
-            (low, least), *_, (high, most) = sorted(((bar, row["gates"][number]) for bar, row in bars), key=lambda item: item[1])
+            (low, least), *_, (high, most) = sorted(
+                ((bar, row["gates"][number]) for bar, row in bars), key=lambda item: item[1]
+            )
             ranges.append(f"{name} {least:.2f} ({low}) to {most:.2f} ({high})")
         text += f" {kind.capitalize()}: {'; '.join(ranges)}."
     return text
@@ -149,7 +167,13 @@ def experts_figure(plane: Part, names: Sequence[str]) -> Figure:
             axes.plot(*teacher[rows].T, fillstyle="none", markeredgewidth=0.7, alpha=0.7, **style)
             axes.plot(*own[rows].T, label=kind, alpha=0.9, markeredgewidth=0, **style)
         axes.set_title(name if across == 2 else name.replace(" (", "\n("))
-        axes.set(xticks=[], yticks=[], aspect="equal", xlim=(centre[0] - half, centre[0] + half), ylim=(centre[1] - half, centre[1] + half))
+        axes.set(
+            xticks=[],
+            yticks=[],
+            aspect="equal",
+            xlim=(centre[0] - half, centre[0] + half),
+            ylim=(centre[1] - half, centre[1] + half),
+        )
         axes.set_xlabel(f"likeness {likeness:.2f}", fontsize=8.5)
         axes.spines[:].set(visible=True, alpha=0.3)
     for axes in panels[len(sets) :]:
@@ -164,14 +188,20 @@ def experts_figure(plane: Part, names: Sequence[str]) -> Figure:
 
 def describe_experts(plane: Part, names: Sequence[str]) -> str:
     """How like the teacher's geometry each expert's is, and how that is measured."""
-    values = ", ".join(f"{name} {value:.2f}" for name, value in zip([*names, "mixture"], plane["likeness"], strict=True))
+    values = ", ".join(
+        f"{name} {value:.2f}" for name, value in zip([*names, "mixture"], plane["likeness"], strict=True)
+    )
     text = f"{len(plane['teacher'])} texts in the plane of the teacher's two widest axes. Likeness to the teacher's geometry (1: the same, "
-    return f"{text}0: nothing in common): {values}. {METHOD.format(axes=plane['axes'], variance=100 * plane['variance'])}"
+    return (
+        f"{text}0: nothing in common): {values}. {METHOD.format(axes=plane['axes'], variance=100 * plane['variance'])}"
+    )
 
 
 def describe_kept_tokens(history: Rows) -> str:
     """How many of the teacher's tokens stand for one of the student's, over the last fifth; "" where the method does not say."""
-    values = [(line["step"], line["train/kept_tokens"]) for line in history if line.get("train/kept_tokens") is not None]
+    values = [
+        (line["step"], line["train/kept_tokens"]) for line in history if line.get("train/kept_tokens") is not None
+    ]
     if not values:
         return ""
     last = values[-max(1, len(values) // 5) :]
@@ -182,7 +212,10 @@ def describe_kept_tokens(history: Rows) -> str:
 
 def gates_table(experts: Part, names: Sequence[str]) -> Table:
     """One row a group of texts or a range of lengths."""
-    bars = [*((row["name"], row) for row in experts["groups"]), *((f"{name} tokens", row) for name, row in _lengths(experts))]
+    bars = [
+        *((row["name"], row) for row in experts["groups"]),
+        *((f"{name} tokens", row) for name, row in _lengths(experts)),
+    ]
     rows = [
         [
             *words(name), figure(row["rows"], 0), *(figure(gate, 3) for gate in row["gates"]),
@@ -204,7 +237,10 @@ def _legend_rows(names: Sequence[str]) -> int:
 
 
 def _lengths(experts: Part) -> list[tuple[str, Part]]:
-    return [(f"{row['from']:,} to {row['to']:,}" if row["to"] > row["from"] else f"{row['to']:,}", row) for row in experts["lengths"]]
+    return [
+        (f"{row['from']:,} to {row['to']:,}" if row["to"] > row["from"] else f"{row['to']:,}", row)
+        for row in experts["lengths"]
+    ]
 
 
 def _bars(axes: Axes, gates: Sequence[Sequence[float]], names: Sequence[str]) -> None:

@@ -26,14 +26,21 @@ def retained(scores: Mapping[str, Rows], intervals: Part) -> list[dict[str, Any]
     columns = [name for name in scores if name != "teacher"] if reference else list(scores)
     rows = []
     for column in sorted(columns, key=lambda name: _COLUMNS.index(name) if name in _COLUMNS else len(_COLUMNS)):
-        values = {score["task"]: score["value"] for score in scores[column] if not reference or whole.get(score["task"], 0) > 0}
+        values = {
+            score["task"]: score["value"]
+            for score in scores[column]
+            if not reference or whole.get(score["task"], 0) > 0
+        }
         wholes = {task: whole[task] if reference else 100.0 for task in values}
         if len(values) > 1:
             values, wholes = ({**found, "average": sum(found.values()) / len(found)} for found in (values, wholes))
         for task, value in values.items():
             low, high = ((intervals.get(column) or {}).get(task) or (None, None))[:2] if reference else (None, None)
             share = {"low": low, "high": high}
-            bounds = {key: None if change is None else 100 * (wholes[task] + change) / wholes[task] for key, change in share.items()}
+            bounds = {
+                key: None if change is None else 100 * (wholes[task] + change) / wholes[task]
+                for key, change in share.items()
+            }
             rows.append({"column": column, "task": task, "value": 100 * value / wholes[task], **bounds})
     return rows
 
@@ -99,13 +106,15 @@ def history_series(history: Rows) -> dict[str, dict[str, list[tuple[int, float]]
         for name, value in entry.items():
             if name not in ("step", "epoch") and value is not None:
                 lines.setdefault(name, []).append((entry["step"], value))
-    terms = {name.removeprefix("train/loss_"): points for name, points in lines.items() if name.startswith("train/loss_")}
+    terms = {
+        name.removeprefix("train/loss_"): points for name, points in lines.items() if name.startswith("train/loss_")
+    }
     if len(terms) == 1 and "train/loss" in lines:
         terms = {}
     loss = {"loss": lines["train/loss"]} if "train/loss" in lines else {}
     rate = lines.get("train/learning_rate")
-    watched = next((name for name in WATCHED if f"eval/{name}" in lines), "distance")
-    name, held_out = f"held-out {watched.replace('_', ' ')}", lines.get(f"eval/{watched}")
+    monitored = next((name for name in WATCHED if f"eval/{name}" in lines), "distance")
+    name, held_out = f"held-out {monitored.replace('_', ' ')}", lines.get(f"eval/{monitored}")
     return {
         "loss": loss | terms,
         "learning rate": {"learning rate": rate} if rate else {},

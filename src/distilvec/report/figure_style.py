@@ -58,7 +58,9 @@ _STYLE: dict[str, Any] = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK),
+    **dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK
+    ),
     "text.parse_math": False,
     "svg.fonttype": "none",
     "axes.formatter.useoffset": False,
@@ -95,7 +97,9 @@ def write_figure(
     """
     svg, png = inline_svg(figure, name, description), io.BytesIO()
     with figure_style():
-        figure.savefig(png, dpi=PNG_DPI, facecolor="white", format="png", metadata={"Software": None, "Description": description})
+        figure.savefig(
+            png, dpi=PNG_DPI, facecolor="white", format="png", metadata={"Software": None, "Description": description}
+        )
     files = [folder / f"{name}.svg", folder / f"{name}.png"]
     with explained(key, folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +143,9 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
 def standalone_svg(inline: str) -> str:
     """The same picture as a file of its own: white ground, dark ink, a sans-serif font."""
     end = inline.index(">") + 1
-    opening = inline[:end].replace('style="', 'color="#1a1a1a" font-family="\'DejaVu Sans\', Verdana, Arial, sans-serif" style="', 1)
+    opening = inline[:end].replace(
+        'style="', 'color="#1a1a1a" font-family="\'DejaVu Sans\', Verdana, Arial, sans-serif" style="', 1
+    )
     return f'<?xml version="1.0" encoding="utf-8"?>\n{opening}\n<rect width="100%" height="100%" fill="#ffffff"/>{inline[end:]}\n'
 
 
@@ -159,7 +165,9 @@ def plain_log_axis(axis: Any, values: Sequence[float], scale: float = 1.0) -> No
 
     axis.set_major_locator(FixedLocator(list(values)))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / scale:,.0f}" if value / scale >= 100 else f"{value / scale:.3g}"))
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value / scale:,.0f}" if value / scale >= 100 else f"{value / scale:.3g}")
+    )
     axis.set_minor_formatter(NullFormatter())
 
 
@@ -192,7 +200,9 @@ def place_labels(
         [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in axes.transData.transform([*points, *others])],
     )
     for point, label in zip(points, labels, strict=True):
-        text: Any = axes.annotate(label, point, _SIDES[0], textcoords="offset points", fontsize=8, annotation_clip=False)
+        text: Any = axes.annotate(
+            label, point, _SIDES[0], textcoords="offset points", fontsize=8, annotation_clip=False
+        )
         covered = []
         for side in _SIDES:
             _put(text, side)
@@ -202,7 +212,16 @@ def place_labels(
         taken.append(text.get_window_extent())
 
 
-_SIDES = ((5, 0), (-5, 0), (0, 5), (0, -5), (4, 4), (-4, 4), (4, -4), (-4, -4))  # right and up of the point, in points of type
+_SIDES = (
+    (5, 0),
+    (-5, 0),
+    (0, 5),
+    (0, -5),
+    (4, 4),
+    (-4, 4),
+    (4, -4),
+    (-4, -4),
+)  # right and up of the point, in points of type
 
 
 def _put(text: Any, side: tuple[int, int]) -> None:

@@ -45,7 +45,9 @@ def describe_compression(compression: Part, task: str = "average") -> str:
     for column, lines in compression_curves(compression, task).items():
         (first, line), *_ = lines.items()
         full, small = max(line), min(line)
-        ends = [f"{found[min(found)]:.1f} in {_precision(name)}" for name, found in lines.items() if min(found) == small]
+        ends = [
+            f"{found[min(found)]:.1f} in {_precision(name)}" for name, found in lines.items() if min(found) == small
+        ]
         whole = [f"{found[full]:.1f} in {_precision(name)}" for name, found in list(lines.items())[1:] if full in found]
         sentence = f"{column.capitalize()}: {line[full]:.1f} at {full} dimensions in {_precision(first)}"
         sentence += f" ({', '.join(whole)})" if whole else ""
@@ -71,22 +73,30 @@ def describe_margin(margin: Part, name: str = "average") -> str:
         return text
     if fit.get("margin") is None:
         return text + " No distance was reached at which the score could not be told from the teacher's."
-    return text + f" Below a distance of {fit['margin']:.3f}, the robustness margin, the score cannot be told from the teacher's."
+    return (
+        text
+        + f" Below a distance of {fit['margin']:.3f}, the robustness margin, the score cannot be told from the teacher's."
+    )
 
 
 def describe_speed(speed: Part) -> str:
     """Latency at the smallest and the largest batch, at the shortest and the longest text, by model and backend; ratios."""
     sentences = [
-        _ends(rows, "batch_size", f"{role.capitalize()} of {tokens} tokens", "texts a batch") for role, tokens, rows in batch_series(speed)
+        _ends(rows, "batch_size", f"{role.capitalize()} of {tokens} tokens", "texts a batch")
+        for role, tokens, rows in batch_series(speed)
     ]
     if found := length_series(speed):
         sentences.append(_ends(found[1], "tokens", f"By length, {_count(found[0], 'text')} a batch", "tokens"))
     ratio = {role: value for role, value in (speed.get("ratio") or {}).items() if value is not None}
     if ratio:
-        sentences.append(f"The student is {_listed([f'{value:.1f} times as fast on a {role}' for role, value in ratio.items()])}.")
-    for model, facts in (speed.get("models") or {}).items():
-        if largest := facts.get("largest_batch_under_100_ms"):
-            parts = [f"{size} for a {role}" if size is not None else f"none for a {role}" for role, size in largest.items()]
+        sentences.append(
+            f"The student is {_listed([f'{value:.1f} times as fast on a {role}' for role, value in ratio.items()])}."
+        )
+    for model, info in (speed.get("models") or {}).items():
+        if largest := info.get("largest_batch_under_100_ms"):
+            parts = [
+                f"{size} for a {role}" if size is not None else f"none for a {role}" for role, size in largest.items()
+            ]
             sentences.append(f"Largest batch under 100 ms, {model}: {_listed(parts)}.")
     return " ".join(sentences)
 
@@ -130,9 +140,14 @@ def describe_tokens(tokens: Rows) -> str:
         if "student_tokens" in row:
             sentences.append(f"{text} of the teacher, {len(row['student_tokens'])} of the student, on a common centre.")
             continue
-        gaps = [sum((a - b) ** 2 for a, b in zip(*pair, strict=True)) ** 0.5 for pair in zip(row["teacher"], row["student"], strict=True)]
+        gaps = [
+            sum((a - b) ** 2 for a, b in zip(*pair, strict=True)) ** 0.5
+            for pair in zip(row["teacher"], row["student"], strict=True)
+        ]
         worst = max(range(len(gaps)), key=gaps.__getitem__)
-        sentences.append(f"{text}, on average {sum(gaps) / len(gaps):.2f} apart; furthest “{row['tokens'][worst]}” ({gaps[worst]:.2f}).")
+        sentences.append(
+            f"{text}, on average {sum(gaps) / len(gaps):.2f} apart; furthest “{row['tokens'][worst]}” ({gaps[worst]:.2f})."
+        )
     return "Tokens of teacher and student in one plane. " + " ".join(sentences)
 
 
@@ -152,12 +167,16 @@ def drawable(name: str, part: Any) -> bool:
     checks: dict[str, Callable[[Any], Any]] = {
         "scores": lambda scores: retained(scores, {}),
         "compression": lambda compression: compression.get("rows") and compression_curves(compression),
-        "margin": lambda margin: len([point for point in margin.get("points") or () if "average" in point["scores"]]) > 1,
+        "margin": lambda margin: (
+            len([point for point in margin.get("points") or () if "average" in point["scores"]]) > 1
+        ),
         "speed": lambda speed: speed.get("rows") and (batch_series(speed) or length_series(speed)),
         "training": lambda history: any(history_series(history).values()),
         "vocabulary": vocabulary_report.drawable,
         "sharpness": lambda sharpness: sharpness.get("points"),
-        "sentences": lambda sentences: sentences.get("teacher") and (sentences.get("student") or sentences.get("untrained")),
+        "sentences": lambda sentences: (
+            sentences.get("teacher") and (sentences.get("student") or sentences.get("untrained"))
+        ),
         "tokens": lambda tokens: all(row.get("teacher") and row.get("student") for row in tokens),
         "experts_training": lambda history: any("train/gate_1" in line for line in history),
         "experts_gates": lambda experts: experts.get("groups"),
@@ -171,9 +190,13 @@ def _ends(rows: Rows, key: str, subject: str, unit: str) -> str:
     """ "Query of 16 tokens: 3.1 ms at 1 and 50.0 ms at 32 texts a batch for teacher with pytorch, ..." """
     parts = []
     for model, backend in dict.fromkeys((row["model"], row["backend"]) for row in rows):
-        line = sorted((row for row in rows if (row["model"], row["backend"]) == (model, backend)), key=lambda row: row[key])
+        line = sorted(
+            (row for row in rows if (row["model"], row["backend"]) == (model, backend)), key=lambda row: row[key]
+        )
         first, last = line[0], line[-1]
-        parts.append(f"{model} with {backend} {first['mean_ms']:.1f} ms at {first[key]} and {last['mean_ms']:.1f} ms at {last[key]} {unit}")
+        parts.append(
+            f"{model} with {backend} {first['mean_ms']:.1f} ms at {first[key]} and {last['mean_ms']:.1f} ms at {last[key]} {unit}"
+        )
     return f"{subject}: {'; '.join(parts)}."
 
 

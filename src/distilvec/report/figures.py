@@ -73,7 +73,15 @@ def scores_figure(scores: Mapping[str, Rows], intervals: Part | None = None) -> 
         for row in (row for row in rows if row["column"] == column):
             y = tasks.index(row["task"]) + offset
             if row["value"] < low:
-                axes.annotate(f"◂{row['value']:.0f}", (low, y), (3, 0), textcoords="offset points", va="center", color=colour, fontsize=8)
+                axes.annotate(
+                    f"◂{row['value']:.0f}",
+                    (low, y),
+                    (3, 0),
+                    textcoords="offset points",
+                    va="center",
+                    color=colour,
+                    fontsize=8,
+                )
                 continue
             axes.plot(row["value"], y, marker, color=colour)
             if row["low"] is not None:
@@ -85,7 +93,9 @@ def scores_figure(scores: Mapping[str, Rows], intervals: Part | None = None) -> 
         axes.axhline(len(tasks) - 1.5, color=INK, linewidth=0.8, alpha=0.5)
         axes.get_yticklabels()[-1].set_fontweight("bold")
     axes.set(
-        xlim=(low, high), ylim=(len(tasks) - 0.45, -0.55), xlabel="% of the teacher's score" if "teacher" in scores else "score (x 100)"
+        xlim=(low, high),
+        ylim=(len(tasks) - 0.45, -0.55),
+        xlabel="% of the teacher's score" if "teacher" in scores else "score (x 100)",
     )
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
@@ -108,7 +118,12 @@ def compression_figure(compression: Part, task: str = "average") -> Figure:
             line = curves[column].get(precision, {})
             style = {"color": SERIES[number % 6], "marker": MARKERS[number % 8], "linestyle": DASHES[number % 6]}
             axes.plot(
-                list(line), list(line.values()), label=PRECISION_NAMES.get(precision, precision), markersize=4, linewidth=1.4, **style
+                list(line),
+                list(line.values()),
+                label=PRECISION_NAMES.get(precision, precision),
+                markersize=4,
+                linewidth=1.4,
+                **style,
             )
         axes.set_xscale("log", base=2)
         axes.set_title(column)
@@ -136,19 +151,39 @@ def margin_figure(margin: Part, name: str = "average") -> Figure:
     if line := fit.get("line"):
         at = [row["distance"] for row in line]
         axes.fill_between(
-            at, [row["low"] for row in line], [row["high"] for row in line], color=BLUE, alpha=_FADED, linewidth=0, label="95 % band"
+            at,
+            [row["low"] for row in line],
+            [row["high"] for row in line],
+            color=BLUE,
+            alpha=_FADED,
+            linewidth=0,
+            label="95 % band",
         )
         axes.plot(at, [row["score"] for row in line], color=BLUE, label="linear fit")
     axes.plot(
-        [point["distance"] for point in points], [point["scores"][name] for point in points], "o", color=VERMILLION, label="checkpoints"
+        [point["distance"] for point in points],
+        [point["scores"][name] for point in points],
+        "o",
+        color=VERMILLION,
+        label="checkpoints",
     )
     if fit.get("teacher") is not None:
         axes.axhline(fit["teacher"], color=INK, dashes=(3, 2), linewidth=1.2, label="teacher")
     if fit.get("margin") is not None:
         left = axes.get_xlim()[0]
-        axes.axvspan(min(left, fit["margin"]), fit["margin"], color="#009E73", alpha=_FADED, linewidth=0, label="robustness margin")
+        axes.axvspan(
+            min(left, fit["margin"]),
+            fit["margin"],
+            color="#009E73",
+            alpha=_FADED,
+            linewidth=0,
+            label="robustness margin",
+        )
         axes.set_xlim(left=min(left, fit["margin"]))
-    axes.set(xlabel="distance to the teacher on held-out texts", ylabel=f"{'mean score' if name == 'average' else name} (x 100)")
+    axes.set(
+        xlabel="distance to the teacher on held-out texts",
+        ylabel=f"{'mean score' if name == 'average' else name} (x 100)",
+    )
     figure.legend(loc="outside upper center", ncols=3)
     return figure
 
@@ -157,11 +192,14 @@ def margin_figure(margin: Part, name: str = "average") -> Figure:
 def speed_figure(speed: Part) -> Figure:
     """Milliseconds a batch against its size, by role, and against the texts' length (REDACT figure 11); bars: one standard deviation."""
     panels: list[tuple[str, str, str, list[Part]]] = [
-        (f"{role}, {tokens} tokens", "texts in the batch", "batch_size", rows) for role, tokens, rows in batch_series(speed)
+        (f"{role}, {tokens} tokens", "texts in the batch", "batch_size", rows)
+        for role, tokens, rows in batch_series(speed)
     ]
     if found := length_series(speed):
         size, rows = found
-        panels.append((f"by length, {size} {'text' if size == 1 else 'texts'} a batch", "tokens a text", "tokens", rows))
+        panels.append(
+            (f"by length, {size} {'text' if size == 1 else 'texts'} a batch", "tokens a text", "tokens", rows)
+        )
     figure = new_figure(0.75 + 2.0 * -(-len(panels) // 2))
     grid = figure.subplots(-(-len(panels) // 2), 2, sharey=True, squeeze=False).ravel()
     models = list(dict.fromkeys((row["model"], row["backend"]) for *_, rows in panels for row in rows))
@@ -169,7 +207,9 @@ def speed_figure(speed: Part) -> Figure:
     ticks = round_ticks(min([*times, THRESHOLD_MS]) / 1.5, max([*times, THRESHOLD_MS]) * 1.5)
     for axes, (title, label, key, rows) in zip(grid, panels, strict=False):
         for model, backend in models:
-            _latency_line(axes, [row for row in rows if (row["model"], row["backend"]) == (model, backend)], key, model, backend)
+            _latency_line(
+                axes, [row for row in rows if (row["model"], row["backend"]) == (model, backend)], key, model, backend
+            )
         axes.axhline(THRESHOLD_MS, color=INK, linewidth=1.0, dashes=(3, 2), label="100 ms")
         axes.set(xscale="log", yscale="log", title=title, xlabel=label)
         plain_log_axis(axes.xaxis, spread_ticks([row[key] for row in rows]))
@@ -196,7 +236,13 @@ def training_figure(history: Rows) -> Figure:
     for axes, (label, lines) in zip(grid, panels, strict=True):
         for number, (name, points) in enumerate(lines.items()):
             marker = "o" if label.startswith("held-out") else None
-            axes.plot(*zip(*points, strict=True), label=name, color=SERIES[number % 6], linestyle=DASHES[number % 6], marker=marker)
+            axes.plot(
+                *zip(*points, strict=True),
+                label=name,
+                color=SERIES[number % 6],
+                linestyle=DASHES[number % 6],
+                marker=marker,
+            )
         axes.set_title(label, loc="left")
         axes.set_ylim(0, axes.get_ylim()[1] * (1 + 0.2 * (-(-len(lines) // 3) - 1)))  # room for the legend
         if len(lines) > 1:
@@ -225,7 +271,13 @@ def leaderboard_figure(runs: Rows, against: str = "parameters") -> Figure:
         if row.get("low") is not None and row.get("high") is not None:
             axes.vlines(place, row["low"], row["high"], color=colour, linewidth=1.2)
         axes.plot(
-            place, row["retention"], MARKERS[number % 8], color=colour, markersize=6, linestyle="none", label=shortened(row["name"], 30)
+            place,
+            row["retention"],
+            MARKERS[number % 8],
+            color=colour,
+            markersize=6,
+            linestyle="none",
+            label=shortened(row["name"], 30),
         )
     axes.axhline(100, color=INK, linewidth=1.2, dashes=(3, 2))
     axes.set_xscale("log")
@@ -235,7 +287,9 @@ def leaderboard_figure(runs: Rows, against: str = "parameters") -> Figure:
     plain_log_axis(axes.xaxis, spread_ticks([row[against] for row in rows]), scale)
     if labelled:
         place_labels(
-            axes, [(place, row["retention"]) for row, place in zip(rows, places, strict=True)], [shortened(row["name"], 26) for row in rows]
+            axes,
+            [(place, row["retention"]) for row, place in zip(rows, places, strict=True)],
+            [shortened(row["name"], 26) for row in rows],
         )
     else:
         figure.legend(loc="outside lower center", ncols=2)
@@ -258,16 +312,52 @@ def all_figures(report: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]
 
 _FIGURES: tuple[tuple[str, str, tuple[str, ...], Any, Any], ...] = (
     ("scores", "What is kept, task by task", ("scores",), scores_figure, figure_text.describe_scores),
-    ("compression", "Fewer dimensions, fewer bits", ("compression",), compression_figure, figure_text.describe_compression),
+    (
+        "compression",
+        "Fewer dimensions, fewer bits",
+        ("compression",),
+        compression_figure,
+        figure_text.describe_compression,
+    ),
     ("margin", "Robustness margin", ("margin",), margin_figure, figure_text.describe_margin),
     ("speed", "Latency", ("speed",), speed_figure, figure_text.describe_speed),
-    ("vocabulary", "Tokens by language", ("vocabulary",), vocabulary_report.vocabulary_figure, vocabulary_report.describe_vocabulary),
+    (
+        "vocabulary",
+        "Tokens by language",
+        ("vocabulary",),
+        vocabulary_report.vocabulary_figure,
+        vocabulary_report.describe_vocabulary,
+    ),
     ("training", "Training", ("history",), training_figure, figure_text.describe_training),
     ("sharpness", "Sharpness", ("sharpness",), sharpness_figure, describe_sharpness),
-    ("experts_training", "Gates over training", ("history",), expert_figures.routing_figure, expert_figures.describe_routing),
-    ("experts_gates", "Which expert is asked", ("experts",), expert_figures.gates_figure, expert_figures.describe_gates),
-    ("experts", "Where the experts place the texts", ("experts", "plane"), expert_figures.experts_figure, expert_figures.describe_experts),
-    ("sentences", "Where the texts lie", ("projections", "sentences"), sentences_figure, figure_text.describe_sentences),
+    (
+        "experts_training",
+        "Gates over training",
+        ("history",),
+        expert_figures.routing_figure,
+        expert_figures.describe_routing,
+    ),
+    (
+        "experts_gates",
+        "Which expert is asked",
+        ("experts",),
+        expert_figures.gates_figure,
+        expert_figures.describe_gates,
+    ),
+    (
+        "experts",
+        "Where the experts place the texts",
+        ("experts", "plane"),
+        expert_figures.experts_figure,
+        expert_figures.describe_experts,
+    ),
+    (
+        "sentences",
+        "Where the texts lie",
+        ("projections", "sentences"),
+        sentences_figure,
+        figure_text.describe_sentences,
+    ),
     ("tokens", "Where the tokens lie", ("projections", "tokens"), tokens_figure, figure_text.describe_tokens),
     ("token_planes", "Tokens, model by model", ("tokens",), token_planes_figure, describe_token_planes),
 )
@@ -288,7 +378,11 @@ def _latency_line(axes: Axes, rows: Rows, key: str, model: str, backend: str) ->
 def _near_range(rows: Rows) -> tuple[float, float]:
     """The axis of the retention: all columns but the untrained one, and those of its points that are no further off."""
     near = [
-        number for row in rows if row["column"] != "untrained" for number in (row["value"], row["low"], row["high"]) if number is not None
+        number
+        for row in rows
+        if row["column"] != "untrained"
+        for number in (row["value"], row["low"], row["high"])
+        if number is not None
     ]
     low, high = min(near or [row["value"] for row in rows]), max(near or [row["value"] for row in rows])
     room = max(0.08 * (high - low), 0.5)
@@ -298,4 +392,7 @@ def _near_range(rows: Rows) -> tuple[float, float]:
 def _side_by_side(values: Sequence[float]) -> list[float]:
     """Places on a logarithmic axis, equal values 2 % of the axis apart, so that their intervals do not cover each other."""
     step = max((max(values) / min(values)) ** 0.02, 1.005) if values else 1.0
-    return [value * step ** (values[:number].count(value) - (values.count(value) - 1) / 2) for number, value in enumerate(values)]
+    return [
+        value * step ** (values[:number].count(value) - (values.count(value) - 1) / 2)
+        for number, value in enumerate(values)
+    ]

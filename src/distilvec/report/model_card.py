@@ -120,12 +120,14 @@ class Distillation(TypedDict, total=False):
     license: str | None
 
 
-def describe_student(model: Any, name: str, base_model: str | None = None, kept_layers: list[int] | None = None) -> StudentRecord:
+def describe_student(
+    model: Any, name: str, base_model: str | None = None, kept_layers: list[int] | None = None
+) -> StudentRecord:
     """The facts of a student (a SentenceTransformer of transformer, pooling, and perhaps Experts, Dense and Normalize)."""
     backbone, kinds = model[0].auto_model, [type(module).__name__ for module in model]
     config = backbone.config.get_text_config()
     experts: list[dict[str, Any]] = [module.settings() for module in model if type(module).__name__ == "Experts"]
-    facts: StudentRecord = {
+    info: StudentRecord = {
         "name": name,
         "base_model": base_model,
         "architecture": type(backbone).__name__,
@@ -142,7 +144,7 @@ def describe_student(model: Any, name: str, base_model: str | None = None, kept_
         "prompts": dict(model.prompts),
         "similarity": str(model.similarity_fn_name),
     }
-    return {**facts, "experts": experts[0]} if experts else facts
+    return {**info, "experts": experts[0]} if experts else info
 
 
 def loading_call(student: Mapping[str, Any]) -> tuple[str, str]:
@@ -152,7 +154,9 @@ def loading_call(student: Mapping[str, Any]) -> tuple[str, str]:
     return "from sentence_transformers import SentenceTransformer", "SentenceTransformer"
 
 
-def model_card(distillation: Distillation | Mapping[str, Any], scores: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -> str:
+def model_card(
+    distillation: Distillation | Mapping[str, Any], scores: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
+) -> str:
     """The student's README.md: YAML front matter and text. `scores` replaces the record's own; missing parts are left out."""
     record: dict[str, Any] = dict(distillation)
     columns = dict(record.get("scores") or {} if scores is None else scores)
@@ -184,11 +188,17 @@ def model_card(distillation: Distillation | Mapping[str, Any], scores: Mapping[s
 
 def front_matter(record: Mapping[str, Any]) -> dict[str, Any]:
     """The card's metadata as the hub reads it; base model, languages and licence only where they are known."""
-    front: dict[str, Any] = {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity", "tags": list(TAGS)}
+    front: dict[str, Any] = {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": list(TAGS),
+    }
     base = (record.get("student") or {}).get("base_model")
     if base and not Path(base).exists():
         front |= {"base_model": base, "base_model_relation": "finetune"}
-    languages = sorted({source["language"] for source in (record.get("data") or {}).get("sources") or [] if source.get("language")})
+    languages = sorted(
+        {source["language"] for source in (record.get("data") or {}).get("sources") or [] if source.get("language")}
+    )
     if languages:
         front["language"] = languages
     if record.get("license"):
@@ -203,7 +213,10 @@ def score_table(scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, 
     `asymmetric` has; the asymmetric retention compares the retrieval tasks it has with the teacher's own there.
     """
     columns = [column for column in (*COLUMNS, *(name for name in scores if name not in COLUMNS)) if scores.get(column)]
-    values = {column: {(score["task"], score["metric"]): float(score["value"]) for score in scores[column]} for column in columns}
+    values = {
+        column: {(score["task"], score["metric"]): float(score["value"]) for score in scores[column]}
+        for column in columns
+    }
     tasks = list(dict.fromkeys(key for column in columns for key in values[column]))
     shared = [key for key in tasks if all(key in values[column] for column in columns if column != "asymmetric")]
     return {
@@ -222,7 +235,14 @@ def teachers_table(teachers: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     rows = [["teacher", "width", "parameters", "share"]]
     for teacher in teachers:
         parameters = f"{teacher['parameters']:,}" if "parameters" in teacher else ""
-        rows.append([str(teacher.get("name")), str(teacher.get("width", "")), parameters, f"{teacher.get('weight', 1.0) / whole:.3g}"])
+        rows.append(
+            [
+                str(teacher.get("name")),
+                str(teacher.get("width", "")),
+                parameters,
+                f"{teacher.get('weight', 1.0) / whole:.3g}",
+            ]
+        )
     return rows
 
 
@@ -230,7 +250,10 @@ def supervised_table(supervised: Mapping[str, Any]) -> list[list[str]]:
     """The figures on a task's test split as rows, models across: the header first; [] without a task."""
     scores: Mapping[str, Mapping[str, float | None]] = supervised.get("scores") or {}
     names = list(dict.fromkeys(name for figures in scores.values() for name in figures))
-    rows = [[name.replace("_", " "), *(_figure(_times_100(figures.get(name))) for figures in scores.values())] for name in names]
+    rows = [
+        [name.replace("_", " "), *(_figure(_times_100(figures.get(name))) for figures in scores.values())]
+        for name in names
+    ]
     return [["metric", *scores], *rows] if rows else []
 
 

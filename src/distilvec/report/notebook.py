@@ -14,7 +14,7 @@ from distilvec.report.tables import flat_rows, leaderboard
 
 if TYPE_CHECKING:
     from distilvec.evaluation.evaluator import Score
-    from distilvec.evaluation.tasks import Problem
+    from distilvec.evaluation.tasks import TaskFailure
 
 Columns = Mapping[str, Sequence["Score"]]
 
@@ -46,7 +46,9 @@ def frame(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
 
 
 def _cells(tag: str, row: Sequence[object], styles: Sequence[str]) -> str:
-    return "".join(f"<{f'{tag} {style}'.strip()}>{_html(cell)}</{tag}>" for cell, style in zip(row, styles, strict=True))
+    return "".join(
+        f"<{f'{tag} {style}'.strip()}>{_html(cell)}</{tag}>" for cell, style in zip(row, styles, strict=True)
+    )
 
 
 def _html(text: object) -> str:
@@ -71,12 +73,15 @@ def scores_html(columns: Columns) -> str:
 def scores_frame(columns: Columns) -> Any:
     """A pandas DataFrame with the columns task, type, metric and one for each model, in points; one row a task and metric."""
     tasks = dict.fromkeys((score.task, score.type, score.metric) for scores in columns.values() for score in scores)
-    values = {name: {(score.task, score.type, score.metric): score.value for score in scores} for name, scores in columns.items()}
+    values = {
+        name: {(score.task, score.type, score.metric): score.value for score in scores}
+        for name, scores in columns.items()
+    }
     rows = [[*task, *(values[name].get(task) for name in columns)] for task in tasks]
     return frame(["task", "type", "metric", *columns], rows)
 
 
-def problem_text(problem: Problem) -> str:
+def problem_text(problem: TaskFailure) -> str:
     """The task of a problem, the model where it is one's own, and what is wrong."""
     column = f" ({one_line(problem.column)})" if problem.column else ""
     return f"task '{one_line(problem.task)}'{column}: {problem.text}"
@@ -90,7 +95,11 @@ def comparison_text(comparison: Mapping[str, Any]) -> str:
     header, *rows = leaderboard(comparison)
     parts = [text_table(header, rows)]
     if comparison["differences"]:
-        parts += ["", _differences_title(comparison), text_table(DIFFERENCES, [_difference(row) for row in comparison["differences"]])]
+        parts += [
+            "",
+            _differences_title(comparison),
+            text_table(DIFFERENCES, [_difference(row) for row in comparison["differences"]]),
+        ]
     return "\n".join([*parts, *(f"note: {one_line(note)}" for note in comparison["notes"])])
 
 
@@ -99,7 +108,11 @@ def comparison_html(comparison: Mapping[str, Any]) -> str:
     header, *rows = leaderboard(comparison)
     parts = [html_table(header, rows)]
     if comparison["differences"]:
-        parts.append(html_table(DIFFERENCES, [_difference(row) for row in comparison["differences"]], _differences_title(comparison)))
+        parts.append(
+            html_table(
+                DIFFERENCES, [_difference(row) for row in comparison["differences"]], _differences_title(comparison)
+            )
+        )
     return "\n".join([*parts, html_list(comparison["notes"])])
 
 

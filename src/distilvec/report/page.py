@@ -30,9 +30,18 @@ def render_page(report: Part, figures: Sequence[Part]) -> str:
     method = (record.get("method") or {}).get("name")
     names = [(part or {}).get("name") for part in (record.get("teacher"), *record.get("more_teachers", ()))]
     teachers = " and ".join(name for name in names if name)
-    origin = [f"distilled from {teachers}" if teachers else "", f"with {method}" if method else "", str(report.get("created") or "")[:10]]
+    origin = [
+        f"distilled from {teachers}" if teachers else "",
+        f"with {method}" if method else "",
+        str(report.get("created") or "")[:10],
+    ]
     return _render(
-        name, ", ".join(part for part in origin if part), verdict.get("text"), tiles(verdict), report_sections(report, figures), figures
+        name,
+        ", ".join(part for part in origin if part),
+        verdict.get("text"),
+        tiles(verdict),
+        report_sections(report, figures),
+        figures,
     )
 
 
@@ -43,7 +52,14 @@ def render_comparison(comparison: Part, figures: Sequence[Part]) -> str:
     under = f"on {len(tasks)} task{'' if len(tasks) == 1 else 's'}" if (tasks := comparison.get("tasks") or []) else ""
     against = f"reference: {reference}" if reference and len(rows) > 1 else ""
     sections = comparison_sections(comparison, figures)
-    return _render(kind, ", ".join(part for part in (under, against) if part), comparison_verdict(comparison), [], sections, figures)
+    return _render(
+        kind,
+        ", ".join(part for part in (under, against) if part),
+        comparison_verdict(comparison),
+        [],
+        sections,
+        figures,
+    )
 
 
 def write_page(report: Part, figures: Sequence[Part], path: Path, key: str = "report.html") -> Path:
@@ -65,11 +81,20 @@ def tiles(verdict: Part) -> list[dict[str, Any]]:
         "asymmetric_retention": (" %", "kept with the teacher's documents"),
         "speedup": (times, f"the teacher's speed{where}"),
         "document_speedup": (times, "the teacher's speed on documents"),
-        "smaller": (times, "fewer parameters" if (verdict.get("smaller") or 1) >= 1 else "of the student's parameters in the teacher"),
+        "smaller": (
+            times,
+            "fewer parameters" if (verdict.get("smaller") or 1) >= 1 else "of the student's parameters in the teacher",
+        ),
         "worst_change": (" %", f"{'worst change' if gained else 'largest loss'}, on {verdict.get('worst_task')}"),
     }
     return [
-        {"key": key, "value": verdict[key], "shown": number(verdict[key], 1, sign=key == "worst_change"), "unit": unit, "label": label}
+        {
+            "key": key,
+            "value": verdict[key],
+            "shown": number(verdict[key], 1, sign=key == "worst_change"),
+            "unit": unit,
+            "label": label,
+        }
         for key, (unit, label) in labels.items()
         if verdict.get(key) is not None
     ]
@@ -82,9 +107,19 @@ def comparison_verdict(comparison: Part) -> str:
         return ""
     best, *others = sorted(scored, key=lambda row: -row["mean"]["average"])
     text = f"best on average: {best['run']} with {best['mean']['average']:.1f}"
-    reference = comparison.get("reference") if best["run"] != comparison.get("reference") else others[0]["run"] if others else None
+    reference = (
+        comparison.get("reference")
+        if best["run"] != comparison.get("reference")
+        else others[0]["run"]
+        if others
+        else None
+    )
     pair = {best["run"], reference}
-    found = (item for item in comparison.get("differences") or () if item["task"] == "average" and {item["a"], item["b"]} == pair)
+    found = (
+        item
+        for item in comparison.get("differences") or ()
+        if item["task"] == "average" and {item["a"], item["b"]} == pair
+    )
     lead = next(found, None)
     if lead is None:
         return text
@@ -93,10 +128,14 @@ def comparison_verdict(comparison: Part) -> str:
     return f"{text}, {number(change, 2, sign=True)} points against {reference}{chance}"
 
 
-def _render(title: str, subtitle: str, verdict: str | None, numbers: Any, sections: Sequence[Section], figures: Sequence[Part]) -> str:
+def _render(
+    title: str, subtitle: str, verdict: str | None, numbers: Any, sections: Sequence[Section], figures: Sequence[Part]
+) -> str:
     for figure in figures:
         if not str(figure.get("description") or "").strip():
-            raise DistilvecError(f"[figure] '{figure.get('name')}' has no description. Describe every image of the page in words.")
+            raise DistilvecError(
+                f"[figure] '{figure.get('name')}' has no description. Describe every image of the page in words."
+            )
     script = _text("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = _template().render(

@@ -57,7 +57,9 @@ def change_cell(change: float | None, low: float | None, high: float | None, mar
     if low is None or high is None:
         return Cell(number(change, sign=True), change)
     kind = ("gain" if change > 0 else "loss") if mark else "same"
-    return Cell(number(change, sign=True) + mark, change, f"{number(low, sign=True)} to {number(high, sign=True)}", kind)
+    return Cell(
+        number(change, sign=True) + mark, change, f"{number(low, sign=True)} to {number(high, sign=True)}", kind
+    )
 
 
 def chance_cell(p: float | None) -> Cell:

@@ -54,7 +54,10 @@ class Section:
 def report_sections(report: Part, figures: Figures) -> list[Section]:
     """The sections of a run's page in reading order; those without anything to show are left out."""
     record = report.get("record") or {}
-    shown = {name: [figure for figure in figures if _home(figure["name"]) == name] for name in ("scores", *_HOMES.values(), "pictures")}
+    shown = {
+        name: [figure for figure in figures if _home(figure["name"]) == name]
+        for name in ("scores", *_HOMES.values(), "pictures")
+    }
     found = [
         Section("failures", "What failed", _failures(report.get("failures") or ())),
         Section("warnings", "Noticed in training", _warnings(report.get("warnings") or ())),
@@ -63,7 +66,11 @@ def report_sections(report: Part, figures: Figures) -> list[Section]:
         Section("scores", "Scores", _scores(report, shown["scores"])),
         Section("domains", "In and out of domain", tables_of(page_tables.domain_table(report.get("averages") or {}))),
         Section("rankings", "Search results side by side", _rankings(report.get("agreement") or {})),
-        Section("compression", "Fewer dimensions, fewer bits", _compression(report.get("compression") or {}, shown["compression"])),
+        Section(
+            "compression",
+            "Fewer dimensions, fewer bits",
+            _compression(report.get("compression") or {}, shown["compression"]),
+        ),
         Section("margin", "Robustness margin", _margin(report.get("margin") or {}, shown["margin"])),
         Section("speed", "Speed and size", _speed(report.get("speed") or {}, shown["speed"])),
         Section("vocabulary", "Vocabulary", _vocabulary(report.get("vocabulary") or {}, shown["vocabulary"])),
@@ -149,7 +156,9 @@ def _scores(report: Part, figures: Figures) -> list[Block]:
     blocks = tables_of(page_tables.scores_table(scores, intervals))
     if any(intervals.values()):
         text = "Changes are in points against the teacher; below them the 95 % interval of a paired bootstrap over the test rows. "
-        blocks.append(Block("text", text + "* p < 0.05, ** p < 0.01, *** p < 0.001; without a star the change may be chance."))
+        blocks.append(
+            Block("text", text + "* p < 0.05, ** p < 0.01, *** p < 0.001; without a star the change may be chance.")
+        )
     if "asymmetric" in scores:
         blocks.append(Block("text", "Asymmetric: queries embedded by the student, documents by the teacher."))
     warnings = {
@@ -158,7 +167,9 @@ def _scores(report: Part, figures: Figures) -> list[Block]:
         for task, score in found.items()
         for warning in score.get("warnings") or ()
     }
-    blocks += [Block("details", [Block("list", list(warnings))], f"Remarks on tasks ({len(warnings)})")] if warnings else []
+    blocks += (
+        [Block("details", [Block("list", list(warnings))], f"Remarks on tasks ({len(warnings)})")] if warnings else []
+    )
     return [*blocks, *pictures(figures), *folded("Every metric", page_tables.metrics_table(scores))]
 
 
@@ -217,7 +228,7 @@ def _speed(speed: Part, figures: Figures) -> list[Block]:
     if speed.get("models"):
         blocks += tables_of(page_tables.models_table(speed["models"]))
     timings = page_tables.timings_table(speed)
-    machine = facts({"machine": speed.get("machine")}) if speed.get("machine") else []
+    machine = info({"machine": speed.get("machine")}) if speed.get("machine") else []
     machine += [Block("list", speed["notes"])] if speed.get("notes") else []
     return [*blocks, *pictures(figures), *folded(f"Every timing ({len(timings.rows)})", timings), *machine]
 
@@ -240,9 +251,15 @@ def _experts(report: Part, figures: Figures) -> list[Block]:
 def _training(history: Sequence[Part], record: Part, figures: Figures) -> list[Block]:
     training = dict(record.get("training") or {})
     stages = tables_of(page_tables.stages_table(training.pop("stages", ())))
-    settings = facts({**training, **(record.get("metrics") or {})})
+    settings = info({**training, **(record.get("metrics") or {})})
     kept = [Block("text", text)] if (text := expert_figures.describe_kept_tokens(history)) else []
-    return [*pictures(figures), *kept, *stages, *settings, *folded("Every evaluation", page_tables.history_table(history))]
+    return [
+        *pictures(figures),
+        *kept,
+        *stages,
+        *settings,
+        *folded("Every evaluation", page_tables.history_table(history)),
+    ]
 
 
 def _sharpness(sharpness: Part, figures: Figures) -> list[Block]:
@@ -255,20 +272,29 @@ def _provenance(report: Part, record: Part) -> list[Block]:
     teacher, student, method, data = (record.get(part) or {} for part in ("teacher", "student", "method", "data"))
     skipped = ("citation", "sources")
     further = {f"Teacher {number}": part for number, part in enumerate(record.get("more_teachers") or (), 2)}
-    groups = {"Teacher": teacher, **further, "Student": student, "Method": method, "Data": data, "Versions": record.get("versions") or {}}
+    groups = {
+        "Teacher": teacher,
+        **further,
+        "Student": student,
+        "Method": method,
+        "Data": data,
+        "Versions": record.get("versions") or {},
+    }
     blocks = []
     for title, part in groups.items():
-        if found := facts({key: value for key, value in part.items() if key not in skipped}):
+        if found := info({key: value for key, value in part.items() if key not in skipped}):
             blocks += [Block("heading", title), *found]
         if title == "Data":
             blocks += tables_of(page_tables.sources_table(data.get("sources") or ()))
         if title == "Method" and method.get("citation"):
             blocks.append(Block("code", method["citation"], "citation"))
-    about = facts({"fingerprint": report.get("fingerprint"), "created": report.get("created"), "format": report.get("format")})
+    about = info(
+        {"fingerprint": report.get("fingerprint"), "created": report.get("created"), "format": report.get("format")}
+    )
     return [*blocks, *([Block("heading", "This report"), *about] if about else [])]
 
 
-def facts(part: Part) -> list[Block]:
+def info(part: Part) -> list[Block]:
     """Names and values as they are; empty ones are left out."""
     shown = {key.replace("_", " "): _plain(value) for key, value in part.items() if value not in (None, "", {}, [])}
     return [Block("facts", shown)] if shown else []
@@ -284,7 +310,11 @@ def _plain(value: Any) -> str:
         case float():
             return f"{value:.6g}"
         case Mapping():
-            return ", ".join(f"{key.replace('_', ' ')}: {_plain(inner)}" for key, inner in value.items() if inner not in (None, "", {}, []))
+            return ", ".join(
+                f"{key.replace('_', ' ')}: {_plain(inner)}"
+                for key, inner in value.items()
+                if inner not in (None, "", {}, [])
+            )
         case list() | tuple():
             return ", ".join(_plain(inner) for inner in value)
         case str():

@@ -10,7 +10,7 @@ from distilvec.evaluation.significance import significance_mark
 from distilvec.report import tables
 from distilvec.report.figure_data import PRECISION_NAMES, averaged_tasks, compression_curves
 from distilvec.report.page_cells import Cell, Table, chance_cell, change_cell, figure, words
-from distilvec.train.metrics import SCORES, watched
+from distilvec.train.metrics import SCORES, validation_metric
 
 AVERAGE = "average"
 COLUMNS = ("teacher", "student", "asymmetric", "untrained")
@@ -37,9 +37,9 @@ def scores_table(scores: Part, intervals: Part) -> Table:
         header += [name, f"{name}, change"] if name in compared else [name]
     for task in tasks:
         known = next(column[task] for column in columns.values() if task in column)
-        facts = (_spelled(known.get("metric")), f"{known['rows']:,}\N{NO-BREAK SPACE}rows" if known.get("rows") else "")
+        info = (_spelled(known.get("metric")), f"{known['rows']:,}\N{NO-BREAK SPACE}rows" if known.get("rows") else "")
         values = {name: column[task]["value"] if task in column else None for name, column in columns.items()}
-        rows.append([Cell(task, note=", ".join(filter(None, facts))), *_model_cells(values, compared, intervals, task)])
+        rows.append([Cell(task, note=", ".join(filter(None, info))), *_model_cells(values, compared, intervals, task)])
     means = {
         name: sum(score["value"] for score in column.values()) / len(tasks) if len(column) == len(tasks) else None
         for name, column in columns.items()
@@ -47,7 +47,9 @@ def scores_table(scores: Part, intervals: Part) -> Table:
     foot = [[*words(AVERAGE), *_model_cells(means, compared, intervals, AVERAGE)]]
     if (whole := means.get("teacher")) and whole > 0:
         shares = {name: figure(None if mean is None else 100 * mean / whole, 1) for name, mean in means.items()}
-        cells = [cell for name, share in shares.items() for cell in ([share, Cell("")] if name in compared else [share])]
+        cells = [
+            cell for name, share in shares.items() for cell in ([share, Cell("")] if name in compared else [share])
+        ]
         foot.append([*words("% of the teacher"), *cells])
     return Table("score-table", "Scores, times 100", header, rows, foot if len(tasks) > 1 else foot[1:])
 
@@ -99,10 +101,18 @@ def domain_table(averages: Part) -> Table | None:
     for domain in domains:
         whole = columns.get("teacher", {}).get(domain)
         shares = [
-            figure(100 * columns[name][domain] / whole if whole and whole > 0 and domain in columns[name] else None, 1) for name in shown
+            figure(100 * columns[name][domain] / whole if whole and whole > 0 and domain in columns[name] else None, 1)
+            for name in shown
         ]
-        rows.append([*words(DOMAINS.get(domain, domain)), *(figure(column.get(domain)) for column in columns.values()), *shares])
-    return Table("domain-table", "Averages by domain, times 100", ["Domain", *columns, *(f"{name}, % kept" for name in shown)], rows)
+        rows.append(
+            [*words(DOMAINS.get(domain, domain)), *(figure(column.get(domain)) for column in columns.values()), *shares]
+        )
+    return Table(
+        "domain-table",
+        "Averages by domain, times 100",
+        ["Domain", *columns, *(f"{name}, % kept" for name in shown)],
+        rows,
+    )
 
 
 # -- what is beside the scores ---------------------------------------------------------------------------------------
@@ -117,7 +127,9 @@ def agreement_table(agreement: Part) -> Table:
             if column != "examples":
                 shared, tau = found.get("overlap@10"), found.get("kendall_tau")
                 rows.append([*words(task, column), figure(None if shared is None else 100 * shared, 1), figure(tau)])
-    return Table("agreement-table", "Likeness to the teacher's rankings", ["Task", "Column", *measures.values()], rows, words=2)
+    return Table(
+        "agreement-table", "Likeness to the teacher's rankings", ["Task", "Column", *measures.values()], rows, words=2
+    )
 
 
 def compression_tables(compression: Part) -> list[Table]:
@@ -128,13 +140,20 @@ def compression_tables(compression: Part) -> list[Table]:
         curves = compression_curves(compression, task)
         widths = sorted({width for lines in curves.values() for line in lines.values() for width in line})
         rows = [
-            [*words(column, PRECISION_NAMES.get(precision, precision)), *(figure(line.get(width), 1) for width in widths)]
+            [
+                *words(column, PRECISION_NAMES.get(precision, precision)),
+                *(figure(line.get(width), 1) for width in widths),
+            ]
             for column, lines in curves.items()
             for precision, line in lines.items()
         ]
         title = f"Mean over {', '.join(averaged_tasks(compression))}" if task == AVERAGE else task
         name = f"compression-{tasks.index(task) + 1 if task in tasks else 0}"
-        header = ["Column", "Precision", *(f"{width} dimensions" if width == widths[-1] else str(width) for width in widths)]
+        header = [
+            "Column",
+            "Precision",
+            *(f"{width} dimensions" if width == widths[-1] else str(width) for width in widths),
+        ]
         found.append(Table(name, f"{title}, times 100, by dimensions kept", header, rows, words=2))
     return found
 
@@ -148,10 +167,13 @@ def margin_tables(margin: Part) -> list[Table]:
         slope = fit.get("slope")
         limit = figure(fit.get("margin"), 3) if fit.get("margin") is not None else Cell("not reached")
         slopes = figure(None if slope is None else slope / 10)
-        rows.append([*words(name), figure(fit.get("teacher")), slopes, figure(fit.get("r2")), chance_cell(fit.get("p")), limit])
+        rows.append(
+            [*words(name), figure(fit.get("teacher")), slopes, figure(fit.get("r2")), chance_cell(fit.get("p")), limit]
+        )
     names = list(dict.fromkeys(name for point in points for name in point["scores"]))
     steps = [
-        [figure(point["step"], 0), figure(point["distance"], 4), *(figure(point["scores"].get(name)) for name in names)] for point in points
+        [figure(point["step"], 0), figure(point["distance"], 4), *(figure(point["scores"].get(name)) for name in names)]
+        for point in points
     ]
     both = [
         Table("margin-table", "Score against distance to the teacher; the slope is in points", header, rows),
@@ -162,13 +184,16 @@ def margin_tables(margin: Part) -> list[Table]:
 
 def models_table(models: Part) -> Table:
     """Size and memory, one row a measure, one column a model."""
-    facts = [found or {} for found in models.values()]
+    info = [found or {} for found in models.values()]
     measures = {
-        "parameters, millions": [_millions(found.get("parameters")) for found in facts],
-        "without token embeddings, millions": [_millions(_rest(found)) for found in facts],
-        "size on disk, MB": [figure(found.get("megabytes"), 1) for found in facts],
-        "memory, MB": [figure(found.get("memory_mb"), 0) for found in facts],
-        **{f"largest batch under 100 ms, {role}": [_largest(found, role) for found in facts] for role in ("query", "document")},
+        "parameters, millions": [_millions(found.get("parameters")) for found in info],
+        "without token embeddings, millions": [_millions(_rest(found)) for found in info],
+        "size on disk, MB": [figure(found.get("megabytes"), 1) for found in info],
+        "memory, MB": [figure(found.get("memory_mb"), 0) for found in info],
+        **{
+            f"largest batch under 100 ms, {role}": [_largest(found, role) for found in info]
+            for role in ("query", "document")
+        },
     }
     rows = [[*words(title), *cells] for title, cells in measures.items()]
     rows = [row for row in rows if any(cell.text != ABSENT for cell in row[1:])]
@@ -179,13 +204,13 @@ def _millions(value: float | None) -> Cell:
     return figure(None if value is None else value / 1e6, 1 if (value or 0) >= 1e6 else 3)
 
 
-def _rest(facts: Part) -> float | None:
-    whole, embedding = facts.get("parameters"), facts.get("embedding_parameters")
+def _rest(info: Part) -> float | None:
+    whole, embedding = info.get("parameters"), info.get("embedding_parameters")
     return None if whole is None or embedding is None else whole - embedding
 
 
-def _largest(facts: Part, role: str) -> Cell:
-    largest = facts.get("largest_batch_under_100_ms") or {}
+def _largest(info: Part, role: str) -> Cell:
+    largest = info.get("largest_batch_under_100_ms") or {}
     return Cell("none", 0) if role in largest and largest[role] is None else figure(largest.get(role), 0)
 
 
@@ -220,12 +245,15 @@ def task_table(supervised: Part) -> Table | None:
 
 def history_table(history: Iterable[Part]) -> Table:
     """The evaluations on held-out texts or examples."""
-    lines = [line for line in history if watched(line)]
+    lines = [line for line in history if validation_metric(line)]
     names = [
-        name for name in ("distance", "cosine", "similarity_gap", *SCORES, "task_loss") if any(f"eval/{name}" in line for line in lines)
+        name
+        for name in ("distance", "cosine", "similarity_gap", *SCORES, "task_loss")
+        if any(f"eval/{name}" in line for line in lines)
     ]
     rows = [
-        [figure(line["step"], 0), figure(line.get("epoch")), *(figure(line.get(f"eval/{name}"), 4) for name in names)] for line in lines
+        [figure(line["step"], 0), figure(line.get("epoch")), *(figure(line.get(f"eval/{name}"), 4) for name in names)]
+        for line in lines
     ]
     header = ["Step", "epoch", *(name.replace("_", " ") for name in names)]
     title = "The task on held-out examples" if {*SCORES} & {*names} else "Distance to the teacher on held-out texts"
@@ -237,7 +265,9 @@ def stages_table(stages: Iterable[Part]) -> Table:
     rows = [
         [
             *words(stage.get("name"), stage.get("method"), stage.get("trained")),
-            Cell(f"{stage['learning_rate']:.6g}", stage["learning_rate"]) if stage.get("learning_rate") else Cell(ABSENT),
+            Cell(f"{stage['learning_rate']:.6g}", stage["learning_rate"])
+            if stage.get("learning_rate")
+            else Cell(ABSENT),
             *(figure(stage.get(key), 0) for key in ("steps", "texts")),
             figure(stage.get("minutes"), 1),
         ]
@@ -249,7 +279,10 @@ def stages_table(stages: Iterable[Part]) -> Table:
 
 def sources_table(sources: Iterable[Part]) -> Table:
     """The corpus by source."""
-    rows = [[*words(source.get("name"), source.get("role"), source.get("language")), figure(source.get("rows"), 0)] for source in sources]
+    rows = [
+        [*words(source.get("name"), source.get("role"), source.get("language")), figure(source.get("rows"), 0)]
+        for source in sources
+    ]
     return Table("source-table", "Training texts", ["Source", "Role", "Language", "texts"], rows, words=3)
 
 
@@ -259,7 +292,12 @@ def sources_table(sources: Iterable[Part]) -> Table:
 def leaderboard_table(comparison: Part) -> Table:
     """One row a run; under a figure its standard deviation over seeds; the best of each column is set off."""
     rows = [
-        {**row, "retention": row["retention"] if isinstance(row.get("retention"), Mapping) else {AVERAGE: row.get("retention")}}
+        {
+            **row,
+            "retention": row["retention"]
+            if isinstance(row.get("retention"), Mapping)
+            else {AVERAGE: row.get("retention")},
+        }
         for row in comparison["rows"]
     ]
     columns = tables.figures({"tasks": comparison.get("tasks") or [], "rows": rows})
@@ -275,15 +313,26 @@ def leaderboard_table(comparison: Part) -> Table:
                 cells.append(Cell(ABSENT))
                 continue
             kind = "best" if column.text(value) == top else ""
-            cells.append(Cell(column.text(value) + column.mark(row), value, "" if spread is None else f"± {column.text(spread)}", kind))
+            cells.append(
+                Cell(
+                    column.text(value) + column.mark(row),
+                    value,
+                    "" if spread is None else f"± {column.text(spread)}",
+                    kind,
+                )
+            )
         found.append(cells)
-    return Table("leaderboard", "Runs, best average first", ["Run", "Method", *(c.title for c in columns)], found, words=2)
+    return Table(
+        "leaderboard", "Runs, best average first", ["Run", "Method", *(c.title for c in columns)], found, words=2
+    )
 
 
 def _best(column: tables.Figure, rows: Sequence[Part]) -> str | None:
     """The best figure of a column as it is shown; None where there is none, or only one."""
     values = [value for row in rows if (value := column.value(row)) is not None]
-    return column.text(max(values, key=lambda value: column.better * value)) if column.better and len(values) > 1 else None
+    return (
+        column.text(max(values, key=lambda value: column.better * value)) if column.better and len(values) > 1 else None
+    )
 
 
 def differences_table(differences: Sequence[Part]) -> Table:
@@ -296,4 +345,6 @@ def differences_table(differences: Sequence[Part]) -> Table:
         ]
         for item in differences
     ]
-    return Table("difference-table", "Differences, in points", ["Run", "against", "Task", "difference", "p"], rows, words=3)
+    return Table(
+        "difference-table", "Differences, in points", ["Run", "against", "Task", "difference", "p"], rows, words=3
+    )

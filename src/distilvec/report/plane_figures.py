@@ -50,7 +50,13 @@ def sentences_figure(sentences: Part) -> Figure:
         figures = [f"disparity {raw:.3f}"] * (raw is not None) + [f"aligned {aligned:.3f}"] * (aligned is not None)
         axes.set_xlabel(", ".join(figures), fontsize=8.5)
     for axes in panels:
-        axes.set(xticks=[], yticks=[], aspect="equal", xlim=(centre[0] - half, centre[0] + half), ylim=(centre[1] - half, centre[1] + half))
+        axes.set(
+            xticks=[],
+            yticks=[],
+            aspect="equal",
+            xlim=(centre[0] - half, centre[0] + half),
+            ylim=(centre[1] - half, centre[1] + half),
+        )
         axes.spines[:].set(visible=True, alpha=0.3)
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(
@@ -82,7 +88,11 @@ def tokens_figure(tokens: Rows) -> Figure:
     figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     for axes, row in zip(grid, tokens, strict=True):
         ends = [tuple(place) for place in row["student"]]
-        middles = [] if "student_tokens" in row else [tuple(np.add(*pair) / 2) for pair in zip(row["teacher"], row["student"], strict=True)]
+        middles = (
+            []
+            if "student_tokens" in row
+            else [tuple(np.add(*pair) / 2) for pair in zip(row["teacher"], row["student"], strict=True)]
+        )
         place_labels(axes, row["teacher"], [shortened(token, 14) for token in row["tokens"]], ends + middles)
     return figure
 
@@ -106,7 +116,11 @@ def token_planes_figure(rows: Rows) -> Figure:
     figure.supxlabel("in brackets: likeness to the teacher's geometry", fontsize=8.5)
     for panels, row in zip(grid, rows, strict=True):
         for axes, column in zip(panels, columns, strict=True):
-            place_labels(axes, [tuple(place) for place in row[column]["places"]], [shortened(token, 12) for token in row[column]["tokens"]])
+            place_labels(
+                axes,
+                [tuple(place) for place in row[column]["places"]],
+                [shortened(token, 12) for token in row[column]["tokens"]],
+            )
     return figure
 
 
@@ -114,11 +128,13 @@ def describe_token_planes(rows: Rows) -> str:
     """The sentences, and how like the teacher's the geometry of their words is."""
     sentences = []
     for row in rows:
-        counts = [f"{len(row[name]['tokens'])} of the {name}" for name in ("teacher", "student", "untrained") if name in row]
+        counts = [
+            f"{len(row[name]['tokens'])} of the {name}" for name in ("teacher", "student", "untrained") if name in row
+        ]
         values = [f"{name} {value:.2f}" for name, value in row["likeness"].items() if value is not None]
-        sentences.append(f"“{row['text']}”: tokens {', '.join(counts)}" + (f"; likeness {', '.join(values)}." if values else "."))
-    text = (
-        "Last states of the tokens of sentences drawn by seed, each model's in the plane of its own two widest axes, turned so that words "
-    )
+        sentences.append(
+            f"“{row['text']}”: tokens {', '.join(counts)}" + (f"; likeness {', '.join(values)}." if values else ".")
+        )
+    text = "Last states of the tokens of sentences drawn by seed, each model's in the plane of its own two widest axes, turned so that words "
     text += "lie as the teacher's do; a dot before a piece says that it goes on with a word. Likeness: the correlation with the teacher of "
     return f"{text}the cosines between all pairs of words (1: the same geometry, 0: nothing in common). {' '.join(sentences)}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import visible_tree
 from distilvec.core.extras import require_extra
-from distilvec.core.log import say
+from distilvec.core.log import log
 from distilvec.report.figure_style import DASHES, MARKERS, SERIES, figure_style, new_figure, shortened, write_figure
 from distilvec.report.page_cells import Table, figure
 from distilvec.report.run_files import SHARPNESS, read_run_file
@@ -68,7 +68,9 @@ def describe_sharpness(*runs: Part) -> str:
         first, last = run["points"][0], run["points"][-1]
         others = ", ".join(f"{label} {last[key]:.3g}" for key, label in list(QUANTITIES.items())[1:] if key in last)
         way = f"from {first['lambda_max']:.3g} at epoch {_place(first):.3g} to " if first is not last else ""
-        sentences.append(f"{run['name']}: largest eigenvalue {way}{last['lambda_max']:.3g} at epoch {_place(last):.3g}; there {others}.")
+        sentences.append(
+            f"{run['name']}: largest eigenvalue {way}{last['lambda_max']:.3g} at epoch {_place(last):.3g}; there {others}."
+        )
     return "Sharpness of the training objective over the epochs. " + " ".join(sentences)
 
 
@@ -92,10 +94,12 @@ def draw_sharpness(runs: Sequence[Part], path: Path | None) -> list[Path]:
     try:
         require_extra("report", "--figure")
     except DistilvecError as error:
-        say(f"no figure: {error}")
+        log(f"no figure: {error}")
         return []
     runs, key = visible_tree(runs), "--figure" if path else "figures"
-    files: list[Path] = write_figure(sharpness_figure(*runs), place.parent, place.stem, describe_sharpness(*runs), key=key)["files"]
+    files: list[Path] = write_figure(
+        sharpness_figure(*runs), place.parent, place.stem, describe_sharpness(*runs), key=key
+    )["files"]
     return files
 
 

@@ -90,7 +90,10 @@ def _part(columns: Sequence[Sequence[str]], widths: Sequence[int], right: bool) 
     for number, row in enumerate(zip(*blocks, strict=True)):
         for place in range(max(map(len, row))):
             parts = [lines_of[place] if place < len(lines_of) else "" for lines_of in row]
-            padded = [_padded(text, size, right and column > 0) for column, (text, size) in enumerate(zip(parts, widths, strict=True))]
+            padded = [
+                _padded(text, size, right and column > 0)
+                for column, (text, size) in enumerate(zip(parts, widths, strict=True))
+            ]
             lines.append(RULE.join(padded).rstrip())
         if number == 0:
             lines.append(CROSS.join("─" * size for size in widths))

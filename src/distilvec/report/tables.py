@@ -79,7 +79,9 @@ def flat_rows(comparison: Mapping[str, Any]) -> list[list[Any]]:
     tasks = [*comparison["tasks"], AVERAGE] if comparison["tasks"] else []
     plain = ("parameters", "texts_per_second", "minutes", "texts", "steps", "distance", "distance_std")
     parts = (("", "mean"), (" std", "std"), (" mark", "marks"), (" % of teacher", "retention"))
-    rows: list[list[Any]] = [["run", "method", "seeds", "reference", *(task + ending for task in tasks for ending, _ in parts), *plain]]
+    rows: list[list[Any]] = [
+        ["run", "method", "seeds", "reference", *(task + ending for task in tasks for ending, _ in parts), *plain]
+    ]
     for row in comparison["rows"]:
         figures = [(row.get(key) or {}).get(task) for task in tasks for _, key in parts]
         reference = int(row["run"] == comparison["reference"])
@@ -103,7 +105,10 @@ def to_latex(comparison: Mapping[str, Any]) -> str:
     best = [_best(column, rows) for column in columns]
     lines = [r"% needs \usepackage{booktabs}", *(f"% {latex(note)}" for note in comparison["notes"])]
     lines += [rf"\begin{{tabular}}{{ll{'r' * (len(columns) + 1)}}}", r"\toprule"]
-    lines += [" & ".join(["Run", "Method", "Seeds", *(latex(column.title) for column in columns)]) + r" \\", r"\midrule"]
+    lines += [
+        " & ".join(["Run", "Method", "Seeds", *(latex(column.title) for column in columns)]) + r" \\",
+        r"\midrule",
+    ]
     for row in rows:
         cells = [latex(cell) for cell in _head(comparison, row)]
         cells += [_latex_cell(column, row, top) for column, top in zip(columns, best, strict=True)]
@@ -130,11 +135,15 @@ def _latex_cell(column: Figure, row: Row, best: str | None) -> str:
     shown = column.text(value)
     bold = rf"\textbf{{{shown}}}" if shown == best else shown
     return (
-        bold + (rf" $\pm$ {column.text(spread)}" if spread is not None else "") + (f"$^{{{mark}}}$" if (mark := column.mark(row)) else "")
+        bold
+        + (rf" $\pm$ {column.text(spread)}" if spread is not None else "")
+        + (f"$^{{{mark}}}$" if (mark := column.mark(row)) else "")
     )
 
 
 def _best(column: Figure, rows: list[Row]) -> str | None:
     """The best figure of a column as it is shown; None where there is none, or only one."""
     values = [value for row in rows if (value := column.value(row)) is not None]
-    return column.text(max(values, key=lambda value: column.better * value)) if column.better and len(values) > 1 else None
+    return (
+        column.text(max(values, key=lambda value: column.better * value)) if column.better and len(values) > 1 else None
+    )

@@ -13,7 +13,9 @@ Part = Mapping[str, Any]
 Column = Sequence[Score | Part]
 
 
-def make_verdict(scores: Mapping[str, Column], intervals: Part | None, speed: Part | None, record: Part | None) -> dict[str, Any]:
+def make_verdict(
+    scores: Mapping[str, Column], intervals: Part | None, speed: Part | None, record: Part | None
+) -> dict[str, Any]:
     """report.json's "verdict": `text` and the numbers in it; what is not known is None and left out of the sentence.
 
     `scores` by column, as Score or as report.json's dicts. `retention`, `asymmetric_retention`: percent of the teacher's
@@ -59,7 +61,9 @@ def make_verdict(scores: Mapping[str, Column], intervals: Part | None, speed: Pa
 def _on_the_task(supervised: Part) -> str:
     """The clause on a labelled task: the student's main figure on the test split, beside a fine-tuned teacher's."""
     scores, metric = supervised.get("scores") or {}, "spearman" if supervised.get("type") == "sts" else "accuracy"
-    found = {name: value for name in ("student", "teacher") if (value := (scores.get(name) or {}).get(metric)) is not None}
+    found = {
+        name: value for name in ("student", "teacher") if (value := (scores.get(name) or {}).get(metric)) is not None
+    }
     if "student" not in found:
         return ""
     beside = f" (the teacher {100 * found['teacher']:.1f})" if "teacher" in found else ""
@@ -118,7 +122,9 @@ def _loss(task: str | None, change: float | None, within: bool | None) -> str:
 def _as_scores(column: Column) -> list[Score]:
     """The column as Score, those of report.json and distillation.json by their main figure only."""
     return [
-        Score(score["task"], score["type"], score["metric"], score["value"], {}, 0.0, 0) if isinstance(score, Mapping) else score
+        Score(score["task"], score["type"], score["metric"], score["value"], {}, 0.0, 0)
+        if isinstance(score, Mapping)
+        else score
         for score in column
     ]
 
@@ -139,8 +145,8 @@ def _holds_zero(interval: Sequence[float] | None) -> bool | None:
 
 def _smaller(speed: Part, record: Part) -> float | None:
     """The teacher's parameters over the student's, as the record or else the speed table tells them."""
-    for facts in (record, speed.get("models") or {}):
-        teacher, student = ((facts.get(name) or {}).get("parameters") for name in ("teacher", "student"))
+    for info in (record, speed.get("models") or {}):
+        teacher, student = ((info.get(name) or {}).get("parameters") for name in ("teacher", "student"))
         if teacher and student:
             return float(teacher / student)
     return None

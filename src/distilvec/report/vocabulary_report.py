@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 Part = Mapping[str, Any]
 SIDES = ("before", "after")
 MOST_DRAWN = 24  # languages in the picture: those with most text
-_BY_LANGUAGE = (("tokens a word", "fertility", 2, 1), ("characters a token", "characters_per_token", 2, 1), ("length", "mean_length", 1, 1))
+_BY_LANGUAGE = (
+    ("tokens a word", "fertility", 2, 1),
+    ("characters a token", "characters_per_token", 2, 1),
+    ("length", "mean_length", 1, 1),
+)
 _SHARES = (("unknown, %", "unknown", 2, 100), ("bytes, %", "byte_tokens", 2, 100), ("cut, %", "cut", 1, 100))
 _SAVED = {"tokens": "fewer tokens, %", "length": "shorter, %", "attention": "attention saved, %"}
 _VOCABULARY = (
@@ -44,7 +48,11 @@ def names(content: Part) -> dict[str, str]:
 def note(content: Part) -> str:
     """By how much sequences got shorter, over all languages; "" without texts."""
     before, after = (_tokenizer(content, side) for side in SIDES)
-    known = {name: found["saved"]["length"] for name, found in content["languages"].items() if found["saved"]["length"] is not None}
+    known = {
+        name: found["saved"]["length"]
+        for name, found in content["languages"].items()
+        if found["saved"]["length"] is not None
+    }
     if not known:
         return ""
     mean = float(np.mean(list(known.values())))
@@ -62,7 +70,9 @@ def tables(content: Part) -> dict[str, Table]:
     """The tables that have something to show: "lengths" and "shares" by language, "vocabulary", "parameters"."""
     found = {
         "lengths": _by_language(content, "length-table", "Tokens by language", _BY_LANGUAGE, _SAVED),
-        "shares": _by_language(content, "token-share-table", "Unknown tokens, bytes and texts that are cut", _SHARES, {}),
+        "shares": _by_language(
+            content, "token-share-table", "Unknown tokens, bytes and texts that are cut", _SHARES, {}
+        ),
         "vocabulary": _side_by_side(content, "vocabulary-table", "The two vocabularies", "vocabulary", _VOCABULARY),
         "parameters": _parameter_table(content),
     }
@@ -81,14 +91,18 @@ def text_rows(content: Part, table: Table) -> list[list[str]]:
     rows = [list(table.header), *([cell.text for cell in row] for row in table.rows)]
     for place in reversed([place for place, title in enumerate(table.header) if title.endswith(before)]):
         for row in rows:
-            row[place : place + 2] = [row[place].removesuffix(before) if row is rows[0] else f"{row[place]} → {row[place + 1]}"]
+            row[place : place + 2] = [
+                row[place].removesuffix(before) if row is rows[0] else f"{row[place]} → {row[place + 1]}"
+            ]
     return rows
 
 
 def _by_language(content: Part, name: str, caption: str, measures: Any, saved: Mapping[str, str]) -> Table:
     """One row a language: each measure before and after, those that no language has left out."""
     languages, called = content["languages"], names(content)
-    shown = [m for m in measures if any(found[side][m[1]] is not None for found in languages.values() for side in SIDES)]
+    shown = [
+        m for m in measures if any(found[side][m[1]] is not None for found in languages.values() for side in SIDES)
+    ]
     rows = [
         [
             *words(language), figure(found["before"]["texts"], 0),
@@ -97,7 +111,12 @@ def _by_language(content: Part, name: str, caption: str, measures: Any, saved: M
         ]
         for language, found in languages.items()
     ]  # fmt: skip
-    header = ["Language", "texts", *(f"{title}, {called[side]}" for title, *_ in shown for side in SIDES), *saved.values()]
+    header = [
+        "Language",
+        "texts",
+        *(f"{title}, {called[side]}" for title, *_ in shown for side in SIDES),
+        *saved.values(),
+    ]
     return Table(name, caption, header, rows)
 
 
@@ -120,8 +139,13 @@ def _parameter_table(content: Part) -> Table:
         if len(values) < 2 or not any(values):
             continue
         change = 100 * (values[1] / values[0] - 1) if values[0] else None
-        cells = [figure(value, 0) if key == "vocabulary" else figure(value / 1e6, 1 if value >= 1e6 else 3) for value in values]
-        rows.append([*words(title), *cells, figure(None) if change is None else Cell(number(change, 1, sign=True), change)])
+        cells = [
+            figure(value, 0) if key == "vocabulary" else figure(value / 1e6, 1 if value >= 1e6 else 3)
+            for value in values
+        ]
+        rows.append(
+            [*words(title), *cells, figure(None) if change is None else Cell(number(change, 1, sign=True), change)]
+        )
     return Table("parameter-table", "Parameters", ["Measure", *names(content).values(), "change, %"], rows)
 
 
@@ -140,9 +164,18 @@ def vocabulary_figure(content: Part) -> Figure:
     for side, offset, colour, hatch in (("before", -0.2, to_rgba(INK, 0.45), ""), ("after", 0.2, BLUE, "///")):
         values = [found[side][key] for found in languages.values()]
         bars = axes.barh(
-            places + offset, values, height=0.36, label=called[side], color=colour, linewidth=0, hatch=hatch, edgecolor=to_rgba(INK, 0.45)
+            places + offset,
+            values,
+            height=0.36,
+            label=called[side],
+            color=colour,
+            linewidth=0,
+            hatch=hatch,
+            edgecolor=to_rgba(INK, 0.45),
         )
-        axes.bar_label(bars, [f"{value:.2f}" if key == "fertility" else f"{value:.1f}" for value in values], padding=2, fontsize=8)
+        axes.bar_label(
+            bars, [f"{value:.2f}" if key == "fertility" else f"{value:.1f}" for value in values], padding=2, fontsize=8
+        )
     axes.set_yticks(places, [shortened(language, 24) for language in languages])
     axes.set(ylim=(len(languages) - 0.45, -0.55), xlabel=label)
     axes.margins(x=0.12)
@@ -172,7 +205,9 @@ def drawable(content: Part) -> bool:
 
 def _drawn(content: Part) -> tuple[dict[str, Part], str, str]:
     """The languages of the picture, the figure that is drawn and what to call it."""
-    there = {language: found for language, found in (content.get("languages") or {}).items() if _length(found) is not None}
+    there = {
+        language: found for language, found in (content.get("languages") or {}).items() if _length(found) is not None
+    }
     most = sorted(there, key=lambda language: -there[language]["before"]["characters"])[:MOST_DRAWN]
     drawn = {language: found for language, found in there.items() if language in most}
     if all(found[side]["fertility"] is not None for found in drawn.values() for side in SIDES):

@@ -10,13 +10,13 @@ from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.escape import visible_tree
 from distilvec.core.extras import require_extra
 from distilvec.core.files import SEAL, write_json
-from distilvec.core.log import say
+from distilvec.core.log import log
 from distilvec.evaluation.evaluator import read_score
 from distilvec.report.page import write_page
 from distilvec.report.run_files import REPORT, RUN_AGAIN, read_run_file
 from distilvec.report.sharpness_report import read_sharpness
 from distilvec.report.verdict import make_verdict
-from distilvec.train.metrics import read_metrics, watched
+from distilvec.train.metrics import read_metrics, validation_metric
 
 HISTORY_LINES = 400  # training lines kept for the curves; longer runs are thinned
 
@@ -50,7 +50,9 @@ def refresh_report(folder: Path) -> Path | None:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if SEAL in content:  # then the file is as we wrote it, and the mistake is ours
             raise
-        raise DistilvecError(f"[{REPORT}] {folder / REPORT} lacks a part of a report ({first_line(error)}). {RUN_AGAIN}") from None
+        raise DistilvecError(
+            f"[{REPORT}] {folder / REPORT} lacks a part of a report ({first_line(error)}). {RUN_AGAIN}"
+        ) from None
     write_json(folder / REPORT, found, sealed=True, key=REPORT)
     return page
 
@@ -62,7 +64,7 @@ def draw_report(folder: Path, found: Mapping[str, Any]) -> Path | None:
     try:
         require_extra("report", "report.html")
     except DistilvecError as error:
-        say(f"no report.html: {error}")
+        log(f"no report.html: {error}")
         return None
     found = visible_tree(found)
     figures = all_figures(found, folder / "figures")
@@ -79,7 +81,10 @@ def draw_comparison(path: Path, comparison: Mapping[str, Any]) -> Path:
 
     comparison = visible_tree(comparison)
     figures = []
-    for against, title in (("parameters", "What is kept against size"), ("texts_per_second", "What is kept against speed")):
+    for against, title in (
+        ("parameters", "What is kept against size"),
+        ("texts_per_second", "What is kept against speed"),
+    ):
         known = [row for row in comparison["rows"] if row.get(against) and "average" in row["retention"]]
         rows = [{**row, "name": row["run"], "retention": row["retention"]["average"]} for row in known]
         if rows:
@@ -91,10 +96,10 @@ def draw_comparison(path: Path, comparison: Mapping[str, Any]) -> Path:
 def history(metrics: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl, training lines thinned evenly; every held-out distance stays."""
     lines = [line for line in read_metrics(metrics) if "warning" not in line]
-    training = [line for line in lines if watched(line) is None]
+    training = [line for line in lines if validation_metric(line) is None]
     every = max(1, -(-len(training) // HISTORY_LINES))
     kept = {id(line) for line in training[::every]}
-    return [line for line in lines if watched(line) or id(line) in kept]
+    return [line for line in lines if validation_metric(line) or id(line) in kept]
 
 
 def warnings(folder: Path) -> list[dict[str, Any]]:

@@ -72,10 +72,14 @@ def attention_forward(
             )
         whole = recording.rows is None
         if recording.rows is not None:
-            recording.maps[number] = attention_rows(module, query, key, attention_mask, scaling, is_causal, recording.rows)
+            recording.maps[number] = attention_rows(
+                module, query, key, attention_mask, scaling, is_causal, recording.rows
+            )
     on_cpu_with_dropout = dropout > 0.0 and query.device.type == "cpu" and kwargs.get("position_bias") is None
     if not whole and not on_cpu_with_dropout:
-        return fused_attention(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs)
+        return fused_attention(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs
+        )
     weights = attention_weights(module, query, key, attention_mask, scaling, is_causal)
     if whole:
         assert recording is not None
@@ -91,17 +95,25 @@ def fused_attention(
 ) -> tuple[Tensor, None]:
     """The fused kernel. Where a processor is to find gradients in bf16 or fp16, it runs in float32: its way back through these makes
     many small products, each of which costs more to set up than to compute."""
-    cast = torch.is_autocast_enabled("cpu") and query.device.type == "cpu"  # what rotary positions made float32 is cast back, too
+    cast = (
+        torch.is_autocast_enabled("cpu") and query.device.type == "cpu"
+    )  # what rotary positions made float32 is cast back, too
     dtype = torch.get_autocast_dtype("cpu") if cast else query.dtype
     narrow = query.device.type == "cpu" and dtype in (torch.bfloat16, torch.float16)
     if not (narrow and torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)):
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
     mask, bias = (
-        full_precision(added) if added is not None and added.dtype != torch.bool else added for added in (mask, kwargs.get("position_bias"))
+        full_precision(added) if added is not None and added.dtype != torch.bool else added
+        for added in (mask, kwargs.get("position_bias"))
     )
     with torch.autocast("cpu", enabled=False):
         found, _ = sdpa_attention_forward(
-            module, full_precision(query), full_precision(key), full_precision(value), mask, **{**kwargs, "position_bias": bias}
+            module,
+            full_precision(query),
+            full_precision(key),
+            full_precision(value),
+            mask,
+            **{**kwargs, "position_bias": bias},
         )
     return found.to(dtype), None
 
@@ -121,7 +133,13 @@ def attention_weights(
 
 
 def attention_rows(
-    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None, is_causal: bool | None, rows: Tensor
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    is_causal: bool | None,
+    rows: Tensor,
 ) -> Tensor:
     """The rows `rows` [texts, rows] of the head-averaged map as [texts, rows, tokens] in full precision; 0 where a row is -1.
 

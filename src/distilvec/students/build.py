@@ -30,12 +30,19 @@ from distilvec.vocabulary.transplant import give_tokenizer
 
 ROLES: tuple[Role, ...] = ("query", "document")
 # settings of transformers 4 that transformers 5 still takes, though its configurations no longer list them
-EARLIER = {"rope_theta", "rope_scaling", "rope_local_base_freq", "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers"}
+EARLIER = {
+    "rope_theta",
+    "rope_scaling",
+    "rope_local_base_freq",
+    "global_rope_theta",
+    "local_rope_theta",
+    "global_attn_every_n_layers",
+}
 EARLIER |= {"sliding_window_pattern", "torch_dtype", "architectures"}
 
 
 @dataclass(frozen=True)
-class TeacherFacts:
+class TeacherInfo:
     """What a student must know of its teacher: the space it lives in, and where its backbone is."""
 
     width: int
@@ -55,7 +62,7 @@ class TeacherFacts:
 
 def build_student(
     section: StudentSection,
-    teacher: TeacherFacts,
+    teacher: TeacherInfo,
     seed: int,
     compatible: bool = True,
     vocabulary: PreTrainedTokenizerBase | None = None,
@@ -71,7 +78,9 @@ def build_student(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        transformer, *others = [fresh_transformer(section)] if section.config is not None else load_modules(section, teacher)
+        transformer, *others = (
+            [fresh_transformer(section)] if section.config is not None else load_modules(section, teacher)
+        )
         if vocabulary is not None and section.vocabulary is not None:
             give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
         backbone = transformer.auto_model
@@ -86,7 +95,11 @@ def build_student(
         _settle_tokenizer(transformer.tokenizer, backbone)
         lengthen(transformer, choose_length(section.max_length, transformer, teacher))
         width = backbone.config.get_text_config().hidden_size
-        kept = kept_modules(section, others, width, teacher.width if compatible else None) if section.dense == "keep" else []
+        kept = (
+            kept_modules(section, others, width, teacher.width if compatible else None)
+            if section.dense == "keep"
+            else []
+        )
         modules = [transformer, kept[0] if kept else Pooling(width, section.pooling)]
         if section.experts is not None:
             modules.append(Experts(width, section.experts.count, **section.experts.model_dump(exclude={"count"})))
@@ -101,7 +114,7 @@ def build_student(
     return student.float().eval()
 
 
-def load_modules(section: StudentSection, teacher: TeacherFacts) -> list[Any]:
+def load_modules(section: StudentSection, teacher: TeacherInfo) -> list[Any]:
     """The modules of a SentenceTransformer folder or id, or of a plain Hugging Face model as one, a transformer first; fp32."""
     name, revision = section.model, section.revision
     if name == "teacher":
@@ -113,7 +126,9 @@ def load_modules(section: StudentSection, teacher: TeacherFacts) -> list[Any]:
             )
     assert name is not None
     trusted = section.trust_remote_code
-    model = load_backbone(name, "student.model", revision=revision, trust_remote_code=trusted, model_kwargs={"dtype": torch.float32})
+    model = load_backbone(
+        name, "student.model", revision=revision, trust_remote_code=trusted, model_kwargs={"dtype": torch.float32}
+    )
     first = model[0]
     if not isinstance(getattr(first, "auto_model", None), PreTrainedModel):
         raise DistilvecError(
@@ -127,18 +142,25 @@ def fresh_transformer(section: StudentSection) -> Transformer:
     """A backbone from `section.config` with random weights from torch's current generator, and the recipe's tokenizer."""
     assert section.config is not None and section.tokenizer is not None
     trusted = section.trust_remote_code
-    tokenizer = load_tokenizer(section.tokenizer, "student.tokenizer", revision=section.revision, trust_remote_code=trusted)
+    tokenizer = load_tokenizer(
+        section.tokenizer, "student.tokenizer", revision=section.revision, trust_remote_code=trusted
+    )
     config = fresh_config(section.config, tokenizer)
     try:
         backbone = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError) as error:
-        raise DistilvecError(f"[student.config] no model can be built from it: {first_line(error)}. Look at the sizes in it.") from error
+        raise DistilvecError(
+            f"[student.config] no model can be built from it: {first_line(error)}. Look at the sizes in it."
+        ) from error
     with tempfile.TemporaryDirectory() as folder:
         backbone.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         common = {"trust_remote_code": trusted}  # a tokenizer with code of its own
         return Transformer(
-            folder, model_kwargs={"dtype": torch.float32, **common}, processor_kwargs=dict(common), config_kwargs=dict(common)
+            folder,
+            model_kwargs={"dtype": torch.float32, **common},
+            processor_kwargs=dict(common),
+            config_kwargs=dict(common),
         )
 
 
@@ -159,7 +181,9 @@ def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
     try:
         config = AutoConfig.for_model(**{**own, **settings})
     except (TypeError, ValueError) as error:
-        raise DistilvecError(f"[student.config] transformers refuses it: {first_line(error)}. Look at the settings in it.") from error
+        raise DistilvecError(
+            f"[student.config] transformers refuses it: {first_line(error)}. Look at the settings in it."
+        ) from error
     return config
 
 
@@ -168,12 +192,16 @@ def with_dropout(backbone: PreTrainedModel, rate: float) -> PreTrainedModel:
     config = copy.deepcopy(backbone.config)
     for part in {id(part): part for part in (config, config.get_text_config())}.values():
         for name, value in list(vars(part).items()):
-            if ("dropout" in name or "pdrop" in name) and isinstance(value, (int, float)) and not isinstance(value, bool):
+            if (
+                ("dropout" in name or "pdrop" in name)
+                and isinstance(value, (int, float))
+                and not isinstance(value, bool)
+            ):
                 setattr(part, name, rate)
     return rebuild(backbone, config, backbone.state_dict())
 
 
-def choose_length(asked: int | None, transformer: Transformer, teacher: TeacherFacts) -> int:
+def choose_length(asked: int | None, transformer: Transformer, teacher: TeacherInfo) -> int:
     """The student's maximum length in tokens: as asked, else the smaller of its own limit and the teacher's.
 
     Errors: DistilvecError if more is asked for than the model has positions (a limit only for learned positions;

@@ -51,22 +51,28 @@ class Encoder(nn.Module):
         """How the model pools its last layer."""
         return str(list(self.model)[1].pooling_mode)
 
-    def forward(self, batch: TextBatch, wants: OutputSpec, attention_rows: Int[Tensor, "batch rows"] | None = None) -> ModelOutputs:
+    def forward(
+        self, batch: TextBatch, required: OutputSpec, attention_rows: Int[Tensor, "batch rows"] | None = None
+    ) -> ModelOutputs:
         """Run the backbone once (twice the rows where a second view is wanted) and keep what is wanted.
 
         `attention_rows` are positions of tokens, counted from each text's first one (-1 fills up): attention maps are then
         theirs alone, [batch, rows, tokens], and 0 at -1.
         """
         rows, mask, tokens = len(batch), batch.mask, batch.tokens
-        if attention_rows is not None and "attention_mask" in tokens:  # where the batch is padded on the left, a text begins later
+        if (
+            attention_rows is not None and "attention_mask" in tokens
+        ):  # where the batch is padded on the left, a text begins later
             attention_rows = (attention_rows + mask.int().argmax(-1, keepdim=True)).where(attention_rows >= 0, -1)
-        if wants.second_view:
+        if required.second_view:
             mask = torch.cat([mask, mask])
             tokens = {name: torch.cat([value, value]) for name, value in tokens.items()}
-        pooling = {self._layer(number) for number in wants.pooled_layers}
-        hidden = {self._layer(number) for number in wants.hidden_layers}
-        pool = self._pooling(wants.layer_pooling, mask) if pooling else None
-        attention, projections = (tuple(map(self._layer, numbers)) for numbers in (wants.attention_layers, wants.projection_layers))
+        pooling = {self._layer(number) for number in required.pooled_layers}
+        hidden = {self._layer(number) for number in required.hidden_layers}
+        pool = self._pooling(required.layer_pooling, mask) if pooling else None
+        attention, projections = (
+            tuple(map(self._layer, numbers)) for numbers in (required.attention_layers, required.projection_layers)
+        )
         with (
             recording(attention, projections, attention_rows) as kept,
             pooling_inputs(self.backbone, pooling - {self.layers}, pool) as pooled,
@@ -76,19 +82,25 @@ class Encoder(nn.Module):
         states = {layer: last if layer == self.layers else output.hidden_states[layer] for layer in hidden}
         if pool is not None and self.layers in pooling:
             pooled[self.layers] = pool(last)
-        end = self._after(last, mask) if wants.embedding or wants.pre_dense or wants.second_view or wants.vector or wants.experts else {}
+        end = (
+            self._after(last, mask)
+            if required.embedding or required.pre_dense or required.second_view or required.vector or required.experts
+            else {}
+        )
         return ModelOutputs(
-            embedding=end["embedding"][:rows] if wants.embedding else None,
-            pre_dense=end["pre_dense"][:rows] if wants.pre_dense else None,
-            pooled_layers={number: pooled[self._layer(number)][:rows] for number in wants.pooled_layers},
-            hidden_layers={number: states[self._layer(number)][:rows] for number in wants.hidden_layers},
-            attentions={number: kept.maps[self._layer(number)][:rows] for number in wants.attention_layers},
-            second_view=end["embedding"][rows:] if wants.second_view else None,
+            embedding=end["embedding"][:rows] if required.embedding else None,
+            pre_dense=end["pre_dense"][:rows] if required.pre_dense else None,
+            pooled_layers={number: pooled[self._layer(number)][:rows] for number in required.pooled_layers},
+            hidden_layers={number: states[self._layer(number)][:rows] for number in required.hidden_layers},
+            attentions={number: kept.maps[self._layer(number)][:rows] for number in required.attention_layers},
+            second_view=end["embedding"][rows:] if required.second_view else None,
             mask=mask[:rows],
-            projections={number: kept.projections[self._layer(number)].first(rows) for number in wants.projection_layers},
-            vector=end["vector"][:rows] if wants.vector else None,
-            gates=end["gates"][:rows] if wants.experts else None,
-            experts=end["experts"][:rows] if wants.experts else None,
+            projections={
+                number: kept.projections[self._layer(number)].first(rows) for number in required.projection_layers
+            },
+            vector=end["vector"][:rows] if required.vector else None,
+            gates=end["gates"][:rows] if required.experts else None,
+            experts=end["experts"][:rows] if required.experts else None,
         )
 
     def _layer(self, number: int) -> int:
@@ -104,7 +116,10 @@ class Encoder(nn.Module):
         """What the modules after the backbone make of its last states, in fp32, by the names that ModelOutputs has for it."""
         found: dict[str, Tensor] = {}
         with torch.autocast(states.device.type, enabled=False):
-            features: dict[str, Any] = {"token_embeddings": full_precision(states), "attention_mask": mask.to(torch.int64)}
+            features: dict[str, Any] = {
+                "token_embeddings": full_precision(states),
+                "attention_mask": mask.to(torch.int64),
+            }
             for module in list(self.model)[1:]:
                 kind = type(module).__name__
                 if kind in ("Dense", "Normalize"):

@@ -27,7 +27,9 @@ def choose_layers(layers: int | list[int], total: int) -> list[int]:
     """
     if isinstance(layers, int):
         if not 1 <= layers <= total:
-            raise DistilvecError(f"[student.layers] found {layers}; the model has {total} layers, so give a number from 1 to {total}.")
+            raise DistilvecError(
+                f"[student.layers] found {layers}; the model has {total} layers, so give a number from 1 to {total}."
+            )
         return [int(layer) for layer in np.round(np.linspace(0, total - 1, layers))]
     example = choose_layers(max(1, total // 2), total)
     if not layers:
@@ -38,9 +40,13 @@ def choose_layers(layers: int | list[int], total: int) -> list[int]:
             f"[student.layers] found {outside} in {layers}; the model has layers 0 to {total - 1} (0 is the first). Example: {example}."
         )
     if len(set(layers)) < len(layers):
-        raise DistilvecError(f"[student.layers] {layers} names a layer twice; name each once, for example {sorted(set(layers))}.")
+        raise DistilvecError(
+            f"[student.layers] {layers} names a layer twice; name each once, for example {sorted(set(layers))}."
+        )
     if sorted(layers) != layers:
-        raise DistilvecError(f"[student.layers] {layers} is not in ascending order; layers keep their order, so write {sorted(layers)}.")
+        raise DistilvecError(
+            f"[student.layers] {layers} is not in ascending order; layers keep their order, so write {sorted(layers)}."
+        )
     return list(layers)
 
 
@@ -85,7 +91,11 @@ def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
 def layer_list(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     """The dotted name and the list of a backbone's layers: the shallowest ModuleList as long as its config says."""
     total = model.config.get_text_config().num_hidden_layers
-    found = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module) == total]
+    found = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == total
+    ]
     if not found:
         raise DistilvecError(
             f"[student.layers] {type(model).__name__} has no list of {total} layers that could be cut; "

@@ -27,12 +27,18 @@ def add_adapters(model: SentenceTransformer, section: LoraSection, seed: int) ->
     from peft import LoraConfig, inject_adapter_in_model
 
     backbone: Any = model[0].auto_model
-    linear = [name for name, module in backbone.named_modules() if isinstance(module, nn.Linear) and "pooler" not in name]
+    linear = [
+        name for name, module in backbone.named_modules() if isinstance(module, nn.Linear) and "pooler" not in name
+    ]
     for target in section.targets or ():
         if not any(name == target or name.endswith(f".{target}") for name in linear):
             known = sorted({name.rsplit(".", 1)[-1] for name in linear})
-            raise DistilvecError(f"[student.lora.targets] no linear layer '{target}'{nearest(target, known)}. Known: {', '.join(known)}.")
-    config = LoraConfig(r=section.r, lora_alpha=section.alpha, lora_dropout=section.dropout, target_modules=section.targets or linear)
+            raise DistilvecError(
+                f"[student.lora.targets] no linear layer '{target}'{nearest(target, known)}. Known: {', '.join(known)}."
+            )
+    config = LoraConfig(
+        r=section.r, lora_alpha=section.alpha, lora_dropout=section.dropout, target_modules=section.targets or linear
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         inject_adapter_in_model(config, backbone)

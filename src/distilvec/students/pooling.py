@@ -38,7 +38,9 @@ def pooling_weights(mask: Bool[Tensor, "batch tokens"], kind: Kind) -> Float[Ten
     return (chosen / chosen.sum(-1, keepdim=True).clamp_min(1.0)).unsqueeze(1)
 
 
-def pool_states(states: Float[Tensor, "batch tokens inner"], weights: Float[Tensor, "batch one tokens"]) -> Float[Tensor, "batch inner"]:
+def pool_states(
+    states: Float[Tensor, "batch tokens inner"], weights: Float[Tensor, "batch one tokens"]
+) -> Float[Tensor, "batch inner"]:
     """The weighted sum of a text's states in full precision.
 
     For the gradient only the weights are kept, neither the states nor a mask of their shape, and twice differentiable. The

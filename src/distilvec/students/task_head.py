@@ -20,7 +20,7 @@ from torch import Tensor
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import read_json
-from distilvec.core.task_head import TaskFacts, TaskHead
+from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.models.load import evaluating, load_model
 
 WEIGHTS, FACTS = "head.safetensors", "head.json"
@@ -28,14 +28,18 @@ _AGAIN = "Copy the model again, or save it again from its run."
 _BATCH = 32
 
 
-def save_head(folder: Path, head: TaskHead, classes: Sequence[str], scale: tuple[float, float] | None = None, prompt: str = "") -> None:
+def save_head(
+    folder: Path, head: TaskHead, classes: Sequence[str], scale: tuple[float, float] | None = None, prompt: str = ""
+) -> None:
     """Write the head beside a model's own files: head.safetensors and head.json.
 
     `classes` in the order of the logits; `scale` is what the scores 0 and 1 stand for; `prompt` stood before every text.
     """
-    facts = {"task": asdict(head.task), "width": head.width, "classes": list(classes), "scale": scale, "prompt": prompt}
-    save_file({name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}, folder / WEIGHTS)
-    (folder / FACTS).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    info = {"task": asdict(head.task), "width": head.width, "classes": list(classes), "scale": scale, "prompt": prompt}
+    save_file(
+        {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}, folder / WEIGHTS
+    )
+    (folder / FACTS).write_text(json.dumps(info, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
@@ -44,7 +48,7 @@ def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
     if found is None:
         return None
     try:
-        head = TaskHead(found["width"], TaskFacts(**found["task"]))
+        head = TaskHead(found["width"], TaskInfo(**found["task"]))
         classes = [str(name) for name in found["classes"]]
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
@@ -75,17 +79,23 @@ class TaskModel:
     def __init__(self, folder: Path | str, device: str = "cpu") -> None:
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            raise DistilvecError(f"[model] {folder} is no folder. Name the folder of a model that was trained on a labelled task.")
-        found, facts = load_head(self.folder), head_facts(self.folder)
-        if found is None or facts is None:
-            raise DistilvecError(f"[{FACTS}] {folder} has none: it was not trained on a labelled task. Name a model that was.")
+            raise DistilvecError(
+                f"[model] {folder} is no folder. Name the folder of a model that was trained on a labelled task."
+            )
+        found, info = load_head(self.folder), head_facts(self.folder)
+        if found is None or info is None:
+            raise DistilvecError(
+                f"[{FACTS}] {folder} has none: it was not trained on a labelled task. Name a model that was."
+            )
         self._head, self.classes = found
         self.kind = self._head.task.kind
-        self._prompt, self._scale = str(facts.get("prompt") or ""), facts.get("scale") or (0.0, 1.0)
+        self._prompt, self._scale = str(info.get("prompt") or ""), info.get("scale") or (0.0, 1.0)
         self._model = load_model(str(self.folder), "model").to(device)
 
     def __repr__(self) -> str:
-        shown = ", ".join(map(repr, self.classes[:6])) + (f", ... ({len(self.classes)})" if len(self.classes) > 6 else "")
+        shown = ", ".join(map(repr, self.classes[:6])) + (
+            f", ... ({len(self.classes)})" if len(self.classes) > 6 else ""
+        )
         return f"TaskModel({str(self.folder)!r}, kind={self.kind!r}, classes=[{shown}])"
 
     def predict(self, texts: Sequence[Text]) -> list[str] | list[float]:
@@ -99,20 +109,26 @@ class TaskModel:
     def predict_proba(self, texts: Sequence[Text]) -> np.ndarray[Any, Any]:
         """The probability of every class, float32 [texts, classes], in the order of `classes`. DistilvecError for sts."""
         if self.kind == "sts":
-            raise DistilvecError(f"[predict_proba] {self.folder} gives scores (sts), which have no classes. Use predict.")
+            raise DistilvecError(
+                f"[predict_proba] {self.folder} gives scores (sts), which have no classes. Use predict."
+            )
         probabilities: np.ndarray[Any, Any] = self._logits(texts).softmax(1).numpy()
         return probabilities
 
     def _logits(self, texts: Sequence[Text]) -> Float[Tensor, "texts classes"]:
         inputs = [text if self._head.task.members == 2 else (text,) for text in self._checked(texts)]
-        return predict_logits(self._model, self._head, [tuple(with_prompt(self._prompt, part) for part in parts) for parts in inputs])
+        return predict_logits(
+            self._model, self._head, [tuple(with_prompt(self._prompt, part) for part in parts) for parts in inputs]
+        )
 
     def _checked(self, texts: Sequence[Text]) -> list[Any]:
         """The texts as a list, pairs as tuples. DistilvecError for a single text, and for what the task does not take."""
         pairs = self.kind != "classification"
         expected = f"{'pairs of texts, such as (a, b),' if pairs else 'single texts'} for a task of kind {self.kind}"
         if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-            raise DistilvecError(f"[texts] expected a list of {expected}; found a {type(texts).__name__}. Put it into a list.")
+            raise DistilvecError(
+                f"[texts] expected a list of {expected}; found a {type(texts).__name__}. Put it into a list."
+            )
         found = [tuple(text) if pairs and isinstance(text, (tuple, list)) else text for text in texts]
         for number, text in enumerate(found):
             if not (_is_pair(text) if pairs else isinstance(text, str)):
@@ -142,7 +158,9 @@ def with_prompt(prompt: str, text: Text) -> Text:
     return (prompt + text[0], text[1]) if isinstance(text, tuple) else prompt + text
 
 
-def predict_logits(model: SentenceTransformer, head: TaskHead, inputs: Sequence[tuple[Text, ...]]) -> Float[Tensor, "examples classes"]:
+def predict_logits(
+    model: SentenceTransformer, head: TaskHead, inputs: Sequence[tuple[Text, ...]]
+) -> Float[Tensor, "examples classes"]:
     """What the head answers to inputs that hold their prompts, on the CPU; by the model's own modules, shortest inputs first."""
     order = sorted(range(len(inputs)), key=lambda number: len(str(inputs[number])))
     answers = torch.empty(len(inputs), head.task.classes)
@@ -152,7 +170,8 @@ def predict_logits(model: SentenceTransformer, head: TaskHead, inputs: Sequence[
             numbers = order[start : start + _BATCH]
             texts = [inputs[number][member] for member in range(head.task.members) for number in numbers]
             features = {
-                name: value.to(model.device) if isinstance(value, Tensor) else value for name, value in model.preprocess(texts).items()
+                name: value.to(model.device) if isinstance(value, Tensor) else value
+                for name, value in model.preprocess(texts).items()
             }
             answers[numbers] = head(read_by_heads(model, features).float()).cpu()
     return answers

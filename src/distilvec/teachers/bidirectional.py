@@ -29,7 +29,11 @@ def lift_causal_mask(backbone: nn.Module, name: str) -> None:
         raise DistilvecError(f"{key} {name} is a {type(backbone).__name__}, which has no attention. Remove the key.")
     config = backbone.config.get_text_config()
     odd = sorted({*(getattr(config, "layer_types", None) or ())} - _KINDS)
-    reason = f"it has layers of {', '.join(odd)}" if odd else "its layers do not take their mask from transformers' masking functions"
+    reason = (
+        f"it has layers of {', '.join(odd)}"
+        if odd
+        else "its layers do not take their mask from transformers' masking functions"
+    )
     if not odd:
         if _sees_the_last(backbone, padded=False):
             raise DistilvecError(f"{key} {name} has no causal mask: its tokens see each other already. Remove the key.")
@@ -55,7 +59,9 @@ def _sees_the_last(backbone: PreTrainedModel, padded: bool) -> bool:
     mask = (torch.arange(_TOKENS + padded, device=backbone.device) < _TOKENS)[None].long()
     with torch.enable_grad():
         inputs.requires_grad_()
-        state: Tensor = backbone(inputs_embeds=inputs, attention_mask=mask if padded else None).last_hidden_state[0, 0].float()
+        state: Tensor = (
+            backbone(inputs_embeds=inputs, attention_mask=mask if padded else None).last_hidden_state[0, 0].float()
+        )
         slope = torch.linspace(-1, 1, len(state), device=state.device)  # a plain sum is constant behind a norm
         (gradient,) = torch.autograd.grad(state @ slope, inputs)
     backbone.train(trained)

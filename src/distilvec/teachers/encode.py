@@ -54,7 +54,11 @@ class Forward:
         device = self.model.device
         tokens = self.tokenize(texts)
         lengths = np.diff(tokens.offsets)
-        budget, floor = (min(self.batch_tokens, CPU_TOKENS), _CPU_FLOOR) if device.type == "cpu" else (self.batch_tokens, self.batch_tokens)
+        budget, floor = (
+            (min(self.batch_tokens, CPU_TOKENS), _CPU_FLOOR)
+            if device.type == "cpu"
+            else (self.batch_tokens, self.batch_tokens)
+        )
         results: list[tuple[npt.NDArray[np.int64], dict[str, Tensor]]] = []
         done = 0
         with evaluating(self.model):
@@ -66,7 +70,9 @@ class Forward:
         signals: dict[str, npt.NDArray[np.float32]] = {}
         for rows, found in results:
             for name, values in found.items():
-                signals.setdefault(name, np.empty((len(texts), values.shape[1]), dtype=np.float32))[rows] = values.cpu().numpy()
+                signals.setdefault(name, np.empty((len(texts), values.shape[1]), dtype=np.float32))[rows] = (
+                    values.cpu().numpy()
+                )
         return signals
 
     def tokenize(self, texts: Sequence[Text]) -> Tokens:
@@ -88,12 +94,20 @@ class Forward:
             lengths += [len(row) for row in encoded]
             parts.append(np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=sum(map(len, encoded))))
             if typed:
-                types.append(np.fromiter(chain.from_iterable(row or [0] for row in found["token_type_ids"]), dtype=np.int8))
+                types.append(
+                    np.fromiter(chain.from_iterable(row or [0] for row in found["token_type_ids"]), dtype=np.int8)
+                )
         offsets = np.zeros(len(texts) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        return Tokens(np.concatenate(parts) if parts else np.empty(0, dtype=np.int32), offsets, np.concatenate(types) if types else None)
+        return Tokens(
+            np.concatenate(parts) if parts else np.empty(0, dtype=np.int32),
+            offsets,
+            np.concatenate(types) if types else None,
+        )
 
-    def _batch(self, tokens: Tokens, rows: npt.NDArray[np.int64], device: torch.device, pre_dense: bool) -> dict[str, Tensor]:
+    def _batch(
+        self, tokens: Tokens, rows: npt.NDArray[np.int64], device: torch.device, pre_dense: bool
+    ) -> dict[str, Tensor]:
         """One batch through all modules; rows are sorted by length, longest first."""
         tokenizer, (ids, offsets, types) = self.model[0].tokenizer, tokens
         lengths = offsets[rows + 1] - offsets[rows]
@@ -157,4 +171,6 @@ def runs_directly(model: SentenceTransformer) -> bool:
     ):
         return False
     probe = first.tokenizer(["a text of some words"])
-    return set(probe) <= {"input_ids", "attention_mask", "token_type_ids"} and not any(chain(*probe.get("token_type_ids", [])))
+    return set(probe) <= {"input_ids", "attention_mask", "token_type_ids"} and not any(
+        chain(*probe.get("token_type_ids", []))
+    )

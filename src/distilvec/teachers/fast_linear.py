@@ -34,7 +34,9 @@ def pack_linears(backbone: nn.Module) -> int:
 
     The weights themselves, and so state_dict, stay; later changes to them are not seen.
     """
-    layers = [module for module in backbone.modules() if type(module) is nn.Linear and module.weight.numel() >= _SMALLEST]
+    layers = [
+        module for module in backbone.modules() if type(module) is nn.Linear and module.weight.numel() >= _SMALLEST
+    ]
     size = sum(layer.weight.nbytes for layer in layers)
     if size > _LARGEST or any(layer.weight.device.type != "cpu" for layer in layers):
         return 0

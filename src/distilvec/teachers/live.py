@@ -27,33 +27,39 @@ class LiveTeacher:
     goes on giving the same vectors as before.
     """
 
-    def __init__(self, teacher: LocalTeacher, tokens: TokenStore, wants: OutputSpec, head: nn.Module | None = None) -> None:
-        self.teacher, self.tokens, self.wants = teacher, tokens, wants
+    def __init__(
+        self, teacher: LocalTeacher, tokens: TokenStore, required: OutputSpec, head: nn.Module | None = None
+    ) -> None:
+        self.teacher, self.tokens, self.required = teacher, tokens, required
         self.encoder = Encoder(teacher.model)
         self.head = None if head is None else head.eval().to(teacher.model.device)
-        self.reading = replace(wants, tokens=None, logits=False) | token_reading(wants.tokens) | OutputSpec(vector=wants.logits)
+        self.reading = (
+            replace(required, tokens=None, logits=False)
+            | token_reading(required.tokens)
+            | OutputSpec(vector=required.logits)
+        )
 
     def signals(self, batch: TextBatch) -> ModelOutputs:
         """What is wanted of the batch's rows, float32, on the batch's device; tokens are laid out from position 0."""
-        teacher, wants, device = self.teacher, self.wants, batch.rows.device
+        teacher, required, device = self.teacher, self.required, batch.rows.device
         tokens = self.tokens.batch(batch.rows.cpu().numpy())
         own = TextBatch(batch.rows, tokens, batch.sources, alignment=batch.alignment).to(teacher.model.device)
         with evaluating(teacher.model):
             with teacher.autocast():
                 read = self.encoder(own, self.reading)
             read = _convert(read, teacher.model.device)
-            found = token_signals(read, wants.tokens, own.alignment)
-            if wants.logits:
+            found = token_signals(read, required.tokens, own.alignment)
+            if required.logits:
                 assert self.head is not None
                 found = replace(found, logits=self.head(read.vector).float())
-        hidden = {*wants.hidden_layers, *token_reading(wants.tokens).hidden_layers}
+        hidden = {*required.hidden_layers, *token_reading(required.tokens).hidden_layers}
         kept = replace(
             found,
             embedding=None if found.embedding is None else self._cut(found.embedding),
-            pooled_layers={layer: found.pooled_layers[layer] for layer in wants.pooled_layers},
+            pooled_layers={layer: found.pooled_layers[layer] for layer in required.pooled_layers},
             hidden_layers={layer: found.hidden_layers[layer] for layer in sorted(hidden)},
-            attentions={layer: found.attentions[layer] for layer in wants.attention_layers},
-            vector=found.vector if wants.vector else None,
+            attentions={layer: found.attentions[layer] for layer in required.attention_layers},
+            vector=found.vector if required.vector else None,
         )
         return _convert(kept, device)
 

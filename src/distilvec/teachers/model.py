@@ -69,7 +69,9 @@ class LocalTeacher:
         self.pre_dense_width: int | None = int(dense[0].in_features) if dense else None
         self._dtype, self._batch_tokens, self._attention = dtype, batch_tokens, attention
         self._origin = origin or (name, None, None)  # model, revision, folder
-        self._forward = Forward(model, batch_tokens, self.max_length, dtype == "bfloat16") if runs_directly(model) else None
+        self._forward = (
+            Forward(model, batch_tokens, self.max_length, dtype == "bfloat16") if runs_directly(model) else None
+        )
         _refuse_excluded_prompts(modules, self.prompts)
 
     def embed(self, texts: Sequence[str], role: Role = "document") -> npt.NDArray[np.float32]:
@@ -80,15 +82,20 @@ class LocalTeacher:
         """float32 [n, width] of a few texts as they are: whether the model works, before anything is made with it."""
         return self._window(texts, False, None)["embedding"]
 
-    def signals(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Callable[[int], None] | None = None) -> Vectors:
+    def signals(
+        self, prompted: Sequence[Text], pre_dense: bool = False, progress: Callable[[int], None] | None = None
+    ) -> Vectors:
         """ "embedding" [n, width] and, if asked for, "pre_dense" [n, pre_dense_width] of texts that hold their prompts.
 
         `progress(texts)` is called after every batch. Errors: DistilvecError if the model has no Dense layer to look behind.
         """
         if pre_dense and self.pre_dense_width is None:
-            raise DistilvecError(f"[teacher.model] {self.name} has no Dense layer, so no pre-dense vectors; found modules {self._kinds()}.")
+            raise DistilvecError(
+                f"[teacher.model] {self.name} has no Dense layer, so no pre-dense vectors; found modules {self._kinds()}."
+            )
         parts = [
-            self._window(prompted[start : start + _WINDOW], pre_dense, _from(progress, start)) for start in range(0, len(prompted), _WINDOW)
+            self._window(prompted[start : start + _WINDOW], pre_dense, _from(progress, start))
+            for start in range(0, len(prompted), _WINDOW)
         ]
         widths = {"embedding": self.width, **({"pre_dense": self.pre_dense_width or 0} if pre_dense else {})}
         empty = {name: np.empty((0, width), dtype=np.float32) for name, width in widths.items()}
@@ -129,11 +136,15 @@ class LocalTeacher:
         if self._forward is not None:
             signals = self._forward.run(prompted, pre_dense, progress)
         elif pre_dense:
-            raise DistilvecError(f"[teacher.model] the pre-dense vectors of {self.name} cannot be read: found modules {self._kinds()}.")
+            raise DistilvecError(
+                f"[teacher.model] the pre-dense vectors of {self.name} cannot be read: found modules {self._kinds()}."
+            )
         else:
             size = max(1, self._batch_tokens // 128)
             with evaluating(self.model), self.autocast():
-                found = self.model.encode(list(prompted), prompt="", batch_size=size, convert_to_tensor=True, show_progress_bar=False)
+                found = self.model.encode(
+                    list(prompted), prompt="", batch_size=size, convert_to_tensor=True, show_progress_bar=False
+                )
             signals = {"embedding": found.float().cpu().numpy()}
             if progress:
                 progress(len(prompted))
@@ -190,7 +201,9 @@ def load_teacher(section: TeacherSection, device: str = "auto", key: str = "teac
     return teacher
 
 
-def wrap_model(model: SentenceTransformer, name: str, batch_tokens: int = 4096, prompts: dict[Role, str] | None = None) -> LocalTeacher:
+def wrap_model(
+    model: SentenceTransformer, name: str, batch_tokens: int = 4096, prompts: dict[Role, str] | None = None
+) -> LocalTeacher:
     """A model in memory, such as a student in training, as an embedder; the model itself is not changed."""
     return LocalTeacher(model, name, batch_tokens=batch_tokens, prompts=prompts)
 
@@ -204,8 +217,12 @@ def _load(section: TeacherSection, source: str, key: str) -> SentenceTransformer
     if is_sentence_transformer_model(with_owner(source), revision=section.revision):
         for key, value in (("pooling", section.pooling), ("normalize", section.normalize)):
             if value is not None:
-                raise DistilvecError(f"[teacher.{key}] found {value!r}; {section.model} states its own (modules.json). Remove the key.")
-        return load(source, "cpu", revision=section.revision, trust_remote_code=section.trust_remote_code, model_kwargs=weights)
+                raise DistilvecError(
+                    f"[teacher.{key}] found {value!r}; {section.model} states its own (modules.json). Remove the key."
+                )
+        return load(
+            source, "cpu", revision=section.revision, trust_remote_code=section.trust_remote_code, model_kwargs=weights
+        )
     common: dict[str, Any] = {"revision": section.revision, "trust_remote_code": section.trust_remote_code}
     AutoConfig.from_pretrained(source, **common)  # fails where there is no model at all
     if section.pooling is None and key != "teacher.model":
@@ -215,9 +232,15 @@ def _load(section: TeacherSection, source: str, key: str) -> SentenceTransformer
             f"[teacher.pooling] {section.model} is a plain Hugging Face model: it does not say how tokens become one vector. "
             "Set teacher.pooling to mean, cls or lasttoken, and teacher.normalize to true if its vectors are meant to have length 1."
         )
-    transformer = Transformer(source, model_kwargs={**weights, **common}, processor_kwargs=dict(common), config_kwargs=dict(common))
+    transformer = Transformer(
+        source, model_kwargs={**weights, **common}, processor_kwargs=dict(common), config_kwargs=dict(common)
+    )
     transformer.modality_config = {"text": transformer.modality_config["text"]}  # texts as they are, no chat template
-    modules = [transformer, Pooling(transformer.get_embedding_dimension(), section.pooling), *([Normalize()] if section.normalize else [])]
+    modules = [
+        transformer,
+        Pooling(transformer.get_embedding_dimension(), section.pooling),
+        *([Normalize()] if section.normalize else []),
+    ]
     return SentenceTransformer(modules=modules, device="cpu")
 
 
@@ -251,7 +274,13 @@ def folder_of(source: str, revision: str | None) -> tuple[Path | None, str | Non
     if Path(source).is_dir():
         return Path(source), revision
     for name in ("modules.json", "config.json"):
-        found = cached_file(with_owner(source), name, revision=revision, local_files_only=True, _raise_exceptions_for_missing_entries=False)
+        found = cached_file(
+            with_owner(source),
+            name,
+            revision=revision,
+            local_files_only=True,
+            _raise_exceptions_for_missing_entries=False,
+        )
         if found is not None:
             folder = Path(found).parent
             return folder, folder.name
@@ -284,7 +313,10 @@ def _settings(first: Any, tokenizer: Any) -> list[Any]:
     config = first.auto_model.config.to_diff_dict() if hasattr(first, "auto_model") else {}
     names = ("transformers_version", "_name_or_path", "dtype", "architectures")
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    return [{key: value for key, value in config.items() if key not in names}, backend.to_str() if backend is not None else None]
+    return [
+        {key: value for key, value in config.items() if key not in names},
+        backend.to_str() if backend is not None else None,
+    ]
 
 
 def _from(progress: Callable[[int], None] | None, start: int) -> Callable[[int], None] | None:

@@ -38,7 +38,9 @@ class VectorsTeacher:
         self.table = VectorTable(section.vectors, "teacher.vectors")
         full = self.table.widths["embedding"]
         if section.truncate_dim is not None and section.truncate_dim > full:
-            raise DistilvecError(f"[teacher.truncate_dim] found {section.truncate_dim}; the vectors have {full} dimensions.")
+            raise DistilvecError(
+                f"[teacher.truncate_dim] found {section.truncate_dim}; the vectors have {full} dimensions."
+            )
         self.name = section.name or section.vectors.stem
         self.truncate_dim = section.truncate_dim
         self.width = section.truncate_dim or full
@@ -86,7 +88,10 @@ class VectorsTeacher:
         if piece.roles is not None:
             return [piece.keys(self.prompts)]
         roles: list[Role] = ["query", "document"]
-        return [piece.keys(self.prompts, role) for role in roles[: 1 if self.prompts["query"] == self.prompts["document"] else 2]]
+        return [
+            piece.keys(self.prompts, role)
+            for role in roles[: 1 if self.prompts["query"] == self.prompts["document"] else 2]
+        ]
 
     def _measure(self) -> bool:
         """Whether the first vectors have length 1, zero vectors left out. DistilvecError where most have and some have not."""
@@ -135,7 +140,10 @@ def _fill(cache: TeacherCache, corpus: Corpus, teacher: VectorsTeacher, progress
         for piece in teacher.pieces(tuple(cache.signals)):
             for keys in teacher.keys(piece):
                 chosen = np.flatnonzero(needed.positions(keys) >= 0)
-                yield keys[chosen], Piece([piece.texts[row] for row in chosen], None, {k: v[chosen] for k, v in piece.signals.items()})
+                yield (
+                    keys[chosen],
+                    Piece([piece.texts[row] for row in chosen], None, {k: v[chosen] for k, v in piece.signals.items()}),
+                )
 
     done = rows - len(needed)
     for keys, piece in in_shards(wanted(), cache):
@@ -152,7 +160,11 @@ def _refuse_missing(cache: TeacherCache, corpus: Corpus, teacher: VectorsTeacher
         rows = start + np.flatnonzero((cache.positions(keys) < 0) & (table.positions(keys) < 0))
         lacking, example = lacking + len(rows), example if example >= 0 or not len(rows) else int(rows[0])
     if lacking:
-        pairs = " Pairs that are one input are looked for as one text; with task.encode=separate they are two." if corpus.paired else ""
+        pairs = (
+            " Pairs that are one input are looked for as one text; with task.encode=separate they are two."
+            if corpus.paired
+            else ""
+        )
         raise DistilvecError(
             f"[teacher.vectors] {lacking:,} of the corpus's {len(corpus):,} texts have no vector in {teacher.table.path}, such as "
             f"{shortened(corpus.stored([example])[0])}. Take these texts out of the corpus, or add their vectors.{pairs}"

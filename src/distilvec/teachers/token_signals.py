@@ -73,30 +73,30 @@ def selected_gram(
     return unit_gram(centred_gram(chosen, rows >= 0))
 
 
-def token_reading(wants: TokenOutputSpec | None) -> OutputSpec:
+def token_reading(required: TokenOutputSpec | None) -> OutputSpec:
     """What must be read inside of the teacher for these signals."""
-    if wants is None:
+    if required is None:
         return OutputSpec()
-    last = {-1} if wants.importance or wants.gram_layers else set[int]()
-    return OutputSpec(hidden_layers=wants.hidden, attention_layers=tuple(sorted({*last, *wants.gram_layers})))
+    last = {-1} if required.importance or required.gram_layers else set[int]()
+    return OutputSpec(hidden_layers=required.hidden, attention_layers=tuple(sorted({*last, *required.gram_layers})))
 
 
-def token_signals(read: ModelOutputs, wants: TokenOutputSpec | None, alignment: Alignment | None) -> ModelOutputs:
+def token_signals(read: ModelOutputs, required: TokenOutputSpec | None, alignment: Alignment | None) -> ModelOutputs:
     """`read` (the answer to `token_reading`) with importance, selected pairs and Gram matrices.
 
     Errors: DistilvecError if Gram matrices are wanted of texts without an alignment.
     """
-    if wants is None or not (wants.importance or wants.gram_layers):
+    if required is None or not (required.importance or required.gram_layers):
         return read
     assert read.mask is not None
     received = importance(read.attentions[-1], read.mask)
-    if not wants.gram_layers:
+    if not required.gram_layers:
         return replace(read, importance=received)
     if alignment is None:
         raise DistilvecError(
             "[method.name] Gram matrices of a teacher's tokens need the pairs of its and the student's tokens; this batch has none. "
             "Give the teacher and the student fast tokenizers."
         )
-    selected = select(alignment.pairs, received, wants.divisor)
-    grams = {layer: selected_gram(read.attentions[layer], selected[..., 1]) for layer in wants.gram_layers}
-    return replace(read, importance=received if wants.importance else None, selected=selected, grams=grams)
+    selected = select(alignment.pairs, received, required.divisor)
+    grams = {layer: selected_gram(read.attentions[layer], selected[..., 1]) for layer in required.gram_layers}
+    return replace(read, importance=received if required.importance else None, selected=selected, grams=grams)

@@ -42,7 +42,12 @@ def checkpoint_file(folder: Path) -> Path:
 
 
 def save_checkpoint(
-    path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: Progress, fingerprint: str, memory: Mapping[str, Tensor]
+    path: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: Progress,
+    fingerprint: str,
+    memory: Mapping[str, Tensor],
 ) -> None:
     """Write module, optimiser, progress and `memory`, what else the loop has in memory.
 
@@ -154,7 +159,9 @@ def _read_progress(text: str, path: Path) -> Progress:
             f"{', '.join(known)}. Take that version, or delete the file to start training again from step 0."
         )
     wrong = [
-        name for name, value in known.items() if not isinstance(found[name], (int, float) if isinstance(value, float) else type(value))
+        name
+        for name, value in known.items()
+        if not isinstance(found[name], (int, float) if isinstance(value, float) else type(value))
     ]
     if wrong:
         raise DistilvecError(f"[{KEY}] {path} is damaged ({wrong[0]} is {found[wrong[0]]!r}). {FIX}")

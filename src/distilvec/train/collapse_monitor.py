@@ -84,7 +84,11 @@ class CollapseWatch:
         if sight is None or len(torch.unique(sight.batch.tokens["input_ids"], dim=0)) < FEWEST_TEXTS:
             return {}, None
         vectors = {} if sight.student.embedding is None else {"embedding": sight.student.embedding}
-        vectors |= {f"layer {number}": layer for number, layer in sight.student.pooled_layers.items()} if not self.warned else {}
+        vectors |= (
+            {f"layer {number}": layer for number, layer in sight.student.pooled_layers.items()}
+            if not self.warned
+            else {}
+        )
         found = {name: spread(value) for name, value in vectors.items()}
         own = found.get("embedding")
         figures = {} if own is None else {"mean_cosine": own.mean_cosine, "effective_rank": own.effective_rank}

@@ -65,17 +65,19 @@ class CachedTeacher:
     the cached vectors.
     """
 
-    def __init__(self, cache: TeacherCache, keys: np.ndarray, wants: OutputSpec, head: nn.Module | None = None) -> None:
-        if found := uncached(wants):
+    def __init__(
+        self, cache: TeacherCache, keys: np.ndarray, required: OutputSpec, head: nn.Module | None = None
+    ) -> None:
+        if found := uncached(required):
             raise DistilvecError(
                 f"[teacher.live] a teacher cache does not hold {', '.join(found)}, which the method needs. Set teacher.live=true."
             )
-        if wants.tokens and not cache.manifest.tokens:
+        if required.tokens and not cache.manifest.tokens:
             raise DistilvecError(
                 f"[cache] the teacher cache {cache.folder} holds nothing of the teacher's tokens, which the method needs. "
                 "Fill one for this recipe: distilvec cache fill."
             )
-        self.cache, self.wants = cache, wants
+        self.cache, self.required = cache, required
         self.head = None if head is None else head.eval()
         self.positions = cache.positions(keys)
         missing = int((self.positions < 0).sum())
@@ -83,24 +85,26 @@ class CachedTeacher:
             raise DistilvecError(
                 f"[cache] {missing:,} of {len(keys):,} corpus rows have no teacher vector in {cache.folder}. Fill it: distilvec cache fill."
             )
-        self._token_signals = [name for name, signal in cache.signals.items() if signal.uneven] if wants.tokens else []
+        self._token_signals = (
+            [name for name, signal in cache.signals.items() if signal.uneven] if required.tokens else []
+        )
 
     @torch.no_grad()
     def signals(self, batch: TextBatch) -> ModelOutputs:
         """What is wanted of the batch's rows, float32, token signals padded on the right."""
-        wants, device = self.wants, batch.rows.device
+        required, device = self.required, batch.rows.device
         positions = self.positions[batch.rows.cpu().numpy()]
 
         def read(signal: str) -> torch.Tensor:
             return torch.from_numpy(self.cache.read(positions, signal)).to(device, non_blocking=True)
 
-        vector = read("vector") if wants.vector or wants.logits else None
+        vector = read("vector") if required.vector or required.logits else None
         tokens = {name: self.cache.read_ragged(positions, name) for name in self._token_signals}
         return ModelOutputs(
-            embedding=read("embedding") if wants.embedding else None,
-            pre_dense=read("pre_dense") if wants.pre_dense else None,
-            vector=vector if wants.vector else None,
-            logits=self._logits(vector) if wants.logits else None,
+            embedding=read("embedding") if required.embedding else None,
+            pre_dense=read("pre_dense") if required.pre_dense else None,
+            vector=vector if required.vector else None,
+            logits=self._logits(vector) if required.logits else None,
             **(decompress(tokens, self.cache.manifest.tokens, device) if tokens and self.cache.manifest.tokens else {}),
         )
 
@@ -121,15 +125,15 @@ class SeveralTeachers:
         return replace(self.first.signals(batch), others=tuple(other.signals(batch) for other in self.others))
 
 
-def uncached(wants: OutputSpec) -> list[str]:
+def uncached(required: OutputSpec) -> list[str]:
     """What of these wants no cache keeps, in words."""
     named = {
-        "attention maps": wants.attention_layers,
-        "hidden states of layers": wants.hidden_layers,
-        "queries, keys and values": wants.projection_layers,
-        "a second view": wants.second_view,
-        "pooled states of layers": wants.pooled_layers,
-        "gates and experts": wants.experts,
+        "attention maps": required.attention_layers,
+        "hidden states of layers": required.hidden_layers,
+        "queries, keys and values": required.projection_layers,
+        "a second view": required.second_view,
+        "pooled states of layers": required.pooled_layers,
+        "gates and experts": required.experts,
     }
     return [name for name, wanted in named.items() if wanted]
 
@@ -152,13 +156,17 @@ class TrainingData:
     @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of every example; of two texts encoded apart, those of both."""
-        return self.tokens.lengths if self.examples is None else self.tokens.lengths[self.examples.rows].sum(1, dtype=np.int32)
+        return (
+            self.tokens.lengths
+            if self.examples is None
+            else self.tokens.lengths[self.examples.rows].sum(1, dtype=np.int32)
+        )
 
     def batch(self, numbers: np.ndarray) -> TextBatch:
         """The student's view of these examples, on the CPU; of two members all first texts come before all second ones."""
         labels, members, rows = None, 1, numbers
         if self.examples is not None:
-            labels, members = torch.from_numpy(self.examples.labels[numbers]), self.examples.facts.members
+            labels, members = torch.from_numpy(self.examples.labels[numbers]), self.examples.info.members
             rows = self.examples.rows[numbers].T.reshape(-1)
         return TextBatch(
             rows=torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)),

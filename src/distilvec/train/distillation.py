@@ -26,7 +26,7 @@ class Distillation(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.objective = objective
-        self.watched = False
+        self.snapshot_due = False
         self.sight: Sight | None = None
 
     def forward(self, batch: TextBatch, teacher: ModelOutputs) -> Terms:
@@ -36,17 +36,22 @@ class Distillation(nn.Module):
 
     def _terms(self, batch: TextBatch, teacher: ModelOutputs) -> Terms:
         rows = None if teacher.selected is None else teacher.selected[..., 0]
-        wants = self.objective.student_outputs
-        student = self.encoder(batch, with_gates(wants, self.encoder.experts) if self.watched else wants, rows)
+        required = self.objective.student_outputs
+        student = self.encoder(
+            batch, with_gates(required, self.encoder.experts) if self.snapshot_due else required, rows
+        )
         with torch.autocast(batch.rows.device.type, enabled=False):
             if self.objective.head is not None:
                 student = replace(student, logits=self.objective.head(student.vector))
             terms: Terms = self.objective(batch, student, teacher)
         examples = len(batch) // batch.members
         check_terms(self.objective, terms, {examples, len(batch)})
-        terms = {name: values if len(values) == examples else values.view(batch.members, -1).mean(0) for name, values in terms.items()}
-        if self.watched:
+        terms = {
+            name: values if len(values) == examples else values.view(batch.members, -1).mean(0)
+            for name, values in terms.items()
+        }
+        if self.snapshot_due:
             with torch.no_grad(), torch.autocast(batch.rows.device.type, enabled=False):
                 figures = self.objective.figures(batch, student, teacher)
-            self.sight, self.watched = replace(take_sight(batch, student, teacher), figures=figures), False
+            self.sight, self.snapshot_due = replace(take_sight(batch, student, teacher), figures=figures), False
         return terms

@@ -45,10 +45,10 @@ class Routing:
         return [number for number, mean in enumerate(self.means, 1) if mean < UNUSED / len(self.means)]
 
 
-def with_gates(wants: OutputSpec, experts: int) -> OutputSpec:
+def with_gates(required: OutputSpec, experts: int) -> OutputSpec:
     """What is wanted of a student in a watched pass: also its gates, where it has experts and they run anyway."""
-    used = wants.embedding or wants.pre_dense or wants.second_view or wants.vector
-    return wants | OutputSpec(experts=True) if experts and used else wants
+    used = required.embedding or required.pre_dense or required.second_view or required.vector
+    return required | OutputSpec(experts=True) if experts and used else required
 
 
 def routing(gates: Float[Tensor, "texts experts"]) -> Routing:
@@ -56,7 +56,9 @@ def routing(gates: Float[Tensor, "texts experts"]) -> Routing:
     gates = gates.detach().double()
     entropy = torch.special.entr(gates).sum(1).mean() / math.log(gates.shape[1])
     decided = (gates.amax(1) > DECIDED).double().mean()
-    return Routing(tuple(gates.mean(0).tolist()), float(entropy), float(decided), float(gates.std(0, correction=0).mean()))
+    return Routing(
+        tuple(gates.mean(0).tolist()), float(entropy), float(decided), float(gates.std(0, correction=0).mean())
+    )
 
 
 class RoutingWatch:
@@ -64,7 +66,9 @@ class RoutingWatch:
 
     def __init__(self, steps: int, warned: bool = False) -> None:
         self.steps, self.warned = steps, warned
-        self.looks: deque[tuple[Tensor, int]] = deque(maxlen=LOOKS)  # gates of the last looks, and how many of their texts are distinct
+        self.looks: deque[tuple[Tensor, int]] = deque(
+            maxlen=LOOKS
+        )  # gates of the last looks, and how many of their texts are distinct
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps: the last looks, by number."""
@@ -107,7 +111,11 @@ def describe_collapse(found: Routing, done: float) -> str | None:
     top = max(range(count), key=found.means.__getitem__) + 1
     if found.means[top - 1] > ONE or len(found.unused) >= 2:
         alone = found.means[top - 1] > ONE
-        what = f"to one expert: nearly all texts go to expert {top} of {count}" if alone else f"to some experts: {_listed(found.unused)}"
+        what = (
+            f"to one expert: nearly all texts go to expert {top} of {count}"
+            if alone
+            else f"to some experts: {_listed(found.unused)}"
+        )
         return (
             f"Routing collapsed {what}. {figures} Likely cause: gates go where the loss is least, the losses of the experts' facets differ "
             "in size, and nothing strong enough holds the others up. Give the pull towards equal gates a weight of the size of that "

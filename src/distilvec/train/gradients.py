@@ -18,7 +18,7 @@ from distilvec.train.dataset import TrainingRows
 from distilvec.train.update import Weigh
 
 
-class Passes:
+class StepGradients:
     """The closure of step `step`; `groups` are the rows of this process's micro-batches, `module` turns batches into terms.
 
     Every pass of a step begins with the objective's buffers (a queue, say) as the first one did, so that they change once a step.
@@ -83,7 +83,9 @@ class Passes:
     def _rewind(self, more_to_come: bool = False) -> None:
         """Give the objective's buffers the values they had before the step's first pass, which notes them if more will follow."""
         if self.buffers is None:
-            self.buffers = {name: value.clone() for name, value in self.objective.named_buffers()} if more_to_come else {}
+            self.buffers = (
+                {name: value.clone() for name, value in self.objective.named_buffers()} if more_to_come else {}
+            )
         for name, value in self.objective.named_buffers() if self.buffers else ():
             value.copy_(self.buffers[name])
 

@@ -24,10 +24,14 @@ class MetricsLog:
     A resumed run first drops the lines written after its checkpoint; callbacks get those steps again.
     """
 
-    def __init__(self, path: Path, resume_step: int, accelerator: Accelerator, callbacks: Sequence[Callback] = ()) -> None:
+    def __init__(
+        self, path: Path, resume_step: int, accelerator: Accelerator, callbacks: Sequence[Callback] = ()
+    ) -> None:
         self.path, self.accelerator, self.callbacks = path, accelerator, callbacks
         kept = [line for line in read_metrics(path) if line["step"] <= resume_step] if resume_step else []
-        self.warned = {line.get("kind", "collapse") for line in kept if "warning" in line}  # lines had no kind while there was one
+        self.warned = {
+            line.get("kind", "collapse") for line in kept if "warning" in line
+        }  # lines had no kind while there was one
         if not accelerator.is_main_process:
             return
         with explained(KEY, path):
@@ -39,7 +43,9 @@ class MetricsLog:
 
         Errors: DistilvecError where a callback fails.
         """
-        entry = {"step": step, "epoch": round(epoch, 4)} | {name.replace("__", "/", 1): value for name, value in values.items()}
+        entry = {"step": step, "epoch": round(epoch, 4)} | {
+            name.replace("__", "/", 1): value for name, value in values.items()
+        }
         self._append(entry)
         metrics = {name: value for name, value in entry.items() if name != "step"}
         self.accelerator.log(metrics, step=step)
@@ -73,7 +79,9 @@ def check_callbacks(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
     found = tuple(callbacks) if isinstance(callbacks, (list, tuple)) else None
     if found is None or not all(map(callable, found)):
         shown = type(callbacks).__name__ if found is None else ", ".join(type(one).__name__ for one in found)
-        raise DistilvecError(f"[callbacks] expected a list of functions of step and metrics; found {shown}. Give [function].")
+        raise DistilvecError(
+            f"[callbacks] expected a list of functions of step and metrics; found {shown}. Give [function]."
+        )
     return found
 
 
@@ -93,7 +101,7 @@ WATCHED = ("distance", "similarity_gap", "accuracy", "spearman")
 SCORES = ("accuracy", "spearman")  # on a labelled task: the greater the better
 
 
-def watched(line: Mapping[str, Any]) -> str | None:
+def validation_metric(line: Mapping[str, Any]) -> str | None:
     """The number to watch in a line of metrics.jsonl: "distance", "similarity_gap" where there is none, on a task the score.
 
     None for other lines.
@@ -116,5 +124,7 @@ def _read_line(line: bytes, number: int, path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         entry = None
     if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
-        raise DistilvecError(f"[{KEY}] {path}: line {number} is damaged. Put back a copy of the file, or remove that line.")
+        raise DistilvecError(
+            f"[{KEY}] {path}: line {number} is damaged. Put back a copy of the file, or remove that line."
+        )
     return entry

@@ -13,9 +13,13 @@ from distilvec.core.errors import DistilvecError, nearest
 
 def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.AdamW:
     """AdamW in its fused form over the parameters that are trained."""
-    settings = [{"params": parameters, "factor": factor} for factor, parameters in parameter_groups(module, train).items()]
+    settings = [
+        {"params": parameters, "factor": factor} for factor, parameters in parameter_groups(module, train).items()
+    ]
     fused = all(p.device.type in ("cpu", "cuda", "mps") for p in module.parameters())
-    return torch.optim.AdamW(settings, lr=train.learning_rate, betas=train.betas, weight_decay=train.weight_decay, fused=fused)
+    return torch.optim.AdamW(
+        settings, lr=train.learning_rate, betas=train.betas, weight_decay=train.weight_decay, fused=fused
+    )
 
 
 def parameter_groups(module: nn.Module, train: TrainSection) -> dict[float, list[nn.Parameter]]:
@@ -37,7 +41,9 @@ def trained_parameters(module: nn.Module, train: TrainSection) -> dict[str, nn.P
     parameters = dict(module.named_parameters())
     _refuse_unused("train.trainable", train.trainable or (), parameters)
     chosen = ("",) if train.trainable is None else tuple(train.trainable)
-    return {name: parameter for name, parameter in parameters.items() if parameter.requires_grad and name.startswith(chosen)}
+    return {
+        name: parameter for name, parameter in parameters.items() if parameter.requires_grad and name.startswith(chosen)
+    }
 
 
 def freeze_others(module: nn.Module, train: TrainSection) -> None:

@@ -33,8 +33,12 @@ class Window:
             return
         texts, tokens, self.seconds = tensors["since"].tolist()
         self.texts, self.tokens = int(texts), int(tokens)
-        self.counts = {name.removeprefix("count/"): int(value) for name, value in tensors.items() if name.startswith("count/")}
-        self.sums = {name.removeprefix("sum/"): value.to(device) for name, value in tensors.items() if name.startswith("sum/")}
+        self.counts = {
+            name.removeprefix("count/"): int(value) for name, value in tensors.items() if name.startswith("count/")
+        }
+        self.sums = {
+            name.removeprefix("sum/"): value.to(device) for name, value in tensors.items() if name.startswith("sum/")
+        }
 
     def add(self, terms: Terms, rate: float) -> None:
         """Add a step's terms."""

@@ -17,7 +17,7 @@ from torch import nn
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import say
+from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import Progress, checkpoint_file, fitting, read_checkpoint, restore
@@ -25,7 +25,7 @@ from distilvec.train.dataset import TrainingData
 from distilvec.train.distillation import Distillation
 from distilvec.train.metrics import Callback
 from distilvec.train.optimizer import parameter_groups
-from distilvec.train.trainer import Loop
+from distilvec.train.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,10 @@ def training_stages(recipe: Recipe, folder: Path) -> list[Stage]:
     """The stages of a run in `folder`, in order; a recipe without stages is one."""
     found = recipes.stage_recipes(recipe) or {"": recipe}
     *_, last = found
-    return [Stage(name, own, folder if name == last else folder / "stages" / name, name == last) for name, own in found.items()]
+    return [
+        Stage(name, own, folder if name == last else folder / "stages" / name, name == last)
+        for name, own in found.items()
+    ]
 
 
 @contextmanager
@@ -87,10 +90,12 @@ def train_stage(
         save(f"students/step-{step}")
 
     saves: dict[str, Any] = {"save_best": lambda: save("student"), "save_kept": keep} if stage.last else {}
-    loop = Loop(encoder, objective, data, stage.recipe.train, stage.folder, fingerprint, **saves, callbacks=callbacks)
+    loop = Trainer(
+        encoder, objective, data, stage.recipe.train, stage.folder, fingerprint, **saves, callbacks=callbacks
+    )
     trained_before = loop.state.finished
     if not trained_before:
-        say(f"training {_trained(encoder)} parameters: {loop.total_steps:,} steps{place} on {loop.describe_machine()}")
+        log(f"training {_trained(encoder)} parameters: {loop.total_steps:,} steps{place} on {loop.describe_machine()}")
         state = loop.run()
         loop.accelerator.wait_for_everyone()
         if not state.finished or loop.stop_asked:
@@ -120,11 +125,15 @@ def take_over(encoder: Encoder, objective: Objective, stage: Stage, before: Stag
         )
     tensors = {name.removeprefix("model/"): value for name, value in found[0].items()}
     with fitting(checkpoint_file(before.folder)):
-        restore(encoder, {name.removeprefix("encoder."): t for name, t in tensors.items() if name.startswith("encoder.")})
+        restore(
+            encoder, {name.removeprefix("encoder."): t for name, t in tensors.items() if name.startswith("encoder.")}
+        )
     if stage.recipe.method.name == before.recipe.method.name:
         own = objective.state_dict()
         given = {name.removeprefix("objective."): t for name, t in tensors.items() if name.startswith("objective.")}
-        objective.load_state_dict({name: t for name, t in given.items() if name in own and own[name].shape == t.shape}, strict=False)
+        objective.load_state_dict(
+            {name: t for name, t in given.items() if name in own and own[name].shape == t.shape}, strict=False
+        )
 
 
 def _trained(module: nn.Module) -> str:

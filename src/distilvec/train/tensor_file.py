@@ -48,7 +48,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
             remove(folder)
 
 
-def read_tensors(path: Path, key: str, fix: str, prefixes: tuple[str, ...] = ("",)) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(
+    path: Path, key: str, fix: str, prefixes: tuple[str, ...] = ("",)
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors whose names start so, and the metadata. `fix` says what to do about a damaged file.
 
     The seal is checked in any case, of the tensors those that are read.

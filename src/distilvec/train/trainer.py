@@ -17,7 +17,7 @@ from torch import Tensor
 from distilvec.config.training import TrainSection
 from distilvec.core.device import fast_bf16, keep_memory, pick_device, processes, warn_slow_bf16
 from distilvec.core.errors import DistilvecError, Stopped
-from distilvec.core.log import Advance, progress, say
+from distilvec.core.log import Advance, log, progress
 from distilvec.core.objective import Objective
 from distilvec.data.sampler import Batches, epoch_batches
 from distilvec.students.encoder import Encoder
@@ -26,7 +26,7 @@ from distilvec.train.collapse_monitor import CollapseWatch
 from distilvec.train.dataset import TrainingRows
 from distilvec.train.distillation import Distillation
 from distilvec.train.gate_monitor import RoutingWatch
-from distilvec.train.gradients import Passes
+from distilvec.train.gradients import StepGradients
 from distilvec.train.metrics import Callback, MetricsLog
 from distilvec.train.optimizer import build_optimizer, freeze_others, optimizer_tensors, set_learning_rate
 from distilvec.train.running_means import Window
@@ -35,10 +35,12 @@ from distilvec.train.signals import stop_on_signals
 from distilvec.train.update import build_update
 from distilvec.train.validation import held_out
 
-Measure = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, float], float]]  # as held_out: encoder, ..., batch size
+Measure = Callable[
+    [Any, Objective, Any, Accelerator, int], tuple[dict[str, float], float]
+]  # as held_out: encoder, ..., batch size
 
 
-class Loop:
+class Trainer:
     """One training run, resumable at every checkpoint.
 
     `save_best` is called when the held-out distance to the teacher (on a labelled task: one minus the score), taken after every
@@ -109,8 +111,8 @@ class Loop:
         state = self.state
         self.metrics = MetricsLog(self.folder / "metrics.jsonl", state.step, self.accelerator, self.callbacks)
         self.window = Window()
-        encoder, wants = self.module.encoder, self.module.objective.student_outputs
-        self.collapse = CollapseWatch(encoder.pooling, wants.layer_pooling, "collapse" in self.metrics.warned)
+        encoder, required = self.module.encoder, self.module.objective.student_outputs
+        self.collapse = CollapseWatch(encoder.pooling, required.layer_pooling, "collapse" in self.metrics.warned)
         self.routing = RoutingWatch(self.total_steps, "routing" in self.metrics.warned)
         self.window.load(_named(self._memory, "window/"), self.device)
         self.routing.load(_named(self._memory, "routing/"))
@@ -154,9 +156,11 @@ class Loop:
         rate = self.schedule(state.step, state.epoch)
         set_learning_rate(self.optimizer, rate)
         groups = [batches[i] for i in self._mine(index, len(batches))]
-        passes = Passes(self.wrapped, self.module.objective, self.data, self.accelerator, groups, self.train.seed, state.step)
+        passes = StepGradients(
+            self.wrapped, self.module.objective, self.data, self.accelerator, groups, self.train.seed, state.step
+        )
         self.module.train()
-        self.module.watched = self._log_due(state.step + 1)
+        self.module.snapshot_due = self._log_due(state.step + 1)
         terms = self.update.step(passes, state.step)
         rows, processes = np.concatenate(groups), self.accelerator.num_processes
         state.texts += len(rows) * processes
@@ -202,12 +206,16 @@ class Loop:
         epoch = state.epoch + state.step_in_epoch / self.steps_an_epoch
         figures, collapsed = self.collapse.judge(self.module.sight)
         routed, misrouted = self.routing.judge(self.module.sight, state.step)
-        figures |= routed | {name: float(value) for name, value in self.module.sight.figures.items()} if self.module.sight else {}
+        figures |= (
+            routed | {name: float(value) for name, value in self.module.sight.figures.items()}
+            if self.module.sight
+            else {}
+        )
         self.module.sight = None
         self.metrics.write(state.step, epoch, **{f"train__{k}": v for k, v in (means | figures).items()}, **speed)
         for kind, warning in (("collapse", collapsed), ("routing", misrouted)):
             if warning:
-                say(f"step {state.step:,}: {warning}")
+                log(f"step {state.step:,}: {warning}")
                 self.metrics.warn(state.step, epoch, kind, warning)
         self.window.restart(state, note=f"loss {means['loss']:.4f}, {speed['train__texts_per_second']:,.0f} texts/s")
 
@@ -215,11 +223,13 @@ class Loop:
         """Distance to the teacher on the held-out rows, or the score on a task's held-out examples: the number to watch."""
         state = self.state
         self._refuse_infinite()
-        found, watched = self.measure(self.module.encoder, self.module.objective, self.data, self.accelerator, self.train.batch_size)
+        found, monitored = self.measure(
+            self.module.encoder, self.module.objective, self.data, self.accelerator, self.train.batch_size
+        )
         epoch = state.epoch + state.step_in_epoch / self.steps_an_epoch
         self.metrics.write(state.step, epoch, **{f"eval__{name}": value for name, value in found.items()})
-        if state.step and watched < state.best_distance:
-            state.best_distance, state.best_epoch = watched, state.epoch
+        if state.step and monitored < state.best_distance:
+            state.best_distance, state.best_epoch = monitored, state.epoch
             if self.accelerator.is_main_process:
                 self.save_best()
         if state.step in self.kept_steps and self.accelerator.is_main_process:

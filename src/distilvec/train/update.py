@@ -73,7 +73,9 @@ class SharpnessAware:
     def __init__(self, plain: Plain, module: nn.Module, section: UpdateSection) -> None:
         self.plain, self.section = plain, section
         self.weigh = source_balance(section.variance) if section.name == "disam" else None
-        self.tables = [layer for layer in module.modules() if isinstance(layer, nn.Embedding) and layer.weight.device.type == "cpu"]
+        self.tables = [
+            layer for layer in module.modules() if isinstance(layer, nn.Embedding) and layer.weight.device.type == "cpu"
+        ]
 
     def step(self, gradients: Gradients, number: int) -> Terms:
         """Two passes, then the optimiser; a plain step where it is not this step's turn."""
@@ -122,7 +124,10 @@ class SharpnessAware:
             return None
         if eta is None:
             return weights
-        return [w.abs().add_(eta) if "weight" in name else torch.ones_like(w) for name, w in zip(names, weights, strict=True)]
+        return [
+            w.abs().add_(eta) if "weight" in name else torch.ones_like(w)
+            for name, w in zip(names, weights, strict=True)
+        ]
 
 
 @contextmanager
@@ -171,7 +176,9 @@ def source_balance(variance: float) -> Weigh:
     return weigh
 
 
-def build_update(section: UpdateSection, optimizer: torch.optim.Optimizer, module: nn.Module, max_grad_norm: float | None) -> Update:
+def build_update(
+    section: UpdateSection, optimizer: torch.optim.Optimizer, module: nn.Module, max_grad_norm: float | None
+) -> Update:
     """The recipe's update rule."""
     plain = Plain(optimizer, module, max_grad_norm)
     return plain if section.name == "plain" else SharpnessAware(plain, module, section)

@@ -29,7 +29,9 @@ def held_out(
 
 
 @torch.no_grad()
-def held_out_score(encoder: Encoder, head: nn.Module, data: TrainingData, accelerator: Accelerator, batch_size: int) -> dict[str, float]:
+def held_out_score(
+    encoder: Encoder, head: nn.Module, data: TrainingData, accelerator: Accelerator, batch_size: int
+) -> dict[str, float]:
     """`accuracy` of classes, or `spearman` of scores (0 where all are predicted alike), and the mean `task_loss`.
 
     Every process takes all the examples, since a rank correlation has no parts.
@@ -47,7 +49,9 @@ def held_out_score(encoder: Encoder, head: nn.Module, data: TrainingData, accele
         losses.append(task_loss(logits[-1], batch.labels))
     predicted, gold = torch.cat(logits), torch.cat(labels)
     if gold.is_floating_point():
-        score = {"spearman": float(np.nan_to_num(spearmanr(predicted[:, 0].cpu().numpy(), gold.cpu().numpy()).statistic))}
+        score = {
+            "spearman": float(np.nan_to_num(spearmanr(predicted[:, 0].cpu().numpy(), gold.cpu().numpy()).statistic))
+        }
     else:
         score = {"accuracy": float((predicted.argmax(1) == gold).double().mean())}
     return score | {"task_loss": float(torch.cat(losses).double().mean())}
@@ -78,7 +82,10 @@ def held_out_distance(
             student = encoder(batch, OutputSpec(embedding=True)).embedding
         assert student is not None and teacher is not None
         found = distances(student, teacher) if compatible else {}
-        found |= {"similarity_gap": similarity_gaps(student, teacher), "rows": torch.ones(len(group), device=student.device)}
+        found |= {
+            "similarity_gap": similarity_gaps(student, teacher),
+            "rows": torch.ones(len(group), device=student.device),
+        }
         for name, values in found.items():
             sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64, device=accelerator.device)) + values.sum()
     *totals, rows = accelerator.reduce(torch.stack([*sums.values()]), "sum").tolist()

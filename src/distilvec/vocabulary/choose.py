@@ -51,7 +51,9 @@ def choose(section: VocabularySection, pieces: Pieces, texts: Mapping[str, Texts
             f"Languages of the texts: {', '.join(words)}."
         )
     others = {language: part for language, part in words.items() if language != section.target}
-    return hybrid(pieces, words[section.target], texts[section.target](), others, section.share, section.size, section.letters)
+    return hybrid(
+        pieces, words[section.target], texts[section.target](), others, section.share, section.size, section.letters
+    )
 
 
 def kept_vocabulary(folder: Path, make: Callable[[], Vocabulary]) -> tuple[PreTrainedTokenizerFast, dict[str, Any]]:

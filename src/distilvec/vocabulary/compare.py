@@ -107,9 +107,13 @@ def parameter_figures(model: SentenceTransformer) -> ParameterFigures:
     """Where a model's parameters are. Errors: DistilvecError for a model without a transformer."""
     backbone = getattr(model[0], "auto_model", None)
     if backbone is None:
-        raise DistilvecError(f"[model] the model's first module is a {type(model[0]).__name__}; expected a Transformer. Give such a model.")
+        raise DistilvecError(
+            f"[model] the model's first module is a {type(model[0]).__name__}; expected a Transformer. Give such a model."
+        )
     table = backbone.get_input_embeddings()
-    embedding, inside, total = (sum(weight.numel() for weight in part.parameters()) for part in (table, backbone, model))
+    embedding, inside, total = (
+        sum(weight.numel() for weight in part.parameters()) for part in (table, backbone, model)
+    )
     return ParameterFigures(int(table.weight.shape[0]), embedding, inside - embedding, total - inside, total)
 
 
@@ -122,12 +126,19 @@ def compare_tokenizers(
     "length" of the sequences and "attention" cost. `max_length` holds for both, so that what differs is the tokenizers' doing.
     Errors: DistilvecError as `analyse`.
     """
-    readers = {"before": _Reader(Pieces(before, "the tokenizer before")), "after": _Reader(Pieces(after, "the tokenizer after"))}
-    readings = {side: {language: reader.read(own) for language, own in texts.items()} for side, reader in readers.items()}
+    readers = {
+        "before": _Reader(Pieces(before, "the tokenizer before")),
+        "after": _Reader(Pieces(after, "the tokenizer after")),
+    }
+    readings = {
+        side: {language: reader.read(own) for language, own in texts.items()} for side, reader in readers.items()
+    }
     languages: dict[str, Any] = {}
     for language, own in texts.items():
         sizes = _sizes(own)
-        found = {side: _figures(reader, readings[side][language], *sizes, max_length) for side, reader in readers.items()}
+        found = {
+            side: _figures(reader, readings[side][language], *sizes, max_length) for side, reader in readers.items()
+        }
         saved = {
             "tokens": _saved(found["before"].tokens, found["after"].tokens),
             "length": _saved(found["before"].mean_length, found["after"].mean_length),
@@ -137,7 +148,10 @@ def compare_tokenizers(
     unspaced = [language for language, found in languages.items() if found["before"]["words"] is None]
     note = f"Tokens a word are not defined for {', '.join(unspaced)}: most letters are of a script that sets no words apart by spaces."
     return {
-        **{side: {"vocabulary": asdict(_vocabulary(reader, list(readings[side].values())))} for side, reader in readers.items()},
+        **{
+            side: {"vocabulary": asdict(_vocabulary(reader, list(readings[side].values())))}
+            for side, reader in readers.items()
+        },
         "languages": languages,
         "max_length": max_length,
         "notes": [note] if unspaced else [],
@@ -223,7 +237,9 @@ def _sizes(texts: Sequence[str]) -> tuple[int | None, int]:
     """Words, None where they are not defined, and characters."""
     points = np.zeros(_CODE_POINTS, dtype=np.int64)
     for chunk in _chunks(texts):
-        points += np.bincount(np.frombuffer("".join(chunk).encode("utf-32-le"), dtype=np.uint32), minlength=_CODE_POINTS)
+        points += np.bincount(
+            np.frombuffer("".join(chunk).encode("utf-32-le"), dtype=np.uint32), minlength=_CODE_POINTS
+        )
     letters = [point for point in np.flatnonzero(points).tolist() if unicodedata.category(chr(point))[0] in "LM"]
     unspaced = [point for point in letters if any(first <= point <= last for first, last in UNSPACED)]
     defined = 2 * points[unspaced].sum() <= points[letters].sum()
@@ -233,7 +249,9 @@ def _sizes(texts: Sequence[str]) -> tuple[int | None, int]:
 # -- figures ---------------------------------------------------------------------------------------------------------
 
 
-def _figures(reader: _Reader, reading: _Reading, words: int | None, characters: int, max_length: int | None) -> TokenFigures:
+def _figures(
+    reader: _Reader, reading: _Reading, words: int | None, characters: int, max_length: int | None
+) -> TokenFigures:
     if max_length is not None and max_length <= reader.around:
         raise DistilvecError(
             f"[max_length] {max_length} leaves no room for text: {reader.pieces.name} adds {reader.around} special tokens. "

@@ -16,10 +16,19 @@ from distilvec.core.errors import DistilvecError
 from distilvec.vocabulary.pieces import Pieces
 
 Ids = npt.NDArray[np.int64]
-_KEPT = ("padding_side", "truncation_side", "model_max_length", "model_input_names", "clean_up_tokenization_spaces", "chat_template")
+_KEPT = (
+    "padding_side",
+    "truncation_side",
+    "model_max_length",
+    "model_input_names",
+    "clean_up_tokenization_spaces",
+    "chat_template",
+)
 
 
-def restrict(pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = None) -> tuple[PreTrainedTokenizerFast, Ids]:
+def restrict(
+    pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = None
+) -> tuple[PreTrainedTokenizerFast, Ids]:
     """The tokenizer with these tokens and all that they need; and, for each new id, the old one. Ids are dense, in the old order.
 
     Kept in any case: special and added tokens, byte tokens, `letters` (by default the whole alphabet: single characters, and those
@@ -46,7 +55,12 @@ def joined(pieces: Pieces, keep: Iterable[int], other: Pieces, more: Iterable[st
         apart = pieces.special | pieces.added
         ordinary = {token for number, token in enumerate(pieces.tokens) if number not in apart}
         model["vocab"] = [
-            [token, float(np.logaddexp(score, scores[token])) + half if token in scores and token in ordinary else score + half]
+            [
+                token,
+                float(np.logaddexp(score, scores[token])) + half
+                if token in scores and token in ordinary
+                else score + half,
+            ]
             for token, score in model["vocab"]
         ]
         model["vocab"] += [[token, scores[token] + half] for token in fresh]
@@ -55,7 +69,9 @@ def joined(pieces: Pieces, keep: Iterable[int], other: Pieces, more: Iterable[st
     if model["type"] == "BPE":
         prefix, known = model.get("continuing_subword_prefix") or "", model["vocab"]
         pairs = dict.fromkeys([*pairs_of(theirs), *pairs_of(pieces.state["model"])])
-        model["merges"] = [[a, b] for a, b in pairs if a in known and b in known and a + b.removeprefix(prefix) in known]
+        model["merges"] = [
+            [a, b] for a, b in pairs if a in known and b in known and a + b.removeprefix(prefix) in known
+        ]
     return fast_tokenizer(state, pieces.tokenizer)
 
 
@@ -104,7 +120,10 @@ def parts_of(pieces: Pieces) -> Callable[[int], list[int]]:
 
 def pairs_of(model: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A BPE model's merges in order (older files write a pair as one string)."""
-    return [(pair.split(" ", 1)[0], pair.split(" ", 1)[1]) if isinstance(pair, str) else (pair[0], pair[1]) for pair in model["merges"]]
+    return [
+        (pair.split(" ", 1)[0], pair.split(" ", 1)[1]) if isinstance(pair, str) else (pair[0], pair[1])
+        for pair in model["merges"]
+    ]
 
 
 def derivation(token: str, ranks: Mapping[tuple[str, str], int], model: Mapping[str, Any]) -> list[str]:
@@ -116,7 +135,9 @@ def derivation(token: str, ranks: Mapping[tuple[str, str], int], model: Mapping[
         symbols[-1] += suffix
     found = list(symbols)
     while len(symbols) > 1:
-        best = min(range(len(symbols) - 1), key=lambda place: ranks.get((symbols[place], symbols[place + 1]), len(ranks)))
+        best = min(
+            range(len(symbols) - 1), key=lambda place: ranks.get((symbols[place], symbols[place + 1]), len(ranks))
+        )
         if (symbols[best], symbols[best + 1]) not in ranks:
             break
         symbols[best : best + 2] = [symbols[best] + symbols[best + 1].removeprefix(prefix)]
@@ -139,11 +160,17 @@ def fast_tokenizer(
     backend = Tokenizer.from_str(json.dumps(state))
     vocabulary = backend.get_vocab(with_added_tokens=True)
     if roles is None:
-        roles = {name: str(token) for name, token in like.special_tokens_map.items() if isinstance(token, str) and str(token) in vocabulary}
+        roles = {
+            name: str(token)
+            for name, token in like.special_tokens_map.items()
+            if isinstance(token, str) and str(token) in vocabulary
+        }
     settings = {name: value for name in _KEPT if (value := getattr(like, name, None)) is not None}
     made = PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **settings)
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
-        raise DistilvecError("[student.vocabulary.tokenizer] the new tokenizer's ids have holes. Save it with dense ids.")
+        raise DistilvecError(
+            "[student.vocabulary.tokenizer] the new tokenizer's ids have holes. Save it with dense ids."
+        )
     return made
 
 
@@ -151,7 +178,9 @@ def _renumbered(state: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, A
     """tokenizer.json with the tokens of `new` alone, under their new ids."""
     changed: dict[str, Any] = json.loads(json.dumps(state))
     model = changed["model"]
-    changed["added_tokens"] = [{**entry, "id": new[entry["id"]]} for entry in changed["added_tokens"] if entry["id"] in new]
+    changed["added_tokens"] = [
+        {**entry, "id": new[entry["id"]]} for entry in changed["added_tokens"] if entry["id"] in new
+    ]
     changed["added_tokens"].sort(key=lambda entry: entry["id"])
     if model["type"] == "Unigram":
         order = sorted((number, old) for old, number in new.items() if old < len(model["vocab"]))
@@ -159,7 +188,9 @@ def _renumbered(state: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, A
             model["unk_id"] = new[model["unk_id"]]
         model["vocab"] = [model["vocab"][old] for _, old in order]
     else:
-        model["vocab"] = {token: new[old] for token, old in sorted(model["vocab"].items(), key=lambda item: item[1]) if old in new}
+        model["vocab"] = {
+            token: new[old] for token, old in sorted(model["vocab"].items(), key=lambda item: item[1]) if old in new
+        }
     if model["type"] == "BPE":
         prefix = model.get("continuing_subword_prefix") or ""
         kept: Sequence[tuple[str, str]] = pairs_of(model)
@@ -191,7 +222,9 @@ def renumber_processor(processor: Any, renumber: Callable[[int], int]) -> Any:
         processor["processors"] = [renumber_processor(part, renumber) for part in processor["processors"]]
     if processor["type"] == "TemplateProcessing":
         tokens = processor["special_tokens"].items()
-        processor["special_tokens"] = {name: {**entry, "ids": [renumber(number) for number in entry["ids"]]} for name, entry in tokens}
+        processor["special_tokens"] = {
+            name: {**entry, "ids": [renumber(number) for number in entry["ids"]]} for name, entry in tokens
+        }
     for side in ("sep", "cls"):
         if side in processor:
             processor[side] = [processor[side][0], renumber(processor[side][1])]

@@ -40,7 +40,9 @@ def read_tokenizer(name: str, like: Pieces) -> PreTrainedTokenizerBase:
     if kind not in (".json", ".model") or path.is_dir():
         return load_tokenizer(name, OPTION)
     if not path.is_file():
-        raise DistilvecError(f"[{OPTION}] no file {name}. Expected a tokenizer.json, a SentencePiece .model, or a model's folder or id.")
+        raise DistilvecError(
+            f"[{OPTION}] no file {name}. Expected a tokenizer.json, a SentencePiece .model, or a model's folder or id."
+        )
     return _framed(_from_json(path) if kind == ".json" else from_sentencepiece(path), path, like)
 
 
@@ -68,16 +70,22 @@ def _framed(state: dict[str, Any], path: Path, like: Pieces) -> PreTrainedTokeni
     for name, number in _around(theirs).items():
         found = like.counterpart(number, pieces)
         if found is None:
-            usual = dict.fromkeys(name for role, own in like.roles.items() if own == number for name in _names(role, like))
+            usual = dict.fromkeys(
+                name for role, own in like.roles.items() if own == number for name in _names(role, like)
+            )
             raise DistilvecError(
                 f"[{OPTION}] the model reads texts with {like.tokens[number]}, and {path} has no token for it. Expected one of "
                 f"{', '.join(usual) or like.tokens[number]}. "
                 "Add it to the file, or give a tokenizer's folder with roles of its own."
             )
         number_of[name] = found
-    parts = [part for part in _processors(own) if part["type"] == "ByteLevel"]  # it corrects places in the text and adds nothing
+    parts = [
+        part for part in _processors(own) if part["type"] == "ByteLevel"
+    ]  # it corrects places in the text and adds nothing
     parts += [_renamed(part, number_of, pieces) for part in _processors(theirs) if part["type"] != "ByteLevel"]
-    return fast_tokenizer({**pieces.state, "post_processor": {"type": "Sequence", "processors": parts} if parts else None}, bare)
+    return fast_tokenizer(
+        {**pieces.state, "post_processor": {"type": "Sequence", "processors": parts} if parts else None}, bare
+    )
 
 
 def _roles(known: Iterable[str], like: Pieces) -> dict[str, str]:
@@ -91,14 +99,20 @@ def _names(role: str, like: Pieces) -> list[str]:
     """What a token of this role may be called: as in `like`, as usual, and where `like` has the role as one that does the same."""
     if role not in like.roles:
         return list(NAMES[role])
-    return list(dict.fromkeys([str(like.tokens[like.roles[role]]), *NAMES[role], *NAMES.get(_STAND_INS.get(role, ""), ())]))
+    return list(
+        dict.fromkeys([str(like.tokens[like.roles[role]]), *NAMES[role], *NAMES.get(_STAND_INS.get(role, ""), ())])
+    )
 
 
 def _processors(processor: dict[str, Any] | None) -> list[dict[str, Any]]:
     """A post-processor's parts."""
     if processor is None:
         return []
-    return [found for part in processor["processors"] for found in _processors(part)] if "processors" in processor else [processor]
+    return (
+        [found for part in processor["processors"] for found in _processors(part)]
+        if "processors" in processor
+        else [processor]
+    )
 
 
 def _around(processor: dict[str, Any] | None) -> dict[str, int]:
@@ -121,11 +135,14 @@ def _renamed(part: dict[str, Any], number_of: Mapping[str, int], pieces: Pieces)
     for side in ("single", "pair"):
         if side in part:
             changed[side] = [
-                {"SpecialToken": {**entry["SpecialToken"], "id": name(entry["SpecialToken"]["id"])}} if "SpecialToken" in entry else entry
+                {"SpecialToken": {**entry["SpecialToken"], "id": name(entry["SpecialToken"]["id"])}}
+                if "SpecialToken" in entry
+                else entry
                 for entry in part[side]
             ]
     if "special_tokens" in part:
         changed["special_tokens"] = {
-            name(old): {"id": name(old), "ids": [number_of[old]], "tokens": [name(old)]} for old in part["special_tokens"]
+            name(old): {"id": name(old), "ids": [number_of[old]], "tokens": [name(old)]}
+            for old in part["special_tokens"]
         }
     return changed

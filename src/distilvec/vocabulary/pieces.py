@@ -64,8 +64,12 @@ class Pieces:
             self.tokens[number] = token
         self.kind: Kind = _kind(self.state)
         model, role = self.state["model"], tokenizer.unk_token_id
-        self.unknown: int | None = model.get("unk_id", self.vocabulary.get(model.get("unk_token") or "")) if role is None else role
-        self.special: set[int] = {entry["id"] for entry in self.state["added_tokens"] if entry["special"]} | set(tokenizer.all_special_ids)
+        self.unknown: int | None = (
+            model.get("unk_id", self.vocabulary.get(model.get("unk_token") or "")) if role is None else role
+        )
+        self.special: set[int] = {entry["id"] for entry in self.state["added_tokens"] if entry["special"]} | set(
+            tokenizer.all_special_ids
+        )
         self.special |= set() if self.unknown is None else {self.unknown}
         self.added: set[int] = {entry["id"] for entry in self.state["added_tokens"]} - self.special
 
@@ -117,7 +121,11 @@ class Pieces:
             return Surface(bytes([int(byte[1], 16)]), False)
         if self.kind == "byte_level":
             letters = _bytes_of_letters()
-            return _spaced(bytes(letters[letter] for letter in token) if all(letter in letters for letter in token) else token.encode())
+            return _spaced(
+                bytes(letters[letter] for letter in token)
+                if all(letter in letters for letter in token)
+                else token.encode()
+            )
         if self.kind == "metaspace":
             return _spaced(token.replace(SPACE, " ").encode())
         prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
@@ -144,7 +152,10 @@ class Pieces:
             return found
         begins = {place: text for place, text in texts.items() if surfaces[place].initial}
         goes_on = {place: text for place, text in texts.items() if not surfaces[place].initial}
-        cuts = [_first_word(encoding) for encoding in self.neutral.encode_batch([_CARRIER + text for text in goes_on.values()])]
+        cuts = [
+            _first_word(encoding)
+            for encoding in self.neutral.encode_batch([_CARRIER + text for text in goes_on.values()])
+        ]
         heads = self._ids(self._going_on, [text[:cut] for text, cut in zip(goes_on.values(), cuts, strict=True)])
         tails = self._ids(self.neutral, [text[cut:] for text, cut in zip(goes_on.values(), cuts, strict=True)])
         for place, head, tail in zip(goes_on, heads, tails, strict=True):
@@ -173,7 +184,9 @@ class Pieces:
         state["added_tokens"] = [entry for entry in state["added_tokens"] if not entry["special"]]
         state["normalizer"] = _without_prefix(state["normalizer"])
         state["pre_tokenizer"] = _without_prefix(state["pre_tokenizer"])
-        if self.kind == "metaspace" and any(part["type"] == "WhitespaceSplit" for part in _parts(state["pre_tokenizer"])):
+        if self.kind == "metaspace" and any(
+            part["type"] == "WhitespaceSplit" for part in _parts(state["pre_tokenizer"])
+        ):
             # it takes the space away before it is marked (T5, XLM-R), and marks every word anew
             kept = [part for part in _parts(state["pre_tokenizer"]) if part["type"] != "WhitespaceSplit"]
             state["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": kept}
@@ -183,7 +196,9 @@ class Pieces:
     @cached_property
     def _bare(self) -> Tokenizer:
         """The model alone: what it reads is written in its own letters."""
-        return _tokenizer({**self.state, "normalizer": None, "pre_tokenizer": None, "post_processor": None, "added_tokens": []})
+        return _tokenizer(
+            {**self.state, "normalizer": None, "pre_tokenizer": None, "post_processor": None, "added_tokens": []}
+        )
 
     @cached_property
     def _going_on(self) -> Tokenizer:
@@ -195,7 +210,11 @@ class Pieces:
         vocabulary = state["model"]["vocab"]
         inner = {token: number for token, number in vocabulary.items() if token.startswith(prefix) and token != prefix}
         unknown = state["model"]["unk_token"]
-        state["model"]["vocab"] = {unknown: vocabulary[unknown], **inner, **{t.removeprefix(prefix): n for t, n in inner.items()}}
+        state["model"]["vocab"] = {
+            unknown: vocabulary[unknown],
+            **inner,
+            **{t.removeprefix(prefix): n for t, n in inner.items()},
+        }
         state["added_tokens"] = []
         return _tokenizer(state)
 
@@ -249,7 +268,9 @@ def _tokenizer(state: dict[str, Any]) -> Tokenizer:
 def _first_word(encoding: Any) -> int:
     """How many characters behind the carrier belong to its word."""
     words = [word for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True) if end > start]
-    ends = [end for word, (_, end) in zip(encoding.word_ids, encoding.offsets, strict=True) if words and word == words[0]]
+    ends = [
+        end for word, (_, end) in zip(encoding.word_ids, encoding.offsets, strict=True) if words and word == words[0]
+    ]
     return max(0, max(ends, default=1) - len(_CARRIER))
 
 
@@ -267,6 +288,10 @@ def _leans_left(character: str) -> bool:
 @lru_cache(maxsize=1)
 def _bytes_of_letters() -> dict[str, int]:
     """The alphabet of byte-level tokenizers (GPT-2): each letter's byte."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(ord("\u00a1"), ord("\u00ac") + 1), *range(ord("\u00ae"), ord("\u00ff") + 1)]
+    plain = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("\u00a1"), ord("\u00ac") + 1),
+        *range(ord("\u00ae"), ord("\u00ff") + 1),
+    ]
     others = [value for value in range(256) if value not in plain]
     return {**{chr(value): value for value in plain}, **{chr(256 + place): value for place, value in enumerate(others)}}

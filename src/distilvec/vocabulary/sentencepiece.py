@@ -14,7 +14,9 @@ from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.extras import install_command, require_extra
 from distilvec.vocabulary.pieces import EDGES, OPTION, SPACE
 
-_ORDINARY, _UNKNOWN, _CONTROL, _GIVEN, _UNUSED, _BYTE = range(1, 7)  # kinds of pieces; given: by the user of the trainer
+_ORDINARY, _UNKNOWN, _CONTROL, _GIVEN, _UNUSED, _BYTE = range(
+    1, 7
+)  # kinds of pieces; given: by the user of the trainer
 _KINDS = {1: "Unigram", 2: "BPE", 3: "word", 4: "character"}
 _BYTES_APART = 7  # a byte's score in times the lowest: below that of the six characters that its name is written with
 _BONUS = 0.1  # below which a given piece's score is, per byte the best score
@@ -51,7 +53,9 @@ def from_sentencepiece(path: Path) -> dict[str, Any]:
         if piece.type in (_UNKNOWN, _CONTROL) or number in apart
     ]
     in_words = all(SPACE not in piece.piece[1:] for piece in pieces) and any(piece.piece == SPACE for piece in pieces)
-    begins = rules.add_dummy_prefix and not rules.remove_extra_whitespaces and not apart  # a space goes before whatever a text begins with
+    begins = (
+        rules.add_dummy_prefix and not rules.remove_extra_whitespaces and not apart
+    )  # a space goes before whatever a text begins with
     scheme = "first" if rules.add_dummy_prefix and not begins else "never"
     decoders: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}]
     decoders += [{"type": "ByteFallback"}] * spec.byte_fallback + [{"type": "Fuse"}]
@@ -76,7 +80,9 @@ def _read(path: Path) -> Any:
         from transformers.convert_slow_tokenizer import import_protobuf
 
         proto = import_protobuf().ModelProto()
-    except Exception as error:  # ImportError, or protobuf's own where its version and sentencepiece's do not go together
+    except (
+        Exception
+    ) as error:  # ImportError, or protobuf's own where its version and sentencepiece's do not go together
         raise DistilvecError(
             f"[{OPTION}] reading {path} needs newer versions of the packages sentencepiece and protobuf ({first_line(error)}). "
             f"Install: {install_command('sentencepiece')}"
@@ -86,9 +92,13 @@ def _read(path: Path) -> Any:
     try:
         proto.ParseFromString(content)
     except DecodeError as error:
-        raise DistilvecError(f"[{OPTION}] cannot read {path} as a SentencePiece model: {error}. Give the .model that it wrote.") from error
+        raise DistilvecError(
+            f"[{OPTION}] cannot read {path} as a SentencePiece model: {error}. Give the .model that it wrote."
+        ) from error
     if not proto.pieces:
-        raise DistilvecError(f"[{OPTION}] {path} is no SentencePiece model: it has no pieces. Give the .model that it wrote.")
+        raise DistilvecError(
+            f"[{OPTION}] {path} is no SentencePiece model: it has no pieces. Give the .model that it wrote."
+        )
     return proto
 
 
@@ -122,7 +132,11 @@ def _unigram(spec: Any, pieces: list[Any]) -> dict[str, Any]:
 
 def _bpe(spec: Any, pieces: list[Any], apart: set[int]) -> dict[str, Any]:
     """Two pieces become one in the order of its score, whatever two they are."""
-    scores = {piece.piece: piece.score for number, piece in enumerate(pieces) if piece.type in (_ORDINARY, _GIVEN) and number not in apart}
+    scores = {
+        piece.piece: piece.score
+        for number, piece in enumerate(pieces)
+        if piece.type in (_ORDINARY, _GIVEN) and number not in apart
+    }
     merges = [
         (-score, -cut, piece[:cut], piece[cut:])
         for piece, score in scores.items()

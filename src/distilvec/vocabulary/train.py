@@ -46,7 +46,9 @@ def train_tokenizer(texts: Iterable[str], kind: NewKind, size: int, like: Pieces
     added = sorted((entry for entry in like.state["added_tokens"] if entry["special"]), key=lambda entry: entry["id"])
     special = [entry["content"] for entry in added]
     if not special:
-        raise DistilvecError(f"[student.vocabulary.kind] {like.name} has no special tokens for a new one to take over. Use kind trim.")
+        raise DistilvecError(
+            f"[student.vocabulary.kind] {like.name} has no special tokens for a new one to take over. Use kind trim."
+        )
     unknown = str(like.tokenizer.unk_token or special[0])
     fixed = len(special) + (0 if kind == "wordpiece" else _BYTES)
     if size <= fixed:
@@ -67,8 +69,14 @@ def train_tokenizer(texts: Iterable[str], kind: NewKind, size: int, like: Pieces
         state["model"]["byte_fallback"] = True
     found = len(state["model"]["vocab"])
     if found != size:
-        reason = f"the texts' alphabet makes it {found}. Ask for that at least" if found > size else f"the texts give {found}. Ask for that"
-        raise DistilvecError(f"[student.vocabulary.size] a vocabulary of {size} cannot be had: {reason}, or change the texts.")
+        reason = (
+            f"the texts' alphabet makes it {found}. Ask for that at least"
+            if found > size
+            else f"the texts give {found}. Ask for that"
+        )
+        raise DistilvecError(
+            f"[student.vocabulary.size] a vocabulary of {size} cannot be had: {reason}, or change the texts."
+        )
     numbers = {entry["id"]: place for place, entry in enumerate(added)}
     state["added_tokens"] = [{**entry, "id": numbers[entry["id"]]} for entry in added]
     state["post_processor"] = renumber_processor(like.state["post_processor"], numbers.__getitem__)

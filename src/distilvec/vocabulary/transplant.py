@@ -88,7 +88,9 @@ def composition(new: Pieces, old: Pieces, compose: Compose = "mean", limit: int 
     )
 
 
-def compose_rows(table: Float[Tensor, "old width"], made: Composition, keep_norm: bool = False) -> Float[Tensor, "new width"]:
+def compose_rows(
+    table: Float[Tensor, "old width"], made: Composition, keep_norm: bool = False
+) -> Float[Tensor, "new width"]:
     """The new table, a block of rows at a time; a row of a single old one is that one, bit for bit.
 
     `keep_norm` brings each composed row to the mean norm of its pieces, which the mean of several vectors falls short of.
@@ -133,7 +135,9 @@ def transplant(
             f"[{OPTION}] the new tokenizer has no padding token, which batches need. Set its pad_token, save it, and give that."
         )
     table = model[0].auto_model.get_input_embeddings().weight
-    changed = copy.deepcopy(model, {id(part): part for part in (table, model.tokenizer)})  # both large, and replaced at once
+    changed = copy.deepcopy(
+        model, {id(part): part for part in (table, model.tokenizer)}
+    )  # both large, and replaced at once
     length = model.max_seq_length
     made = give_tokenizer(changed[0], tokenizer, compose, keep_norm)
     changed.max_seq_length = length
@@ -146,7 +150,10 @@ def give_tokenizer(
     first: Transformer, tokenizer: PreTrainedTokenizerFast, compose: Compose = "mean", keep_norm: bool = False
 ) -> Composition:
     """Put another tokenizer, and an embedding table composed for it, into a model's first module; see `transplant`."""
-    old, new = Pieces(first.tokenizer, "the model's tokenizer", "student.model"), Pieces(tokenizer, "the new tokenizer").dense()
+    old, new = (
+        Pieces(first.tokenizer, "the model's tokenizer", "student.model"),
+        Pieces(tokenizer, "the new tokenizer").dense(),
+    )
     if lacking := [str(old.tokens[number]) for number in old.frame if old.counterpart(number, new) is None]:
         raise DistilvecError(
             f"[{OPTION}] the model reads texts with {' and '.join(lacking)}, which the new tokenizer has no token for. "
@@ -154,7 +161,9 @@ def give_tokenizer(
             "Give it one of that role (cls or bos before a text, sep or eos behind it), and save it with that."
         )
     backbone = first.auto_model
-    if _positions_follow_padding(backbone):  # positions are counted from the padding token's id: it has to stay where it was
+    if _positions_follow_padding(
+        backbone
+    ):  # positions are counted from the padding token's id: it has to stay where it was
         pad, wanted = tokenizer.pad_token_id, backbone.get_input_embeddings().padding_idx
         if pad is not None and wanted is not None and pad != wanted:
             tokenizer = swap_ids(tokenizer, pad, wanted)
@@ -193,9 +202,13 @@ def _output(backbone: Any, table: Tensor) -> list[Tensor]:
     layer = backbone.get_output_embeddings()
     if layer is None:
         return []
-    owners = [module for module in backbone.modules() if any(child is layer for child in module.children())]  # BERT's has a second bias
+    owners = [
+        module for module in backbone.modules() if any(child is layer for child in module.children())
+    ]  # BERT's has a second bias
     parts = {id(part): part for part in (layer.weight, *(getattr(module, "bias", None) for module in (layer, *owners)))}
-    return [part for part in parts.values() if isinstance(part, Tensor) and part is not table and len(part) == len(table)]
+    return [
+        part for part in parts.values() if isinstance(part, Tensor) and part is not table and len(part) == len(table)
+    ]
 
 
 def _put(backbone: Any, tables: Sequence[tuple[Tensor, Tensor]], tokenizer: PreTrainedTokenizerFast) -> None:

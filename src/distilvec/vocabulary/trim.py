@@ -74,7 +74,9 @@ def trim(pieces: Pieces, words: Mapping[str, Words], size: int | None = None, le
             goal = max(size, len(fixed) + int(SHRINK * (len(kept) - len(fixed))))
             kept = _best(pieces, kept, fixed, value, goal)
     tokenizer, order = restrict(pieces, kept, fixed)
-    return Vocabulary(tokenizer, {"before": len(pieces.vocabulary), "used": len(used), "always": len(fixed), "tokens": len(order)})
+    return Vocabulary(
+        tokenizer, {"before": len(pieces.vocabulary), "used": len(used), "always": len(fixed), "tokens": len(order)}
+    )
 
 
 def hybrid(
@@ -102,7 +104,9 @@ def hybrid(
             f"[student.vocabulary.size] a vocabulary of {size} is too small for {share} tokens of the target language: special tokens, "
             f"bytes and the alphabet of {pieces.name} take {len(fixed)}. Ask for {len(fixed) + share} at least."
         )
-    trained = pieces.tokenizer.train_new_from_iterator(_batches(texts), int(MORE * share) + len(fixed), show_progress=False)
+    trained = pieces.tokenizer.train_new_from_iterator(
+        _batches(texts), int(MORE * share) + len(fixed), show_progress=False
+    )
     own = Pieces(trained, "the target language's tokenizer")
     of_target = _by_count(target.tokens(own), own)
     of_others = list(_in_turn(pieces, {language: words.tokens(pieces) for language, words in others.items()}))
@@ -127,7 +131,9 @@ def hybrid(
         refused |= lost
     figures = {"before": len(pieces.vocabulary), "always": len(fixed), "target": len(chosen), "others": len(filling)}
     redundant = len(used - fixed - {pieces.vocabulary[token] for token in filling})
-    return Vocabulary(tokenizer, {**figures, "redundant": redundant, "unreachable": len(lost), "tokens": len(tokenizer)})
+    return Vocabulary(
+        tokenizer, {**figures, "redundant": redundant, "unreachable": len(lost), "tokens": len(tokenizer)}
+    )
 
 
 def _first(pieces: Pieces, ranked: Sequence[int], count: int, there: set[str], refused: set[str]) -> list[str]:
@@ -145,10 +151,14 @@ def _first(pieces: Pieces, ranked: Sequence[int], count: int, there: set[str], r
 
 def unreachable(pieces: Pieces) -> set[str]:
     """The tokens that their own text is not cut into: special, added and byte tokens apart."""
-    surfaces = {number: surface for number in range(len(pieces.tokens)) if (surface := pieces.surface(number)) is not None}
+    surfaces = {
+        number: surface for number in range(len(pieces.tokens)) if (surface := pieces.surface(number)) is not None
+    }
     made = pieces.encode(list(surfaces.values()))
     bytes_or_added = {number for number, letter in alphabet(pieces).items() if letter.startswith("<0x")} | pieces.added
-    return {str(pieces.tokens[n]) for n, ids in zip(surfaces, made, strict=True) if ids != [n] and n not in bytes_or_added}
+    return {
+        str(pieces.tokens[n]) for n, ids in zip(surfaces, made, strict=True) if ids != [n] and n not in bytes_or_added
+    }
 
 
 def _shares(pieces: Pieces, words: Mapping[str, Words]) -> npt.NDArray[np.float64]:

@@ -16,12 +16,16 @@ from distilvec.experimental.causal.schema import GenerationSection
 
 
 @torch.no_grad()
-def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], section: GenerationSection) -> list[str]:
+def answer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], section: GenerationSection
+) -> list[str]:
     """The model's answers, in order: the likeliest token at every place, until it ends the text or has said enough."""
     model.eval()
     encoded = prompt_ids(prompts, tokenizer)
     end = int(tokenizer.eos_token_id)
-    settings = GenerationConfig(max_new_tokens=section.max_new_tokens, do_sample=False, num_beams=1, pad_token_id=end, eos_token_id=end)
+    settings = GenerationConfig(
+        max_new_tokens=section.max_new_tokens, do_sample=False, num_beams=1, pad_token_id=end, eos_token_id=end
+    )
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     longest = max(map(len, encoded)) + section.max_new_tokens
     if positions is not None and longest > positions:
@@ -35,8 +39,12 @@ def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: 
         for first in range(0, len(order), section.batch_size):
             rows = order[first : first + section.batch_size]
             width = len(encoded[rows[-1]])
-            ids = torch.tensor([[end] * (width - len(encoded[row])) + encoded[row] for row in rows], device=model.device)
-            mask = torch.tensor([[0] * (width - len(encoded[row])) + [1] * len(encoded[row]) for row in rows], device=model.device)
+            ids = torch.tensor(
+                [[end] * (width - len(encoded[row])) + encoded[row] for row in rows], device=model.device
+            )
+            mask = torch.tensor(
+                [[0] * (width - len(encoded[row])) + [1] * len(encoded[row]) for row in rows], device=model.device
+            )
             said = model.generate(input_ids=ids, attention_mask=mask, generation_config=settings)[:, width:]  # type: ignore[operator]
             for row, text in zip(rows, tokenizer.batch_decode(said, skip_special_tokens=True), strict=True):
                 answers[row] = text

@@ -39,10 +39,14 @@ def read_pairs(path: Path, key: str, section: CausalDataSection) -> list[Pair]:
     Errors: DistilvecError for a file that is missing, has no rows, or has a row without its fields or with an empty one.
     """
     if not path.is_file():
-        raise DistilvecError(f"[{key}] not found: {path}. Give a JSONL file; relative paths start at the recipe's folder.")
+        raise DistilvecError(
+            f"[{key}] not found: {path}. Give a JSONL file; relative paths start at the recipe's folder."
+        )
     pairs = [_pair(row, f"[{key}] {path}, line {number}", section) for number, row in json_rows(path, key)]
     if not pairs:
-        raise DistilvecError(f"[{key}] {path} has no rows. Expected one object a line with an instruction and a response.")
+        raise DistilvecError(
+            f"[{key}] {path} has no rows. Expected one object a line with an instruction and a response."
+        )
     return pairs
 
 
@@ -53,7 +57,9 @@ def _pair(row: Mapping[str, Any], place: str, section: CausalDataSection) -> Pai
         raise DistilvecError(f"{place}: found several instructions; expected one text. Keep one of them.")
     template = section.template_with_input if context else section.template
     values = {"{instruction}": instruction[0], "{input}": "".join(context)}
-    prompt = re.sub(r"\{instruction\}|\{input\}", lambda found: values[found[0]], template)  # braces in the row's text stay
+    prompt = re.sub(
+        r"\{instruction\}|\{input\}", lambda found: values[found[0]], template
+    )  # braces in the row's text stay
     return Pair(prompt, responses, place)
 
 
@@ -64,7 +70,9 @@ def _field(row: Mapping[str, Any], name: str, place: str, needed: bool = True) -
         if not needed:
             return ()
         fields = ", ".join(row) or "none"
-        raise DistilvecError(f"{place} has no {name}: expected a field {' or '.join(FIELDS[name])}; found {fields}. Add it, or rename one.")
+        raise DistilvecError(
+            f"{place} has no {name}: expected a field {' or '.join(FIELDS[name])}; found {fields}. Add it, or rename one."
+        )
     value = row[found]
     texts = value if isinstance(value, list) and value else [value]
     if not all(isinstance(text, str) for text in texts):
@@ -101,7 +109,9 @@ class Tokens:
         lengths = self.lengths[rows].astype(np.int64)
         columns = np.arange(lengths.max(initial=0), dtype=np.int64)
         mask = columns < lengths[:, None]
-        ids = np.where(mask, self.ids[np.minimum(self.offsets[rows][:, None] + columns, len(self.ids) - 1)], self.padding)
+        ids = np.where(
+            mask, self.ids[np.minimum(self.offsets[rows][:, None] + columns, len(self.ids) - 1)], self.padding
+        )
         labels = np.where(mask & (columns >= self.prompts[rows][:, None]), ids, IGNORED)
         found = {"input_ids": ids, "labels": labels, "attention_mask": mask.astype(np.int64)}
         return {name: torch.from_numpy(value) for name, value in found.items()}
@@ -139,7 +149,9 @@ def tokenise(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, section:
     )
 
 
-def fitting(pairs: Sequence[Pair], tokenizers: Sequence[PreTrainedTokenizerBase], section: CausalDataSection) -> list[Pair]:
+def fitting(
+    pairs: Sequence[Pair], tokenizers: Sequence[PreTrainedTokenizerBase], section: CausalDataSection
+) -> list[Pair]:
     """The pairs whose prompts are short enough for every tokenizer; others are dropped, or a DistilvecError, as the recipe says."""
     texts = [pair.prompt for pair in pairs]
     lengths = np.max([[len(ids) for ids in prompt_ids(texts, tokenizer)] for tokenizer in tokenizers], axis=0)

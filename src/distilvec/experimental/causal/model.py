@@ -63,37 +63,49 @@ class CausalEncoder(Encoder):
         """How the model pools its last layer."""
         return "mean"
 
-    def forward(self, batch: TextBatch, wants: OutputSpec, attention_rows: Int[Tensor, "batch rows"] | None = None) -> CausalEncoded:
+    def forward(
+        self, batch: TextBatch, required: OutputSpec, attention_rows: Int[Tensor, "batch rows"] | None = None
+    ) -> CausalEncoded:
         """One pass over prompts and responses; `batch.tokens` has `labels`, which are -100 but at the response."""
-        if wants.second_view or wants.attention_layers or wants.projection_layers or wants.pooled_layers or wants.pre_dense:
-            raise DistilvecError(f"[method.name] a causal language model is not asked for {wants}. Use another method.")
+        if (
+            required.second_view
+            or required.attention_layers
+            or required.projection_layers
+            or required.pooled_layers
+            or required.pre_dense
+        ):
+            raise DistilvecError(
+                f"[method.name] a causal language model is not asked for {required}. Use another method."
+            )
         tokens = dict(batch.tokens)
         labels = tokens.pop("labels")
         if self.positions and "attention_mask" in tokens:  # so that padding on the left moves nothing
             tokens["position_ids"] = (tokens["attention_mask"].cumsum(-1) - 1).clamp_min(0)
-        network = self.model if wants.logits else self.model.base_model  # without logits, which are large
+        network = self.model if required.logits else self.model.base_model  # without logits, which are large
         output = network(**tokens, output_hidden_states=True, use_cache=False, return_dict=True)
         mask = labels != IGNORED
-        hidden = {*wants.hidden_layers, *(wants.tokens.hidden if wants.tokens else ())}
-        pooled = wants.embedding or wants.vector or wants.experts
+        hidden = {*required.hidden_layers, *(required.tokens.hidden if required.tokens else ())}
+        pooled = required.embedding or required.vector or required.experts
         vector = pool_states(output.hidden_states[-1], pooling_weights(mask, "mean")) if pooled else None
         found = {}
-        if wants.experts:
+        if required.experts:
             assert self.mixture is not None and vector is not None
             with torch.autocast(vector.device.type, enabled=False):
                 found = self.mixture({"sentence_embedding": vector})
         return CausalEncoded(
-            embedding=vector if wants.embedding else None,
+            embedding=vector if required.embedding else None,
             vector=vector,
             hidden_layers={number: full_precision(output.hidden_states[self._layer(number)]) for number in hidden},
             mask=mask,
             gates=found.get("gates"),
             experts=found.get("experts"),
-            losses=response_losses(output.logits, labels) if wants.logits else None,
+            losses=response_losses(output.logits, labels) if required.logits else None,
         )
 
 
-def response_losses(logits: Float[Tensor, "batch tokens vocabulary"], labels: Int[Tensor, "batch tokens"]) -> Float[Tensor, " batch"]:
+def response_losses(
+    logits: Float[Tensor, "batch tokens vocabulary"], labels: Int[Tensor, "batch tokens"]
+) -> Float[Tensor, " batch"]:
     """The mean cross-entropy of each text's response tokens, each predicted from what stands before it.
 
     Note: texts count alike; transformers' own loss counts tokens alike, so that long responses weigh more there.
@@ -109,8 +121,8 @@ class CausalTeacher:
     Nothing of a causal teacher is cached: the states of all response tokens of several layers are far larger than the texts.
     """
 
-    def __init__(self, model: PreTrainedModel, tokens: Tokens, wants: OutputSpec) -> None:
-        self.encoder, self.tokens, self.wants = CausalEncoder(model.eval().requires_grad_(False)), tokens, wants
+    def __init__(self, model: PreTrainedModel, tokens: Tokens, required: OutputSpec) -> None:
+        self.encoder, self.tokens, self.required = CausalEncoder(model.eval().requires_grad_(False)), tokens, required
 
     @torch.no_grad()
     def signals(self, batch: TextBatch) -> CausalEncoded:
@@ -118,7 +130,7 @@ class CausalTeacher:
         tokens = self.tokens.batch(batch.rows.cpu().numpy())
         own = TextBatch(batch.rows, tokens, batch.sources).to(batch.rows.device)
         with torch.autocast(batch.rows.device.type, enabled=False):
-            return self.encoder.to(batch.rows.device)(own, self.wants)
+            return self.encoder.to(batch.rows.device)(own, self.required)
 
 
 class NoTeacher:
@@ -152,11 +164,15 @@ def build_student_model(recipe: CausalRecipe) -> tuple[PreTrainedModel, PreTrain
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ZeroDivisionError) as error:
         reason = first_line(error).rstrip(".")
-        raise DistilvecError(f"[student.config] no causal language model can be built from it: {reason}. Look at its settings.") from None
+        raise DistilvecError(
+            f"[student.config] no causal language model can be built from it: {reason}. Look at its settings."
+        ) from None
     return model, tokenizer
 
 
-def _loaded(key: str, name: str, revision: str | None, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _loaded(
+    key: str, name: str, revision: str | None, dtype: torch.dtype
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A model and its tokenizer from a folder or the hub; DistilvecError where there is none, or no causal language model."""
     with readable(name, key, "causal language model"):
         tokenizer = load_tokenizer(name, key, revision=revision)
@@ -187,7 +203,9 @@ def check_fit(key: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
         )
     positions = getattr(config, "max_position_embeddings", None) or max_length
     if max_length > positions:
-        raise DistilvecError(f"[data.max_length] {max_length} tokens; {key} reads {positions} at most. Lower data.max_length.")
+        raise DistilvecError(
+            f"[data.max_length] {max_length} tokens; {key} reads {positions} at most. Lower data.max_length."
+        )
 
 
 def tied_weights(module: nn.Module) -> dict[str, str]:

@@ -28,12 +28,16 @@ class CausalObjective(Objective):
     def __init__(self, method: Objective | None, alpha: float = 0.5, weights: dict[str, float] | None = None) -> None:
         super().__init__()
         if not 0 <= alpha <= 1:
-            raise DistilvecError(f"[method.options.alpha] found {alpha}; expected a share from 0 (teacher alone) to 1 (task alone).")
+            raise DistilvecError(
+                f"[method.options.alpha] found {alpha}; expected a share from 0 (teacher alone) to 1 (task alone)."
+            )
         self.method = method
         shares = {} if method is None else {name: (1 - alpha) * weight for name, weight in method.weights.items()}
         self.weights = {"task": 1.0 if method is None else alpha, **shares, **(weights or {})}
         self.in_batch = method is not None and method.in_batch
-        self.student_outputs = OutputSpec(logits=True) | (method.student_outputs if method is not None else OutputSpec())
+        self.student_outputs = OutputSpec(logits=True) | (
+            method.student_outputs if method is not None else OutputSpec()
+        )
         self.teacher_outputs = method.teacher_outputs if method is not None else OutputSpec()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
@@ -46,7 +50,9 @@ class CausalObjective(Objective):
         return self.method.figures(batch, student, teacher) if self.method is not None else {}
 
 
-def build_causal_objective(name: str, options: dict[str, Any], weights: dict[str, float], sizes: Sizes) -> CausalObjective:
+def build_causal_objective(
+    name: str, options: dict[str, Any], weights: dict[str, float], sizes: Sizes
+) -> CausalObjective:
     """The method `name` beside the task; its option alpha and a weight of "task" are those of the whole. Errors as `build_objective`."""
     own = {term: weight for term, weight in weights.items() if term != "task"}
     method = build_objective(name, {key: value for key, value in options.items() if key != "alpha"}, own, sizes)

@@ -25,7 +25,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_json
 from distilvec.core.hashing import hash_files
-from distilvec.core.log import say
+from distilvec.core.log import log
 from distilvec.core.objective import Objective, Sizes
 from distilvec.core.outputs import OutputSpec
 from distilvec.experimental.causal.answers import answer, rouge_l
@@ -45,10 +45,16 @@ from distilvec.models.experts import Experts
 from distilvec.pipeline.preflight import check_training
 from distilvec.pipeline.run_dir import claim_folder, refuse_foreign
 from distilvec.train.metrics import read_metrics
-from distilvec.train.trainer import Loop
+from distilvec.train.trainer import Trainer
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
-UNTRAINED = {"logging_steps", "checkpoint_minutes", "checkpoint_steps", "trackers", "keep_students"}  # keys that change no weight
+UNTRAINED = {
+    "logging_steps",
+    "checkpoint_minutes",
+    "checkpoint_steps",
+    "trackers",
+    "keep_students",
+}  # keys that change no weight
 
 
 class CausalRun:
@@ -74,20 +80,24 @@ class CausalRun:
             self._train(loop)
             return self._finish(loop) if state.is_main_process else None
 
-    def _train(self, loop: Loop) -> None:
+    def _train(self, loop: Trainer) -> None:
         """Train to the end, or go on to it; DistilvecError where it was stopped before."""
         if loop.state.finished:
             return
-        say(f"training: {loop.total_steps:,} steps on {loop.describe_machine()}")
+        log(f"training: {loop.total_steps:,} steps on {loop.describe_machine()}")
         loop.run()
         loop.accelerator.wait_for_everyone()
         if not loop.state.finished:
             raise loop.stopped()
 
-    def _finish(self, loop: Loop) -> dict[str, Any]:
+    def _finish(self, loop: Trainer) -> dict[str, Any]:
         """Answer the test files; the report."""
         held_out = min(
-            (line for line in read_metrics(self.folder / "metrics.jsonl") if line["step"] and "eval/cross_entropy" in line),
+            (
+                line
+                for line in read_metrics(self.folder / "metrics.jsonl")
+                if line["step"] and "eval/cross_entropy" in line
+            ),
             key=lambda line: line["eval/cross_entropy"],
         )
         report = {
@@ -95,13 +105,16 @@ class CausalRun:
             "steps": loop.state.step,
             "seconds": round(loop.state.seconds, 1),
             "parameters": sum(p.numel() for p in loop.module.encoder.model.parameters()),
-            "held_out": {"step": held_out["step"], **{name: held_out[f"eval/{name}"] for name in ("cross_entropy", "perplexity")}},
+            "held_out": {
+                "step": held_out["step"],
+                **{name: held_out[f"eval/{name}"] for name in ("cross_entropy", "perplexity")},
+            },
             "tests": self.test(),
         }
         write_json(self.folder / "report.json", report)
         return report
 
-    def loop(self, mark: str) -> Loop:
+    def loop(self, mark: str) -> Trainer:
         """Student, teacher, objective and data, ready to train."""
         recipe, section = self.recipe, self.recipe.data
         student, tokenizer = build_student_model(recipe)
@@ -112,14 +125,24 @@ class CausalRun:
         pairs, train, holdout = self._pairs([tokenizer] if teacher is None else [tokenizer, teacher[1]])
         encoder, objective = self._modules(student, teacher)
         if objective.in_batch and recipe.train.max_tokens:
-            raise DistilvecError("[train.max_tokens] distillmoe compares texts, so batches need a fixed number of rows. Set batch_size.")
+            raise DistilvecError(
+                "[train.max_tokens] distillmoe compares texts, so batches need a fixed number of rows. Set batch_size."
+            )
         if len(train) < recipe.train.batch_size:
-            raise DistilvecError(f"[train.batch_size] {recipe.train.batch_size} rows in a batch, but only {len(train):,} to train on.")
+            raise DistilvecError(
+                f"[train.batch_size] {recipe.train.batch_size} rows in a batch, but only {len(train):,} to train on."
+            )
         tokens = tokenise(pairs, tokenizer, section)
         if tokens.cut:
-            say(f"{tokens.cut:,} of {len(pairs):,} responses lose their end at {section.max_length} tokens [data.max_length]")
-        answering = CausalTeacher(teacher[0], tokenise(pairs, teacher[1], section), objective.teacher_outputs) if teacher else NoTeacher()
-        return Loop(
+            log(
+                f"{tokens.cut:,} of {len(pairs):,} responses lose their end at {section.max_length} tokens [data.max_length]"
+            )
+        answering = (
+            CausalTeacher(teacher[0], tokenise(pairs, teacher[1], section), objective.teacher_outputs)
+            if teacher
+            else NoTeacher()
+        )
+        return Trainer(
             encoder,
             objective,
             CausalData(tokens, answering, train, holdout),
@@ -136,10 +159,16 @@ class CausalRun:
         section = self.recipe.data
         read = read_pairs(section.train, "data.train", section)
         train = fitting(read, tokenizers, section)
-        held = fitting(read_pairs(section.holdout, "data.holdout", section), tokenizers, section) if section.holdout else []
+        held = (
+            fitting(read_pairs(section.holdout, "data.holdout", section), tokenizers, section)
+            if section.holdout
+            else []
+        )
         dropped = len(read) - len(train)
         if dropped:
-            say(f"{dropped:,} of {len(read):,} rows are left out: prompts of more than {section.max_prompt} tokens [data.max_prompt]")
+            log(
+                f"{dropped:,} of {len(read):,} rows are left out: prompts of more than {section.max_prompt} tokens [data.max_prompt]"
+            )
         numbers = np.arange(len(train) + len(held))
         if held:
             return train + held, numbers[: len(train)], numbers[len(train) :]
@@ -158,7 +187,11 @@ class CausalRun:
             return CausalEncoder(student), CausalObjective(None)
         ours, theirs = (model.config.get_text_config() for model in (student, teacher[0]))
         section = recipe.student.experts
-        mixture = Experts(ours.hidden_size, section.count, section.width, section.gate_width, section.dropout) if section else None
+        mixture = (
+            Experts(ours.hidden_size, section.count, section.width, section.gate_width, section.dropout)
+            if section
+            else None
+        )
         sizes = Sizes(
             student_width=ours.hidden_size,
             student_layers=ours.num_hidden_layers,
@@ -169,7 +202,9 @@ class CausalRun:
             experts=section.count if section else 0,
         )
         method = recipe.method
-        return CausalEncoder(student, mixture), build_causal_objective(method.name, method.options, method.weights, sizes)
+        return CausalEncoder(student, mixture), build_causal_objective(
+            method.name, method.options, method.weights, sizes
+        )
 
     def test(self) -> dict[str, Any]:
         """ROUGE-L of the saved student on every test file; its answers are kept."""
@@ -202,9 +237,17 @@ class CausalRun:
     def fingerprint(self) -> str:
         """Changes when anything that changes the trained weights does."""
         recipe = self.recipe
-        if missing := [path for path in (recipe.data.train, recipe.data.holdout) if path is not None and not path.is_file()]:
-            raise DistilvecError(f"[data] not found: {missing[0]}. Give a JSONL file; relative paths start at the recipe's folder.")
-        names = [name for name in (recipe.student.model, recipe.student.tokenizer, recipe.teacher and recipe.teacher.model) if name]
+        if missing := [
+            path for path in (recipe.data.train, recipe.data.holdout) if path is not None and not path.is_file()
+        ]:
+            raise DistilvecError(
+                f"[data] not found: {missing[0]}. Give a JSONL file; relative paths start at the recipe's folder."
+            )
+        names = [
+            name
+            for name in (recipe.student.model, recipe.student.tokenizer, recipe.teacher and recipe.teacher.model)
+            if name
+        ]
         models = sorted(file for name in names for file in Path(name).glob("*") if file.is_file())
         files = [*models, recipe.data.train, *([recipe.data.holdout] if recipe.data.holdout else [])]
         tree = recipe.model_dump(mode="json", include={"teacher", "student", "data", "method", "train"})

@@ -33,9 +33,13 @@ class CausalStudentSection(Section):
 
     model: str | None = Field(None, description="folder or hub id", json_schema_extra=MODEL)
     config: dict[str, Any] | None = Field(None, description="a fresh model: a transformers config with 'model_type'")
-    tokenizer: str | None = Field(None, description="only with 'config': folder or hub id of the tokenizer", json_schema_extra=MODEL)
+    tokenizer: str | None = Field(
+        None, description="only with 'config': folder or hub id of the tokenizer", json_schema_extra=MODEL
+    )
     revision: str | None = None
-    experts: ExpertsSection | None = Field(None, description="on the mean of the response's last hidden states; unused without a teacher")
+    experts: ExpertsSection | None = Field(
+        None, description="on the mean of the response's last hidden states; unused without a teacher"
+    )
 
     @model_validator(mode="after")
     def one_origin(self) -> CausalStudentSection:
@@ -53,11 +57,17 @@ class CausalDataSection(Section):
     train: Path
     holdout: Path | None = Field(None, description="by default holdout_rows of the training file, by seed")
     holdout_rows: int = Field(500, gt=0)
-    tests: dict[Name, Path] = Field(default_factory=dict, description="files to answer at the end, by name; ROUGE-L is reported")
-    template: str = Field(ASK + "### Instruction:\n{instruction}\n\n### Response:\n", description="the prompt of a row without input")
+    tests: dict[Name, Path] = Field(
+        default_factory=dict, description="files to answer at the end, by name; ROUGE-L is reported"
+    )
+    template: str = Field(
+        ASK + "### Instruction:\n{instruction}\n\n### Response:\n", description="the prompt of a row without input"
+    )
     template_with_input: str = ASK_ON + "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
     max_prompt: int = Field(256, gt=0, le=MOST_TOKENS, description="tokens of a prompt, by either tokenizer")
-    max_length: int = Field(512, gt=1, le=MOST_TOKENS, description="tokens of prompt and response; longer responses are cut")
+    max_length: int = Field(
+        512, gt=1, le=MOST_TOKENS, description="tokens of prompt and response; longer responses are cut"
+    )
     long_prompts: Literal["refuse", "drop"] = "refuse"
     seed: Seed = Field(0, description="of the held-out rows")
 
@@ -71,7 +81,9 @@ class CausalDataSection(Section):
             if missing := [field for field in fields if field not in text]:
                 raise ValueError(f"{name} must contain {' and '.join(missing)}")
         if self.max_prompt >= self.max_length:
-            raise ValueError(f"max_prompt ({self.max_prompt}) leaves no room for a response in max_length ({self.max_length})")
+            raise ValueError(
+                f"max_prompt ({self.max_prompt}) leaves no room for a response in max_length ({self.max_length})"
+            )
         return self
 
 

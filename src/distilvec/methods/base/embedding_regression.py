@@ -31,7 +31,9 @@ class Pointwise(Objective):
 
     several_teachers = True
 
-    def __init__(self, sizes: Sizes, term: str, distance: Distance, signal: Literal["embedding", "pre_dense"] = "embedding") -> None:
+    def __init__(
+        self, sizes: Sizes, term: str, distance: Distance, signal: Literal["embedding", "pre_dense"] = "embedding"
+    ) -> None:
         super().__init__()
         self.distance, self.signal = distance, signal
         inner = signal == "pre_dense"
@@ -39,14 +41,19 @@ class Pointwise(Objective):
         widths = [other.pre_dense_width or 0 if inner else other.width for other in sizes.others]
         self.projections = nn.ModuleList(nn.Linear(width, other, bias=False) for other in widths)
         self.unit = [other.normalized and not inner for other in sizes.others]
-        self.student_outputs = self.teacher_outputs = OutputSpec(pre_dense=True) if inner else OutputSpec(embedding=True)
+        self.student_outputs = self.teacher_outputs = (
+            OutputSpec(pre_dense=True) if inner else OutputSpec(embedding=True)
+        )
         given = [sizes.teacher_weight, *(other.weight for other in sizes.others)]
         self.weights = {term if n == 1 else f"{term}_{n}": weight / sum(given) for n, weight in enumerate(given, 1)}
 
     def views(self, vector: Rows) -> list[Tensor]:
         """The student's vector [batch, width] in each teacher's space, in their order."""
         projected = [projection(vector) for projection in self.projections]
-        return [vector, *(F.normalize(view, dim=-1) if unit else view for view, unit in zip(projected, self.unit, strict=True))]
+        return [
+            vector,
+            *(F.normalize(view, dim=-1) if unit else view for view, unit in zip(projected, self.unit, strict=True)),
+        ]
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
         """The terms that have a weight."""

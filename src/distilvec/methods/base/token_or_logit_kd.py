@@ -41,7 +41,13 @@ def choose_form(on: On, sizes: Sizes, scores: Form | None = None) -> Form:
             )
         return scores
     if on == "logits" and not classes:
-        found = "texts without a task" if task is None else "sts, one score" if task.kind == "sts" else "a teacher without a class head"
+        found = (
+            "texts without a task"
+            if task is None
+            else "sts, one score"
+            if task.kind == "sts"
+            else "a teacher without a class head"
+        )
         raise DistilvecError(
             "[method.options.on] class logits need a classification or pair task and a teacher fine-tuned for it (distilvec finetune); "
             f"found {found}. Set on: hidden, or leave it out."
@@ -69,7 +75,9 @@ def compared(form: Form, student: ModelOutputs, teacher: ModelOutputs) -> tuple[
 def task_weights(alpha: float, terms: dict[str, float], sizes: Sizes) -> dict[str, float]:
     """`alpha` for the task and 1 - alpha times each term on a labelled task (EMO, eq. 22), else the terms as they are."""
     if not 0 <= alpha <= 1:
-        raise DistilvecError(f"[method.options.alpha] found {alpha}; expected a share from 0 (the teacher alone) to 1 (the labels alone).")
+        raise DistilvecError(
+            f"[method.options.alpha] found {alpha}; expected a share from 0 (the teacher alone) to 1 (the labels alone)."
+        )
     if sizes.task is None:
         return dict(terms)
     return {"task": alpha, **{name: (1 - alpha) * weight for name, weight in terms.items()}}

@@ -29,18 +29,18 @@ _LONGEST = np.iinfo(np.int16).max
 
 
 def token_settings(
-    wants: TokenOutputSpec, hidden: str, hidden_width: int | None, student_tokenizer: str, student_max_length: int
+    required: TokenOutputSpec, hidden: str, hidden_width: int | None, student_tokenizer: str, student_max_length: int
 ) -> TokenSettings:
     """What a cache that answers these wants keeps, its hidden states as `hidden` (int8 or float16)."""
-    grams = bool(wants.gram_layers)
+    grams = bool(required.gram_layers)
     return TokenSettings(
-        hidden=hidden if wants.hidden else None,
-        hidden_width=hidden_width if wants.hidden else None,
-        hidden_layers=tuple(sorted(wants.hidden, reverse=True)),
-        importance=wants.importance,
-        gram_layers=wants.gram_layers,
-        divisor=wants.divisor if grams else None,
-        alignment=wants.alignment if grams else None,
+        hidden=hidden if required.hidden else None,
+        hidden_width=hidden_width if required.hidden else None,
+        hidden_layers=tuple(sorted(required.hidden, reverse=True)),
+        importance=required.importance,
+        gram_layers=required.gram_layers,
+        divisor=required.divisor if grams else None,
+        alignment=required.alignment if grams else None,
         student_tokenizer=student_tokenizer if grams else None,
         student_max_length=student_max_length if grams else None,
     )
@@ -65,7 +65,9 @@ def compress(encoded: ModelOutputs, settings: TokenSettings) -> dict[str, Ragged
         found["importance"] = Ragged(np.maximum(masses.astype(np.float16), _SMALLEST), lengths)
     if settings.gram_layers:
         assert encoded.selected is not None
-        found |= _selection(encoded.selected.cpu().numpy(), [encoded.grams[layer].cpu().numpy() for layer in settings.gram_layers])
+        found |= _selection(
+            encoded.selected.cpu().numpy(), [encoded.grams[layer].cpu().numpy() for layer in settings.gram_layers]
+        )
     return found
 
 
@@ -84,7 +86,9 @@ def _to_float16(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
 def _selection(selected: npt.NDArray[np.int64], grams: list[npt.NDArray[np.float32]]) -> dict[str, Ragged]:
     """Selected pairs [batch, m, 2] and their Gram matrices ([batch, m, m] a layer), without what fills up."""
     if selected.max(initial=0) > _LONGEST:
-        raise DistilvecError(f"[teacher.max_length] a token cache numbers {_LONGEST:,} tokens of a text; found {selected.max():,}.")
+        raise DistilvecError(
+            f"[teacher.max_length] a token cache numbers {_LONGEST:,} tokens of a text; found {selected.max():,}."
+        )
     counts = (selected[..., 0] >= 0).sum(1, dtype=np.int64)
     pairs = selected[np.arange(selected.shape[1]) < counts[:, None]].astype(np.int16)
     column, row = np.tril_indices(selected.shape[1])
@@ -106,7 +110,9 @@ def decompress(found: dict[str, Ragged], settings: TokenSettings, device: torch.
         fields["mask"] = torch.from_numpy(columns < tokens.lengths[:, None]).to(device)
     states = {layer: found[name] for layer, name in settings.hidden_names.items() if name in found}
     if states:
-        fields["hidden_layers"] = {layer: _padded(_states(_moved(kept.values, device)), kept.lengths) for layer, kept in states.items()}
+        fields["hidden_layers"] = {
+            layer: _padded(_states(_moved(kept.values, device)), kept.lengths) for layer, kept in states.items()
+        }
     if "importance" in found:
         masses = _padded(_moved(found["importance"].values, device).float(), found["importance"].lengths)[..., 0]
         fields["importance"] = masses / masses.sum(1, keepdim=True)
@@ -134,7 +140,9 @@ def _states(stored: Tensor) -> Float[Tensor, "tokens width"]:
 def _padded(items: Tensor, lengths: npt.NDArray[np.int64], fill: float = 0) -> Tensor:
     """Items [n, width] of a batch as [batch, longest, width], `fill` behind each row's own."""
     longest = int(lengths.max(initial=0))
-    places = torch.from_numpy(item_places(np.arange(len(lengths)) * longest, lengths)).to(items.device, non_blocking=True)
+    places = torch.from_numpy(item_places(np.arange(len(lengths)) * longest, lengths)).to(
+        items.device, non_blocking=True
+    )
     flat = items.new_full((len(lengths) * longest, items.shape[1]), fill)
     return flat.index_copy_(0, places, items).view(len(lengths), longest, items.shape[1])
 

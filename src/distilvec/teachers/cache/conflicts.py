@@ -56,7 +56,9 @@ def _compare(table: VectorTable, keys_of: Keys, repeated: KeyIndex, part: range,
             new = ~there[places]
             first[places[new][::-1]] = vectors[new][::-1]  # the first of equal places wins
             there[places] = True
-            apart = np.abs(vectors - first[places]).max(1, initial=0) > _ROUNDING * np.abs(first[places]).max(1, initial=0)
+            apart = np.abs(vectors - first[places]).max(1, initial=0) > _ROUNDING * np.abs(first[places]).max(
+                1, initial=0
+            )
             if apart.any():
                 text = shortened(piece.texts[int(rows[int(np.argmax(apart))])])
                 raise DistilvecError(

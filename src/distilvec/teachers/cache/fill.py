@@ -15,7 +15,9 @@ from distilvec.teachers.cache.store import TeacherCache
 
 Rows = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]  # (rows of the corpus that are in the cache, rows of the corpus)
-Compute = Callable[[Rows, Callable[[int], None]], Mapping[str, npt.NDArray[Any] | Ragged]]  # corpus rows, told how many are done
+Compute = Callable[
+    [Rows, Callable[[int], None]], Mapping[str, npt.NDArray[Any] | Ragged]
+]  # corpus rows, told how many are done
 
 _LOOKUP = 65_536  # rows looked up together
 

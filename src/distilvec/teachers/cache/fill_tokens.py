@@ -53,7 +53,9 @@ def fill_tokens(cache: TeacherCache, corpus: Corpus, source: TokenSource, progre
     fill_shards(cache, corpus, partial(compute_tokens, cache.manifest, corpus, source), progress)
 
 
-def compute_tokens(manifest: Manifest, corpus: Corpus, source: TokenSource, rows: Rows, advance: Callable[[int], None]) -> Signals:
+def compute_tokens(
+    manifest: Manifest, corpus: Corpus, source: TokenSource, rows: Rows, advance: Callable[[int], None]
+) -> Signals:
     """What a cache of this manifest keeps of these rows, in their order; `advance` is told how many are done."""
     parts, order, done = [], [], 0
     lengths = source.lengths[rows].astype(np.int64)
@@ -70,7 +72,9 @@ def compute_tokens(manifest: Manifest, corpus: Corpus, source: TokenSource, rows
 def _batch(rows: Rows, alignment: AlignmentStore | None, device: torch.device) -> TextBatch:
     """The rows and their alignment; a teacher has tokens of its own."""
     numbers = torch.from_numpy(rows)
-    return TextBatch(numbers, {}, torch.zeros_like(numbers), alignment=alignment.batch(rows) if alignment else None).to(device)
+    return TextBatch(numbers, {}, torch.zeros_like(numbers), alignment=alignment.batch(rows) if alignment else None).to(
+        device
+    )
 
 
 def _signals(manifest: Manifest, corpus: Corpus, found: ModelOutputs, rows: Rows) -> Signals:
@@ -80,7 +84,9 @@ def _signals(manifest: Manifest, corpus: Corpus, found: ModelOutputs, rows: Rows
         refuse_broken(torch.isfinite(values).flatten(1).all(1).cpu().numpy(), name, corpus.stored(rows).__getitem__)
     vectors = {"embedding": found.embedding, "pre_dense": found.pre_dense, "vector": found.vector}
     kept: Signals = {
-        name: values.float().cpu().numpy() for name, values in vectors.items() if name in manifest.signals and values is not None
+        name: values.float().cpu().numpy()
+        for name, values in vectors.items()
+        if name in manifest.signals and values is not None
     }
     return kept | (compress(found, manifest.tokens) if manifest.tokens else {})
 

@@ -11,7 +11,9 @@ KEY = np.dtype("V16")
 _BLOCK = 1 << 16  # keys looked up at once
 _MOST = 2**32  # rows that an index holds
 
-Run = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint32]]  # keys' halves and positions, by first half
+Run = tuple[
+    npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint32]
+]  # keys' halves and positions, by first half
 
 
 class KeyIndex:

@@ -32,7 +32,11 @@ _IGNORED = {
     "training_args.bin",
 }
 _IGNORED_FOLDERS = {"onnx", "openvino"}
-_FURTHER = ("pre_dense_width", "vector_width", "tokens")  # fields that add signals to the embedding and change none of the others
+_FURTHER = (
+    "pre_dense_width",
+    "vector_width",
+    "tokens",
+)  # fields that add signals to the embedding and change none of the others
 _LATER = ("vector_width", "tokens", "attention")  # fields that older caches do not have: left out where they are None
 
 
@@ -78,13 +82,18 @@ class Manifest:
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change when a vector could."""
-        return fingerprint(FORMAT, {name: value for name, value in self.settings().items() if name not in ("model", "revision")})
+        return fingerprint(
+            FORMAT, {name: value for name, value in self.settings().items() if name not in ("model", "revision")}
+        )
 
     @property
     def answers(self) -> frozenset[str]:
         """The fingerprints of all manifests whose signals a cache of this one holds: its own, and those with fewer signals."""
         further = {name: {getattr(self, name), None} for name in _FURTHER}
-        return frozenset(replace(self, **dict(zip(further, values, strict=True))).fingerprint for values in product(*further.values()))
+        return frozenset(
+            replace(self, **dict(zip(further, values, strict=True))).fingerprint
+            for values in product(*further.values())
+        )
 
     def stored_as(self, dtype: str) -> Manifest:
         """The same vectors kept as float16 or float32."""
@@ -148,7 +157,10 @@ def hash_folder(folder: Path) -> str:
 
 def hash_modules(model: torch.nn.Module, *settings: Any) -> str:
     """A hash of a model in memory: every tensor of its state, and settings such as its tokenizer's file as text."""
-    parts = [(name, f"{tensor.dtype}{tuple(tensor.shape)}" + _hash_tensor(tensor)) for name, tensor in sorted(model.state_dict().items())]
+    parts = [
+        (name, f"{tensor.dtype}{tuple(tensor.shape)}" + _hash_tensor(tensor))
+        for name, tensor in sorted(model.state_dict().items())
+    ]
     return combine([*parts, ("settings", repr(settings))])
 
 

@@ -101,15 +101,21 @@ class VectorTable:
         try:
             return pq.ParquetFile(path)
         except (pa.ArrowException, OSError) as error:
-            raise DistilvecError(f"[{self.key}] {path} cannot be read as Parquet: {first_line(error)}. Give Parquet files.") from None
+            raise DistilvecError(
+                f"[{self.key}] {path} cannot be read as Parquet: {first_line(error)}. Give Parquet files."
+            ) from None
 
     def _piece(self, path: Path, batch: pa.RecordBatch, wanted: dict[str, str], start: int) -> Piece:
         texts, roles = batch.column("text").to_pylist(), batch.column("role").to_pylist() if self.has_roles else None
         for row, text in enumerate(texts):
             if not isinstance(text, str):
-                raise DistilvecError(f"[{self.key}] {path}: row {start + row} has {text!r} as its text; expected a string.")
+                raise DistilvecError(
+                    f"[{self.key}] {path}: row {start + row} has {text!r} as its text; expected a string."
+                )
         if roles and (strange := set(roles) - {"query", "document"}):
-            raise DistilvecError(f"[{self.key}] {path}: column 'role' holds {strange.pop()!r}; expected query or document.")
+            raise DistilvecError(
+                f"[{self.key}] {path}: column 'role' holds {strange.pop()!r}; expected query or document."
+            )
         where = f"[{self.key}] {path}: "
         vectors = {name: _matrix(batch.column(column), where + f"column '{column}'") for name, column in wanted.items()}
         for name, found in vectors.items():
@@ -126,7 +132,9 @@ def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
     Errors: DistilvecError if rows of the corpus have no vector yet.
     """
     widths = {name: signal.width for name, signal in cache.signals.items() if name in _COLUMNS}
-    kind, numbers = (pa.float16(), np.float16) if cache.manifest.store_dtype == "float16" else (pa.float32(), np.float32)
+    kind, numbers = (
+        (pa.float16(), np.float16) if cache.manifest.store_dtype == "float16" else (pa.float32(), np.float32)
+    )
     vectors = [pa.field(_COLUMNS[name], pa.list_(kind, width)) for name, width in widths.items()]
     metadata = {_METADATA: json.dumps(replace(cache.manifest, vector_width=None, tokens=None).settings())}
     schema = pa.schema([pa.field("text", pa.string()), pa.field("role", pa.string()), *vectors], metadata=metadata)
@@ -170,7 +178,9 @@ def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> 
         alike = replace(found, store_dtype=cache.manifest.store_dtype, pre_dense_width=cache.manifest.pre_dense_width)
         if differences := alike.differences(cache.manifest):
             listed = "".join(f"\n  {line}" for line in differences)
-            raise DistilvecError(f"[{table.key}] {path} holds other vectors than {cache.folder}:{listed}\nSet these back in the recipe.")
+            raise DistilvecError(
+                f"[{table.key}] {path} holds other vectors than {cache.folder}:{listed}\nSet these back in the recipe."
+            )
     if lacking := set(cache.signals) - set(table.columns):
         raise DistilvecError(
             f"[{table.key}] {path} has no column '{_COLUMNS.get(name := lacking.pop(), name)}'; {cache.folder} stores it for every text."
@@ -186,7 +196,9 @@ def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> 
     return len(cache) - before
 
 
-def in_shards(pieces: Iterator[tuple[npt.NDArray[Any], Piece]], cache: TeacherCache) -> Iterator[tuple[npt.NDArray[Any], Piece]]:
+def in_shards(
+    pieces: Iterator[tuple[npt.NDArray[Any], Piece]], cache: TeacherCache
+) -> Iterator[tuple[npt.NDArray[Any], Piece]]:
     """Rows that the cache lacks, regrouped into as many as a shard takes; equal keys within a group are left to `append`."""
     waiting: list[tuple[npt.NDArray[Any], Piece]] = []
     count = 0
@@ -205,7 +217,9 @@ def in_shards(pieces: Iterator[tuple[npt.NDArray[Any], Piece]], cache: TeacherCa
 
 
 def _select(piece: Piece, rows: npt.NDArray[np.int64]) -> Piece:
-    return Piece([piece.texts[row] for row in rows], None, {name: values[rows] for name, values in piece.signals.items()})
+    return Piece(
+        [piece.texts[row] for row in rows], None, {name: values[rows] for name, values in piece.signals.items()}
+    )
 
 
 def _join(parts: list[tuple[npt.NDArray[Any], Piece]]) -> tuple[npt.NDArray[Any], Piece]:
@@ -217,17 +231,23 @@ def _join(parts: list[tuple[npt.NDArray[Any], Piece]]) -> tuple[npt.NDArray[Any]
 def _matrix(column: pa.Array, where: str) -> npt.NDArray[np.float32]:
     """A column of lists as float32 [rows, width]."""
     kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) or not pa.types.is_floating(
-        kind.value_type
-    ):
+    if not (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    ) or not pa.types.is_floating(kind.value_type):
         raise DistilvecError(f"{where} has type {kind}; expected lists of floats.")
     if column.null_count:
         raise DistilvecError(f"{where} has {column.null_count:,} empty rows; expected a vector in each.")
     flat = column.flatten()
     width, rest = divmod(len(flat), max(1, len(column)))
-    lengths = column.value_lengths().to_numpy(zero_copy_only=False) if not pa.types.is_fixed_size_list(kind) else np.array([width])
+    lengths = (
+        column.value_lengths().to_numpy(zero_copy_only=False)
+        if not pa.types.is_fixed_size_list(kind)
+        else np.array([width])
+    )
     if rest or (lengths != width).any():
-        raise DistilvecError(f"{where} has vectors of {lengths.min()} to {lengths.max()} dimensions; expected the same in every row.")
+        raise DistilvecError(
+            f"{where} has vectors of {lengths.min()} to {lengths.max()} dimensions; expected the same in every row."
+        )
     if flat.null_count:
         raise DistilvecError(f"{where} has empty values inside vectors; expected numbers.")
     return flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), width)

@@ -60,7 +60,9 @@ class Reader:
         size, done = signal.width * values.itemsize, 0
         for (_, _, number, _), part in zip(runs, parts, strict=True):
             start, end = int(part[0]), int(part[-1])
-            self._read_into(values[done : done + end - start], number, name, int(self._offsets_of(number, name)[-1]), size, start)
+            self._read_into(
+                values[done : done + end - start], number, name, int(self._offsets_of(number, name)[-1]), size, start
+            )
             done += end - start
         return Ragged(values, lengths)
 

@@ -15,7 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.core.errors import DistilvecError, explained
-from distilvec.core.files import full_disk_explained, is_scratch, locked, remove_scratch, scratch, sync_folder, write_file
+from distilvec.core.files import (
+    full_disk_explained,
+    is_scratch,
+    locked,
+    remove_scratch,
+    scratch,
+    sync_folder,
+    write_file,
+)
 from distilvec.core.hashing import checksum, checksum_once
 
 JOURNAL = "shards.jsonl"
@@ -59,7 +67,9 @@ class Shard:
                 found.append(f"shard {self.number}: {path.name} is missing")
             elif size != stored.bytes:
                 kind = "cut short" if size < stored.bytes else "too long"
-                found.append(f"shard {self.number}: {path.name} is {kind}: {size:,} bytes found, {stored.bytes:,} expected")
+                found.append(
+                    f"shard {self.number}: {path.name} is {kind}: {size:,} bytes found, {stored.bytes:,} expected"
+                )
             elif checksums and checksum(path) != stored.blake2b:
                 found.append(f"shard {self.number}: {path.name} {_DAMAGED}")
         return found
@@ -113,7 +123,9 @@ def read_journal(folder: Path, strict: bool = True) -> Journal:
             shard = Shard(int(record.pop("shard")), int(record.pop("rows")), files, record)
         except (ValueError, KeyError, TypeError, AttributeError):
             if strict:
-                raise DistilvecError(f"[{CACHE_PATH}] {path}: line {number} is damaged. {how_to_repair(folder)}") from None
+                raise DistilvecError(
+                    f"[{CACHE_PATH}] {path}: line {number} is damaged. {how_to_repair(folder)}"
+                ) from None
             damaged += 1
             continue
         shards.setdefault(shard.number, shard).files.update(files)
@@ -207,9 +219,16 @@ def _refuse_foreign(manifest: Path) -> None:
 
 def _is_lock(path: Path) -> bool:
     """Whether a file is the lock of a cache: it holds a process id, or nothing yet."""
-    return path.name == LOCK and path.is_file() and path.stat().st_size < 20 and (path.read_bytes().strip() or b"0").isdigit()
+    return (
+        path.name == LOCK
+        and path.is_file()
+        and path.stat().st_size < 20
+        and (path.read_bytes().strip() or b"0").isdigit()
+    )
 
 
 def how_to_repair(folder: Path) -> str:
     """What to do about damage."""
-    return f"`distilvec cache verify {folder} --repair` drops the damaged shards; filling the cache computes them again."
+    return (
+        f"`distilvec cache verify {folder} --repair` drops the damaged shards; filling the cache computes them again."
+    )

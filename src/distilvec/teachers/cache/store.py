@@ -110,7 +110,11 @@ class TeacherCache:
     def _sound(folder: Path) -> tuple[list[Shard], list[str]]:
         """The shards without damage, and a line for each problem of the others."""
         journal = read_journal(folder, strict=False)
-        problems = [f"{JOURNAL}: {journal.damaged} damaged line(s); their rows must be computed again"] if journal.damaged else []
+        problems = (
+            [f"{JOURNAL}: {journal.damaged} damaged line(s); their rows must be computed again"]
+            if journal.damaged
+            else []
+        )
         sound = []
         for shard in journal.shards:
             found = shard.problems(folder, checksums=True)
@@ -137,13 +141,17 @@ class TeacherCache:
 
     def read(self, positions: npt.NDArray[np.int64], signal: str = "embedding") -> npt.NDArray[np.float32]:
         """float32 [n, width] of a signal at these positions. IndexError for a position that is not there."""
-        return self._reader.rows(np.asarray(positions, dtype=np.int64), signal, self._known(signal, uneven=False)).astype(np.float32)
+        return self._reader.rows(
+            np.asarray(positions, dtype=np.int64), signal, self._known(signal, uneven=False)
+        ).astype(np.float32)
 
     def read_ragged(self, positions: npt.NDArray[np.int64], signal: str) -> Ragged:
         """The items of a signal of uneven length at these positions, as stored. IndexError for a position that is not there."""
         return self._reader.ragged(np.asarray(positions, dtype=np.int64), signal, self._known(signal, uneven=True))
 
-    def append(self, keys: npt.NDArray[Any], signals: Mapping[str, npt.NDArray[Any] | Ragged], describe: Describe) -> None:
+    def append(
+        self, keys: npt.NDArray[Any], signals: Mapping[str, npt.NDArray[Any] | Ragged], describe: Describe
+    ) -> None:
         """Add one shard: keys (V16, [n]) and every signal of the cache ([n, width], or Ragged where it is of uneven length).
 
         Texts that are there already are left out; `describe(row)` gives a row's text, for messages. Errors: DistilvecError
@@ -155,7 +163,9 @@ class TeacherCache:
             )
         with self.writing():
             keys = np.ascontiguousarray(keys, dtype=KEY)
-            stored = {name: _stored(name, signals[name], len(keys), signal, describe) for name, signal in self.signals.items()}
+            stored = {
+                name: _stored(name, signals[name], len(keys), signal, describe) for name, signal in self.signals.items()
+            }
             new = np.sort(np.unique(keys, return_index=True)[1])
             new = new[self.positions(keys[new]) < 0]
             if len(new) == 0:
@@ -236,7 +246,9 @@ class TeacherCache:
         problems = [problem for shard in shards for problem in shard.problems(self.folder, checksums=False)]
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-            raise DistilvecError(f"[{CACHE_PATH}] teacher cache {self.folder}: {problems[0]}{more}. {how_to_repair(self.folder)}")
+            raise DistilvecError(
+                f"[{CACHE_PATH}] teacher cache {self.folder}: {problems[0]}{more}. {how_to_repair(self.folder)}"
+            )
         self._reader.shards = shards[: len(known)]
         for shard in shards[len(known) :]:
             keys = np.load(shard.verify(self.folder, "keys"), allow_pickle=False)
@@ -257,8 +269,12 @@ class TeacherCache:
     def _known(self, name: str, uneven: bool) -> Signal:
         signal = self.signals.get(name)
         if signal is None or signal.uneven != uneven:
-            known = ", ".join(name for name, signal in self.signals.items() if signal.uneven == uneven) or "no such signals"
-            raise DistilvecError(f"[{CACHE_PATH}] the teacher cache {self.folder} holds {known}; '{name}' was asked for.")
+            known = (
+                ", ".join(name for name, signal in self.signals.items() if signal.uneven == uneven) or "no such signals"
+            )
+            raise DistilvecError(
+                f"[{CACHE_PATH}] the teacher cache {self.folder} holds {known}; '{name}' was asked for."
+            )
         return signal
 
 

@@ -52,7 +52,11 @@ def stored_form(
 def stored_items(name: str, found: Ragged, rows: int, signal: Signal, describe: Describe) -> Ragged:
     """A signal of uneven length, which comes in the number format of the cache; DistilvecError for another shape or NaN."""
     expected = f"[items, {signal.width}] {signal.dtype} of {rows:,} rows"
-    fits = found.values.shape == (int(found.lengths.sum()), signal.width) and found.values.dtype == signal.dtype and len(found) == rows
+    fits = (
+        found.values.shape == (int(found.lengths.sum()), signal.width)
+        and found.values.dtype == signal.dtype
+        and len(found) == rows
+    )
     if not fits:
         raise DistilvecError(
             f"[teacher] the teacher's {name} has shape {found.values.shape} and type {found.values.dtype} for {len(found):,} rows; "
@@ -98,7 +102,9 @@ def shortened(text: str) -> str:
 
 _BROKEN = "Look at this text and at teacher.dtype; float32 often helps."
 _WIDER = "Set cache.dtype=float32."
-_EMPTY = "A zero vector has no direction to learn from: drop such texts, or look at teacher.max_length and the tokenizer."
+_EMPTY = (
+    "A zero vector has no direction to learn from: drop such texts, or look at teacher.max_length and the tokenizer."
+)
 
 
 def _refuse(good: Any, start: int, rows: int, describe: Describe, what: str, todo: str) -> None:

@@ -1,0 +1,77 @@
+"""Descriptions of a run's models and task, known before any of them is trained and without one in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from distilvec.core.task_head import TaskInfo
+
+UNLIMITED = 1_000_000  # tokens: longer than any model's input
+
+
+@dataclass(frozen=True)
+class TeacherInfo:
+    """A teacher: its vectors, its input and its layers.
+
+    `dim` is the dimension of its embeddings. `prompts` maps roles (query, document) to prefixes. Fields from `hidden_size`
+    on are None if the teacher is a table of vectors or an API.
+    """
+
+    dim: int
+    normalized: bool = True
+    max_length: int = UNLIMITED
+    prompts: dict[str, str] = field(default_factory=dict)
+    model: str | None = None
+    name: str = "teacher"
+    revision: str | None = None
+    weight: float = 1.0
+    logits: bool = False
+    hidden_size: int | None = None
+    layers: int | None = None
+    heads: int | None = None
+    tokenizer: str | None = None
+    special_tokens: tuple[int, int] | None = None
+    pre_dense_dim: int | None = None
+
+
+@dataclass(frozen=True)
+class StudentInfo:
+    """A student: its layers, its tokenizer and its embedding.
+
+    `dim` is the dimension of its embeddings; None means the teacher's. `experts` counts those of its mixture; 0: none.
+    `tokenizer` is a hash. `special_tokens`: how many begin and how many end every text.
+    """
+
+    hidden_size: int
+    layers: int
+    dim: int | None = None
+    heads: int | None = None
+    tokenizer: str | None = None
+    special_tokens: tuple[int, int] | None = None
+    experts: int = 0
+
+
+@dataclass(frozen=True)
+class ObjectiveContext:
+    """Everything an objective may know when it is made.
+
+    `teachers` holds at least one; the first is the one the student is compared with. `task` is None for texts without
+    labels. `matmul_dtype` is the precision of large products: bf16 if the run trains in bf16, else None.
+    """
+
+    student: StudentInfo
+    teachers: tuple[TeacherInfo, ...]
+    task: TaskInfo | None = None
+    matmul_dtype: torch.dtype | None = None
+
+    @property
+    def teacher(self) -> TeacherInfo:
+        """The first teacher."""
+        return self.teachers[0]
+
+    @property
+    def same_tokenizer(self) -> bool:
+        """Whether student and first teacher split every text into the same tokens."""
+        return self.student.tokenizer is not None and self.student.tokenizer == self.teacher.tokenizer

@@ -1,0 +1,265 @@
+"""The command line's help, shell completion, and the verbs of `distilvec recipes`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from distilvec.__main__ import app, run_command
+from distilvec.cli.layout import GROUPS
+from distilvec.config import builtin
+from distilvec.config import recipe as recipes
+from distilvec.config.base import child
+from distilvec.config.json_schema import recipe_schema
+from distilvec.config.recipe_copy import moved_text
+
+VERBS = [name for names in GROUPS.values() for name in names]
+IN_GROUPS = [["recipes", name] for name in ("show", "copy", "schema")]
+IN_GROUPS += [["cache", name] for name in ("fill", "verify", "inspect", "export", "import")]
+
+
+def printed(capsys, *arguments):
+    assert run_command(arguments) == 0
+    return capsys.readouterr().out
+
+
+# -- help ----------------------------------------------------------------------------------------------------------------
+
+
+def test_every_verb_is_in_a_group(capsys):
+    found = printed(capsys, "--help")
+    assert "Commands:" not in found  # where verbs without a group are listed
+    lines = found.splitlines()
+    places = [next(i for i, line in enumerate(lines) if line == f"{group}:") for group in GROUPS]
+    assert places == sorted(places)
+    assert [line.split()[0] for line in lines[places[0] :] if line.startswith("  ") and line[2] != " "] == VERBS
+    assert VERBS[:2] == ["quickstart", "run"]
+
+
+def test_summaries_are_whole(capsys):
+    assert "..." not in printed(capsys, "--help").partition("Start:")[2]
+    assert "..." not in printed(capsys, "cache", "--help").partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("verb", [*([name] for name in VERBS), *IN_GROUPS], ids=" ".join)
+def test_help_ends_with_a_command_that_parses(verb, capsys):
+    found = printed(capsys, *verb, "--help")
+    assert found.count("\n  Example") == 1
+    commands = found.partition("\n  Example")[2].splitlines()[1:]
+    for line in filter(None, map(str.strip, commands)):
+        words = line.partition(" > ")[0].split()
+        assert words[: 1 + len(verb)] == ["distilvec", *verb]
+        assert_parses(words[1:])
+
+
+def assert_parses(words):
+    """Parse a command line without running it; a wrong option or a missing argument raises."""
+    import typer.main
+
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        with command.make_context("distilvec", list(words)) as context:
+            rest = [*context._protected_args, *context.args]
+            if not rest:
+                return
+            _, command, words = command.resolve_command(context, rest)
+    command.make_context("distilvec", list(words)).close()
+
+
+# -- completion ----------------------------------------------------------------------------------------------------------
+
+
+def completed(line, monkeypatch, capsys, shell="fish"):
+    """What the shell is offered for a command line that ends with the word to complete."""
+    monkeypatch.setenv("_DISTILVEC_COMPLETE", f"complete_{shell}")
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line)
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - (not line.endswith(" "))))
+    assert run_command([]) == 0
+    return [text.partition("\t")[0] for text in capsys.readouterr().out.splitlines() if text]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("distilvec qui", ["quickstart"]),
+        ("distilvec run red", ["redact"]),
+        ("distilvec cache red", ["redact"]),
+        ("distilvec recipes copy tal", ["talas"]),
+        ("distilvec run talas --variant lo", ["local"]),
+        ("distilvec cache fill talas --variant lo", ["local"]),
+        ("distilvec run nothing --variant lo", []),
+        ("distilvec run talas train.epo", ["train.epochs="]),
+        ("distilvec run talas --variant local train.epo", ["train.epochs="]),
+        ("distilvec run talas --quiet train.epo", ["train.epochs="]),
+        ("distilvec run talas train.update.rh", ["train.update.rho="]),
+        ("distilvec run talas corpus.sources.0.pa", ["corpus.sources.0.path="]),
+        (
+            "distilvec run talas train.precision=",
+            ["train.precision=auto", "train.precision=fp32", "train.precision=bf16"],
+        ),
+        ("distilvec run talas train.compile=t", ["train.compile=true"]),
+        ("distilvec run talas train.epochs=", []),
+        ("distilvec run talas no.such.key=", []),
+    ],
+)
+def test_completion(line, expected, monkeypatch, capsys):
+    assert completed(line, monkeypatch, capsys) == expected
+
+
+def test_values_are_completed_in_bash_which_splits_words_at_the_equals_sign(monkeypatch, capsys):
+    assert completed("distilvec run talas train.device =", monkeypatch, capsys, "bash") == [
+        "auto",
+        "cpu",
+        "cuda",
+        "mps",
+    ]
+    assert completed("distilvec run talas train.device = cp", monkeypatch, capsys, "bash") == ["cpu"]
+
+
+def test_every_completed_key_is_one_that_a_recipe_takes(monkeypatch, capsys):
+    keys = completed("distilvec run talas ", monkeypatch, capsys)
+    assert "train.schedule.name=" in keys and "evaluation.suite=" in keys
+    for key in keys:
+        kind = recipes.Recipe
+        for part in key.removesuffix("=").split("."):
+            kind = child(kind, int(part) if part.isdecimal() else part)
+            assert kind is not None, key
+
+
+def test_completion_imports_no_torch():
+    code = (
+        "import sys; from distilvec.__main__ import run_command; run_command([]);"
+        "print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules], file=sys.stderr)"
+    )
+    environment = {"_DISTILVEC_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    for line in ("distilvec run re", "distilvec run talas --variant ", "distilvec run talas train."):
+        everything = {**os.environ, **environment, "_TYPER_COMPLETE_ARGS": line}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=everything)
+        assert done.stdout and done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_printed(shell, capsys, monkeypatch):
+    monkeypatch.setattr("shellingham.detect_shell", lambda *given: (shell, f"/bin/{shell}"))
+    assert "_DISTILVEC_COMPLETE" in printed(capsys, "--show-completion", shell)
+
+
+# -- recipes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", builtin.recipe_files(), ids=lambda path: path.stem)
+def test_a_copy_of_a_builtin_recipe_means_the_same(path, tmp_path):
+    copy = tmp_path / path.name
+    copy.write_text(moved_text(path), encoding="utf-8")
+    before, after = (
+        recipes.resolve_tree(recipes.read_tree(file), file.parent, recipes.Recipe) for file in (path.resolve(), copy)
+    )
+    assert_same(before, after, tmp_path)
+
+
+def assert_same(before, after, folder):
+    """Equal trees, but for paths below `folder`, whose originals do not exist."""
+    if isinstance(before, dict):
+        assert list(before) == list(after)
+        before, after = list(before.values()), list(after.values())
+    if isinstance(before, list):
+        for one, other in zip(before, after, strict=True):
+            assert_same(one, other, folder)
+    elif before != after:
+        assert not Path(before).exists() and os.path.relpath(before) != os.path.relpath(after)
+
+
+@pytest.fixture
+def own_recipes(tmp_path, monkeypatch):
+    """A folder of built-in recipes with one recipe, one file of texts, and paths that lead to it and to nothing."""
+    folder = tmp_path / "built in" / "recipes"
+    folder.mkdir(parents=True)
+    (folder / "there.txt").write_text("a text\n")
+    (folder / "mine.yaml").write_text(
+        "# a comment\n"
+        "name: mine\n"
+        "teacher: {model: there.txt}           # an id, no path\n"
+        "student: {model: ./there.txt, layers: 2}\n"
+        "corpus:\n"
+        "  sources: [{path: there.txt}, {path: 'there.txt'}, {path: gone.txt}]  # texts\n"
+        "method: {name: redact}\n"
+        "variants:\n"
+        "  one: &one\n"
+        "    corpus.sources: [{path: there.txt, limit: 5}]\n"
+        "  two: {<<: *one, evaluation.suite: gone.yaml}"
+    )
+    monkeypatch.setattr(builtin, "recipe_folder", lambda: folder)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_a_copy_keeps_comments_and_leads_to_the_same_files(own_recipes, capsys):
+    assert printed(capsys, "recipes", "copy", "mine").strip() == "mine.yaml"
+    text = Path("mine.yaml").read_text()
+    there = f'"{own_recipes / "there.txt"}"'  # in quotes: the folder's name has a space
+    assert text.splitlines() == [
+        "# a comment",
+        "name: mine",
+        "teacher: {model: there.txt}           # an id, no path",
+        f"student: {{model: {there}, layers: 2}}",
+        "corpus:",
+        f"  sources: [{{path: {there}}}, {{path: {there}}}, {{path: gone.txt}}]  # texts  # not found; set a path of your own",
+        "method: {name: redact}",
+        "variants:",
+        "  one: &one",
+        f"    corpus.sources: [{{path: {there}, limit: 5}}]",
+        "  two: {<<: *one, evaluation.suite: gone.yaml}  # not found; set a path of your own",
+    ]
+    assert recipes.load(Path("mine.yaml"), "one").corpus.sources[0].path == own_recipes / "there.txt"
+
+
+def test_a_copy_goes_where_out_says_and_replaces_nothing(own_recipes, capsys):
+    assert run_command(["recipes", "copy", "mine", "--out", "other.yaml"]) == 0
+    Path("other.yaml").write_text("kept")
+    assert run_command(["recipes", "copy", "mine", "--out", "other.yaml"]) == 2
+    assert "[--out] other.yaml exists already" in capsys.readouterr().err
+    assert Path("other.yaml").read_text() == "kept"
+
+
+def test_the_schema_knows_every_key_of_the_builtin_recipes(capsys):
+    schema = json.loads(printed(capsys, "recipes", "schema"))
+    assert schema == json.loads(json.dumps(recipe_schema()))
+    assert "variants" in schema["properties"]
+    for path in builtin.recipe_files():
+        assert_known(yaml.safe_load(path.read_text(encoding="utf-8")), schema, schema, path.stem)
+
+
+def assert_known(value, part, schema, where):
+    """Every key of `value` is one that this part of the schema has."""
+    part = {**schema["$defs"][part["$ref"].rpartition("/")[2]], **part} if "$ref" in part else part
+    for option in part.get("anyOf", ()):
+        if option.get("type") != "null" and (
+            ("$ref" in option) == isinstance(value, dict) or option.get("type") == "array"
+        ):
+            assert_known(value, option, schema, where)
+    if isinstance(value, dict) and "properties" in part:
+        for key, inner in value.items():
+            assert key in part["properties"], f"{where}.{key}"
+            assert_known(inner, part["properties"][key], schema, f"{where}.{key}")
+    if isinstance(value, list) and "items" in part:
+        for inner in value:
+            assert_known(inner, part["items"], schema, where)
+
+
+def test_the_schema_describes_keys_and_has_no_marks_of_ours():
+    schema = recipe_schema()
+    train = schema["$defs"]["TrainSection"]["properties"]
+    assert (
+        train["window"]["description"] and train["epochs"]["default"] == 30 and train["epochs"]["exclusiveMinimum"] == 0
+    )
+    assert schema["additionalProperties"] is False and schema["$schema"].startswith("https://json-schema.org/")
+    source = schema["$defs"]["SourceSection"]["properties"]
+    assert "path" in source and "path" not in source["dataset"] and "labels" not in source["where"]

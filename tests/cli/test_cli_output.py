@@ -1,0 +1,176 @@
+"""--quiet and --verbose, and what other libraries may show while a command runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import typer
+from safetensors.torch import load_file, save_file
+
+from distilvec.__main__ import run_command
+from distilvec.cli.boundary import run_app, take_options
+from distilvec.core import log
+from distilvec.core.verbosity import Level, level, quiet_libraries, verbosity
+
+PROGRESS = "evaluating: 1/1 tasks"
+
+
+@pytest.fixture
+def suite(tmp_path):
+    (tmp_path / "sts.csv").write_text("sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n")
+    (tmp_path / "suite.yaml").write_text("- {name: mini, type: sts, path: sts.csv}\n")
+    return str(tmp_path / "suite.yaml")
+
+
+def outputs(capsys, *arguments, status=0):
+    assert run_command(arguments) == status
+    return capsys.readouterr()
+
+
+# -- levels --------------------------------------------------------------------------------------------------------------
+
+
+def test_levels_of_say_and_progress(capsys):
+    shown = {}
+    for chosen in Level:
+        with verbosity(chosen):
+            log.log("a line")
+            with log.progress("work", 2, "steps") as advance:
+                advance(1, "")
+                advance(2, "done")
+        shown[chosen] = capsys.readouterr().err.splitlines()
+    assert level() is Level.NORMAL
+    assert shown[Level.QUIET] == []
+    assert shown[Level.NORMAL][0] == "a line" and shown[Level.NORMAL][1].startswith("work: 2/2 steps")
+    assert [line[9:15] for line in shown[Level.VERBOSE]] == ["a line", "work: "] and shown[Level.VERBOSE][0][2] == ":"
+
+
+def test_verbose_progress_is_lines_also_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(log, "console", log.Console(stderr=True, force_terminal=True))
+    with verbosity(Level.VERBOSE), log.progress("work", 1, "steps") as advance:
+        advance(1, "")
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_verbose_progress_has_more_lines(capsys, monkeypatch):
+    for chosen, count in ((Level.NORMAL, 1), (Level.VERBOSE, 4)):
+        clock = iter(range(0, 1000, 5))
+        monkeypatch.setattr(log.time, "monotonic", lambda clock=clock: next(clock))
+        with verbosity(chosen), log.progress("work", 4, "steps") as advance:
+            for done in range(1, 5):
+                advance(done, "")
+        assert len(capsys.readouterr().err.splitlines()) == count
+
+
+@pytest.mark.parametrize("position", [0, 1, 4])
+def test_quiet_anywhere(position, tiny_model, suite, capsys):
+    words = ["evaluate", str(tiny_model), "--suite", suite]
+    words.insert(position, "--quiet")
+    found = outputs(capsys, *words)
+    assert found.err == "" and "mini" in found.out
+
+
+def test_quiet_still_shows_errors(capsys):
+    assert "did you mean 'redact'" in outputs(capsys, "run", "redcat", "--quiet", status=2).err
+
+
+def test_verbose_and_quiet_together_are_refused(capsys):
+    assert "[--quiet] found --verbose" in outputs(capsys, "--verbose", "recipes", "--quiet", status=2).err
+
+
+def test_words_after_two_dashes_are_not_options():
+    assert take_options(["run", "--debug", "r", "--", "--quiet"]) == (["run", "r", "--", "--quiet"], {"--debug"})
+
+
+def test_levels_end_with_the_command(tiny_model, suite, capsys):
+    before = dict(os.environ), logging.getLogger().level, logging.getLogger("transformers").level, warnings.showwarning
+    outputs(capsys, "evaluate", str(tiny_model), "--suite", suite, "--quiet")
+    assert (
+        dict(os.environ),
+        logging.getLogger().level,
+        logging.getLogger("transformers").level,
+        warnings.showwarning,
+    ) == before
+    assert PROGRESS in outputs(capsys, "evaluate", str(tiny_model), "--suite", suite).err
+
+
+# -- other libraries -----------------------------------------------------------------------------------------------------
+
+
+def run_alone(*arguments):
+    """A command in a process of its own, where no library has been imported yet."""
+    environment = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(("TRANSFORMERS_", "HF_HUB_DIS", "TQDM_", "TOKENIZERS_"))
+    }
+    line = [sys.executable, "-m", "distilvec", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, check=True, env=environment).stderr.splitlines()
+
+
+def test_only_our_own_lines_are_shown(tiny_model, suite, tmp_path):
+    (tmp_path / "texts.txt").write_text("a river\na stone bridge\n" * 50)
+    lines = run_alone("evaluate", tiny_model, "--suite", suite)
+    assert len(lines) == 1 and lines[0].startswith(PROGRESS)
+    assert run_alone("transplant", tiny_model, "--texts", tmp_path / "texts.txt", "--out", tmp_path / "small") == []
+
+
+def test_export_shows_nothing_of_other_libraries(tiny_model, tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    assert run_alone("export", tiny_model, "--out", tmp_path / "model.onnx") == []
+
+
+def test_missing_weights_are_one_line_of_ours(tiny_model, suite, tmp_path, capsys):
+    """transformers' load report is hidden; that a part of the model is random is not."""
+    import shutil
+
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    file = next(folder.rglob("model.safetensors"))
+    weights = load_file(file)
+    lost = [name for name in weights if "layer.3.output.dense" in name or "pooler." in name]
+    save_file(
+        {name: value for name, value in weights.items() if name not in lost} | {"unknown": weights[lost[0]]},
+        file,
+        {"format": "pt"},
+    )
+    found = outputs(capsys, "evaluate", str(folder), "--suite", suite).err
+    assert "warning: a model's files lack 2 of its weights" in found and "layer.3.output.dense" in found
+    assert "LOAD REPORT" not in found and "pooler" not in found and "unknown" not in found
+    assert outputs(capsys, "evaluate", str(folder), "--suite", suite, "--quiet").err == ""
+
+
+def other_library(app_level):
+    """A command that warns as libraries do."""
+    app = typer.Typer()
+
+    @app.command()
+    def warn() -> None:
+        logging.getLogger("sentence_transformers").warning("a warning of a logger")
+        logging.getLogger("transformers.tokenization_utils_base").warning("a warning of transformers")
+        warnings.warn("a warning of Python's", UserWarning, stacklevel=1)
+        warnings.warn_explicit("our own warning", UserWarning, log.__file__, 1)
+
+    return run_app(app, app_level)
+
+
+def test_warnings_of_other_libraries_are_shown_by_verbose_alone(capfd, caplog):
+    assert other_library([]) == 0
+    assert capfd.readouterr().err == "warning: our own warning\n" and not caplog.records
+    assert other_library(["--verbose"]) == 0
+    shown = capfd.readouterr().err
+    assert "UserWarning (test_cli_output.py): a warning of Python's" in shown and "our own warning" in shown
+    assert "a warning of a logger" in caplog.text
+
+
+def test_variables_that_the_user_has_set_stay(monkeypatch):
+    monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "info")
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    with quiet_libraries():
+        assert os.environ["TRANSFORMERS_VERBOSITY"] == "info" and os.environ["TQDM_DISABLE"] == "1"
+    assert os.environ["TRANSFORMERS_VERBOSITY"] == "info" and "TQDM_DISABLE" not in os.environ

@@ -1,0 +1,183 @@
+"""The verb `transplant`: a folder that loads anywhere, and bad input that leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+
+import architectures
+import numpy as np
+import pytest
+import yaml
+from architectures import ARCHITECTURES, sentence_transformer
+from samples import make_texts
+from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer, ByT5Tokenizer
+
+from distilvec.cli.app import app
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.transplant import _card
+
+TEXTS = make_texts(300)
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("teachers")
+    return {
+        name: sentence_transformer(
+            folder / f"{name}-model", ARCHITECTURES[name](folder / name), "mean dense:24 normalize"
+        )
+        for name in ("bert", "gemma3")
+    }
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS), encoding="utf-8")
+    return path
+
+
+def transplant(*arguments):
+    app(["transplant", *map(str, arguments)], standalone_mode=False)
+
+
+@pytest.mark.parametrize("name", ["bert", "gemma3"])
+def test_trimming_keeps_the_vectors_of_the_texts(teachers, texts, tmp_path, name, capsys):
+    transplant(teachers[name], "--texts", texts, "--out", tmp_path / "out")
+    old, new = (
+        SentenceTransformer(str(teachers[name]), device="cpu"),
+        SentenceTransformer(str(tmp_path / "out"), device="cpu"),
+    )
+    np.testing.assert_allclose(new.encode(TEXTS), old.encode(TEXTS), atol=1e-6)
+    assert [type(module).__name__ for module in new] == [type(module).__name__ for module in old]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert len(tokenizer) == new[0].auto_model.get_input_embeddings().num_embeddings < len(old.tokenizer)
+    record = json.loads((tmp_path / "out" / "vocabulary.json").read_text())
+    assert record["chosen"]["tokens"] == len(tokenizer) and record["without_pieces"] == []
+    assert f"{len(tokenizer):,}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
+def test_a_new_tokenizer_is_trained_and_its_rows_composed(teachers, texts, tmp_path, kind):
+    transplant(
+        teachers["bert"], "--texts", f"en={texts}", "--kind", kind, "--vocab-size", 380, "--out", tmp_path / "out"
+    )
+    model = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert len(model.tokenizer) == 380 and np.isfinite(model.encode(TEXTS[:5])).all()
+    again = tmp_path / "again"
+    transplant(teachers["bert"], "--tokenizer", tmp_path / "out", "--out", again)
+    np.testing.assert_array_equal(
+        SentenceTransformer(str(again), device="cpu").encode(TEXTS[:5]), model.encode(TEXTS[:5])
+    )
+
+
+def test_a_longer_reach_where_positions_allow_it(teachers, texts, tmp_path):
+    transplant(teachers["gemma3"], "--texts", texts, "--max-length", 8192, "--out", tmp_path / "out")
+    model = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert model.max_seq_length == model.tokenizer.model_max_length == 8192
+    assert model[0].auto_model.config.max_position_embeddings == 8192
+    long = " ".join(TEXTS)
+    assert len(model.tokenizer(long, truncation=True)["input_ids"]) > 512 and np.isfinite(model.encode(long)).all()
+    with pytest.raises(DistilvecError, match=r"maximum length of 8192 is more than the model's \d+ learned positions"):
+        transplant(teachers["bert"], "--texts", texts, "--max-length", 8192, "--out", tmp_path / "bert")
+    assert not (tmp_path / "bert").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kind", "bpe"], r"\[--vocab-size\] --kind bpe needs it"),
+        (["--kind", "bpe", "--vocab-size", "20"], r"\[--vocab-size\] a vocabulary of 20 is too small"),
+        (["--kind", "unigram", "--vocab-size", "90000"], r"\[--vocab-size\] .*cannot be had"),
+        (["--vocab-size", "9"], "special tokens, bytes and the alphabet"),
+        (["--vocab-size", "99999"], r"the texts use \d+ tokens"),
+        (["--kind", "hybrid", "--vocab-size", "300"], r"\[--target\] --kind hybrid needs it"),
+        (
+            ["--kind", "hybrid", "--vocab-size", "300", "--target", "tr", "--share", "9"],
+            r"\[--target\] no texts of 'tr'",
+        ),
+        (["--tokenizer", "/nowhere"], r"\[--tokenizer\] no tokenizer in /nowhere"),
+    ],
+)
+def test_bad_input_is_named_and_leaves_nothing(teachers, texts, tmp_path, arguments, message):
+    with pytest.raises(DistilvecError, match=message):
+        transplant(teachers["bert"], "--texts", texts, "--out", tmp_path / "out", *arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_tokenizers_are_named_and_leave_nothing(teachers, tmp_path):
+    """A slow one, ids with holes, none for the tokens around a text; and texts that the model's own cannot read."""
+    ByT5Tokenizer().save_pretrained(tmp_path / "slow")
+    state = json.loads(architectures.wordpiece().backend_tokenizer.to_str())
+    state["model"]["vocab"] = {token: number + (number > 50) for token, number in state["model"]["vocab"].items()}
+    architectures.wrap(architectures.Tokenizer.from_str(json.dumps(state)), pad_token="[PAD]").save_pretrained(
+        tmp_path / "holes"
+    )
+    byte_level = architectures.byte_level(
+        ["<|endoftext|>"], "$A <|endoftext|>", eos="<|endoftext|>", pad="<|endoftext|>"
+    )
+    byte_level.save_pretrained(tmp_path / "headless")
+    for name, message in {
+        "slow": "is a ByT5Tokenizer without a fast form",
+        "holes": "its ids have holes, 51 has no token",
+        "holes/tokenizer.json": "its ids have holes, 51 has no token",
+        "headless": r"the model reads texts with \[CLS\], which the new tokenizer has no token for",
+        "headless/tokenizer.json": r"the model reads texts with \[CLS\], and .* has no token for it. Expected one of \[CLS\], <cls>, <s>",
+    }.items():
+        with pytest.raises(DistilvecError, match=message):
+            transplant(teachers["bert"], "--tokenizer", tmp_path / name, "--out", tmp_path / "out")
+    (tmp_path / "amharic.txt").write_text("የአማርኛ ጽሑፍ\nሰላም ለዓለም\n", encoding="utf-8")
+    with pytest.raises(
+        DistilvecError,
+        match="100% of the texts' tokens are unknown to the tokenizer of .*: it does not know their script",
+    ):
+        transplant(teachers["bert"], "--texts", tmp_path / "amharic.txt", "--out", tmp_path / "out")
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_a_tokenizer_file_is_taken_with_the_old_roles(teachers, texts, tmp_path):
+    transplant(
+        teachers["gemma3"], "--texts", texts, "--kind", "unigram", "--vocab-size", 380, "--out", tmp_path / "folder"
+    )
+    transplant(teachers["gemma3"], "--tokenizer", tmp_path / "folder" / "tokenizer.json", "--out", tmp_path / "file")
+    whole, bare = (SentenceTransformer(str(tmp_path / name), device="cpu") for name in ("folder", "file"))
+    assert bare.tokenizer.special_tokens_map == whole.tokenizer.special_tokens_map
+    np.testing.assert_array_equal(bare.encode(TEXTS[:9]), whole.encode(TEXTS[:9]))
+
+
+def test_texts_have_to_be_there(teachers, tmp_path):
+    with pytest.raises(DistilvecError, match="no texts to choose a vocabulary from"):
+        transplant(teachers["bert"], "--out", tmp_path / "out")
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(DistilvecError, match="no texts to choose a vocabulary from"):
+        transplant(teachers["bert"], "--texts", tmp_path / "empty.txt", "--out", tmp_path / "out")
+    with pytest.raises(DistilvecError, match="not found"):
+        transplant(teachers["bert"], "--texts", tmp_path / "absent.txt", "--out", tmp_path / "out")
+
+
+def test_overwriting_keeps_what_others_put_into_the_folder(teachers, texts, tmp_path):
+    out = tmp_path / "out"
+    transplant(teachers["bert"], "--texts", texts, "--out", out)
+    (out / "notes.txt").write_text("mine")
+    (out / "onnx").mkdir()
+    (out / "onnx" / "model.onnx").write_bytes(b"onnx")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(DistilvecError, match=r"\[--out\] .* is not empty.*--overwrite"):
+        transplant(teachers["bert"], "--texts", texts, "--out", out)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    transplant(teachers["bert"], "--texts", texts, "--kind", "bpe", "--vocab-size", 380, "--out", out, "--overwrite")
+    assert len(SentenceTransformer(str(out), device="cpu").tokenizer) == 380
+    assert (out / "notes.txt").read_text() == "mine" and (out / "onnx" / "model.onnx").read_bytes() == b"onnx"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "texts.txt"]
+
+
+def test_the_models_card_names_its_model(teachers, texts, tmp_path):
+    """A name with marks of YAML and Markdown in it stays a name."""
+    card = _card("org/a: [b] *c*\nd", {"chosen": {"before": 1000, "tokens": 10}})
+    _, front, body = card.split("---\n")
+    assert (
+        yaml.safe_load(front)["base_model"] == "org/a: [b] *c*\nd"
+        and yaml.safe_load(front)["pipeline_tag"] == "sentence-similarity"
+    )
+    assert "\n# org/a: \\[b\\] \\*c\\* d with another vocabulary\n" in body

@@ -1,0 +1,307 @@
+"""Reading recipes: overrides, variants, values, relative paths, and errors that name the key."""
+
+import os
+
+import pytest
+
+from distilvec.config import recipe
+from distilvec.config.schema import CorpusSection
+from distilvec.config.yaml_dialect import dump_yaml
+from distilvec.core.errors import DistilvecError
+from distilvec.experimental.causal.schema import load_causal
+from distilvec.pipeline.sweep import expand
+
+MINIMAL = """
+name: mini
+teacher: {model: ./teacher}
+student: {model: teacher}
+corpus: {sources: [{path: data/texts.txt}]}
+method: {name: redact}
+train: {learning_rate: 1e-5}
+variants:
+  long: {student.max_length: 512, train.epochs: 3}
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mini.yaml"
+    path.write_text(MINIMAL)
+    return path
+
+
+def test_numbers_paths_variants_overrides(file, tmp_path):
+    loaded = recipe.load(file, "long", ["train.batch_size=8", "corpus.sources.0.limit=5"])
+    assert loaded.train.learning_rate == 1e-5 and loaded.name == "mini-long"
+    assert (loaded.student.max_length, loaded.train.epochs, loaded.train.batch_size) == (512, 3, 8)
+    assert loaded.corpus.sources[0].path == tmp_path / "data" / "texts.txt" and loaded.corpus.sources[0].limit == 5
+    assert loaded.teacher.model == str(tmp_path / "teacher") and loaded.student.model == "teacher"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "train.lerning_rate=1",
+            r"^\[train.lerning_rate\] unknown key; did you mean 'learning_rate'\? Known here: epochs, .*mini.yaml\.$",
+        ),
+        ("corpus.sources.0.pth=x", r"unknown key; did you mean 'path'"),
+        ("studnet=1", r"did you mean 'student'"),
+        ("train.epochs=0", r"\[train.epochs\] .*greater than 0; found 0"),
+        ("train.schedule.name=cyclic", r"train.schedule.name"),
+        ("teacher.vectors=x.parquet", r"exactly one of 'model' and 'vectors'"),
+        ("train.batch_size", r"not of the form key=value"),
+        ("name.x=1", r"'name' holds a value"),
+        ("=1", r"^\[override\] .*key=value"),
+        ("corpus.sources.-1.limit=5", r"number within it, from 0"),
+        ("student.layers=x", r"^\[student.layers\] .*integer.*, or a valid list; found 'x'"),
+        ("teacher.prompts={qeury: x}", r"^\[teacher.prompts.qeury\] .*'query' or 'document'"),
+        ("corpus=null", r"^\[recipe\] give exactly one of 'corpus'"),
+        ("a={[a]: b}", r"^\[a\] .*a list as a key"),
+        ("a=" + "[" * 200, r"^\[a\] .*more than 64"),
+        ("corpus.sources.0.path=''", r"^\[corpus.sources.0.path\] the path is empty"),
+        ("corpus.sources.0.path=~nobody.here/x", r"^\[corpus.sources.0.path\] .*is no path"),
+    ],
+)
+def test_errors_name_the_key(file, override, message):
+    with pytest.raises(DistilvecError, match=message):
+        recipe.load(file, None, [override])
+
+
+def test_missing_and_broken_files(tmp_path, file):
+    (tmp_path / "dangling.yaml").symlink_to(tmp_path / "nothing")
+    for path, message in (
+        (tmp_path / "absent.yaml", "not found"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "dangling.yaml", "does not exist"),
+    ):
+        with pytest.raises(DistilvecError, match=rf"^\[recipe\] .*{message}"):
+            recipe.load(path)
+    with pytest.raises(
+        DistilvecError, match=r"^\[variant\] no variant 'lng'; did you mean 'long'\? Known here: long\."
+    ):
+        recipe.load(file, "lng")
+    for content, message in (
+        (b"\xff\xfe\x00", "UTF-8"),
+        (b"a: [", "YAML"),
+        (b"- 1", "expected a mapping"),
+        (b"name: a\nname: b", "stands twice"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(DistilvecError, match=rf"^\[recipe\] .*{message}"):
+            recipe.load(file)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="permissions do not hold for this user")
+def test_an_unreadable_file(file):
+    file.chmod(0)
+    with pytest.raises(DistilvecError, match=r"^\[recipe\] .*permission denied"):
+        recipe.load(file)
+
+
+def test_several_problems_come_in_one_message(file):
+    with pytest.raises(DistilvecError) as caught:
+        recipe.load(file, None, ["train.lr=1", "train.epochs=0"])
+    first, *others = str(caught.value).splitlines()
+    assert first == f"[recipe] {file}: 2 problems."
+    assert others[0].startswith("  [train.epochs] ") and others[1].startswith("  [train.lr] unknown key")
+
+
+def test_no_message_prints_a_whole_value(file):
+    lines = ["x0: &x0 [aaaaaaaaaa, aaaaaaaaaa]", *(f"x{n}: &x{n} [*x{n - 1}, *x{n - 1}]" for n in range(1, 12))]
+    file.write_text(MINIMAL + "\n".join([*lines, "method: *x11"]).replace("method: ", "more_teachers: "))
+    with pytest.raises(DistilvecError) as caught:
+        recipe.load(file)
+    assert len(str(caught.value)) < 3000 and str(caught.value).count("aaaaaaaaaa") < 200
+
+
+@pytest.mark.parametrize("variants", ["[a]", "{a: 1}", "{a: [b]}", "{a: {1: 2}}", "x"])
+def test_variants_are_changes_by_name(file, variants):
+    file.write_text(MINIMAL.partition("variants:")[0] + f"variants: {variants}\n")
+    with pytest.raises(DistilvecError, match=r"^\[variants(\.a)?\] found .*dotted keys"):
+        recipe.load(file)
+
+
+NAMES = ["../x", "/x", "", " ", ".", "..", ".hidden", "a/b", "a\\b", "a\nb", "a\x1bb", "\u2028", "x" * 201, "ü" * 101]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_stay_inside_their_folder(file, name):
+    tree = recipe.resolved_tree(file)
+    source = {**tree["corpus"]["sources"][0], "name": name}
+    for key, changed in (
+        ("name", {**tree, "name": name}),
+        ("corpus.sources.0.name", {**tree, "corpus": {"sources": [source]}}),
+        ("task.name", {**tree, "corpus": None, "task": {"type": "sts", "path": "x", "name": name}}),
+        ("stages.0.name", {**tree, "stages": [{"name": name}, {"name": "all"}]}),
+    ):
+        with pytest.raises(DistilvecError, match=rf"^\[{key}\] "):
+            recipe.validate(changed)
+    with pytest.raises(DistilvecError, match=r"^\[name\] "):
+        expand({**tree, "name": name, "sweep": {"seeds": [0]}})
+
+
+def test_members_of_sweeps_stay_inside_their_folder(file):
+    tree = {**recipe.resolved_tree(file), "sweep": {"grid": {"method.options.a/../../b": ["../x", "/y"]}}}
+    assert [member.name for member in expand(tree)] == ["-b=x", "-b=y"]
+    long = expand({**tree, "name": "n" * 200})[0].recipe.name
+    assert len(long) == 200 and long.startswith("nnn")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("train.batch_size", value) for value in (True, [True], float("nan"), 10**7)),
+        *(("train.learning_rate", value) for value in (True, float("nan"), "nan", float("inf"), ".inf")),
+        *(("train.seed", value) for value in (-1, 2**63, True, 0.5)),
+        *(("corpus.seed", value) for value in (-1, 2**63)),
+        *(("train.betas", value) for value in ([0.9, 1.0], [-0.1, 0.9], [True, 0.9], [0.9, float("nan")])),
+        *(("train.learning_rate_factors", value) for value in ({"a": -1}, {"a": True}, {"a": float("inf")})),
+        *(("method.weights", value) for value in ({"l2": True}, {"l2": float("nan")})),
+        *(("method.options", value) for value in ({"a": {"b": [float("inf")]}}, {"a": float("nan")})),
+        *(("student.layers", value) for value in (True, [0, True])),
+        ("student.experts", {"count": 10**6}),
+        ("student.experts", {"width": 10**9}),
+        ("student.vocabulary", {"size": 10**9}),
+        ("student.config", {"a": float("nan")}),
+        ("teacher.batch_tokens", 10**12),
+        ("evaluation.draws", 100_001),
+        ("evaluation.speed_seconds", 10**6),
+        ("cache.shard_rows", 10**9),
+        *(
+            (f"train.{key}", 10**12)
+            for key in ("epochs", "max_steps", "window", "max_tokens", "logging_steps", "keep_students")
+        ),
+    ],
+    ids=str,
+)
+def test_values_that_no_run_can_have(file, key, value):
+    tree = recipe.resolved_tree(file)
+    recipe.set_key(tree, key, value)
+    with pytest.raises(DistilvecError, match=rf"^(\[recipe\] .*\n  )?\[{key}"):
+        recipe.validate(tree)
+
+
+def test_rows_are_chosen_by_booleans_too():
+    chosen = CorpusSection.model_validate({"sources": [{"path": "x", "where": {"a": True, "b": [False, "c"], "d": 2}}]})
+    assert chosen.sources[0].where == {"a": 1, "b": [0, "c"], "d": 2}, "as before, so that fingerprints stay"
+
+
+# -- relative paths --------------------------------------------------------------------------------------------------
+
+PATHS = {  # a value of each path key, {} being a relative path
+    "teacher.model": "./{}",
+    "student.model": "../{}",
+    "corpus.sources.0.path": "{}",
+    "cache.path": "{}",
+    "cache.root": "{}",
+    "evaluation.suite": "{}",
+    "method.name": "{}.py",
+    "student.vocabulary.tokenizer": "./{}",
+}
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Another folder, which is the current one."""
+    folder = tmp_path / "current" / "folder"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize("key", PATHS)
+def test_paths_begin_where_they_were_written(file, tmp_path, elsewhere, key):
+    text = PATHS[key].format("x")
+
+    def value(found):
+        for part in key.split("."):
+            found = found[int(part)] if isinstance(found, list) else getattr(found, part)
+        return str(found)
+
+    ours, theirs = str((tmp_path / text).resolve()), str((elsewhere / text).resolve())
+    assert value(recipe.load(file, None, [f"{key}={text}"])) == theirs
+    tree = recipe.read_tree(file)
+    if key != "student.model":
+        tree["stages"] = [{"name": "a", "set": {key: text}}, {"name": "b"}] if key.startswith("method") else []
+    tree["variants"] = {"v": {key: text}}
+    file.write_text(dump_yaml(tree))
+    loaded = recipe.load(file, "v")
+    assert value(loaded) == ours
+    if tree.get("stages"):
+        assert recipe.stage_recipes(loaded)["a"].method.name == ours
+    file.write_text(dump_yaml({**tree, "variants": {}, "sweep": {"grid": {key: [text]}}}))
+    assert value(expand(file)[0].recipe) == ours
+    assert value(expand(file, [f"sweep={{grid: {{{key}: [{text}]}}}}"])[0].recipe) == theirs
+    recipe.set_key(tree, key, text)
+    file.write_text(dump_yaml({**tree, "variants": {}}))
+    assert value(recipe.load(file)) == ours
+    parent, _, last = key.rpartition(".")
+    if parent not in ("student", "corpus.sources.0", "teacher"):
+        assert value(recipe.load(file, None, [f"{parent}={{{last}: {text}}}"])) == theirs
+    assert value(recipe.load(file, None, [f"{key}={tmp_path / 'absolute.py'}"])) == str(tmp_path / "absolute.py")
+
+
+def test_what_is_no_path_stays_as_it_is(file, elsewhere):
+    loaded = recipe.load(
+        file, None, ["teacher.model=runs/x", "student.model=teacher", "method.name=talas", "output=out"]
+    )
+    assert (loaded.teacher.model, loaded.student.model, loaded.method.name, str(loaded.output)) == (
+        "runs/x",
+        "teacher",
+        "talas",
+        "out",
+    )
+    tree = {**recipe.read_tree(file), "output": "here"}
+    file.write_text(dump_yaml(tree))
+    assert str(recipe.load(file).output) == "here", "relative to the current folder, wherever it was written"
+    sources = recipe.load(
+        file, None, ["corpus.sources=[{path: near.txt}, {dataset: ./saved}, {dataset: a/b}]"]
+    ).corpus.sources
+    assert sources[0].path == elsewhere / "near.txt" and [s.dataset for s in sources[1:]] == [
+        str(elsewhere / "saved"),
+        "a/b",
+    ]
+
+
+CAUSAL = """
+name: causal
+student: {model: ./student}
+data: {train: train.jsonl, tests: {own: test.jsonl}}
+variants: {two: {data.tests.second: second.jsonl}}
+"""
+
+
+def test_causal_recipes_follow_the_same_rules(tmp_path, elsewhere):
+    file = tmp_path / "causal.yaml"
+    file.write_text(CAUSAL)
+    loaded = load_causal(file, "two", ["data.holdout=held.jsonl", "data.tests.third=third.jsonl"])
+    assert loaded.student.model == str(tmp_path / "student") and loaded.data.train == tmp_path / "train.jsonl"
+    assert loaded.data.tests == {
+        "own": tmp_path / "test.jsonl", "second": tmp_path / "second.jsonl", "third": elsewhere / "third.jsonl"
+    }  # fmt: skip
+    assert loaded.data.holdout == elsewhere / "held.jsonl"
+    for change, key in (
+        ("data.tests={../x: a}", r"\[data.tests.\.\./x\] '../x' cannot name files"),
+        ("data.tests={'': a}", r"\[data.tests.''\] .*cannot name files"),
+        ("data.seed=-1", r"\[data.seed\]"),
+        ("generation.max_new_tokens=true", r"\[generation.max_new_tokens\] .*not a boolean"),
+        ("dta=1", r"\[dta\] unknown key; did you mean 'data'"),
+    ):
+        with pytest.raises(DistilvecError, match=f"^{key}"):
+            load_causal(file, None, [change])
+
+
+def test_dump_reads_back(file):
+    loaded = recipe.load(file)
+    file.write_text(recipe.dump(loaded))
+    assert recipe.load(file) == loaded
+
+
+def test_fingerprint_changes_with_content():
+    assert recipe.fingerprint({"a": 1}) == recipe.fingerprint({"a": 1}) != recipe.fingerprint({"a": 2})
+
+
+def test_on_and_off_are_words():
+    values = recipe.read_overrides(["method.options={on: hidden, off: no}", "a=true", "b=False", "teacher.live=yes"])
+    assert values == {"method.options": {"on": "hidden", "off": "no"}, "a": True, "b": False, "teacher.live": "yes"}

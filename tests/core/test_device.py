@@ -1,0 +1,56 @@
+"""What the machine can do, and what is said where it cannot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from distilvec.core import device
+
+
+@pytest.mark.parametrize("fast, said", [(True, False), (False, True)])
+def test_slow_bf16_is_said(monkeypatch, capsys, fast, said):
+    monkeypatch.setattr(device, "fast_bf16", lambda name: fast)
+    device.warn_slow_bf16("cpu", "train.precision=fp32")
+    printed = capsys.readouterr()
+    assert ("Set train.precision=fp32." in printed.out + printed.err) is said
+
+
+def test_precision_auto_takes_bf16_only_where_the_processor_has_it(tiny_recipe, tmp_path, monkeypatch):
+    from distilvec.train import trainer as loop
+
+    for fast, precision in ((True, "bf16"), (False, "no")):
+        monkeypatch.setattr(loop, "fast_bf16", lambda name, fast=fast: fast)
+        section = tiny_recipe(train__precision="auto").train
+        assert loop.make_accelerator(section, tmp_path).mixed_precision == precision
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_kept_memory_is_used_again():
+    """A large block that is freed and asked for again costs page faults in round after round only without `keep_memory`.
+
+    The middle one of several rounds is compared: where the heap cannot grow in place, the C library moves it once.
+    """
+    code = """
+import resource, statistics, sys
+import torch
+from distilvec.core.device import keep_memory
+if sys.argv[1] == "keep":
+    keep_memory()
+rounds = []
+for _ in range(9):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = torch.ones(16_000_000)
+    del block
+    rounds.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(statistics.median(rounds))
+"""
+    counts = {
+        kind: float(
+            subprocess.run([sys.executable, "-c", code, kind], capture_output=True, text=True, check=True).stdout
+        )
+        for kind in ("keep", "plain")
+    }
+    assert counts["keep"] < counts["plain"] / 10

@@ -1,0 +1,233 @@
+"""Methods in files of the user's own: an edit changes the fingerprints, local imports work from any folder, errors name file and line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.core.method_file import method_code, method_files
+from distilvec.core.objective import Sizes, _check_option, build_objective, check_terms, method_class, method_names
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.run_dir import training_fingerprint
+from distilvec.train.stages import training_stages
+from experiments.shootout import mark_of, read_rows
+
+SIZES = Sizes(32, 2, 24)
+METHOD = """from distilvec.core.objective import Objective
+{imports}
+
+class Mine(Objective):
+    def __init__(self, sizes, scale: float = 2.0):
+        super().__init__()
+        self.weights = {{'mine': scale}}
+
+    def forward(self, batch, student, teacher):
+        return {{'mine': (student.embedding - teacher.embedding).abs().sum(-1)}}
+"""
+TREE = {
+    "name": "tiny",
+    "teacher": {"model": "t"},
+    "student": {"model": "teacher", "layers": 2},
+    "corpus": {"sources": [{"path": "texts.txt"}]},
+    "method": {"name": "redact", "options": {"distance": "mse"}},
+    "train": {"epochs": 1},
+}
+STAGES = [{"name": "a", "set": {"method.name": "rkd", "method.options": {}}}, {"name": "b"}]
+
+
+def write(path: Path, imports: str = "") -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(METHOD.format(imports=imports))
+    return str(path)
+
+
+def fingerprint(**changes) -> str:
+    recipe = recipes.validate({**TREE, **changes})
+    return training_fingerprint(recipe, training_stages(recipe, Path("run")), "vectors", "corpus")
+
+
+def test_runs_with_the_packages_own_methods_keep_their_fingerprints():
+    """Values of the version before method files counted."""
+    assert fingerprint() == "fd1f11c8aa3da856" and fingerprint(stages=STAGES) == "1cc95b809214ca39"
+    assert mark_of(recipes.validate(TREE)) == "6bb4c7a16d1f8a0b"
+    assert {method_code(name) for name in method_names()} == {None}
+
+
+@pytest.mark.parametrize(
+    "edited", ["mine.py", "helper.py", "deep.py", "package/__init__.py", "package/inner/part.py", "lazy.py"]
+)
+def test_an_edit_of_any_file_counts(tmp_path, edited):
+    """The method, what it imports, what that imports, all of a package, an import inside a function."""
+    name = write(tmp_path / "mine.py", "import helper\nfrom package import inner\n\n\ndef late():\n    import lazy\n")
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    for other in (
+        "deep.py",
+        "lazy.py",
+        "unused.py",
+        "package/__init__.py",
+        "package/inner/__init__.py",
+        "package/inner/part.py",
+    ):
+        (tmp_path / other).write_text("x = 1\n")
+    (tmp_path / "helper.py").write_text("import deep\nimport helper\n")
+    staged = [{"name": "a"}, {"name": "b", "set": {"method.name": name, "method.options": {}}}]
+    method = {"name": name}
+
+    def all_marks():
+        marks = (mark_of(recipes.validate({**TREE, **changes})) for changes in ({"method": method}, {"stages": staged}))
+        return fingerprint(method=method), fingerprint(stages=staged), *marks
+
+    before = all_marks()
+    (tmp_path / "unused.py").write_text("y = 2\n")
+    assert all_marks() == before
+    path = tmp_path / edited
+    path.write_text(path.read_text() + "# edited\n")
+    assert all(now != then for now, then in zip(all_marks(), before, strict=True))
+
+
+def test_what_does_not_count(tmp_path, monkeypatch):
+    """Installed packages, the standard library and distilvec itself; a module on sys.path outside of them does."""
+    name = write(
+        tmp_path / "mine.py", "import json, torch, queue, distilvec.losses, elsewhere, absent_module, installed"
+    )
+    (tmp_path / "queue.py").write_text("")
+    for folder, module in (("lib", "elsewhere"), ("target", "installed")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{module}.py").write_text("")
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+    (tmp_path / "target" / "some-1.0.dist-info").mkdir()
+    assert list(method_files(Path(name))) == ["elsewhere.py", "mine.py"]
+
+
+def test_local_imports_work_from_any_folder_and_edits_are_loaded(tmp_path, monkeypatch):
+    for folder, scale in (("one", 3.0), ("two", 4.0)):
+        write(tmp_path / folder / "mine.py", "from helper import SCALE")
+        (tmp_path / folder / "helper.py").write_text(f"SCALE = {scale}\n")
+        text = (tmp_path / folder / "mine.py").read_text()
+        (tmp_path / folder / "mine.py").write_text(text.replace("scale: float = 2.0", "scale: float = SCALE"))
+    monkeypatch.chdir("/")
+    before = list(sys.path)
+    found = [
+        build_objective(str(tmp_path / folder / "mine.py"), {}, {}, SIZES).weights["mine"]
+        for folder in ("one", "two", "one")
+    ]
+    assert found == [3.0, 4.0, 3.0] and sys.path == before, "each its own helper"
+    (tmp_path / "one" / "helper.py").write_text("SCALE = 5.25\n")
+    assert build_objective(str(tmp_path / "one" / "mine.py"), {}, {}, SIZES).weights["mine"] == 5.25
+    assert method_class(str(tmp_path / "one" / "mine.py")) is method_class(str(tmp_path / "one" / "mine.py"))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1\n\nclass Mine(:\n", r"mine.py, line 3: SyntaxError: invalid syntax"),
+        ("x = '\0'\n", r"mine.py: SyntaxError: source code .*null bytes"),
+        ("\nimport absent_module\n", r"mine.py, line 2: ModuleNotFoundError: No module named 'absent_module'"),
+        ("import broken\n", r"broken.py, line 2: ZeroDivisionError: division by zero"),
+        ("import unfinished\n", r"unfinished.py, line 1: SyntaxError: .* was never closed"),
+        ("import sys\nsys.exit(3)\n", r"mine.py, line 2: SystemExit: 3"),
+        ("x = 1\n", r"exactly one Objective"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded(tmp_path, source, message):
+    (tmp_path / "mine.py").write_text(source)
+    (tmp_path / "broken.py").write_text("x = 0\ny = 1 / x\n")
+    (tmp_path / "unfinished.py").write_text("x = (1\n")
+    with pytest.raises(DistilvecError, match=rf"(?s)^\[method.name\] .*{message}.*\.$"):
+        method_class(str(tmp_path / "mine.py"))
+    assert method_code(str(tmp_path / "mine.py"))
+
+
+def test_a_constructor_that_raises(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        METHOD.format(imports="").replace("{'mine': scale}", "{'mine': scale}\n        self.x = sizes.moon")
+    )
+    with pytest.raises(DistilvecError, match=r"^\[method.name\] .*mine.py, line 8: AttributeError: .*moon"):
+        build_objective(str(path), {}, {}, SIZES)
+    path.write_text(METHOD.format(imports="").replace("self, sizes, scale: float = 2.0", "self"))
+    with pytest.raises(DistilvecError, match=r"^\[method.name\] .*mine.py: TypeError"):
+        build_objective(str(path), {}, {}, SIZES)
+    path.write_text(METHOD.format(imports="").replace("scale: float = 2.0", "scale: float"))
+    with pytest.raises(DistilvecError, match=r"^\[method.options.scale\] is missing"):
+        build_objective(str(path), {}, {}, SIZES)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("simcse", {"temperature": "warm"}, r"temperature\] found 'warm'; expected a number"),
+        ("simcse", {"temperature": True}, r"temperature\] found True; expected a number"),
+        ("simcse", {"temperature": None}, r"temperature\] found None; expected a number"),
+        ("simcse", {"head": 3}, r"head\] found 3; expected one of none, mlp"),
+        ("talas", {"anchored_layers": 1.5}, r"anchored_layers\] found 1.5; expected a whole number"),
+        ("talas", {"include_embeddings": "yes"}, r"include_embeddings\] found 'yes'; expected true or false"),
+        ("jasper", {"prefixes": 8}, r"prefixes\] found 8; expected a list of these: a whole number or null"),
+        ("jasper", {"prefixes": [8, "16"]}, r"prefixes\] found \[8, '16'\]; expected a list"),
+        ("distillmoe", {"facets": "pointwise"}, r"facets\] found 'pointwise'; expected a list of these: text"),
+        ("distillmoe", {"manual": {"a": 1}}, r"manual\] found \{'a': 1\}; expected a list of these: a number or null"),
+    ],
+)
+def test_options_of_another_type(method, options, message):
+    with pytest.raises(DistilvecError, match=rf"^\[method.options.{message}"):
+        build_objective(method, options, {}, SIZES)
+
+
+def test_options_of_the_right_type():
+    for kind, value in (
+        (float, 1),
+        (float, float("inf")),
+        (tuple[int, ...], [1, 2]),
+        (Sequence[float] | None, [1]),
+        (dict[str, int], {"a": 1}),
+    ):
+        _check_option("x", value, kind)
+    assert build_objective("jasper", {"prefixes": [8, 16]}, {}, SIZES).prefixes == [8, 16]
+
+
+@pytest.mark.parametrize(
+    ("terms", "found"),
+    [
+        (None, "a NoneType"),
+        ({}, "the terms none"),
+        ({"other": torch.ones(3)}, "the terms other"),
+        ({"mine": torch.tensor(1.0)}, r"'mine' of the shape \[\]"),
+        ({"mine": torch.ones(2)}, r"'mine' of the shape \[2\]"),
+        ({"mine": 1.0}, "'mine', a float"),
+    ],
+)
+def test_terms_of_another_form(tmp_path, terms, found):
+    objective = build_objective(write(tmp_path / "mine.py"), {}, {}, SIZES)
+    with pytest.raises(
+        DistilvecError, match=rf"^\[method.name\] .*mine.py: forward of Mine gave {found}; expected a dict"
+    ):
+        check_terms(objective, terms, {3, 6})
+    check_terms(objective, {"mine": torch.ones(3)}, {3, 6})
+
+
+def test_a_forward_that_raises_names_the_file_and_an_edit_trains_again(tiny_recipe, tmp_path):
+    path = tmp_path / "mine.py"
+    write(path)
+    path.write_text(path.read_text().replace("student.embedding - ", "student.embedding[:, :3] - "))
+    run = Run(tiny_recipe(method__name=str(path), train__max_steps=2), tmp_path / "run")
+    with pytest.raises(DistilvecError, match=r"^\[method.name\] .*mine.py, line \d+: RuntimeError: The size of tensor"):
+        run.execute()
+    write(path)
+    recipe = tiny_recipe(method__name=str(path), train__max_steps=2)
+    Run(recipe, tmp_path / "run").execute()  # nothing was trained before, so the corrected file is taken
+    path.write_text(path.read_text().replace(".abs()", ".square()"))
+    with pytest.raises(DistilvecError, match="--restart"):
+        Run(recipe, tmp_path / "run").execute()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"rows": 3}', '{"rows": [{"run": "a"}]}', "{}"])
+def test_a_damaged_file_of_a_shootout(tmp_path, content):
+    (tmp_path / "shootout.json").write_text(content)
+    with pytest.raises(DistilvecError, match=r"^\[shootout.json\] .*Move it away"):
+        read_rows(tmp_path / "shootout.json")

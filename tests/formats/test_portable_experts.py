@@ -1,0 +1,101 @@
+"""A student with experts on disk: what lies there, and that it loads without distilvec."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from architectures import TEXTS, bert
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config.schema import ExpertsSection, StudentSection
+from distilvec.core.errors import DistilvecError
+from distilvec.formats.sentence_transformers import save_student
+from distilvec.models import experts as module
+from distilvec.models.load import load
+from distilvec.students.build import TeacherInfo, build_student
+
+ALONE = """
+import json, sys
+sys.modules["distilvec"] = None  # as where it is not installed
+from sentence_transformers import SentenceTransformer
+folder, texts = sys.argv[1], json.loads(sys.argv[2])
+try:
+    SentenceTransformer(folder, device="cpu")
+    refused = ""
+except ValueError as error:
+    refused = str(error)
+model = SentenceTransformer(folder, device="cpu", trust_remote_code=True)
+kinds = [f"{type(module).__module__.split('.')[-1]}.{type(module).__name__}" for module in model]
+vectors = {"vectors": model.encode(texts).tolist(), "queries": model.encode_query(texts).tolist()}
+print(json.dumps({"refused": refused, "kinds": kinds, **vectors}))
+"""
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformer:
+    folder = bert(tmp_path_factory.mktemp("experts") / "bert")
+    info = TeacherInfo(width=48, normalized=True, max_length=60, prompts={"query": "query: "})
+    return build_student(StudentSection(model=str(folder), layers=2, experts=ExpertsSection(width=24)), info, seed=0)
+
+
+@pytest.mark.parametrize("layout", ["portable", "current"])
+def test_loads_without_distilvec(layout: str, student: SentenceTransformer, tmp_path: Path) -> None:
+    save_student(student, tmp_path / "student", {}, "# Tiny\n", layout)
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(tmp_path / "student"), json.dumps(TEXTS)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(done.stdout.strip().splitlines()[-1])
+    assert "trust_remote_code=True" in said["refused"]
+    assert said["kinds"][2] == "distilvec_experts.Experts"
+    assert np.abs(student.encode(TEXTS) - np.array(said["vectors"])).max() < 1e-6
+    assert np.abs(student.encode_query(TEXTS) - np.array(said["queries"])).max() < 1e-6
+
+
+@pytest.mark.parametrize("layout", ["portable", "current"])
+def test_files(layout: str, student: SentenceTransformer, tmp_path: Path) -> None:
+    folder = tmp_path / "student"
+    save_student(student, folder, {}, "", layout)
+    entries = json.loads((folder / "modules.json").read_text())
+    assert entries[2] == {"idx": 2, "name": "2", "path": "2_Experts", "type": "distilvec_experts.Experts"}
+    assert [entry["type"].rsplit(".", 1)[-1] for entry in entries] == [
+        "Transformer",
+        "Pooling",
+        "Experts",
+        "Dense",
+        "Normalize",
+    ]
+    assert all(entry["type"].startswith("sentence_transformers.") for entry in entries if entry["idx"] != 2)
+    assert sorted(path.name for path in (folder / "2_Experts").iterdir()) == ["config.json", "model.safetensors"]
+    assert (folder / "distilvec_experts.py").read_bytes() == Path(module.__file__).read_bytes()
+    settings = json.loads((folder / "2_Experts" / "config.json").read_text())
+    assert settings == {"dim": 32, "experts": 3, "width": 24, "gate_width": None, "dropout": 0.1}
+    save_student(load(folder, device="cpu"), tmp_path / "again", {}, "")
+    if layout == "current":
+        return
+    files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    assert all((folder / file).read_bytes() == (tmp_path / "again" / file).read_bytes() for file in files)
+
+
+def test_a_class_of_the_same_name_is_not_ours(student: SentenceTransformer, tmp_path: Path) -> None:
+    """Ours would be copied beside weights that it may not fit."""
+    save_student(student, tmp_path / "student", {}, "")
+    found = load(tmp_path / "student", device="cpu")
+    found[2] = type("Experts", (torch.nn.Identity,), {})()
+    with pytest.raises(DistilvecError, match="module 2 is a Experts of .*loaded by distilvec.load"):
+        save_student(found, tmp_path / "other", {}, "")
+    assert not (tmp_path / "other").exists()

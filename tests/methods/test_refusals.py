@@ -1,0 +1,53 @@
+"""What the token-by-token methods refuse, and that the message says why and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from layer_signals import SIZES
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import build_objective
+from distilvec.core.task_head import TaskInfo
+
+METHODS = ["minilm", "tinybert", "distilbert"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_other_tokenizers(name):
+    with pytest.raises(
+        DistilvecError,
+        match=rf"{name} compares .* position by token position, so their tokenizers must match.*student.model: teacher",
+    ):
+        build_objective(name, {}, {}, replace(SIZES, same_tokenizer=False))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_table_of_vectors_has_no_layers(name):
+    with pytest.raises(
+        DistilvecError, match=rf"{name} reads the teacher's layers, and a table of vectors .* teacher.model"
+    ):
+        build_objective(name, {}, {}, replace(SIZES, teacher_layers=None, teacher_hidden_width=None))
+
+
+@pytest.mark.parametrize("name", ["minilm", "tinybert"])
+@pytest.mark.parametrize(
+    ("heads", "found"), [(6, "4 in the student and 6 in the teacher"), (None, "no known number in the teacher")]
+)
+def test_other_heads_and_the_way_out(name, heads, found):
+    with pytest.raises(DistilvecError, match=rf"attention.* of {name} .*{found}.* option relation_heads"):
+        build_objective(name, {}, {}, replace(SIZES, teacher_heads=heads))
+
+
+def test_what_lifts_the_refusal_of_other_heads():
+    other = replace(SIZES, teacher_heads=6)
+    assert build_objective("minilm", {"relation_heads": 12}, {}, other).relation_heads == 12
+    assert build_objective("tinybert", {}, {"attention": 0.0}, other).weights["hidden"] == 1.0
+    assert build_objective("distilbert", {}, {}, other).weights["cosine"] == 1.0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_labelled_tasks(name):
+    with pytest.raises(DistilvecError, match=rf"{name} does not train on labels"):
+        build_objective(name, {}, {}, replace(SIZES, task=TaskInfo("classification", 2)))

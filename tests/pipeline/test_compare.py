@@ -1,0 +1,351 @@
+"""Comparing written run folders: rows over seeds, differences against brute force, what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from scipy.stats import spearmanr
+from sklearn.metrics import f1_score
+
+from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.evaluator import Sample
+from distilvec.evaluation.significance import average_interval, paired_interval
+from distilvec.pipeline.compare import compare_runs
+from distilvec.pipeline.results import load_runs
+
+ROWS = 60
+
+
+def sts(quality: float, seed: int = 0, rows: int = ROWS) -> Sample:
+    """Similarities that follow the gold scores, the closer the higher `quality`; the gold scores are always the same."""
+    gold = np.random.default_rng(99).integers(0, 6, rows).astype(np.float64)
+    noise = np.random.default_rng([seed, 1]).normal(size=rows)
+    return Sample("sts", "spearman", quality * gold + noise, gold)
+
+
+def classes(quality: float, seed: int = 0) -> Sample:
+    gold = np.random.default_rng(98).integers(0, 3, ROWS)
+    wrong = np.random.default_rng([seed, 2]).random(ROWS) > quality
+    return Sample("classification", "macro_f1", np.where(wrong, (gold + 1) % 3, gold), gold)
+
+
+def value(sample: Sample, rows=slice(None)) -> float:
+    predicted, gold = sample.predicted[rows], sample.gold[rows]
+    if sample.metric == "spearman":
+        return 100 * float(spearmanr(predicted, gold).statistic)
+    return 100 * float(f1_score(gold, predicted, average="macro", zero_division=0))
+
+
+@pytest.fixture
+def write_run(tmp_path):
+    """Write a run folder with these samples in the student's column; the teacher has 80 points everywhere."""
+
+    def write(
+        place, samples, seed=0, name=None, kept=True, data="d", column="student", minutes=2.0, speed=None, recipe=None
+    ):
+        folder = tmp_path / place
+        folder.mkdir(parents=True)
+        tree = {
+            "name": name or folder.name,
+            "train": {"seed": seed, "epochs": 1},
+            "student": {"model": "teacher"},
+            **(recipe or {"x": place}),
+        }
+        scores = {
+            task: {"task": task, "type": s.type, "metric": s.metric, "value": value(s)} for task, s in samples.items()
+        }
+        columns = {"teacher": [{**score, "value": 80.0} for score in scores.values()], column: list(scores.values())}
+        record = {
+            "name": tree["name"],
+            "teacher": {"fingerprint": "t", "name": "big"},
+            "data": {"fingerprint": data},
+            "student": {"parameters": 17_000_000},
+            "method": {"name": "redact"},
+            "training": {"minutes": minutes, "texts": 1000, "steps": 30},
+            "metrics": {"distance": 0.3 + seed / 100},
+        }
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
+        (folder / "distillation.json").write_text(json.dumps(record))
+        (folder / "report.json").write_text(json.dumps({"format": 2, "scores": columns, "speed": speed}))
+        if kept:
+            arrays = {
+                f"{column}/{t}/{part}": getattr(s, part) for t, s in samples.items() for part in ("predicted", "gold")
+            }
+            np.savez(folder / "samples.npz", **arrays)
+        return folder
+
+    return write
+
+
+def row_of(comparison, name):
+    return next(row for row in comparison["rows"] if row["run"] == name)
+
+
+def difference_of(comparison, name, task):
+    return next(item for item in comparison["differences"] if (item["a"], item["task"]) == (name, task))
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_of_one_recipe_become_one_row(write_run):
+    speed = {"rows": [{"model": m, "backend": "pytorch", "role": r, "texts_per_second": v} for m, r, v in TIMES]}
+    samples = [{"a": sts(1.0, seed), "b": classes(0.8, seed)} for seed in range(3)]
+    same = {"recipe": {"method": {"name": "redact"}}, "speed": speed}
+    folders = [
+        write_run(f"run{seed}", samples[seed], seed, name="mine", minutes=1.0 + seed, **same) for seed in range(3)
+    ]
+    comparison = compare_runs(folders)
+    (row,) = comparison["rows"]
+    values = {task: [value(one[task]) for one in samples] for task in ("a", "b")}
+    averages = [np.mean(pair) for pair in zip(values["a"], values["b"], strict=True)]
+    assert (row["run"], row["seeds"], row["method"], row["parameters"]) == ("mine", 3, "redact", 17_000_000)
+    for task, figures in {**values, "average": averages}.items():
+        assert row["mean"][task] == pytest.approx(np.mean(figures)) and row["std"][task] == pytest.approx(
+            np.std(figures, ddof=1)
+        )
+        assert row["retention"][task] == pytest.approx(100 * np.mean(figures) / 80)
+    assert row["distance"] == pytest.approx(0.31) and row["distance_std"] == pytest.approx(0.01)
+    assert (row["minutes"], row["texts"], row["steps"], row["texts_per_second"]) == (2.0, 1000, 30, 120)
+    assert comparison["differences"] == [] and comparison["tasks"] == ["a", "b"]
+    json.dumps(comparison, allow_nan=False)
+
+
+TIMES = [
+    ("student", "document", 100),
+    ("student", "document", 120),
+    ("student", "query", 900),
+    ("teacher", "document", 999),
+]
+
+
+def test_a_sweep_gives_its_groups(write_run, tmp_path):
+    members = [(f"lr={rate},seed={seed}", f"lr={rate}", rate, seed) for rate in (1, 2) for seed in (0, 1)]
+    for name, _, rate, seed in members:
+        write_run(f"sweep/{name}", {"a": sts(rate, seed)}, seed)
+    entries = [{"name": name, "group": group, "folder": name, "state": "finished"} for name, group, *_ in members]
+    entries += [
+        {"name": f"lr=3,seed={s}", "group": "lr=3", "folder": f"lr=3,seed={s}", "state": state}
+        for s, state in ((0, "failed"), (1, "pending"))
+    ]
+    (tmp_path / "sweep" / "sweep.json").write_text(json.dumps({"members": entries}))
+    comparison = compare_runs([tmp_path / "sweep"])
+    assert [(row["run"], row["seeds"]) for row in comparison["rows"]] == [("lr=2", 2), ("lr=1", 2)], (
+        "best average first"
+    )
+    assert comparison["reference"] == "lr=1", "the first that was given"
+    assert any(
+        "2 of 6 members failed or have not finished: lr=3,seed=0, lr=3,seed=1" in note for note in comparison["notes"]
+    )
+    single = write_run("single", {"a": sts(0.5)})
+    both = compare_runs([single, tmp_path / "sweep", tmp_path / "sweep" / "lr=1,seed=0"])
+    assert {row["run"]: row["seeds"] for row in both["rows"]} == {"single": 1, "lr=1": 2, "lr=2": 2}
+    assert any("from 1 to 2 seeds" in note for note in both["notes"])
+    alone = load_runs([tmp_path / "sweep" / "lr=1,seed=1"])
+    assert [(run.name, run.seed) for run in alone] == [("lr=1", 1)]
+
+
+def test_what_is_not_one_group(write_run):
+    recipe = {"method": {"name": "redact"}}
+    first = write_run("a/first", {"a": sts(1)}, 0, name="mine", recipe=recipe)
+    again = write_run("a/again", {"a": sts(1)}, 0, name="mine", recipe=recipe)
+    other_data = write_run("a/data", {"a": sts(1)}, 1, name="mine", recipe=recipe, data="other")
+    comparison = compare_runs([first, first, again, other_data])
+    assert {row["run"] for row in comparison["rows"]} == {f"mine ({folder})" for folder in (first, again, other_data)}
+    assert any("different corpora" in note for note in comparison["notes"]) and any(
+        "One seed a row" in note for note in comparison["notes"]
+    )
+
+
+def test_scores_of_the_record_serve_where_there_is_no_report(write_run):
+    folder = write_run("run", {"a": sts(1)})
+    scores = json.loads((folder / "report.json").read_text())["scores"]
+    (folder / "report.json").unlink()
+    record = json.loads((folder / "distillation.json").read_text())
+    (folder / "distillation.json").write_text(json.dumps({**record, "scores": scores}))
+    assert compare_runs([folder])["rows"][0]["mean"]["a"] == pytest.approx(value(sts(1)))
+
+
+# -- differences -----------------------------------------------------------------------------------------------------
+
+
+def test_one_seed_equals_the_paired_bootstrap(write_run):
+    ours, theirs = {"a": sts(0.6, 1), "b": classes(0.7, 1)}, {"a": sts(0.5, 2), "b": classes(0.75, 2)}
+    comparison = compare_runs([write_run("theirs", theirs), write_run("ours", ours)], draws=200)
+    expected = {
+        "a": paired_interval(ours["a"], theirs["a"], 200),
+        "average": average_interval([(ours[task], theirs[task]) for task in ("a", "b")], 200),
+    }
+    for task, interval in expected.items():
+        found = difference_of(comparison, "ours", task)
+        assert (found["difference"], found["low"], found["high"], found["p"]) == pytest.approx(
+            (interval.difference, interval.low, interval.high, interval.p)
+        )
+        assert found["b"] == "theirs" == comparison["reference"]
+
+
+def test_several_seeds_against_a_loop(write_run):
+    """Every resample takes the same rows for all seeds of both runs; the metric is averaged over the seeds."""
+    ours, theirs = [classes(0.7, seed) for seed in (1, 2, 3)], [classes(0.8, seed) for seed in (4, 5)]
+    folders = [write_run(f"ours{s}", {"b": x}, s, name="ours", recipe={"y": 1}) for s, x in enumerate(ours)]
+    folders += [write_run(f"theirs{s}", {"b": x}, s, name="theirs", recipe={"y": 2}) for s, x in enumerate(theirs)]
+    found = difference_of(compare_runs(folders, reference="theirs", draws=150), "ours", "b")
+    generator, drawn = np.random.default_rng([0, 0]), []
+    for rows in generator.integers(ROWS, size=(150, ROWS)):
+        drawn.append(np.mean([value(x, rows) for x in ours]) - np.mean([value(x, rows) for x in theirs]))
+    assert (found["low"], found["high"]) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
+    assert found["difference"] == pytest.approx(np.mean([value(x) for x in ours]) - np.mean([value(x) for x in theirs]))
+    assert found["p"] == pytest.approx((2 * min(np.sum(np.array(drawn) <= 0), np.sum(np.array(drawn) >= 0)) + 1) / 151)
+
+
+def test_marks_after_holm(write_run):
+    folders = [
+        write_run(name, {"a": sts(quality, 3)})
+        for name, quality in (("good", 3.0), ("twin", 3.0), ("bad", 0.1), ("worse", 0.0))
+    ]
+    comparison = compare_runs(folders)
+    assert [row["run"] for row in comparison["rows"]][:2] == ["good", "twin"]
+    twin, bad = difference_of(comparison, "twin", "a"), difference_of(comparison, "bad", "a")
+    assert (twin["difference"], twin["low"], twin["high"], twin["p"], twin["mark"]) == (0, 0, 0, 1, "")
+    assert (
+        bad["high"] < 0
+        and bad["p"] == pytest.approx(3 / 1001)
+        and bad["mark"] == "**" == row_of(comparison, "bad")["marks"]["a"]
+    )
+    assert row_of(comparison, "good")["marks"] == {} and any(
+        "Holm for 3 comparison" in note for note in comparison["notes"]
+    )
+    few = compare_runs(folders, draws=20)
+    assert any("too few for a mark among 3" in note for note in few["notes"])
+
+
+def test_rows_that_do_not_match_have_no_interval(write_run):
+    base = write_run("base", {"a": sts(1), "b": classes(0.8)})
+    longer = write_run("longer", {"a": sts(1, rows=80), "b": classes(0.7)})
+    bare = write_run("bare", {"a": sts(1), "b": classes(0.9)}, kept=False)
+    comparison = compare_runs([base, longer, bare], draws=50)
+    found = {(item["a"], item["task"]): item["low"] is not None for item in comparison["differences"]}
+    assert found == {
+        **{("longer", task): task == "b" for task in ("a", "b", "average")},
+        **{("bare", task): False for task in ("a", "b", "average")},
+    }
+    assert all(np.isfinite(item["difference"]) for item in comparison["differences"])
+    assert any("longer: a; bare: a, b" in note for note in comparison["notes"])
+    without = compare_runs([bare, base], draws=50)
+    assert all(item["p"] is None and item["mark"] == "" for item in without["differences"])
+
+
+def test_the_reference_by_name_folder_or_mistake(write_run):
+    folders = [write_run(f"runs/{name}", {"a": sts(1)}, name=f"{name}-run") for name in ("first", "second")]
+    assert compare_runs(folders)["reference"] == "first-run"
+    for name in ("second-run", "second", str(folders[1])):
+        assert compare_runs(folders, reference=name)["reference"] == "second-run"
+    with pytest.raises(DistilvecError, match="no run 'secnd-run'; did you mean 'second-run'"):
+        compare_runs(folders, reference="secnd-run")
+
+
+# -- what cannot be compared -----------------------------------------------------------------------------------------
+
+
+def test_other_suites_share_tasks_or_are_refused(write_run):
+    one, two = write_run("one", {"a": sts(1), "b": classes(0.8)}), write_run("two", {"c": sts(1), "a": sts(2)})
+    three = write_run("three", {"c": sts(1)})
+    comparison = compare_runs([one, two], draws=20)
+    assert (
+        comparison["tasks"] == ["a"]
+        and comparison["notes"][0] == "Compared on the tasks that all runs share; left out: b, c."
+    )
+    assert row_of(comparison, "one")["mean"] == pytest.approx({"a": value(sts(1)), "average": value(sts(1))})
+    with pytest.raises(DistilvecError, match=r"share no task \(.*one: a, b; .*three: c\)"):
+        compare_runs([one, three])
+    other_metric = write_run("metric", {"a": classes(0.5)})
+    with pytest.raises(DistilvecError, match="share no task"):
+        compare_runs([three, other_metric])
+
+
+def test_columns(write_run):
+    speed = {"rows": [{"model": m, "backend": "pytorch", "role": r, "texts_per_second": v} for m, r, v in TIMES]}
+    asymmetric = write_run("asymmetric", {"a": sts(1)}, column="asymmetric", speed=speed)
+    plain = write_run("plain", {"a": sts(1)})
+    assert compare_runs([asymmetric], column="asymmetric")["rows"][0]["texts_per_second"] == 900, (
+        "only queries are the student's"
+    )
+    with pytest.raises(DistilvecError, match=r"plain has no scores in column 'asymmetric'"):
+        compare_runs([asymmetric, plain], column="asymmetric")
+    with pytest.raises(DistilvecError, match="no run has a column 'asymmetric'"):
+        compare_runs([plain], column="asymmetric")
+    with pytest.raises(DistilvecError, match="no column 'studnt'; did you mean 'student'"):
+        compare_runs([plain], column="studnt")
+
+
+def test_folders_that_are_no_runs(write_run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for place in ("empty", "absent"):
+        with pytest.raises(DistilvecError, match=f"{place} is neither a run nor a sweep"):
+            load_runs([tmp_path / place])
+    with pytest.raises(DistilvecError, match="nothing to compare"):
+        compare_runs([])
+    (tmp_path / "empty" / "recipe.yaml").write_text("name: x")
+    with pytest.raises(DistilvecError, match="has not finished"):
+        load_runs([tmp_path / "empty"])
+    entry = {"name": "a", "group": "a", "folder": "a", "state": "pending"}
+    (tmp_path / "empty" / "sweep.json").write_text(json.dumps({"members": [entry]}))
+    with pytest.raises(DistilvecError, match="none of the sweep's 1 members has finished"):
+        load_runs([tmp_path / "empty"])
+
+
+def test_damaged_files_are_named(write_run):
+    folder, other = write_run("run", {"a": sts(1)}), write_run("other", {"a": sts(2)})
+    (folder / "samples.npz").write_bytes((folder / "samples.npz").read_bytes()[:200])
+    with pytest.raises(DistilvecError, match=r"^\[samples.npz\] .*samples.npz is damaged"):
+        compare_runs([folder, other], draws=20)
+    for content in ("{", "[]", "[" * 100_000):
+        (folder / "report.json").write_text(content)
+        with pytest.raises(DistilvecError, match=r"^\[report.json\] .*report.json (is damaged|holds a JSON list)"):
+            compare_runs([folder])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("report.json", {"scores": []}),
+        ("report.json", {"scores": {"student": [{"task": "a"}]}}),
+        ("report.json", {"scores": {"student": [{"task": "a", "type": "sts", "metric": "spearman", "value": "81"}]}}),
+        (
+            "report.json",
+            {"scores": {"student": [{"task": "a", "type": "sts", "metric": "spearman", "value": float("nan")}]}},
+        ),
+        ("report.json", {"speed": {"rows": [{"model": "student"}]}}),
+        ("distillation.json", {"teacher": "big"}),
+        ("distillation.json", {"training": {"minutes": "two"}}),
+        ("distillation.json", {"metrics": {"distance": True}}),
+        ("distillation.json", {"student": {"parameters": []}}),
+    ],
+)
+def test_files_of_another_shape_are_named(write_run, name, change):
+    folder = write_run("run", {"a": sts(1)})
+    content = json.loads((folder / name).read_text()) | change
+    (folder / name).write_text(json.dumps(content))
+    key = next(iter(change))
+    with pytest.raises(DistilvecError, match=rf"^\[{name}\] .*{name}: {key}.* Delete it"):
+        compare_runs([folder])
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"predicted": np.zeros((3, 2)), "gold": np.zeros(3)},
+        {"predicted": np.zeros(3), "gold": np.zeros(4)},
+        {"predicted": np.full(ROWS, np.nan), "gold": np.zeros(ROWS)},
+        {"predicted": np.array(["a"] * ROWS), "gold": np.zeros(ROWS)},
+        {"predicted": np.array([{}] * 3, dtype=object), "gold": np.zeros(3)},
+    ],
+)
+def test_samples_that_do_not_fit(write_run, arrays):
+    folder, other = write_run("run", {"a": sts(1)}), write_run("other", {"a": sts(2)})
+    np.savez(folder / "samples.npz", **{f"student/a/{name}": values for name, values in arrays.items()})
+    with pytest.raises(DistilvecError, match=r"^\[samples.npz\]"):
+        compare_runs([folder, other], draws=20)

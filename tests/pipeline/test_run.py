@@ -1,0 +1,347 @@
+"""Whole runs on tiny real models: stages, skipping, refusals, bad input that loses nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from samples import make_texts
+from sentence_transformers import SentenceTransformer
+
+from distilvec.__main__ import main as cli_main
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import PARTS
+from distilvec.core.errors import DistilvecError
+from distilvec.methods import redact
+from distilvec.pipeline import evaluate as run_report
+from distilvec.pipeline.compare import compare_runs
+from distilvec.pipeline.plan import make_plan
+from distilvec.pipeline.run import Run
+
+
+@pytest.fixture
+def suite(tmp_path):
+    texts = make_texts(40, seed=5)
+    rows = [
+        {"sentence1": a, "sentence2": b, "score": i % 6, "split": "test"}
+        for i, (a, b) in enumerate(zip(texts[::2], texts[1::2], strict=True))
+    ]
+    (tmp_path / "sts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    folder = tmp_path / "retrieval"
+    folder.mkdir()
+    (folder / "corpus.jsonl").write_text(
+        "\n".join(json.dumps({"id": str(i), "title": "", "text": t}) for i, t in enumerate(texts))
+    )
+    (folder / "queries.jsonl").write_text(
+        "\n".join(json.dumps({"id": str(i), "text": t}) for i, t in enumerate(texts[:10]))
+    )
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(f"{i}\t{i}\t1" for i in range(10)))
+    path = tmp_path / "suite.yaml"
+    path.write_text("- {name: sts, type: sts, path: sts.jsonl}\n- {name: find, type: retrieval, path: retrieval}\n")
+    return path
+
+
+def test_whole_run_with_evaluation(tiny_recipe, suite, tmp_path, capsys):
+    from distilvec.cli.terminal import show_result
+
+    recipe = tiny_recipe(evaluation__suite=str(suite), train__epochs=2)
+    run = Run(recipe, tmp_path / "run")
+    result = run.execute()
+    assert list(result.scores) == ["teacher", "untrained", "student", "asymmetric"]
+    assert {score.task for score in result.scores["asymmetric"]} == {"sts", "find"}
+    assert result.distance["distance"] < result.distance["untrained_distance"]
+    record = json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())
+    own = json.loads((tmp_path / "run" / "distillation.json").read_text())
+    assert own.pop("seal") and "model.safetensors" in record.pop("files") and record == own
+    assert record["teacher_compatible"] and record["training"]["steps"] == result.state.step
+    card = (tmp_path / "run" / "student" / "README.md").read_text()
+    assert "Teacher-compatible: yes" in card and "asymmetric" in card
+    show_result(result)
+    printed = capsys.readouterr().out
+    assert "SentenceTransformer(" in printed and "sts" in printed and str(tmp_path / "run") in printed
+
+
+@pytest.mark.slow
+def test_the_whole_report(tiny_recipe, suite, tmp_path):
+    """Every part, from kept students to the page; a second run finds all of it done, a part that is missing is made alone."""
+    recipe = tiny_recipe(
+        evaluation__suite=str(suite), train__epochs=2, train__keep_students=4, evaluation__parts=list(PARTS)
+    )
+    result = Run(recipe, tmp_path / "run").execute()
+    folder = tmp_path / "run"
+    report = json.loads((folder / "report.json").read_text())
+    assert set(PARTS) <= report.keys() and report["failures"] == [] and report["verdict"]["text"]
+    assert len(report["margin"]["points"]) == 4 and report["margin"]["fits"].keys() == {"sts", "find", "average"}
+    assert {row["precision"] for row in report["compression"]["rows"]} >= {
+        "float32",
+        "int8",
+        "binary",
+        "binary_rescored",
+    }
+    assert 0 <= report["agreement"]["find"]["asymmetric"]["overlap@10"] <= 1
+    assert report["speed"]["ratio"]["query"] > 0 and len(report["projections"]["sentences"]["student"]) > 5
+    assert report["history"][0]["eval/distance"] == result.distance["untrained_distance"]
+    low, high, _ = report["intervals"]["student"]["average"]
+    student, teacher = (report["averages"][name]["all"] for name in ("student", "teacher"))
+    assert low <= student - teacher <= high
+    page = (folder / "report.html").read_text()
+    assert "<svg" in page and list((folder / "figures").glob("*.svg"))
+    arrays = np.load(folder / "samples.npz")
+    assert arrays["student/sts/predicted"].shape == arrays["student/sts/gold"].shape == (20,)
+
+    pages = (folder / "report.json").read_bytes()
+    del report["agreement"], report["seal"]  # an unfinished report of an earlier version
+    (folder / "report.json").write_text(json.dumps(report))
+    Run(recipe, folder).execute()
+    again = json.loads((folder / "report.json").read_text())
+    before = json.loads(pages)
+    assert again["speed"] == before["speed"] and again["agreement"]["find"].keys() == before["agreement"]["find"].keys()
+
+
+def test_a_task_that_cannot_be_scored_is_named_and_the_others_are_scored(
+    tiny_recipe, suite, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "pairs.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "label": 1, "split": "test"}\n' * 2)
+    (tmp_path / "pairs.jsonl").open("a").write('{"sentence1": "c", "sentence2": "d", "label": 0, "split": "test"}\n')
+    suite.write_text(
+        suite.read_text()
+        + "- {name: lost, type: sts, path: absent.jsonl}\n- {name: one, type: pair, path: pairs.jsonl}\n"
+    )
+    model = tiny_recipe().teacher.model
+    monkeypatch.setattr(
+        "sys.argv", ["distilvec", "evaluate", model, "--suite", str(suite), "--json", str(tmp_path / "out.json")]
+    )
+    with pytest.raises(SystemExit) as stopped:
+        cli_main()
+    assert stopped.value.code == 1
+    printed = capsys.readouterr()
+    assert "task 'lost'" in printed.err and "absent.jsonl" in printed.err
+    assert {score["task"] for score in json.loads((tmp_path / "out.json").read_text())["student"]} == {
+        "sts",
+        "find",
+        "one",
+    }
+
+
+def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(tiny_recipe, suite, tmp_path, monkeypatch):
+    """A task of two pairs fails the scores of every column; kept students of one distance have no line: all else is written."""
+    (tmp_path / "two.jsonl").write_text(
+        "".join(
+            json.dumps({"sentence1": "a", "sentence2": f"b {n}", "label": n, "split": "test"}) + "\n" for n in (0, 1)
+        )
+    )
+    suite.write_text(suite.read_text() + "- {name: two, type: pair, path: two.jsonl}\n")
+    parts = ["agreement", "compression", "margin", "projections"]
+    recipe = tiny_recipe(evaluation__suite=str(suite), evaluation__parts=parts, train__keep_students=3)
+    found = run_report.kept_students
+    monkeypatch.setattr(run_report, "kept_students", lambda run: [replace(kept, distance=0.5) for kept in found(run)])
+    result = Run(recipe, tmp_path / "run").execute()
+    named = {(problem.task, problem.column) for problem in result.problems}
+    assert named == {("two", column) for column in ("teacher", "untrained", "student", "asymmetric")} | {
+        ("margin", None)
+    }
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["margin"] is None and {row["task"] for row in report["compression"]["rows"]} == {"sts", "find"}
+    assert (tmp_path / "run" / "distillation.json").exists() and result.page is not None
+    assert "distances of two" not in result.page.read_text() and "margin" in result.page.read_text()
+
+
+def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_path, capsys):
+    """A score that was edited by hand, and a damaged file, are not believed: the run finds its own figures again."""
+    recipe, folder = tiny_recipe(evaluation__suite=str(suite)), tmp_path / "run"
+    scores = Run(recipe, folder).execute().scores
+    path = folder / "report.json"
+    edited = json.loads(path.read_text())
+    edited["scores"]["student"][0]["value"] = 99.9
+    for content in (json.dumps(edited), path.read_text()[:100]):
+        path.write_text(content)
+        with pytest.raises(DistilvecError, match=r"^\[report.json\] .*report.json (was changed|is damaged)"):
+            compare_runs([folder])
+        again = Run(recipe, folder).execute().scores
+        values = [[score.value for column in found.values() for score in column] for found in (scores, again)]
+        assert values[0] == values[1] and "measuring everything again" in capsys.readouterr().err
+        assert compare_runs([folder])["rows"][0]["mean"]["sts"] == scores["student"][0].value
+
+
+def test_a_report_without_matplotlib_says_so(tiny_recipe, suite, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = Run(tiny_recipe(evaluation__suite=str(suite)), tmp_path / "run").execute()
+    assert result.page is None and (tmp_path / "run" / "report.json").exists()
+    printed = capsys.readouterr()
+    assert "no report.html" in printed.out + printed.err and "matplotlib" in printed.out + printed.err
+
+
+def test_a_suite_of_which_nothing_can_be_read_is_named(tiny_model, tmp_path, monkeypatch, capsys):
+    (tmp_path / "suite.yaml").write_text("- {name: lost, type: sts, path: absent.jsonl}\n")
+    monkeypatch.setattr("sys.argv", ["distilvec", "evaluate", str(tiny_model), "--suite", str(tmp_path / "suite.yaml")])
+    with pytest.raises(SystemExit) as stopped:
+        cli_main()
+    assert stopped.value.code == 1
+    assert "task 'lost'" in capsys.readouterr().err
+
+
+def test_the_second_run_does_nothing_again(tiny_recipe, suite, tmp_path, monkeypatch):
+    recipe = tiny_recipe(evaluation__suite=str(suite))
+    first = Run(recipe, tmp_path / "run").execute()
+    weights = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
+    monkeypatch.setattr("distilvec.train.trainer.Trainer._step", lambda *a: pytest.fail("trained again"))
+    monkeypatch.setattr("distilvec.pipeline.report_parts.evaluate", lambda *a: pytest.fail("evaluated again"))
+    monkeypatch.setattr(
+        "distilvec.teachers.model.LocalTeacher.signals", lambda *a, **k: pytest.fail("ran the teacher again")
+    )
+    second = Run(recipe, tmp_path / "run").execute()
+    assert second.scores == first.scores
+    assert (tmp_path / "run" / "student" / "model.safetensors").read_bytes() == weights
+
+
+def test_a_folder_of_another_recipe_is_refused_until_restart(tiny_recipe, tmp_path):
+    Run(tiny_recipe(), tmp_path / "run").execute()
+    other = tiny_recipe(train__learning_rate=5e-4)
+    with pytest.raises(DistilvecError, match=r"^\[--out\].*train.learning_rate.*--restart"):
+        Run(other, tmp_path / "run").execute()
+    before = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
+    assert Run(other, tmp_path / "run", restart=True).execute().state.finished
+    (aside,) = tmp_path.glob("run.old-*")
+    assert (aside / "student" / "model.safetensors").read_bytes() == before
+
+
+def test_a_student_of_another_width_gets_a_linear_layer(tiny_recipe, tmp_path):
+    import architectures
+
+    architectures.sentence_transformer(tmp_path / "wide", architectures.bert(tmp_path / "backbone"), "cls dense:48")
+    result = Run(tiny_recipe(teacher__model=str(tmp_path / "wide"), train__epochs=2), tmp_path / "run").execute()
+    student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
+    kinds = [type(module).__name__ for module in student]
+    assert kinds[1:] == ["Pooling", "Dense"] and student.encode(["a"]).shape == (1, 48)
+    assert student[2].linear.bias is None and student[1].pooling_mode == "mean"
+    assert result.distance["distance"] < result.distance["untrained_distance"]
+
+
+def test_a_fresh_student_with_its_own_tokenizer(tiny_recipe, tiny_model, tmp_path):
+    import architectures
+
+    backbone = architectures.xlm_roberta(tmp_path / "other")
+    config = json.loads((backbone / "config.json").read_text())
+    keep = (
+        "model_type",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+    )
+    section = {"config": {k: config[k] for k in keep}, "tokenizer": str(backbone)}
+    assert Run(tiny_recipe(student=section), tmp_path / "run").execute().state.finished
+
+
+def test_a_table_of_vectors_as_teacher(tiny_recipe, suite, tmp_path):
+    texts = (tmp_path / "texts.txt", make_texts(200))
+    texts[0].write_text("\n".join(texts[1]))
+    vectors = np.random.default_rng(0).normal(size=(200, 20)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    table = pa.table({"text": texts[1], "teacher_embedding_final": list(vectors)})
+    pq.write_table(table, tmp_path / "vectors.parquet")
+    recipe = tiny_recipe(evaluation__suite=str(suite))
+    tree = recipe.model_dump(mode="json")
+    tree["student"]["model"] = tree["teacher"]["model"]
+    tree["teacher"] = {"vectors": str(tmp_path / "vectors.parquet"), "name": "an-api"}
+    result = Run(recipes.validate(tree), tmp_path / "run").execute()
+    assert list(result.scores) == ["untrained", "student"] and result.record["teacher"]["width"] == 20
+    pq.write_table(table.slice(0, 150), tmp_path / "vectors.parquet")
+    with pytest.raises(DistilvecError, match=r"50"):
+        Run(recipes.validate(tree), tmp_path / "other").execute()
+
+
+def test_a_cache_of_another_teacher_is_refused(tiny_recipe, tmp_path):
+    recipe = tiny_recipe(cache__path=str(tmp_path / "vectors"))
+    Run(recipe, tmp_path / "run").fill()
+    changed = tiny_recipe(cache__path=str(tmp_path / "vectors"), teacher__max_length=16)
+    with pytest.raises(DistilvecError, match="max_length"):
+        Run(changed, tmp_path / "run").fill()
+
+
+def test_in_batch_methods_refuse_token_budgets(tiny_recipe, tmp_path):
+    method = tmp_path / "contrast.py"
+    method.write_text(
+        "from distilvec.core.objective import Objective\n\n\nclass Contrast(Objective):\n    in_batch = True\n"
+        "    def __init__(self, sizes):\n        super().__init__()\n        self.weights = {'x': 1.0}\n"
+        "    def forward(self, batch, student, teacher):\n        return {'x': student.embedding.sum(-1)}\n"
+    )
+    with pytest.raises(DistilvecError, match=r"\[train.max_tokens\].*fixed number of rows"):
+        Run(tiny_recipe(method__name=str(method), train__max_tokens=100), tmp_path / "run").execute()
+
+
+def test_plan(tiny_recipe, tmp_path):
+    rows = dict(make_plan(Run(tiny_recipe(), tmp_path / "run")))
+    assert rows["texts"] == "200 (32 held out)" and rows["teacher vectors to compute"].startswith("200 of 200")
+    assert rows["training"].startswith("11 steps of 16 texts")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_tells_what_is_left_out_and_whose_code_runs(tiny_recipe, tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "texts.txt").write_text("\n".join([*make_texts(200), "", "the document", "The  QUERY"]))
+    (tmp_path / "b" / "texts.txt").write_text("\n".join(make_texts(201)))
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search" / "corpus.jsonl").write_text('{"id": "d", "text": "the document"}\n')
+    (tmp_path / "search" / "queries.jsonl").write_text('{"id": "q", "text": "the query"}\n')
+    (tmp_path / "search" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    (tmp_path / "suite.yaml").write_text("- {name: search, type: retrieval, path: search}\n")
+    (tmp_path / "own.py").write_text(Path(redact.__file__).read_text())
+    changes = {
+        "corpus__sources": [{"path": str(tmp_path / name / "texts.txt")} for name in ("a", "b")],
+        "evaluation__suite": str(tmp_path / "suite.yaml"),
+        "method__name": str(tmp_path / "own.py"),
+        "student__trust_remote_code": True,
+        "cache__path": str(tmp_path / "vectors"),
+    }
+    (tmp_path / "vectors").mkdir()
+    for value, excluded, kept in (
+        (True, "1 of the evaluation suite: queries and", "202"),
+        ("documents", "2 of the evaluation suite: documents, queries and", "201"),
+    ):
+        rows = make_plan(Run(tiny_recipe(**changes, corpus__exclude_evaluation=value), tmp_path / "run"))
+        left_out = [what for name, what in rows if name == "  left out"]
+        assert left_out == ["200 duplicates", "1 empty", f"{excluded} labelled test texts (corpus.exclude_evaluation)"]
+        assert dict(rows)["texts"] == f"{kept} (32 held out)"
+        assert f"{kept} texts, 32 held out; left out: {'; '.join(left_out)}" in capsys.readouterr().err
+    assert dict(rows)["  texts (corpus.sources.0)"] == "200" and dict(rows)["  texts (corpus.sources.1)"] == "1"
+    code = [what for name, what in rows if name == "runs code"]
+    assert code == [
+        f"the code in {tmp_path / 'own.py'} (method.name)",
+        "the code that comes with teacher (student.trust_remote_code)",
+    ]
+    assert not list((tmp_path / "vectors").iterdir()) and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no text|zero|empty"),
+        (b"\n \n\t\n", "no text|zero|empty"),
+        (b"\xff\xfe\x00bad", "UTF-8"),
+        (None, "not found|no such|does not exist"),
+    ],
+)
+def test_bad_corpora_are_named(tiny_recipe, tmp_path, content, message):
+    recipe = tiny_recipe()
+    path = tmp_path / "texts.txt"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(DistilvecError, match=message):
+        Run(recipe, tmp_path / "run").execute()
+
+
+def test_empty_and_very_long_texts(tiny_recipe, tmp_path):
+    recipe = tiny_recipe(corpus__holdout_batches=1)
+    texts = [*make_texts(100), "", "   ", "word " * 50_000]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    run = Run(recipe, tmp_path / "run")
+    assert run.corpus.report["empty"] == 2 and len(run.corpus) == 101
+    assert run.execute().state.finished

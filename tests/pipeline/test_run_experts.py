@@ -1,0 +1,40 @@
+"""A run whose student has experts, with a method that knows nothing of them: it trains, is evaluated, loads, and says how."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from distilvec.cli.terminal import show_result
+from distilvec.models.experts import Experts
+from distilvec.models.load import load
+from distilvec.pipeline.run import Run
+
+
+def test_a_run_with_experts(tiny_recipe, tmp_path, capsys):
+    rows = [
+        {"sentence1": f"text {i} of rows", "sentence2": f"text {i * i % 7} of rows", "score": i % 5} for i in range(20)
+    ]
+    (tmp_path / "sts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    (tmp_path / "suite.yaml").write_text("- {name: sts, type: sts, path: sts.jsonl}\n")
+    recipe = tiny_recipe(
+        student__experts={"width": 24}, evaluation__suite=str(tmp_path / "suite.yaml"), evaluation__parts=["speed"]
+    )
+    result = Run(recipe, tmp_path / "run").execute()
+    assert result.distance["distance"] < result.distance["untrained_distance"]
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["failures"] == [] and not [
+        note for note in report["speed"]["notes"] if "student" in note and "could not" in note
+    ]
+    assert report["speed"]["models"]["student"]["memory_mb"] > 0 and result.record["student"]["experts"]["width"] == 24
+    show_result(result)
+    call = f'import distilvec\nstudent = distilvec.load("{tmp_path / "run" / "student"}")'
+    assert call in capsys.readouterr().out
+    page = result.page.read_text()
+    assert "distilvec.load(" in page and "SentenceTransformer(" not in page
+    card = (tmp_path / "run" / "student" / "README.md").read_text()
+    assert "trust_remote_code=True" in card and "distilvec.load(" in card
+    student, untrained = load(tmp_path / "run" / "student", device="cpu"), Run(recipe, tmp_path / "other").student()
+    assert isinstance(student[2], Experts) and np.isfinite(student.encode("a text")).all()
+    assert not np.allclose(student[2].up.weight.detach(), untrained[2].up.weight.detach()), "the experts were trained"

@@ -1,0 +1,89 @@
+"""A run's result at the prompt and in a notebook; the student is loaded when it is asked for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from distilvec.cli.terminal import show_result
+from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.tasks import TaskFailure
+from distilvec.pipeline import run_result
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.run_result import RunResult
+from distilvec.train.checkpoint import Progress
+
+
+def made(folder, **changes):
+    columns = {
+        name: [Score("<b>mini</b>", "sts", "spearman", value, {}, 0.0, 3)]
+        for name, value in (("teacher", 80.0), ("student", 60.0))
+    }
+    parts = {
+        "folder": folder,
+        "state": Progress(finished=True),
+        "distance": {"distance": 0.25, "untrained_distance": 0.9},
+        "scores": columns,
+        "record": {"student": {"parameters": 2_000_000}, "teacher": {"parameters": 4_000_000}},
+        "problems": [],
+        "page": folder / "report.html",
+    }
+    return RunResult(**{**parts, **changes})
+
+
+def test_the_lines_at_the_prompt(tmp_path):
+    text = repr(made(tmp_path))
+    for part in (
+        "0.2500 to the teacher",
+        "(0.9000 before training)",
+        "60.00, 75.0 % of the teacher",
+        str(tmp_path),
+        "report.html",
+    ):
+        assert part in text
+    assert len(text.splitlines()) == 5
+    bare = repr(
+        made(
+            tmp_path,
+            scores={},
+            page=None,
+            distance={"accuracy": 0.5},
+            problems=[TaskFailure("mini", "[suite] no file.", "teacher")],
+        )
+    )
+    assert (
+        "accuracy" in bare
+        and "average" not in bare
+        and "report" not in bare
+        and "not scored task 'mini' (teacher): no file." in bare
+    )
+
+
+def test_in_a_notebook(tmp_path):
+    result = made(tmp_path, problems=[TaskFailure("<i>", "[suite] no file.")])
+    html = result._repr_html_()
+    assert html.count("<table>") == 2 and "75.0 % of the teacher" in html
+    assert "&lt;b&gt;mini" in html and "<b>" not in html and "<i>" not in html
+    assert made(tmp_path, scores={})._repr_html_().count("<table>") == 1
+    assert result.to_dataframe()["student"].tolist() == [60.0]
+    assert list(made(tmp_path, scores={}).to_dataframe().columns) == ["task", "type", "metric"]
+
+
+def test_of_a_run(tiny_recipe, tmp_path, monkeypatch, capsys):
+    loads, load = [], run_result.load_model
+    monkeypatch.setattr(run_result, "load_model", lambda *arguments: loads.append(arguments) or load(*arguments))
+    result = Run(tiny_recipe(train__max_steps=2), tmp_path / "run").execute()
+    assert loads == [], "nothing is loaded before it is asked for"
+    assert result.student is result.student and len(loads) == 1
+    assert result.student.encode("a text").shape == (32,)
+    assert "RunResult" in repr(result) and json.dumps(result.record)
+    show_result(result)
+    printed = capsys.readouterr().out
+    assert all(text in printed for _, text in result.lines()) and "M parameters" in printed
+
+
+def test_a_student_that_is_gone(tmp_path):
+    with pytest.raises(DistilvecError, match=r"^\[student\]"):
+        _ = made(tmp_path).student

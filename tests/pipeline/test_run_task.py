@@ -1,0 +1,188 @@
+"""Runs on labelled tasks: they learn, resume the same, test, save a head that predicts, and take a fine-tuned teacher."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from labelled import write_task
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+
+from distilvec.cli.terminal import show_result
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import OutputSpec
+from distilvec.data.tokens import TokenStore
+from distilvec.pipeline.plan import make_plan
+from distilvec.pipeline.results import load_runs
+from distilvec.pipeline.run import Run
+from distilvec.students.encoder import Encoder
+from distilvec.students.task_head import load_head, predict, predict_logits
+from distilvec.train.metrics import read_metrics
+from distilvec.train.trainer import Trainer
+
+FRESH = {"model_type": "bert", "num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": 128}
+CASES = {"classification": "joint", "pair": "joint", "sts": "separate"}
+
+
+@pytest.fixture
+def task_recipe(tiny_model, tmp_path):
+    """A complete recipe on a small task; call it with the kind and dotted changes."""
+
+    def make(kind, **changes):
+        path = tmp_path / f"{kind}.jsonl"
+        if not path.exists():
+            write_task(path, kind)
+        tree = {
+            "name": f"tiny-{kind}",
+            "teacher": {"model": str(tiny_model)},
+            "student": {"model": "teacher", "layers": 2},
+            "task": {"type": kind, "path": str(path), "encode": CASES[kind]},
+            "method": {"name": "task"},
+            "train": {
+                "epochs": 20,
+                "batch_size": 16,
+                "learning_rate": 2e-3,
+                "logging_steps": 5,
+                "precision": "fp32",
+                "device": "cpu",
+            },
+            "evaluation": {"draws": 50, "speed_seconds": 0.01, "parts": []},
+        }
+        for key, value in changes.items():
+            recipes.set_key(tree, key.replace("__", "."), value)
+        return recipes.validate(tree)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, capsys, monkeypatch):
+    if kind != "pair":  # one page is enough
+        monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
+    fresh = {
+        "config": {**FRESH, "hidden_size": 32, "intermediate_size": 64},
+        "tokenizer": str(tiny_model),
+        "dropout": 0.0,
+    }
+    run = Run(task_recipe(kind, student=fresh), tmp_path / "run")
+    result = run.execute()
+    monitored = "spearman" if kind == "sts" else "accuracy"
+    found = json.loads((tmp_path / "run" / "report.json").read_text())["supervised"]
+    figures = found["scores"]["student"]
+    assert figures["pearson" if kind == "sts" else monitored] > 0.9, (
+        figures
+    )  # the scores have few values, so that ranks are ties
+    assert found["rows"] == 60 and result.record["supervised"] == found
+    assert result.scores["student"][0].value == 100 * found["scores"]["student"][result.scores["student"][0].metric]
+    assert [score["metric"] for score in load_runs([tmp_path / "run"])[0].scores("student").values()] == [monitored]
+    assert load_runs([tmp_path / "run"])[0].samples("student", [found["task"]])[found["task"]].metric == monitored
+    best = max(
+        line[f"eval/{monitored}"]
+        for line in read_metrics(tmp_path / "run" / "metrics.jsonl")[1:]
+        if f"eval/{monitored}" in line
+    )
+    assert result.distance[monitored] == best
+    show_result(result)
+    assert monitored in capsys.readouterr().out.lower()
+    card = (tmp_path / "run" / "student" / "README.md").read_text()
+    assert "from distilvec import predict" in card and f"{100 * figures[monitored]:.2f}" in card
+    assert (result.page is not None) == (kind == "pair")
+    if result.page is not None:
+        assert f"tiny-{kind}" in result.page.read_text() and "60 test examples" in result.page.read_text()
+
+    rows = [json.loads(line) for line in (tmp_path / f"{kind}.jsonl").read_text().splitlines()][240:]
+    texts = [row["text"] if kind == "classification" else (row["sentence1"], row["sentence2"]) for row in rows]
+    answers = predict(tmp_path / "run" / "student", texts)
+    if kind == "sts":
+        assert min(answers) >= -1.5 * 5 and np.corrcoef(answers, [row["score"] for row in rows])[0, 1] > 0.5
+    else:
+        right = np.mean([answer == str(row["label"]) for answer, row in zip(answers, rows, strict=True)])
+        assert right == pytest.approx(figures["accuracy"])
+    assert SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu").encode("a text").shape == (32,)
+
+
+def test_the_saved_student_gives_pairs_the_vectors_of_training(task_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
+    run = Run(task_recipe("pair", train__epochs=1, train__max_steps=4), tmp_path / "run")
+    run.execute()
+    model = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
+    data = run.data(model, run.objective(Encoder(model)))
+    assert isinstance(data.tokens, TokenStore) and data.tokens.seconds is not None
+    batch = data.batch(data.train_rows[:12])
+    assert batch.tokens["token_type_ids"].any() and len(batch.labels) == 12 and batch.members == 1
+    encoder = Encoder(model).eval()
+    required = run.objective(encoder).student_outputs | OutputSpec(embedding=True)
+    with torch.no_grad():
+        ours = encoder(batch, required)
+    pairs = data.corpus.texts(batch.rows.numpy())
+    assert all(isinstance(pair, tuple) for pair in pairs)
+    np.testing.assert_allclose(ours.embedding.numpy(), model.encode(pairs), atol=1e-5)
+    head, _ = load_head(tmp_path / "run" / "student")
+    plain = predict_logits(model, head, [(pair,) for pair in pairs])
+    torch.testing.assert_close(head(ours.vector).detach(), plain.detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_resumes_the_same(task_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
+    recipe = task_recipe("sts", train__epochs=2, train__checkpoint_steps=3)
+    Run(recipe, tmp_path / "whole").execute()
+    step = Trainer._step
+
+    def stop(self, batches, index):
+        step(self, batches, index)
+        self.stop_asked = self.state.step == 7
+
+    monkeypatch.setattr(Trainer, "_step", stop)
+    with pytest.raises(DistilvecError, match="Run the same command again"):
+        Run(recipe, tmp_path / "parts").execute()
+    monkeypatch.setattr(Trainer, "_step", step)
+    Run(recipe, tmp_path / "parts").execute()
+    for name in ("last/model.safetensors", "student/model.safetensors"):
+        whole, parts = (load_file(tmp_path / folder / name) for folder in ("whole", "parts"))
+        assert all(torch.equal(whole[key], parts[key]) for key in whole)
+    assert (tmp_path / "whole" / "student" / "head.json").exists()
+
+
+def test_a_finished_run_is_not_tested_again(task_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
+    recipe = task_recipe("classification", train__max_steps=2)
+    first = Run(recipe, tmp_path / "run").execute()
+    monkeypatch.setattr(
+        "distilvec.pipeline.supervised.supervised_report", lambda *arguments: pytest.fail("tested again")
+    )
+    assert Run(recipe, tmp_path / "run").execute().record["supervised"] == first.record["supervised"]
+
+
+def test_a_plan_counts_examples(task_recipe, tmp_path):
+    lines = dict(make_plan(Run(task_recipe("sts"), tmp_path / "run")))
+    assert lines["examples"] == "240 (24 held out)"
+    assert "280 steps of 16" in lines["training"]
+
+
+def test_the_method_needs_a_task(tiny_recipe, tmp_path):
+    with pytest.raises(DistilvecError, match="task"):
+        Run(tiny_recipe(method__name="task"), tmp_path / "run").execute()
+    with pytest.raises(DistilvecError, match="does not train on labels"):
+        recipe = tiny_recipe(method__name="redact").model_dump(mode="json")
+        task = {"type": "pair", "path": str(write_task(tmp_path / "pair.jsonl", "pair"))}
+        Run(recipes.validate({**recipe, "corpus": None, "task": task}), tmp_path / "other").execute()
+
+
+def test_a_fine_tuned_teacher_has_logits_and_the_same_classes(task_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
+    Run(task_recipe("classification", train__max_steps=2), tmp_path / "teacher").execute()
+    teacher = str(tmp_path / "teacher" / "student")
+    run = Run(task_recipe("classification", teacher__model=teacher, train__max_steps=2), tmp_path / "run")
+    assert run.teacher_head is not None
+    found = run.execute().record["supervised"]["scores"]
+    assert set(found) == {"teacher", "student"}
+    other = write_task(tmp_path / "other.jsonl", "classification")
+    other.write_text(other.read_text().replace("about ocean", "of the ocean"))
+    with pytest.raises(DistilvecError, match="about desert.*of the ocean"):
+        Run(task_recipe("classification", teacher__model=teacher, task__path=str(other)), tmp_path / "third").execute()
+    with pytest.raises(DistilvecError, match="fine-tuned for classification.*has pair"):
+        Run(task_recipe("pair", teacher__model=teacher), tmp_path / "fourth").execute()

@@ -1,0 +1,181 @@
+"""Runs whose method learns from the teacher's tokens: from the compressed cache, or with the teacher in every step."""
+
+from __future__ import annotations
+
+import json
+
+import architectures
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from interrupted import interrupt
+from samples import make_texts
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import OutputSpec
+from distilvec.pipeline.plan import make_plan
+from distilvec.pipeline.resolve import answering
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.teachers import NoTeacher
+from distilvec.students.encoder import Encoder
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.live import LiveTeacher
+from distilvec.train.dataset import CachedTeacher
+from distilvec.train.metrics import read_metrics
+
+KEPT = (
+    "model_type",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+
+
+@pytest.fixture
+def emo(tiny_recipe, tmp_path):
+    """A recipe with another tokenizer on the student's side; call it with dotted changes."""
+    backbone = architectures.xlm_roberta(tmp_path / "student", num_hidden_layers=2)
+    config = json.loads((backbone / "config.json").read_text())
+    student = {"config": {key: config[key] for key in KEPT}, "tokenizer": str(backbone), "max_length": 64}
+
+    def make(**changes):
+        return tiny_recipe(
+            method__name="emo", student=student, evaluation__columns=["student"], train__logging_steps=1, **changes
+        )
+
+    return make
+
+
+def losses(folder):
+    return [line["train/loss"] for line in read_metrics(folder / "metrics.jsonl") if "train/loss" in line]
+
+
+def weights(folder):
+    return (folder / "student" / "model.safetensors").read_bytes()
+
+
+def test_it_trains_from_the_cache_resumes_and_leaves_a_plain_student(emo, tmp_path, monkeypatch):
+    recipe = emo(train__checkpoint_steps=3)
+    run = Run(recipe, tmp_path / "run")
+    result = run.execute()
+    assert result.state.finished and np.isfinite(losses(tmp_path / "run")).all()
+    cache = TeacherCache.open(run.cache.folder)
+    assert list(cache.signals) == ["embedding", "hidden", "importance", "selected", "grams"] and cache.verify() == []
+    student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
+    assert [type(module).__name__ for module in student] == ["Transformer", "Pooling", "Normalize"][: len(student)]
+    assert student.encode(["a text"]).shape == (1, 32)
+
+    def look(loop):
+        assert "teacher" not in second.sides[0].__dict__ and isinstance(loop.data.teacher, CachedTeacher)
+
+    second = Run(recipe, tmp_path / "again")
+    interrupt(second, 7, monkeypatch, look)
+    assert Run(recipe, tmp_path / "again").execute().state.finished
+    assert weights(tmp_path / "again") == weights(tmp_path / "run")
+
+
+def test_a_live_teacher_gives_the_same_training(emo, tmp_path, capsys):
+    Run(emo(), tmp_path / "cached").train()
+    live = Run(emo(teacher__live=True), tmp_path / "live")
+    live.train()
+    assert live.live and "runs in every step (teacher.live is set)" in "".join(capsys.readouterr())
+    np.testing.assert_allclose(losses(tmp_path / "live"), losses(tmp_path / "cached"), rtol=1e-2)
+    with pytest.raises(DistilvecError, match=r"\[teacher.live\].*nothing to cache"):
+        live.fill()
+
+
+def test_an_objective_is_told_of_both_sides(emo, tiny_recipe, tmp_path):
+    info = []
+    for recipe in (emo(), tiny_recipe()):
+        run = Run(recipe, tmp_path / "run")
+        encoder = Encoder(run.student())
+        from distilvec.pipeline.resolve import sizes
+
+        info.append(sizes(run, encoder))
+    for found, layers, same in zip(info, (2, 2), (False, True), strict=True):
+        assert (found.student_width, found.student_layers, found.student_heads) == (32, layers, 4)
+        assert (found.teacher_hidden_width, found.teacher_layers, found.teacher_heads) == (32, 4, 4)
+        assert found.same_tokenizer is same and found.student_special == found.teacher_special == (1, 1)
+
+
+METHOD = """
+import torch
+from distilvec.core.outputs import OutputSpec
+from distilvec.core.objective import Objective
+
+
+class Odd(Objective):
+    def __init__(self, sizes):
+        super().__init__()
+        self.teacher_outputs = {wants}
+        self.weights = {{"x": 1.0}}
+
+    def forward(self, batch, student, teacher):
+        {check}
+        return {{"x": student.embedding.sum(-1)}}
+"""
+
+
+def odd(tmp_path, required, check="pass"):
+    path = tmp_path / "odd.py"
+    path.write_text(METHOD.format(required=required, check=check))
+    return str(path)
+
+
+def test_what_no_cache_keeps_makes_the_teacher_live(tiny_recipe, tmp_path, capsys):
+    method = odd(tmp_path, "OutputSpec(attention_layers=(2,))", "assert teacher.attentions[2].shape[0] == len(batch)")
+    run = Run(tiny_recipe(method__name=method), tmp_path / "run")
+    run.train()
+    assert "the method wants attention maps, which no cache keeps" in "".join(capsys.readouterr())
+    assert isinstance(answering(run, run.objective(Encoder(run.student()))), LiveTeacher)
+
+
+def test_what_a_head_reads_is_cached(tiny_recipe, tmp_path):
+    method = odd(tmp_path, "OutputSpec(vector=True)", "assert teacher.vector.shape == (len(batch), 32)")
+    run = Run(tiny_recipe(method__name=method), tmp_path / "run")
+    run.train()
+    assert list(run.cache.signals) == ["embedding", "vector"] and not run.live
+
+
+def test_nothing_wanted_is_nothing_cached(tiny_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("distilvec.pipeline.resolve.watched", lambda run: OutputSpec())
+    run = Run(tiny_recipe(method__name=odd(tmp_path, "OutputSpec()")), tmp_path / "run")
+    data = run.data(run.student(), objective := run.objective(Encoder(run.student())))
+    assert isinstance(data.teacher, NoTeacher) and isinstance(answering(run, objective), NoTeacher)
+    assert not (run.root / "teachers").exists() and data.teacher.signals(data.batch(np.array([1]))).embedding is None
+
+
+def test_a_table_of_vectors_has_no_tokens(emo, tiny_model, tmp_path):
+    recipe = emo()
+    texts = make_texts(200)
+    vectors = np.random.default_rng(0).normal(size=(200, 32)).astype(np.float32)
+    pq.write_table(pa.table({"text": texts, "teacher_embedding_final": list(vectors)}), tmp_path / "vectors.parquet")
+    tree = recipe.model_dump(mode="json")
+    tree["teacher"] = {"vectors": str(tmp_path / "vectors.parquet")}
+    tree["method"] = {"name": odd(tmp_path, "OutputSpec(attention_layers=(1,))")}
+    with pytest.raises(
+        DistilvecError, match=r"\[teacher.vectors\].*table of vectors.*inside of the model.*teacher.model"
+    ):
+        Run(recipes.validate(tree), tmp_path / "run").train()
+
+
+def test_a_cache_for_another_student_is_refused(emo, tmp_path):
+    Run(emo(cache__path=str(tmp_path / "tokens")), tmp_path / "run").fill()
+    with pytest.raises(DistilvecError, match=r"tokens\.student_max_length: found 64, expected 32"):
+        Run(emo(cache__path=str(tmp_path / "tokens"), student__max_length=32), tmp_path / "run").fill()
+    with pytest.raises(DistilvecError, match=r"tokens\.hidden: found 'int8', expected 'float16'"):
+        Run(emo(cache__path=str(tmp_path / "tokens"), cache__hidden="float16"), tmp_path / "run").fill()
+
+
+def test_plan_tells_the_size_of_the_tokens(emo, tmp_path):
+    run = Run(emo(), tmp_path / "run")
+    rows = dict(make_plan(run))
+    assert rows["teacher vectors to compute"].startswith("200 of 200")
+    told = float(rows["disk for them"].split()[0])
+    cache = Run(emo(), tmp_path / "run").fill()
+    assert told == pytest.approx(cache.inspect()["bytes"] / 1e6, rel=0.2)

@@ -1,0 +1,86 @@
+"""Runs whose student has a vocabulary of its own: from texts to tokenizer, table, cache and training in one recipe."""
+
+from __future__ import annotations
+
+import json
+
+import architectures
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.run import Run
+from distilvec.train.metrics import read_metrics
+
+
+@pytest.fixture
+def recipe(tiny_recipe, monkeypatch):
+    monkeypatch.setattr(
+        "distilvec.report.write.draw_report", lambda folder, found: None
+    )  # pages have tests of their own
+    return lambda **changes: tiny_recipe(**{"student": {"model": "teacher", "vocabulary": {}}, **changes})
+
+
+def test_trimmed_to_the_corpus_the_untrained_student_is_the_teacher(recipe, tmp_path):
+    run = Run(recipe(student__model="teacher", student__vocabulary={}), tmp_path / "run")
+    student, teacher = run.student(), SentenceTransformer(str(run.info.model), device="cpu")
+    assert len(student.tokenizer) < len(teacher.tokenizer)
+    texts = run.corpus.texts(run.corpus.train_rows[:40])
+    np.testing.assert_allclose(student.encode(texts), teacher.encode(texts), atol=1e-6)
+    assert Run(run.recipe, tmp_path / "again").student().tokenizer.get_vocab() == student.tokenizer.get_vocab()
+    assert len(list((run.root / "vocabularies").glob("[!.]*"))) == 1, "made once"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_new_tokenizer_is_trained_put_in_and_distilled(recipe, tmp_path, kind):
+    chosen = recipe(student__vocabulary={"kind": kind, "size": 350}, method={"name": "offline_cosine"}, train__epochs=4)
+    result = Run(chosen, tmp_path / "run").execute()
+    student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
+    assert len(student.tokenizer) == student[0].auto_model.get_input_embeddings().num_embeddings == 350
+    losses = [line["train/loss"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in line]
+    assert losses[-1] < losses[0] and result.state.finished
+    assert json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())["name"] == chosen.name
+
+
+def test_another_vocabulary_is_another_training(recipe, tmp_path):
+    Run(recipe(train__max_steps=1), tmp_path / "run").execute()
+    with pytest.raises(DistilvecError, match=r"student\.vocabulary"):
+        Run(recipe(student__vocabulary={"kind": "bpe", "size": 350}, train__max_steps=1), tmp_path / "run").execute()
+
+
+def test_a_tokenizer_counts_by_what_is_in_it(recipe, tmp_path):
+    """A file under the same name with other tokens is another vocabulary; without the student's roles it is refused."""
+    path = tmp_path / "tokenizer.json"
+    sizes = []
+    for special in (["<s>", "</s>", "<unk>"], ["<s>", "</s>", "<unk>", "<pad>", "<mask>"]):
+        tokenizer = architectures.metaspace("$A", special[:3])
+        tokenizer.add_special_tokens({"additional_special_tokens": special[3:]})
+        tokenizer.backend_tokenizer.save(str(path))
+        student = Run(recipe(student__vocabulary={"tokenizer": str(path)}), tmp_path / f"run{len(sizes)}").student()
+        assert (student.tokenizer.cls_token, student.tokenizer.sep_token, student.tokenizer.pad_token) == (
+            "<s>",
+            "</s>",
+            "<pad>",
+        )
+        sizes.append(student[0].auto_model.get_input_embeddings().num_embeddings)
+    assert sizes[1] == sizes[0] + 1, "<pad> is there, and <mask> new"
+    architectures.metaspace("$A", ["</s>", "<unk>"]).backend_tokenizer.save(str(path))
+    with pytest.raises(
+        DistilvecError,
+        match=r"\[student.vocabulary.tokenizer\] the model reads texts with \[CLS\], and .* has no token",
+    ):
+        Run(recipe(student__vocabulary={"tokenizer": str(path)}), tmp_path / "none").student()
+
+
+def test_a_fresh_backbone_has_no_vocabulary_to_change(recipe, tiny_model, tmp_path):
+    config = {
+        "model_type": "bert",
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
+    student = {"config": config, "tokenizer": str(tiny_model), "vocabulary": {}}
+    with pytest.raises(DistilvecError, match=r"\[student.vocabulary\] needs student.model"):
+        Run(recipe(student=student), tmp_path / "run").student()

@@ -1,0 +1,374 @@
+"""Training in stages, and parts of the model that are trained: what changes, what does not, resuming, refusals."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.evaluate import kept_students
+from distilvec.pipeline.plan import make_plan
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.sweep import expand
+from distilvec.report.page_tables import stages_table
+from distilvec.students.encoder import Encoder
+from distilvec.train.metrics import read_metrics
+from distilvec.train.trainer import Trainer
+
+HEAD, ALL = "encoder.model.2.", "encoder.model.0."
+STAGES = [
+    {"name": "head", "set": {"train.trainable": ["encoder.model.2"], "train.epochs": 1, "train.learning_rate": 3e-3}},
+    {"name": "all", "set": {"train.epochs": 2}},
+]
+
+
+@pytest.fixture(scope="session")
+def wide_model(tmp_path_factory):
+    """A teacher of 48 dimensions, so that a student of 32 gets a linear layer."""
+    import architectures
+
+    folder = tmp_path_factory.mktemp("wide")
+    return architectures.sentence_transformer(folder / "model", architectures.bert(folder / "backbone"), "cls dense:48")
+
+
+@pytest.fixture
+def staged(tiny_recipe, wide_model):
+    """A recipe in two stages, the linear layer alone and then everything; call it with dotted changes."""
+
+    def make(**changes):
+        settings = {"teacher__model": str(wide_model), "stages": copy.deepcopy(STAGES), **changes}
+        return tiny_recipe(**settings)
+
+    return make
+
+
+def trained(folder):
+    """The weights of a finished training, by parameter."""
+    tensors = load_file(folder / "checkpoint" / "state.safetensors")
+    return {name.removeprefix("model/"): value for name, value in tensors.items() if name.startswith("model/")}
+
+
+def assert_same(first, second, prefix=""):
+    names = {name for name in first if name.startswith(prefix)}
+    assert names and names == {name for name in second if name.startswith(prefix)}
+    for name in names:
+        assert torch.equal(first[name], second[name]), name
+
+
+def interrupt_after(monkeypatch, steps):
+    """Ask the loop to stop, as SIGTERM does, when so many steps were done since now, in whatever stage that is."""
+    done, step = [0], Trainer._step
+
+    def counting(self, batches, index):
+        step(self, batches, index)
+        done[0] += 1
+        self.stop_asked = self.stop_asked or done[0] == steps
+
+    monkeypatch.setattr(Trainer, "_step", counting)
+
+
+def test_the_first_stage_trains_the_head_alone_and_the_second_goes_on_from_it(staged, tmp_path, monkeypatch):
+    run, starts = Run(staged(), tmp_path / "run"), []
+    monkeypatch.setattr(
+        Trainer,
+        "run",
+        lambda self, run=Trainer.run: (starts.append(copy.deepcopy(self.module.state_dict())), run(self))[1],
+    )
+    result = run.execute()
+    untrained = {f"encoder.{name}": value for name, value in Encoder(run.student()).state_dict().items()}
+    head, both = trained(tmp_path / "run" / "stages" / "head"), trained(tmp_path / "run")
+    assert_same(untrained, head, ALL)
+    assert_same(starts[0], untrained)
+    assert not torch.equal(head[f"{HEAD}linear.weight"], untrained[f"{HEAD}linear.weight"])
+    assert_same(starts[1], head)
+    assert not torch.equal(both[f"{HEAD}linear.weight"], head[f"{HEAD}linear.weight"])
+    assert sum(not torch.equal(both[name], head[name]) for name in both if name.startswith(ALL)) > 20
+    assert not any((tmp_path / "run" / "stages" / "head" / name).exists() for name in ("student", "last", "students"))
+    kept = load_file(tmp_path / "run" / "stages" / "head" / "checkpoint" / "state.safetensors")
+    assert {name.split("|")[0] for name in kept if name.startswith("optimizer/")} == {f"optimizer/{HEAD}linear.weight"}
+    lines = read_metrics(tmp_path / "run" / "stages" / "head" / "metrics.jsonl")
+    second = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert second[0]["eval/distance"] == pytest.approx(lines[-1]["eval/distance"], abs=1e-7), (
+        "begins where the first ended"
+    )
+    assert (
+        result.distance["untrained_distance"]
+        == lines[0]["eval/distance"]
+        > second[0]["eval/distance"]
+        > result.distance["distance"]
+    )
+
+
+def test_the_record_the_card_and_the_page_name_the_stages(staged, tmp_path):
+    result = Run(staged(), tmp_path / "run").execute()
+    training = json.loads((tmp_path / "run" / "distillation.json").read_text())["training"]
+    head, both = training["stages"]
+    assert (head["name"], head["method"], head["trained"], head["steps"]) == ("head", "redact", "encoder.model.2", 11)
+    assert (both["name"], both["trained"], both["steps"], both["learning_rate"]) == ("all", "everything", 22, 1e-3)
+    assert training["steps"] == 33 and training["texts"] == 3 * 168 == head["texts"] + both["texts"]
+    assert training["epochs"] == 2 and result.state.step == 22
+    card = (tmp_path / "run" / "student" / "README.md").read_text()
+    assert "In 2 stages" in card and "| head | redact | encoder.model.2 | 0.003 | 11 | 168 |" in card
+    rows = stages_table(training["stages"]).rows
+    assert [[cell.text for cell in row[:6]] for row in rows][1] == ["all", "redact", "everything", "0.001", "22", "336"]
+
+
+@pytest.mark.parametrize(
+    "stops", [(4,), (11,), (15,), (5, 9, 3)], ids=["first stage", "its last step", "second stage", "three times"]
+)
+def test_interrupted_equals_uninterrupted(staged, tmp_path, monkeypatch, stops):
+    Run(staged(), tmp_path / "whole").execute()
+    for steps in stops:
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(DistilvecError, match=r"stopped at step \d+ of \d+ of stage (head|all)"),
+        ):
+            interrupt_after(patch, steps)
+            Run(staged(), tmp_path / "parts").execute()
+    Run(staged(), tmp_path / "parts").execute()
+    for folder in (".", "stages/head"):
+        assert_same(trained(tmp_path / "whole" / folder), trained(tmp_path / "parts" / folder))
+
+
+def test_killed_between_the_stages(staged, tmp_path, monkeypatch):
+    """The first stage is finished and the second has not begun: it is not trained again, and the end is the same."""
+    Run(staged(), tmp_path / "whole").execute()
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(
+            "distilvec.pipeline.run.take_over", lambda *arguments: (_ for _ in ()).throw(RuntimeError("killed"))
+        )
+        Run(staged(), tmp_path / "parts").execute()
+    before = (tmp_path / "parts" / "stages" / "head" / "checkpoint" / "state.safetensors").stat().st_mtime_ns
+    Run(staged(), tmp_path / "parts").execute()
+    assert (tmp_path / "parts" / "stages" / "head" / "checkpoint" / "state.safetensors").stat().st_mtime_ns == before
+    assert_same(trained(tmp_path / "whole"), trained(tmp_path / "parts"))
+
+
+def test_finished_stages_are_not_trained_again_and_restart_clears_them(staged, tmp_path, monkeypatch):
+    Run(staged(), tmp_path / "run").execute()
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", lambda *arguments: pytest.fail("trained again"))
+        Run(staged(), tmp_path / "run").execute()
+    changed = copy.deepcopy(STAGES)
+    changed[0]["set"]["train.learning_rate"] = 1e-3
+    with pytest.raises(DistilvecError, match=r"another recipe.*stages"):
+        Run(staged(stages=changed), tmp_path / "run").execute()
+    changed[0]["name"] = "linear"
+    assert Run(staged(stages=changed), tmp_path / "run", restart=True).execute().state.finished
+    assert [folder.name for folder in (tmp_path / "run" / "stages").iterdir()] == ["linear"]
+
+
+def test_the_fingerprint_covers_what_changes_the_weights_and_nothing_else(staged, tmp_path):
+    def mark(**changes):
+        return Run(staged(**changes), tmp_path / "run").train_fingerprint()
+
+    logged, longer, single = (copy.deepcopy(STAGES) for _ in range(3))
+    logged[0]["set"]["train.logging_steps"] = 1
+    longer[1]["set"]["train.epochs"] = 3
+    assert mark() == mark(stages=logged) != mark(stages=longer) != mark(stages=[])
+    seeded = [{"name": stage["name"], "set": {**stage["set"], "train.seed": 1}} for stage in single]
+    assert mark(stages=seeded) != mark(stages=seeded, train__seed=2), "the student is drawn from the recipe's own seed"
+
+
+def test_the_objectives_parameters_go_on_where_the_method_is_the_same(staged, tmp_path, monkeypatch):
+    """A method with a parameter of its own: kept from stage to stage, fresh under another method."""
+    source = (
+        "import torch\nfrom distilvec.losses.distance import l2_distance\nfrom distilvec.core.objective import Objective\n\n\n"
+        "class Scaled(Objective):\n    def __init__(self, sizes, outputs=1):\n"
+        "        super().__init__()\n        self.weights = {'l2': 1.0}\n"
+        "        self.scale = torch.nn.Parameter(torch.ones(()))\n        self.shift = torch.nn.Parameter(torch.zeros(outputs))\n"
+        "    def forward(self, batch, student, teacher):\n"
+        "        return {'l2': l2_distance(student.embedding * self.scale + self.shift.sum(), teacher.embedding)}\n"
+    )
+    (tmp_path / "scaled.py").write_text(source)
+    (tmp_path / "other.py").write_text(source)
+    method = {"name": str(tmp_path / "scaled.py")}
+    stages = [
+        {"name": "own", "set": {"train.trainable": ["objective"], "train.epochs": 1}},
+        {"name": "wider", "set": {"method.options": {"outputs": 2}, "train.max_steps": 2}},
+        {"name": "other", "set": {"method.name": str(tmp_path / "other.py"), "train.max_steps": 2}},
+    ]
+    starts = []
+    monkeypatch.setattr(
+        Trainer,
+        "run",
+        lambda self, run=Trainer.run: (starts.append(copy.deepcopy(self.module.state_dict())), run(self))[1],
+    )
+    run = Run(staged(method=method, stages=stages), tmp_path / "run")
+    run.execute()
+    own, wider = trained(tmp_path / "run" / "stages" / "own"), trained(tmp_path / "run" / "stages" / "wider")
+    assert own["objective.scale"] != 1 and own["objective.shift"] != 0
+    assert starts[1]["objective.scale"] == own["objective.scale"], "kept"
+    assert starts[1]["objective.shift"].tolist() == [0, 0], "of another shape: its own start"
+    assert starts[2]["objective.scale"] == 1 and starts[2]["objective.shift"].tolist() == [0]
+    assert_same(starts[2], wider, "encoder.")
+    assert_same(own, starts[0], "encoder.")
+
+
+def test_students_are_kept_in_the_last_stage_only(staged, tmp_path):
+    run = Run(staged(train__keep_students=2), tmp_path / "run")
+    run.execute()
+    assert [kept.step for kept in kept_students(run)] == [11, 22]
+    assert (
+        len(
+            [
+                line
+                for line in read_metrics(tmp_path / "run" / "stages" / "head" / "metrics.jsonl")
+                if "eval/distance" in line
+            ]
+        )
+        == 2
+    )
+
+
+def test_a_stage_that_changes_nothing_is_training_without_stages(staged, tmp_path):
+    """Weights of a first stage that is the recipe itself are, to the bit, those of the recipe without stages."""
+    stages = [{"name": "same"}, {"name": "short", "set": {"train.max_steps": 1}}]
+    Run(staged(stages=stages), tmp_path / "staged").train()
+    Run(staged(stages=[]), tmp_path / "plain").train()
+    assert_same(trained(tmp_path / "plain"), trained(tmp_path / "staged" / "stages" / "same"))
+    assert not (tmp_path / "plain" / "stages").exists()
+
+
+def test_a_frozen_backbone_has_no_graph(staged, tmp_path):
+    """Autograd records nothing below the first trained parameter."""
+    run = Run(staged(), tmp_path / "run")
+    stage, model = run.stages[0], run.student()
+    encoder = Encoder(model)
+    objective = run.objective(encoder, stage)
+    loop = Trainer(encoder, objective, run.data(model, objective), stage.recipe.train, stage.folder, "mark")
+    assert [name for name, p in loop.module.named_parameters() if p.requires_grad] == [f"{HEAD}linear.weight"]
+    states = []
+    model[0].auto_model.register_forward_hook(lambda module, inputs, output: states.append(output.last_hidden_state))
+    loop.run()
+    assert states and not any(state.requires_grad for state in states)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_upper_layers_alone(tiny_recipe, tmp_path, checkpointing):
+    """The layers named change, also where activations are computed anew; the ones below stay."""
+    changes = {
+        "train__trainable": ["encoder.model.0.model.encoder.layer.1."],
+        "train__gradient_checkpointing": checkpointing,
+    }
+    run = Run(tiny_recipe(student__dropout=0.0, **changes), tmp_path / "run")
+    run.train()
+    untrained = {f"encoder.{name}": value for name, value in Encoder(run.student()).state_dict().items()}
+    changed = {name for name, value in trained(tmp_path / "run").items() if not torch.equal(value, untrained[name])}
+    assert len(changed) > 10 and all(name.startswith("encoder.model.0.model.encoder.layer.1.") for name in changed)
+
+
+def test_learning_rate_factors_may_name_what_a_stage_does_not_train(staged, tmp_path):
+    recipe = staged(train__learning_rate_factors={ALL: 0.5, HEAD: 2.0})
+    assert Run(recipe, tmp_path / "run").train()[0].finished
+
+
+def test_unknown_parameters_are_named_before_any_work(staged, tmp_path):
+    stages = copy.deepcopy(STAGES)
+    stages[1]["set"]["train.trainable"] = ["encoder.model.7"]
+    expected = r"^\[train.trainable\] stage all: no parameter's name starts with 'encoder.model.7'; did you mean 'encoder.model.[02]'\? "
+    with pytest.raises(DistilvecError, match=expected + r"Names start with encoder.model.0, encoder.model.2"):
+        Run(staged(stages=stages), tmp_path / "run").execute()
+    assert not (tmp_path / "run" / "stages").exists()
+    stages = [{"name": "a"}, {"name": "b", "set": {"method.options": {"distanse": "l2"}}}]
+    with pytest.raises(
+        DistilvecError, match=r"^\[method.options.distanse\] stage b: .*distanse.*did you mean 'distance'"
+    ):
+        Run(staged(stages=stages), tmp_path / "run").execute()
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ([{"name": "head"}], r"\[stages\] one stage is no stage: give at least two"),
+        ([{"name": "a"}, {"name": "A"}], r"\[stages\] two stages are called 'a'"),
+        ([{"name": "a"}, {"name": "../b"}], r"\[stages.1.name\]"),
+        ([{"name": "a"}, {"name": "b", "sett": {}}], r"\[stages.1.sett\] unknown key; did you mean 'set'"),
+        (
+            [{"name": "a", "set": {"train.epochz": 1}}, {"name": "b"}],
+            r"\[stages.a.train.epochz\] unknown key; did you mean 'epochs'",
+        ),
+        ([{"name": "a", "set": {"train.epochs": "x"}}, {"name": "b"}], r"\[stages.a.train.epochs\] .*found 'x'"),
+        (
+            [{"name": "a", "set": {"trian.epochs": 1}}, {"name": "b"}],
+            r"\[stages.a.trian.epochs\] .*train only; did you mean 'train.epochs'",
+        ),
+        (
+            [{"name": "a", "set": {"student.layers": 1}}, {"name": "b"}],
+            r"\[stages.a.student.layers\] .*under method and train only",
+        ),
+        (
+            [{"name": "a", "set": {"train": {"epochs": 1}}}, {"name": "b"}],
+            r"\[stages.a.train\] a stage sets dotted keys",
+        ),
+        ([{"name": "a", "set": {"train.epochs.x": 1}}, {"name": "b"}], r"\[stages.a.train.epochs.x\] cannot be set"),
+        (
+            [{"name": "a", "set": {"train.device": "cpu"}}, {"name": "b"}],
+            r"\[stages.a.train.device\] all stages run on one device",
+        ),
+        (
+            [{"name": "a", "set": {"train.keep_students": 2}}, {"name": "b"}],
+            r"\[stages.a.train.keep_students\] .*last stage only",
+        ),
+        ([{"name": "a", "set": {"train.trainable": []}}, {"name": "b"}], r"\[stages.a.train.trainable\]"),
+        (
+            [{"name": "a", "set": {"train.x": 1}}, {"name": "b", "set": {"method.y": 1}}],
+            r"(?s)stages.a.train.x.*stages.b.method.y",
+        ),
+    ],
+)
+def test_stages_that_do_not_hold_together(tiny_recipe, stages, message):
+    with pytest.raises(DistilvecError, match=message):
+        tiny_recipe(stages=stages)
+
+
+def test_overrides_reach_the_stages_and_their_own_settings_win(staged, tmp_path):
+    file = tmp_path / "staged.yaml"
+    tree = staged().model_dump(mode="json")
+    tree["variants"] = {
+        "three": {"stages": [{"name": name, "set": {"train.seed": seed}} for seed, name in enumerate("abc")]}
+    }
+    file.write_text(yaml.safe_dump(tree))
+    found = recipes.stage_recipes(recipes.load(file, overrides=["train.epochs=9", "train.batch_size=8"]))
+    assert [(name, r.train.epochs, r.train.batch_size) for name, r in found.items()] == [("head", 1, 8), ("all", 2, 8)]
+    three = recipes.load(file, "three", ["train.epochs=4"])
+    found = recipes.stage_recipes(three)
+    assert [(name, r.train.epochs, r.train.seed) for name, r in found.items()] == [
+        ("a", 4, 0),
+        ("b", 4, 1),
+        ("c", 4, 2),
+    ]
+    assert recipes.stage_recipes(recipes.load(file, overrides=["stages=[]"])) == {}
+    (tmp_path / "resolved.yaml").write_text(recipes.dump(three))
+    assert recipes.load(tmp_path / "resolved.yaml") == three
+
+
+def test_members_of_a_sweep(staged, tmp_path):
+    tree = staged().model_dump(mode="json")
+    tree |= {"sweep": {"grid": {"train.weight_decay": [0.0, 0.1]}, "seeds": [3]}}
+    members = expand(tree)
+    assert [[r.train.weight_decay for r in recipes.stage_recipes(member.recipe).values()] for member in members] == [
+        [0.0] * 2,
+        [0.1] * 2,
+    ]
+    assert Run(members[1].recipe, tmp_path / "member").execute().state.step == 22
+
+
+def test_plan_sums_the_stages(staged, tmp_path):
+    rows = dict(make_plan(Run(staged(), tmp_path / "run")))
+    assert rows["training"].startswith("33 steps in 2 stages: about")
+    assert rows["  head"].startswith("11 steps of 16 texts") and rows["  all"].startswith("22 steps of 16 texts")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_student_loads_without_distilvec(staged, tmp_path):
+    Run(staged(), tmp_path / "run").execute()
+    for name in ("student", "last"):
+        assert SentenceTransformer(str(tmp_path / "run" / name), device="cpu").encode(["a"]).shape == (1, 48)

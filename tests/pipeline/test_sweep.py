@@ -1,0 +1,280 @@
+"""Sweeps: what they expand to, whole ones on tiny models, resume, failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.compare import compare_runs
+from distilvec.pipeline.run import Run
+from distilvec.pipeline.sweep import expand, has_sweep, read_sweep, run_sweep
+from distilvec.teachers.model import LocalTeacher
+from distilvec.train.trainer import Trainer
+
+RECIPE = """
+name: mini
+teacher: {model: ./teacher}
+student: {model: teacher}
+corpus: {seed: 5, sources: [{path: data/texts.txt}]}
+method: {name: redact}
+variants:
+  long: {student.max_length: 512}
+  short: {student.max_length: 32}
+sweep:
+  grid: {train.batch_size: [16, 32], student.pooling: [mean, cls]}
+  variants: [long, short]
+  seeds: [0, 1, 2]
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mini.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture
+def sweep_of(tiny_recipe):
+    """The members of a sweep on the tiny recipe, with no part of the report beside the scores."""
+
+    def make(sweep, **changes):
+        return expand({**tiny_recipe(evaluation__parts=[], **changes).model_dump(mode="json"), "sweep": sweep})
+
+    return make
+
+
+GRID = {"grid": {"student.pooling": ["mean", "cls"]}, "seeds": [0, 1]}
+
+
+# -- expanding -------------------------------------------------------------------------------------------------------
+
+
+def test_members_are_the_product(file, tmp_path):
+    members = expand(file, ["train.epochs=2"])
+    assert len(members) == 2 * 2 * 2 * 3 == len({member.name for member in members})
+    by_name = {member.name: member for member in members}
+    one = by_name["short,batch_size=32,pooling=cls,seed=1"]
+    assert one.group == "short,batch_size=32,pooling=cls"
+    recipe = one.recipe
+    assert (recipe.student.max_length, recipe.train.batch_size, recipe.student.pooling, recipe.train.seed) == (
+        32,
+        32,
+        "cls",
+        1,
+    )
+    assert recipe.train.epochs == 2 and recipe.corpus.seed == 5
+    assert recipe.name == "mini-short,batch_size=32,pooling=cls,seed=1"
+    assert recipe.corpus.sources[0].path == tmp_path / "data" / "texts.txt" and recipe.teacher.model == str(
+        tmp_path / "teacher"
+    )
+    plain = {"name", "train", "student"}
+    assert recipe.model_dump(exclude=plain) == recipes.load(_without_sweep(file), "short").model_dump(exclude=plain)
+
+
+def _without_sweep(file: Path) -> Path:
+    path = file.with_name("plain.yaml")
+    path.write_text(RECIPE.partition("sweep:")[0])
+    return path
+
+
+def test_groups_differ_by_seed_only(file):
+    groups: dict[str, list] = {}
+    for member in expand(file):
+        tree = member.recipe.model_dump(mode="json")
+        tree.pop("name")
+        groups.setdefault(member.group, []).append((tree["train"].pop("seed"), tree))
+    assert len(groups) == 8
+    for members in groups.values():
+        assert [seed for seed, _ in members] == [0, 1, 2] and all(tree == members[0][1] for _, tree in members)
+
+
+def test_one_variant_or_another_sweep_by_override(file):
+    assert {member.recipe.student.max_length for member in expand(file, variant="long")} == {512}
+    assert [member.name for member in expand(file, ["sweep={seeds: [3, 4]}"])] == ["seed=3", "seed=4"]
+    assert {member.group for member in expand(file, ["sweep={seeds: [3, 4]}"])} == {"mini"}
+    assert {member.recipe.train.seed for member in expand(file, ["sweep.seeds=[7]"])} == {7}
+
+
+def test_names_are_safe_short_and_distinct(file):
+    grid = {
+        "method.options": [{"distance": "l2"}, {"distance": "mse"}],
+        "student.model": ["a/b", "a b", "A/B", "x" * 300],
+        "student.layers": [[0, 2, 5], None],
+        "train.schedule.name": ["constant"],
+        "teacher.name": ["t"],
+        "corpus.sources.0.limit": [10],
+        "train.learning_rate": [1e-5],
+    }
+    names = [member.name for member in expand(file, [f"sweep={json.dumps({'grid': grid})}"])]
+    assert len(names) == 16 == len({name.casefold() for name in names})
+    assert all(len(name.encode()) < 200 and not set(name) & set('/\\:*?"<>| \n') for name in names)
+    assert (
+        names[0]
+        == "options=option1,student.model=a-b,layers=0-2-5,schedule.name=constant,teacher.name=t,sources.0.limit=10,learning_rate=1e-05"
+    )
+    assert names[1].replace("null", "0-2-5") == names[0]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        ({"grid": {"train.batch_sise": [1]}}, r"^\[train.batch_sise\] unknown key; did you mean 'batch_size'"),
+        ({"grid": {"trian.batch_size": [1]}}, r"\[trian\] unknown key; did you mean 'train'"),
+        (
+            {"grid": {"train.batch_size": [8, 0]}},
+            r"^\[train.batch_size\] .*greater than 0; found 0\. In .*batch_size=0\.$",
+        ),
+        ({"grid": {"corpus.sources.3.limit": [1]}}, r"\[corpus.sources.3.limit\] cannot be set.*number within it"),
+        ({"grid": {"name.x": [1]}}, r"'name' holds a value"),
+        ({"grid": {"train.batch_size": []}}, r"\[sweep.grid.train.batch_size\] .*at least 1 item"),
+        ({"grid": {"train.batch_size": 8}}, r"\[sweep.grid.train.batch_size\] .*list; found 8"),
+        ({"seeds": []}, r"\[sweep.seeds\] .*at least 1 item"),
+        ({"variants": []}, r"\[sweep.variants\] .*at least 1 item"),
+        ({"seeds": [2**63]}, r"\[sweep.seeds.0\] .*less than"),
+        ({"grid": {"train.epochs": [1, True]}}, r"\[train.epochs\] .*not a boolean"),
+        ({"seeds": [-1]}, r"\[sweep.seeds.0\] .*greater than or equal to 0"),
+        ({"variants": ["lnog"]}, r"no variant 'lnog'; did you mean 'long'"),
+        ({"sed": [1]}, r"\[sweep.sed\] unknown key; did you mean 'seeds'"),
+        ({}, r"varies nothing"),
+        ({"grid": {"train.seed": [1]}}, r"list its values under 'seeds'"),
+        ({"seeds": [1, 2, 1]}, r"seeds lists 1 twice"),
+        ({"grid": {"train.epochs": list(range(1, 102))}, "seeds": list(range(10))}, r"1,010 members; at most 1,000"),
+        ([1], r"valid dictionary|mapping"),
+    ],
+)
+def test_mistakes_are_named(file, sweep, message):
+    with pytest.raises(DistilvecError, match=message):
+        expand(file, [f"sweep={json.dumps(sweep)}"])
+
+
+def test_a_recipe_without_a_sweep_and_overrides_that_fight_it(file):
+    assert (
+        has_sweep(file) and not has_sweep(_without_sweep(file)) and has_sweep(_without_sweep(file), ["sweep.seeds=[1]"])
+    )
+    with pytest.raises(DistilvecError, match="names no sweep"):
+        expand(_without_sweep(file))
+    for override in ("train.batch_size=8", "train.seed=3", "student={model: teacher}"):
+        with pytest.raises(DistilvecError, match=r"the sweep varies (train|student)"):
+            expand(file, [override])
+    with pytest.raises(DistilvecError, match="key=value"):
+        expand(file, ["train.epochs"])
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "recipes" / "sweeps").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_built_in_sweeps_expand(path):
+    members = expand(path)
+    assert len(members) >= 2 and path.stem == recipes.read_tree(path)["name"]
+    held_out = {
+        repr(recipe.task) if recipe.corpus is None else recipe.train.batch_size * recipe.corpus.holdout_batches
+        for recipe in (member.recipe for member in members)
+    }
+    assert len(held_out) == 1, "the hold-out must not change within a sweep"
+
+
+# -- running ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkeypatch):
+    members, out = sweep_of(GRID), tmp_path / "out"
+    embedded: list[str] = []
+    signals = LocalTeacher.signals
+    monkeypatch.setattr(
+        LocalTeacher, "signals", lambda self, texts, *a, **k: embedded.extend(texts) or signals(self, texts, *a, **k)
+    )
+    told: list[tuple[str, int, int]] = []
+
+    def killed_at_the_third(recipe, folder):
+        if folder.name == members[2].name:
+            raise KeyboardInterrupt
+        Run(recipe, folder).execute()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(members, out, killed_at_the_third, lambda *progress: told.append(progress))
+    assert [entry["state"] for entry in read_sweep(out)] == ["finished", "finished", "running", "pending"]
+    assert told == [(members[place].name, place, 4) for place in range(3)]
+    weights = {
+        name: (out / name / "student" / "model.safetensors").read_bytes() for name in (members[0].name, members[1].name)
+    }
+
+    steps: list[Path] = []
+    step = Trainer._step
+    monkeypatch.setattr(Trainer, "_step", lambda self, *a: steps.append(self.folder) or step(self, *a))
+    entries = run_sweep(members, out)
+    assert [entry["state"] for entry in entries] == ["finished"] * 4 == [entry["state"] for entry in read_sweep(out)]
+    assert set(steps) == {out / members[2].name, out / members[3].name}, "finished members are not trained again"
+    assert all(
+        (out / name / "student" / "model.safetensors").read_bytes() == content for name, content in weights.items()
+    )
+    assert len(embedded) == len(set(embedded)) == 200, "the teacher sees each text once in the whole sweep"
+    cache = tmp_path / "cache"
+    assert [len(list((cache / name).glob("[!.]*"))) for name in ("corpora", "tokens", "teachers")] == [1, 1, 1]
+
+    comparison = compare_runs([out])
+    assert {row["run"]: row["seeds"] for row in comparison["rows"]} == {"pooling=mean": 2, "pooling=cls": 2}
+    assert all(row["distance_std"] > 0 and row["steps"] == 11 for row in comparison["rows"])
+    assert comparison["tasks"] == [] and "No run was evaluated" in comparison["notes"][0]
+
+
+@pytest.mark.slow
+def test_a_failing_member_does_not_stop_the_others(sweep_of, tmp_path):
+    sweep = {"grid": {"train.batch_size": [90, 16]}}  # two batches of 90 rows are more than half of the corpus
+    with pytest.raises(DistilvecError, match=r"1 of 2 members .*failed.*\n  batch_size=90: .*holdout_batches"):
+        run_sweep(sweep_of(sweep), tmp_path / "out")
+    states = {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}
+    assert states == {"batch_size=90": "failed", "batch_size=16": "finished"}
+    mended = sweep_of({"grid": {"train.batch_size": [90, 16]}}, corpus__holdout_batches=1)
+    with pytest.raises(
+        DistilvecError, match=r"1 of 2 .*\n  batch_size=16: .*holds a run of another recipe.*holdout_batches"
+    ):
+        run_sweep(mended, tmp_path / "out")
+    assert {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}["batch_size=90"] == "finished"
+
+
+def test_a_stop_asked_for_stops_the_sweep(sweep_of, tmp_path, monkeypatch):
+    step = Trainer._step
+
+    def stop(self, *arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_step", stop)
+    with pytest.raises(DistilvecError, match="stopped at step"):
+        run_sweep(sweep_of(GRID), tmp_path / "out")
+    assert [entry["state"] for entry in read_sweep(tmp_path / "out")] == ["running", "pending", "pending", "pending"]
+
+
+def test_a_grown_sweep_keeps_its_finished_members(sweep_of, tmp_path):
+    ran: list[str] = []
+
+    def runner(recipe, folder):
+        ran.append(folder.name)
+
+    run_sweep(sweep_of({"seeds": [0]}), tmp_path / "out", runner)
+    run_sweep(sweep_of({"seeds": [1, 2]}), tmp_path / "out", runner)
+    assert ran == ["seed=0", "seed=1", "seed=2"]
+    assert {entry["name"] for entry in read_sweep(tmp_path / "out")} == {"seed=0", "seed=1", "seed=2"}
+
+
+def test_folders_that_hold_something_else(sweep_of, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text("name: x")
+    with pytest.raises(DistilvecError, match=r"^\[--out\].*no folder of a distilvec run"):
+        run_sweep(sweep_of(GRID), tmp_path / "run")
+    (tmp_path / "run" / "train.fingerprint").write_text("0123456789abcdef\n")  # a run of an earlier version
+    with pytest.raises(DistilvecError, match=r"^\[--out\].*holds a single run"):
+        run_sweep(sweep_of(GRID), tmp_path / "run")
+    assert read_sweep(tmp_path / "run") is None
+    for content in ("{", "[]", '{"members": [{"name": "a"}]}'):
+        (tmp_path / "run" / "sweep.json").write_text(content)
+        with pytest.raises(DistilvecError, match=r"^\[sweep.json\]"):
+            read_sweep(tmp_path / "run")

@@ -1,0 +1,282 @@
+"""Vocabularies chosen on texts: counted exactly, cut without loss, trained anew, mixed; and text comes back from each."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+
+import architectures
+import numpy as np
+import pytest
+from samples import make_texts
+from transformers import AutoTokenizer
+
+from distilvec.core.errors import DistilvecError
+from distilvec.models.load import load_tokenizer
+from distilvec.vocabulary.counting import Words
+from distilvec.vocabulary.edit import alphabet, fast_tokenizer, swap_ids
+from distilvec.vocabulary.pieces import Pieces
+from distilvec.vocabulary.train import train_tokenizer
+from distilvec.vocabulary.trim import hybrid, trim, unreachable
+
+KINDS = ["bert", "xlm_roberta", "roberta", "modernbert", "gemma3", "qwen3", "mistral", "t5"]
+ENGLISH = [
+    *make_texts(200),
+    *(
+        "A student learns to place a text.",
+        "raise ValueError, or don't  raise",
+        "the students learn, the teachers teach",
+        "\ta\nb",
+    ),
+]
+STEMS, ENDINGS = (
+    "ev göz kitap çocuk gün su ağaç yol kuş".split(),
+    "ler lerimiz lerimizden de den in imiz iniz leri".split(),
+)
+TURKISH = [
+    *(f"{stem}{ending} {other}" for stem in STEMS for ending in ENDINGS for other in STEMS),
+    "çok güzel bir gün, evlerimizden",
+]
+HARD = [
+    "naïve 中文 \u0131ğ 😀",
+    "e\u0301 combining",
+    "مرحبا بالعالم",
+    "ภาษาไทย",
+    "አማርኛ ጽሑፍ",
+    "I\u0307stanbul \u0131",
+    "a\u200bb",
+]
+SCRIPTS = [
+    "👩‍👩‍👧‍👦, 👨🏽‍🚀 and 🏳️‍🌈 🇹🇷 1️⃣",
+    unicodedata.normalize("NFD", "crème brûlée, Ấn Độ, İzmir"),
+    "I\u0130\u0131i \u0130stanbul'da \u0131l\u0131k IŞIK",
+    "مَرْحَبًا بِالعَالَم ٣",
+    "他们在河边散步。",
+    "ภาษาไทยที่นี่ น้ำ",
+    "የአማርኛ ጽሑፍ፡ ሰላም።",
+    "x\ty\nz  two \u200b zero\u00a0width",
+]
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizers")
+    made = {}
+    for name in KINDS:
+        path = getattr(architectures, name)(folder / name)
+        made[name] = Pieces(load_tokenizer(str(path), "model"), name)
+    made["bpe with bytes"] = with_bytes(made["gemma3"])
+    made["unigram with bytes"] = Pieces(
+        train_tokenizer([*ENGLISH, *TURKISH] * 5, "unigram", 420, made["gemma3"]), "unigram"
+    )
+    return made
+
+
+def with_bytes(pieces):
+    """A metaspace BPE tokenizer with byte tokens behind its own, as Gemma's and Mistral's."""
+    state = json.loads(json.dumps(pieces.state))
+    state["model"]["vocab"] |= {f"<0x{value:02X}>": len(pieces.tokens) + value for value in range(256)}
+    state["model"]["byte_fallback"] = True
+    state["decoder"]["decoders"].insert(1, {"type": "ByteFallback"})
+    return Pieces(fast_tokenizer(state, pieces.tokenizer), "bpe with bytes")
+
+
+def back(tokenizer, text):
+    return tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def smaller_and_mixed(old):
+    """A vocabulary cut to texts in English, and one with 25 tokens of Turkish."""
+    english, turkish = {"en": Words(ENGLISH, old)}, Words(TURKISH * 3, old)
+    cut = trim(old, english, letters="seen").tokenizer
+    return cut, hybrid(old, turkish, TURKISH * 3, english, 25, trim(old, english).figures["always"] + 35).tokenizer
+
+
+@pytest.mark.parametrize("name", ["roberta", "modernbert", "qwen3", "bpe with bytes", "unigram with bytes"])
+def test_tokenizers_of_bytes_give_every_script_back(pieces, name):
+    """Byte for byte, whatever texts the vocabulary was chosen on."""
+    for tokenizer in (pieces[name].tokenizer, *smaller_and_mixed(pieces[name])):
+        for text in [*SCRIPTS, *HARD, *ENGLISH, *TURKISH]:
+            assert back(tokenizer, text) == text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "gemma3", "xlm_roberta", "t5"])
+def test_trained_tokenizers_give_back_scripts_that_they_never_saw(pieces, name, kind):
+    """What the old tokenizer does to letters is done to them, and that alone; only a space at the beginning is lost."""
+    old = pieces[name]
+    made = train_tokenizer([*ENGLISH, *TURKISH] * 5, kind, 400, old)
+    normalizer = None if old.kind == "metaspace" and name == "gemma3" else old.plain.normalizer
+    for text in [*SCRIPTS, *HARD, *ENGLISH, *TURKISH]:
+        normal = normalizer.normalize_str(text) if normalizer else text
+        assert back(made, text) == normal.removeprefix(" ")
+    assert back(made, " a text") == "a text"
+
+
+def test_wordpiece_gives_words_back_as_far_as_its_alphabet_goes(pieces):
+    old = pieces["bert"]
+    trained = train_tokenizer([*ENGLISH, *TURKISH, *SCRIPTS] * 5, "wordpiece", 480, old)
+    for tokenizer in (old.tokenizer, *smaller_and_mixed(old), trained):
+        known, found = set(tokenizer.get_vocab()), 0
+        for text in [*SCRIPTS, *HARD, *ENGLISH, *TURKISH]:
+            normal = old.plain.normalizer.normalize_str(text)
+            for word, _ in old.plain.pre_tokenizer.pre_tokenize_str(normal):
+                tokens = tokenizer.tokenize(word)
+                if {word[0], *("##" + letter for letter in word[1:])} <= known:
+                    assert "".join(token.removeprefix("##") for token in tokens) == word
+                    found += not word.isascii()
+                else:
+                    assert tokenizer.unk_token in tokens
+    assert found > 30, "of the last one"
+
+
+@pytest.mark.parametrize("name", ["xlm_roberta", "gemma3", "mistral", "t5"])
+def test_tokenizers_of_letters_give_back_what_they_gave_before(pieces, name):
+    old = pieces[name]
+    cut, mixed = smaller_and_mixed(old)
+    everything = trim(old, {"en": Words(ENGLISH, old)}).tokenizer
+    for text in [*SCRIPTS, *HARD, *ENGLISH, *TURKISH]:
+        before = back(old.tokenizer, text)
+        assert back(everything, text) == before
+        if old.unknown not in old.tokenizer(text)["input_ids"]:
+            assert back(mixed, text) == before
+            assert cut.unk_token_id in cut(text)["input_ids"] or back(cut, text) == before
+
+
+@pytest.mark.parametrize("name", ["bert", "xlm_roberta", "gemma3"])
+def test_texts_in_a_script_that_the_tokenizer_does_not_know_are_refused(pieces, name):
+    old, amharic = pieces[name], ["የአማርኛ ጽሑፍ", "ሰላም ለዓለም እንዴት ነህ"]
+    with pytest.raises(
+        DistilvecError, match=rf"100% of the texts' tokens are unknown to {name}: it does not know their script"
+    ):
+        trim(old, {"am": Words(amharic, old)})
+    trim(old, {"en": Words([*ENGLISH, *amharic], old)})
+    trim(pieces["roberta"], {"am": Words(amharic, pieces["roberta"])})
+
+
+def test_added_tokens_that_the_model_does_not_hold(pieces):
+    """Behind a Unigram model's own pieces come tokens that were added later; new ones do not take their ids."""
+    added = load_tokenizer(pieces["xlm_roberta"].tokenizer.name_or_path, "model")
+    added.add_tokens(["<new>"])
+    added.add_special_tokens({"cls_token": "<cls>"})
+    added.backend_tokenizer.post_processor = architectures.template(added.backend_tokenizer, "<cls> $A </s>")
+    old = Pieces(added)
+    assert len(old.state["model"]["vocab"]) < len(old.tokens)
+    for tokenizer in (*smaller_and_mixed(old), swap_ids(added, added.cls_token_id, 1)):
+        assert None not in Pieces(tokenizer).tokens
+        tokens = tokenizer.convert_ids_to_tokens(tokenizer("a <new> text")["input_ids"])
+        assert (tokens[0], tokens[-1]) == ("<cls>", "</s>") and "<new>" in tokens
+        assert back(tokenizer, "a student learns") == "a student learns"
+    assert tokenizer.cls_token_id == 1
+
+
+def ids(tokenizer, texts):
+    return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_words_count_what_whole_texts_hold(pieces, name):
+    texts = [*ENGLISH, *TURKISH, *HARD, *ENGLISH, " begins with a space", "two  spaces", ""]
+    expected = np.zeros(len(pieces[name].tokens), dtype=np.int64)
+    for row in ids(pieces[name].tokenizer, texts):
+        np.add.at(expected, row, 1)
+    words = Words(texts, pieces[name])
+    np.testing.assert_array_equal(words.tokens(pieces[name]), expected)
+    assert words.inner or name in ("gemma3", "mistral"), "only their tokens reach across spaces"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_trimming_to_what_is_used_changes_no_token_of_the_texts(pieces, name):
+    old = pieces[name]
+    found = trim(old, {"en": Words(ENGLISH, old)})
+    assert found.figures["tokens"] == len(found.tokenizer) < len(old.vocabulary)
+    names = [found.tokenizer.convert_ids_to_tokens(row) for row in ids(found.tokenizer, ENGLISH)]
+    assert names == [old.tokenizer.convert_ids_to_tokens(row) for row in ids(old.tokenizer, ENGLISH)]
+    assert found.tokenizer(ENGLISH)["input_ids"] and sorted(found.tokenizer.get_vocab().values()) == list(
+        range(len(found.tokenizer))
+    )
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_trimming_to_a_size_keeps_what_is_needed(pieces, name):
+    old = pieces[name]
+    words = {"en": Words(ENGLISH, old), "tr": Words(TURKISH, old)}
+    whole = trim(old, words)
+    size = (whole.figures["always"] + whole.figures["tokens"]) // 2
+    found = trim(old, words, size)
+    assert whole.figures["always"] < size == len(found.tokenizer) < whole.figures["tokens"]
+    new = Pieces(found.tokenizer)
+    assert {old.tokens[number] for number in (*alphabet(old), *old.special, *old.added)} <= set(new.tokens)
+    assert not {token for token in unreachable(new) if token not in unreachable(old)}
+    with pytest.raises(DistilvecError, match=rf"a vocabulary of 3 is too small: .* take {whole.figures['always']}"):
+        trim(old, words, 3)
+    with pytest.raises(DistilvecError, match=rf"the texts use {whole.figures['tokens']} tokens of {name}, not"):
+        trim(old, words, whole.figures["tokens"] + 1)
+
+
+def test_letters_that_the_texts_lack_may_go(pieces):
+    old = pieces["bert"]
+    words = {"en": Words(ENGLISH, old)}
+    everything, seen = trim(old, words), trim(old, words, letters="seen")
+    assert len(seen.tokenizer) < len(everything.tokenizer)
+    for tokenizer in (everything.tokenizer, seen.tokenizer):
+        assert [tokenizer.tokenize(text) for text in ENGLISH] == [old.tokenizer.tokenize(text) for text in ENGLISH]
+
+
+def test_languages_count_alike_however_long_their_texts_are(pieces):
+    old = pieces["bert"]
+    few, many = Words(["turkish"], old), Words(ENGLISH * 500, old)
+    size = trim(old, {"tr": few, "en": many}).figures["always"] + 4
+    kept = set(trim(old, {"tr": few, "en": many}, size).tokenizer.get_vocab())
+    assert set(old.tokenizer.tokenize("turkish")) <= kept | {old.tokens[number] for number in alphabet(old)}
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "gemma3"])
+def test_a_trained_tokenizer_has_the_old_special_tokens_and_gives_text_back(pieces, name, kind, tmp_path):
+    old = pieces[name]
+    texts = [*ENGLISH, *TURKISH, *HARD] * 5
+    made = train_tokenizer(texts, kind, 420, old)
+    assert len(made) == 420 and made.special_tokens_map == old.tokenizer.special_tokens_map
+    made.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    for text in texts[: 1 + len(ENGLISH) + len(TURKISH) + len(HARD)]:
+        encoded = again(text)["input_ids"]
+        theirs = old.tokenizer(text)["input_ids"]
+        specials = [again.convert_ids_to_tokens(number) for number in encoded if number in again.all_special_ids]
+        assert [token for token in specials if token != again.unk_token] == [
+            token
+            for token in old.tokenizer.convert_ids_to_tokens(theirs)
+            if token in old.tokenizer.all_special_tokens and token != old.tokenizer.unk_token
+        ]
+        if kind != "wordpiece":
+            normal = (
+                old.plain.normalizer.normalize_str(text) if old.plain.normalizer and old.kind != "metaspace" else text
+            )
+            assert again.decode(encoded, skip_special_tokens=True).split() == normal.split(), text
+    with pytest.raises(DistilvecError, match="a vocabulary of"):
+        train_tokenizer(texts, kind, 30, old)
+    with pytest.raises(DistilvecError, match=r"cannot be had: the texts give \d+"):
+        train_tokenizer(texts, kind, 60_000, old)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_language_gets_tokens_of_its_own_and_the_others_keep_theirs(pieces, name):
+    old = pieces[name]
+    always = trim(old, {"tr": Words(TURKISH, old)}).figures["always"]
+    found = hybrid(
+        old, Words(TURKISH * 3, old), TURKISH * 3, {"en": Words(ENGLISH, old), "x": Words(HARD, old)}, 25, always + 35
+    )
+    assert len(found.tokenizer) == always + 35 and found.figures["target"] == 25 and found.figures["others"] == 10
+    new = Pieces(found.tokenizer)
+    assert None not in new.tokens and found.figures["unreachable"] == 0
+    before = sum(map(len, ids(trim(old, {"none": Words(["x"], old)}).tokenizer, TURKISH)))
+    assert sum(map(len, ids(found.tokenizer, TURKISH))) < before
+    with pytest.raises(
+        DistilvecError, match=rf"is too small for 25 tokens of the target language: .* Ask for {always + 25}"
+    ):
+        hybrid(old, Words(TURKISH, old), TURKISH, {"en": Words(ENGLISH, old)}, 25, always + 20)
+    with pytest.raises(DistilvecError, match="the target language's texts give"):
+        hybrid(old, Words(["ev"], old), ["ev"], {"en": Words(ENGLISH, old)}, 2000, always + 4000)
+    with pytest.raises(DistilvecError, match="the other languages' texts use too few tokens"):
+        hybrid(old, Words(TURKISH * 3, old), TURKISH * 3, {"en": Words(["a"], old)}, 25, always + 300)

@@ -21,8 +21,9 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 
 from distilvec.config.schema import Role, StudentSection
 from distilvec.core.errors import DistilvecError, first_line, nearest
+from distilvec.core.info import UNLIMITED
 from distilvec.models.experts import Experts
-from distilvec.models.limits import UNLIMITED, lengthen, position_limit
+from distilvec.models.limits import lengthen, position_limit
 from distilvec.models.load import load_backbone, load_tokenizer
 from distilvec.students.dense import kept_modules
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers

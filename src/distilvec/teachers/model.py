@@ -22,7 +22,8 @@ from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.batch import Text
 from distilvec.core.device import pick_device, warn_slow_bf16
 from distilvec.core.errors import DistilvecError
-from distilvec.models.limits import UNLIMITED, position_limit
+from distilvec.core.info import UNLIMITED
+from distilvec.models.limits import position_limit
 from distilvec.models.load import BUILTIN as BUILTIN
 from distilvec.models.load import evaluating, load, no_pooling, with_owner
 from distilvec.models.load import resolve_model as resolve_model

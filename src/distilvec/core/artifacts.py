@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -76,6 +77,40 @@ def open_column(path: Path) -> Any:
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ArtifactStore:
+    """Content-addressed folders below one root, `root/kind/name`: complete or absent, checked when they are opened."""
+
+    root: Path
+
+    def folder(self, kind: str, name: str) -> Path:
+        """Path of an artifact, whether it exists or not."""
+        return self.root / kind / name
+
+    def build(
+        self,
+        kind: str,
+        name: str,
+        fingerprint: str,
+        what: str,
+        needed: int,
+        build: Callable[[Path], dict[str, Any]],
+        load: Callable[[Path], Content],
+        meta: str = META,
+    ) -> Content:
+        """Load an artifact; build it first if it is absent, damaged or of another fingerprint. See `open_or_build`."""
+        return open_or_build(self.folder(kind, name), fingerprint, what, needed, build, load, meta)
+
+    def missing(self, kind: str, name: str, fingerprint: str | None = None, meta: str = META) -> bool:
+        """Whether `build` would build this artifact. Nothing is read but its metadata: damage shows when it is opened."""
+        folder = self.folder(kind, name)
+        try:
+            found = json.loads((folder / meta).read_text(encoding="utf-8")).get(FINGERPRINT)
+        except (OSError, ValueError, AttributeError):
+            return True
+        return None not in (found, fingerprint) and found != fingerprint
 
 
 def open_or_build(

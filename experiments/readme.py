@@ -1,4 +1,4 @@
-"""Writes the tables of README.md and docs/ from the JSON files in results/, so that no figure is typed by hand.
+"""Write the tables and the figure of README.md and docs/ from the JSON files in results/; no number is typed by hand.
 
     python -m experiments.readme
 
@@ -7,7 +7,7 @@ results/training.json, caching.json, memory.json, search.json, kills.json   what
 results/shootout_sentence_level.json, step_cost.json, triplet.json, sharpness.json   the same, for docs/sentence_level.md
 results/alignment.json, token_cache.json, step_cost_tokens.json, sinkhorn.json, attention_rows.json,
 results/shootout_cross_tokenizer.json   the same, for docs/token_level.md
-results/surgery.json, surgery_speed.json        the same, for docs/surgery.md; the former for README.md, too
+results/surgery.json, surgery_speed.json        the same, for docs/surgery.md and docs/results.md
 results/step_cost_distillmoe.json, routing.json, aggregation.json, experts_speed.json, causal_local.json   the same, for docs/distillmoe.md
 """
 
@@ -29,7 +29,7 @@ from experiments.distillmoe_tables import (
 )
 from experiments.score_table import score_table
 from experiments.sentence_level import sharpness_table, shootout_tables
-from experiments.surgery_tables import readme_tables, speed_line, surgery_tables
+from experiments.surgery_tables import by_short_name, readme_tables, retained, speed_line, surgery_tables
 from experiments.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
 ROOT = Path(__file__).parents[1]
@@ -45,12 +45,15 @@ def main() -> None:
             before, after = text.split(begin)[0], text.split(end)[1]
             text = before + begin + (table + "\n" if table else "") + end + after
         path.write_text(text, encoding="utf-8")
+    draw_students(ROOT / "docs" / "figures" / "students.svg")
 
 
 def pages() -> dict[str, dict[str, str]]:
     """Every page with its marked parts and what belongs into them; empty where there are no figures yet."""
     return {
-        "README.md": {"quickstart": quickstart(), "results": results(), "small": small(), "speed": speed()},
+        "README.md": {"quickstart": quickstart(), "fast": fast()},
+        "docs/results.md": {"results": results(), "small": small()},
+        "docs/speed.md": {"speed": speed()},
         "docs/sentence_level.md": {"shootout": shootout_part(), "cost": cost_part(), "sharpness": sharpness_part()},
         "docs/token_level.md": {
             "align": titled("Which tokens go together", [("alignment", alignment_tables)]),
@@ -128,10 +131,45 @@ def quickstart() -> str:
     student, teacher, metrics = record["student"], record["teacher"], record["metrics"]
     return (
         f"What `make quickstart` gave here ({record['training']['minutes']:.0f} minutes of training on two cores; "
-        f"{student['parameters'] / 1e6:.1f} M parameters against {teacher['parameters'] / 1e6:.1f} M; held-out distance "
-        f"{metrics['untrained_distance']:.3f} before, {metrics['distance']:.3f} after; figures are nDCG@10 x 100):\n\n"
+        f"{student['parameters'] / 1e6:.1f} M parameters against {teacher['parameters'] / 1e6:.1f} M; validation distance "
+        f"{metrics['untrained_distance']:.3f} before, {metrics['distance']:.3f} after; scores are nDCG@10 x 100):\n\n"
         + score_table([("", record)])
     )
+
+
+def fast() -> str:
+    """Speed against the peers, in one sentence."""
+    training, caching = read("training"), read("caching")
+    if not training or not caching:
+        return ""
+    return (
+        f"- **Fast on what you have.** On a CPU, training is {training['ratio_fp32']:.1f} times as fast as sentence-transformers' "
+        f"trainer, and teacher caching {caching['ratio_fp32']:.2f} times as fast as `encode` ([docs/speed.md](docs/speed.md))."
+    )
+
+
+def draw_students(path: Path) -> None:
+    """Draw the share of the teacher's average by parameters, for every student of docs/results.md."""
+    from matplotlib import pyplot
+
+    points = [("all-MiniLM-L6-v2 (teacher)", 22.7, 100.0)]
+    for name in ("three", "two"):
+        if record := read(f"english-{name}-layers"):
+            points.append((f"{name} layers", record["student"]["parameters"] / 1e6, retained(record)["student"]))
+    for name, record in by_short_name((read("surgery") or {}).get("students", {})).items():
+        if name in ("8m", "5m"):
+            label = f"{name}: {record['student']['layers']} layers, {record['tokens']:,} tokens"
+            points.append((label, record["student"]["parameters"] / 1e6, retained(record)["student"]))
+    figure, axes = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
+    for name, size, share in points:
+        axes.scatter(size, share, s=60, color="#888888" if "teacher" in name else "#1f6fb2")
+        below = {"xytext": (10, -18), "ha": "center"} if "teacher" in name else {"xytext": (8, -10), "ha": "left"}
+        axes.annotate(name, (size, share), textcoords="offset points", **below)
+    axes.set(xlabel="million parameters", ylabel="% of the teacher's average", xlim=(0, 28), ylim=(94, 101))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
 
 
 def results() -> str:
@@ -163,7 +201,7 @@ def speed() -> str:
         if training and precision in training:
             rates, part = training[precision]["texts_per_second"], training[precision]
             lines.append(
-                f"| training, {precision}, texts/s (held-out distance {part['held_out_distance']['ours']:.3f}, peer {part['held_out_distance']['peer']:.3f}; "
+                f"| training, {precision}, texts/s (validation distance {part['held_out_distance']['ours']:.3f}, peer {part['held_out_distance']['peer']:.3f}; "
                 f"{100 * part['share_of_matmul_rate']:.0f} % of the measured matrix-product rate) | {rates['ours']:.0f} | {rates['peer']:.0f} "
                 f"| **{training[f'ratio_{precision}']:.1f}** | `python -m benchmarks.training --json FILE` |"
             )

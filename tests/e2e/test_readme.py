@@ -1,4 +1,4 @@
-"""The README's commands against the built wheel, as a newcomer would run them, only on less data."""
+"""The commands of docs/guide.md against the built wheel, as a newcomer would run them, only on less data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LESS = "corpus.sources.0.limit=600 corpus.holdout_batches=2 train.max_steps=6 ev
 def readme_commands() -> list[list[str]]:
     """The commands of the README's blocks that are marked as tested."""
     blocks = re.findall(
-        r"<!-- tested -->\n```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL
+        r"<!-- tested -->\n```bash\n(.*?)```", (ROOT / "docs" / "guide.md").read_text(encoding="utf-8"), flags=re.DOTALL
     )
     return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line.strip()]
 

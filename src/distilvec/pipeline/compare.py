@@ -1,9 +1,9 @@
-"""Finished runs side by side: means and spread over seeds, differences with intervals and marks, what each run cost.
+"""Comparison of finished runs: means and deviations over seeds, differences with confidence intervals, costs.
 
-A run of several seeds is one row. A difference is tested by a paired bootstrap over the test rows: every resample takes
-the same rows for all seeds of both runs, computes each seed's metric on them and averages over the seeds. (Averaging the
-seeds' predictions first would score an ensemble that nobody trained, and is no mean for rank metrics.) The intervals
-therefore say what other test rows would change, given these seeds; the deviation beside a mean says what other seeds would.
+A run of several seeds is one row. A difference is tested by a paired bootstrap over the test rows. Every resample takes the
+same rows for all seeds of both runs, computes each seed's metric on them and averages over the seeds. Averaging predictions
+first would score an ensemble that was never trained. The intervals show the effect of other test rows, given these seeds;
+the standard deviation of a mean shows the effect of other seeds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEVEL = 0.95
 
 
 class Comparison(dict[str, Any]):
-    """Runs side by side as a mapping, all of it JSON: rows (best average first), tasks, reference, column, differences, notes."""
+    """A comparison as a JSON mapping: rows (best average first), tasks, reference, column, differences, notes."""
 
     def __repr__(self) -> str:
         return comparison_text(self)
@@ -42,23 +42,23 @@ class Comparison(dict[str, Any]):
         return comparison_html(self)
 
     def to_dataframe(self) -> Any:
-        """A pandas DataFrame with one row a run and every metric, deviation, mark and cost in a column of its own."""
+        """Return a pandas DataFrame: one row per run; a column for every metric, deviation, significance and cost."""
         return comparison_frame(self)
 
 
 def compare_runs(
     folders: Sequence[Path], reference: str | None = None, column: str = "student", draws: int = 1000
 ) -> Comparison:
-    """The comparison of runs and sweeps.
+    """Compare runs and sweeps.
 
-    `reference` is the name of a row (default: that of the first run given). Values are points (x 100), intervals hold
-    `LEVEL`, p-values are adjusted (Holm) for the rows that are compared on a task. `retention` is in percent of the run's
-    own teacher, by task and on average. `minutes` and `texts` are what training one seed took. A figure that is not known is None.
+    `reference` is the name of a row (default: that of the first run). Values are points (x 100), intervals cover `LEVEL`,
+    p-values are adjusted (Holm) for the rows that are compared on a task. `retention` is in percent of the run's own teacher.
+    `minutes` and `texts` are those of training one seed. Unknown values are None.
     Errors: DistilvecError as `load_runs`; an unknown reference or column; runs that share no task.
     """
     runs = load_runs(folders)
     if not runs:
-        raise DistilvecError("[run folder] there is nothing to compare. Name the folder of at least one run or sweep.")
+        raise DistilvecError("[run folder] found no run to compare. Name the folder of at least one run or sweep.")
     if column not in COLUMNS:
         raise DistilvecError(
             f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Columns: {', '.join(COLUMNS)}."
@@ -85,7 +85,7 @@ def compare_runs(
 
 
 def _group(runs: Sequence[RunSummary]) -> dict[str, list[RunSummary]]:
-    """Rows by name: runs of one group and different seeds together; a seed that comes again starts a row of its own."""
+    """Group the runs that differ by their seed only; a repeated seed starts another row."""
     found: list[list[RunSummary]] = []
     for run in runs:
         fits = (
@@ -103,7 +103,7 @@ def _group(runs: Sequence[RunSummary]) -> dict[str, list[RunSummary]]:
 
 
 def _find_reference(reference: str | None, groups: Mapping[str, Sequence[RunSummary]]) -> str:
-    """The row of this name, or the one that holds the run in this folder; the first by default."""
+    """Find the row of this name, or the one with the run in this folder; the first by default."""
     if reference is None:
         return next(iter(groups))
     for name, group in groups.items():
@@ -115,7 +115,7 @@ def _find_reference(reference: str | None, groups: Mapping[str, Sequence[RunSumm
 
 
 def _shared_tasks(runs: Sequence[RunSummary], column: str) -> tuple[list[str], list[str]]:
-    """The tasks that every run was scored on with one metric, in the first run's order, and what to say about the others."""
+    """Return the tasks that every run has with the same metric, and a note on the others."""
     scored = [{(task, score["metric"]) for task, score in run.scores(column).items()} for run in runs]
     if not any(scored):
         if any(run.scores(other) for run in runs for other in COLUMNS):
@@ -172,7 +172,7 @@ def _row(name: str, group: Sequence[RunSummary], column: str, tasks: Sequence[st
 
 
 def _values(scores: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) -> dict[str, float]:
-    """Figures by task, with their plain mean under `average`; empty unless every task was scored."""
+    """Return values by task, and their plain mean as `average`; empty unless every task was scored."""
     if not tasks or not all(task in scores for task in tasks):
         return {}
     values = {task: float(scores[task]["value"]) for task in tasks}
@@ -180,17 +180,17 @@ def _values(scores: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) -> di
 
 
 def _texts_per_second(report: Mapping[str, Any], role: str) -> float | None:
-    """The student's best throughput in PyTorch for texts of a role."""
+    """Return the student's best throughput in PyTorch for texts of a role."""
     rows = (report.get("speed") or {}).get("rows") or []
-    wanted = {"model": "student", "backend": "pytorch", "role": role}
+    setting = {"model": "student", "backend": "pytorch", "role": role}
     return max(
-        (row["texts_per_second"] for row in rows if all(row.get(key) == value for key, value in wanted.items())),
+        (row["texts_per_second"] for row in rows if all(row.get(key) == value for key, value in setting.items())),
         default=None,
     )
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """The mean, None unless all values are known."""
+    """Return the mean; None unless all values are known."""
     known = list(values)
     return float(np.mean([value for value in known if value is not None])) if known and None not in known else None
 
@@ -206,7 +206,7 @@ def _differences(
     tasks: Sequence[str],
     draws: int,
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every row less the reference, task by task and on average, and what to say about how they were tested."""
+    """Return every row's differences from the reference, by task and on average, and notes on the test."""
     others = [name for name in rows if name != reference]
     if not tasks or not others:
         return [], []
@@ -225,16 +225,16 @@ def _differences(
         found += items
     notes = [
         f"Differences are to {reference}: paired bootstrap, {draws:,} resamples of the test rows, {LEVEL:.0%} intervals. Every resample "
-        "takes the same rows for all seeds of both runs and averages the metric over the seeds, so intervals do not hold the spread over "
-        f"seeds (± does). Marks: * p < 0.05, ** p < 0.01, *** p < 0.001, after Holm for {len(others)} comparison(s) a task."
+        "takes the same rows for all seeds of both runs and averages the metric over the seeds, so intervals leave out the spread over "
+        f"seeds (± shows it). Significance: * p < 0.05, ** p < 0.01, *** p < 0.001, after Holm for {len(others)} comparison(s) a task."
     ]
     if len(others) / (draws + 1) >= 1 - LEVEL:
         notes.append(
-            f"{draws:,} resamples are too few for a mark among {len(others)} comparisons; take at least {20 * len(others):,}."
+            f"{draws:,} resamples are too few for significance among {len(others)} comparisons; take at least {20 * len(others):,}."
         )
     if odd:
         notes.append(
-            f"No interval where the rows that were scored were not kept or are not those of {reference}: {'; '.join(odd)}."
+            f"No interval for rows without stored samples, or with other test rows than {reference}: {'; '.join(odd)}."
         )
     return found, notes
 
@@ -242,7 +242,7 @@ def _differences(
 def _resample(
     groups: Mapping[str, Sequence[RunSummary]], reference: str, column: str, tasks: Sequence[str], draws: int
 ) -> tuple[dict[str, dict[str, Array]], list[str]]:
-    """By task and row name: the mean over seeds on every resample, float64 [draws], in points; and (row: tasks) left out."""
+    """Return the mean over seeds on every resample, float64 [draws], by task and row; and the rows that were left out."""
     samples = {name: [run.samples(column, tasks) for run in group] for name, group in groups.items()}
     drawn: dict[str, dict[str, Array]] = {}
     for number, task in enumerate(tasks):
@@ -264,7 +264,7 @@ def _resample(
 def _difference(
     rows: Mapping[str, Mapping[str, Any]], name: str, reference: str, task: str, drawn: Mapping[str, Array]
 ) -> dict[str, Any]:
-    """One difference with its percentile interval and two-sided p; None where not tested."""
+    """Return one difference with its percentile interval and two-sided p; None if not tested."""
     difference = rows[name]["mean"][task] - rows[reference]["mean"][task]
     values = drawn[name] - drawn[reference] if name in drawn and reference in drawn else np.empty(0)
     interval = percentile_interval(difference, values, LEVEL)
@@ -285,7 +285,7 @@ def _difference(
 
 
 def _cautions(runs: Sequence[RunSummary], groups: Mapping[str, Sequence[RunSummary]]) -> list[str]:
-    """What a reader must know before trusting the rows."""
+    """List reasons to distrust the rows."""
     notes = []
     counts = {len(group) for group in groups.values()}
     if counts == {1}:
@@ -298,5 +298,5 @@ def _cautions(runs: Sequence[RunSummary], groups: Mapping[str, Sequence[RunSumma
             "The runs have different teachers: retention is of each run's own, and distances are not comparable."
         )
     if len(origins["data"]) > 1:
-        notes.append("The runs have different corpora: their distances may be measured on different held-out texts.")
+        notes.append("The runs have different corpora: their distances may be measured on different validation texts.")
     return notes

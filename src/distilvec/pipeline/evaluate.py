@@ -1,97 +1,151 @@
-"""What a run reports when it is trained: its models side by side, the students kept along the way, distillation.json."""
+"""Evaluation of a job's student, part by part into report.json; an interrupted evaluation continues with what is missing."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from distilvec.config import recipe as recipes
+from distilvec.config.recipe import fingerprint
 from distilvec.core.errors import DistilvecError
+from distilvec.core.files import write_json
 from distilvec.core.log import log
-from distilvec.core.objective import method_class
+from distilvec.evaluation.aggregate import averages
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.experts import labelled_groups
 from distilvec.evaluation.suite import suite_fingerprint
-from distilvec.evaluation.tasks import Task
+from distilvec.evaluation.supervised import as_scores, supervised_report
+from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load
-from distilvec.pipeline import prepare
-from distilvec.pipeline.record import distillation_record
-from distilvec.pipeline.report_parts import FORMAT, EvaluationRun, SavedStudent
-from distilvec.pipeline.run_dir import kept_folders
-from distilvec.report.model_card import Distillation
+from distilvec.pipeline.columns import Samples, intervals, score_columns, write_samples
+from distilvec.pipeline.job import Job
+from distilvec.pipeline.parts import PARTS, Models, SavedStudent
+from distilvec.pipeline.run_dir import saved_folders
+from distilvec.pipeline.texts import test_split
+from distilvec.pipeline.train import untrained_student
 from distilvec.report.run_files import REPORT, read_run_file
-from distilvec.students.encoder import Encoder
+from distilvec.students.task_head import load_head
 from distilvec.teachers.model import LocalTeacher, wrap_model
-from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import read_metrics
-from distilvec.train.stages import stage_progress
 
-if TYPE_CHECKING:
-    from distilvec.pipeline.run import Run
-
-
-def study(run: Run) -> EvaluationRun:
-    """The models side by side, with what an earlier, unfinished study of the same models has found out."""
-    section = run.recipe.evaluation
-    settings = section.model_dump(mode="json", include={"columns", "every_classification", "draws", "speed_seconds"})
-    mark = recipes.fingerprint(run.train_fingerprint(), suite_fingerprint(run.tasks), FORMAT, settings)
-    found = earlier_report(run.folder)
-    if found.get("fingerprint") != mark:
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        found = {"format": FORMAT, "fingerprint": mark, "name": run.recipe.name, "created": created}
-    return side_by_side(run, run.tasks, found)
+FORMAT = 2
+LABELED_PARTS = ("experts", "tokens", "vocabulary")  # of a run that has a labeled task and no suite
+Report = dict[str, Any]
 
 
-def earlier_report(folder: Path) -> dict[str, Any]:
-    """What an earlier study wrote to report.json; {} where there is none, or none that can be believed, which is logged."""
+def evaluate(job: Job) -> Report:
+    """Return report.json: scores, and the parts that the recipe names; {} for a recipe without suite and task.
+
+    With a labeled task the part "supervised" has the metrics on its test split; without a suite these are the scores.
+    """
+    if not job.tasks and job.examples is None:
+        return {}
+    report = stored_report(job)
+    todo = [name for name in _steps(job) if name not in report]
+    if todo:
+        with _models(job, report) as models:
+            for name in todo:
+                _add(job, models, report, name)
+                write_json(job.folder / REPORT, report, sealed=True, key=REPORT)
+                gc.collect()
+    return report
+
+
+def stored_report(job: Job) -> Report:
+    """Return the parts that an earlier evaluation of the same student wrote; a new report if there are none."""
+    if job.tasks:
+        chosen = {"columns", "every_classification", "draws", "speed_seconds"}
+        settings = job.recipe.evaluation.model_dump(mode="json", include=chosen)
+        key = fingerprint(job.fingerprint, suite_fingerprint(list(job.tasks)), FORMAT, settings)
+    else:
+        key = fingerprint(job.fingerprint, FORMAT, "supervised")
     try:
-        return read_run_file(folder, REPORT) or {}
+        found = read_run_file(job.folder, REPORT) or {}
     except DistilvecError as error:
         log(f"{error}\nmeasuring everything again")
-        return {}
+        found = {}
+    if found.get("fingerprint") == key:
+        return found
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"format": FORMAT, "fingerprint": key, "name": job.recipe.name, "created": created}
 
 
-def side_by_side(run: Run, tasks: list[Task], found: dict[str, Any]) -> EvaluationRun:
-    """The run's models on these tasks; `found` is what its report.json holds already."""
-    section, prompts = run.recipe.evaluation, run.info.prompts
-    student = wrap_model(load(run.folder / "student", device="cpu"), "student", section.batch_tokens, prompts)
-    untrained = wrap_model(run.student(), "untrained", section.batch_tokens, prompts)
-    teacher = run.teacher if isinstance(run.teacher, LocalTeacher) else None
-    compatible = method_class(run.stages[-1].recipe.method.name).compatible
-    labelled = labelled_groups(run.examples, prepare.test_split(run)) if run.examples is not None else []
-    kept, texts = kept_students(run), run.corpus
-    return EvaluationRun(
-        tasks,
-        section,
-        run.folder,
-        student,
-        untrained,
-        teacher,
-        kept,
-        found,
-        compatible=compatible,
-        labelled=labelled,
-        corpus=texts,
-    )
+def _steps(job: Job) -> list[str]:
+    """List the parts of the report, in the order they are computed."""
+    parts = list(job.recipe.evaluation.parts)
+    if not job.tasks:
+        return ["supervised", *(name for name in parts if name in LABELED_PARTS)]
+    return ["scores", *parts, *([] if job.examples is None else ["supervised"])]
 
 
-def kept_students(run: Run) -> list[SavedStudent]:
-    """The students kept along the way, with the held-out distance each had; none where the method has no such distance."""
-    lines = {line["step"]: line for line in read_metrics(run.folder / "metrics.jsonl") if "eval/distance" in line}
-    return [
-        SavedStudent(step, lines[step]["eval/distance"], folder)
-        for step, folder in kept_folders(run.folder).items()
-        if step in lines
-    ]
+@contextmanager
+def _models(job: Job, report: Report) -> Iterator[Models]:
+    """Load the run's models; the teacher's memory is freed at the end."""
+    section, prompts = job.recipe.evaluation, job.teacher.info.prompts
+    labeled = labelled_groups(job.examples, test_split(job.recipe, job.examples)) if job.examples is not None else []
+    with job.teacher.load(job.recipe.train.device) as teacher:
+        yield Models(
+            section,
+            job.tasks,
+            job.corpus,
+            wrap_model(load(job.folder / "student", device="cpu"), "student", section.batch_tokens, prompts),
+            wrap_model(untrained_student(job), "untrained", section.batch_tokens, prompts),
+            teacher if isinstance(teacher, LocalTeacher) else None,
+            saved_students(job),
+            job.in_teacher_space,
+            labeled,
+            dict(report.get("scores", {})),
+        )
 
 
-def describe(run: Run, state: Progress, distance: dict[str, float], scores: dict[str, list[Score]]) -> Distillation:
-    """distillation.json: teachers, student, data, method, training, figures, versions."""
-    student = load(run.folder / "student", device="cpu")
-    objective = run.objective(Encoder(student))
-    mark = run.train_fingerprint()
-    stages = [*((stage, stage_progress(stage, mark)) for stage in run.stages[:-1]), (run.stages[-1], state)]
-    return distillation_record(
-        stages, [side.record for side in run.sides], student, run.corpus, objective, distance, scores
-    )
+def saved_students(job: Job) -> list[SavedStudent]:
+    """List the saved checkpoints with their validation distance; none if the method has no such distance."""
+    lines = {line["step"]: line for line in read_metrics(job.folder / "metrics.jsonl") if "eval/distance" in line}
+    folders = saved_folders(job.folder)
+    return [SavedStudent(n, lines[n]["eval/distance"], folder) for n, folder in folders.items() if n in lines]
+
+
+def _add(job: Job, models: Models, report: Report, name: str) -> None:
+    """Compute one part; a part that fails is None and listed in "failures"."""
+    if name == "scores":
+        problems: list[TaskFailure] = []
+        scores, samples = score_columns(models.tasks, models.columns, models.cache, problems)
+        _add_scores(job, models, report, scores, samples, problems)
+    elif name == "supervised":
+        _add_supervised(job, models, report)
+    else:
+        try:
+            report[name] = PARTS[name](models)
+        except DistilvecError as error:
+            report[name] = None
+            report["failures"].append(asdict(TaskFailure(name, str(error))))
+
+
+def _add_scores(
+    job: Job, models: Models, report: Report, scores: dict[str, list[Score]], samples: Samples,
+    problems: list[TaskFailure],
+) -> None:  # fmt: skip
+    """Add scores, averages by domain, and intervals of the differences from the teacher; write samples.npz."""
+    write_samples(job.folder, samples)
+    report["scores"] = {name: [asdict(score) for score in column] for name, column in scores.items()}
+    report["averages"] = {name: averages(column) for name, column in scores.items() if column}
+    report["intervals"] = intervals(samples, job.recipe.evaluation.draws, problems)
+    report["failures"] = [asdict(problem) for problem in problems]
+    models.scores.update(report["scores"])
+
+
+def _add_supervised(job: Job, models: Models, report: Report) -> None:
+    """Add the metrics of the student, and of a teacher with a head, on the task's test split."""
+    assert job.examples is not None
+    found = load_head(job.folder / "student")
+    assert found is not None
+    heads = {"student": (models.student.model, found[0])}
+    if models.teacher is not None and job.teacher.head is not None:
+        heads = {"teacher": (models.teacher.model, job.teacher.head), **heads}
+    test = test_split(job.recipe, job.examples)
+    report["supervised"], samples = supervised_report(job.examples.name, heads, test)
+    if not job.tasks:
+        _add_scores(job, models, report, as_scores(report["supervised"]), samples, [])

@@ -1,4 +1,4 @@
-"""The whole of `distilvec export`: a model's folder or id, a file that needs no Python code of ours."""
+"""Export of a model to a file that needs no Python code of ours."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ FORMS = ("onnx",)
 def export_model(
     model: str, to: str = "onnx", out: Path | None = None, trust_remote_code: bool = False
 ) -> tuple[Path, float]:
-    """Write the model as one ONNX file; its path, and the largest difference between its vectors and PyTorch's.
+    """Write the model as one ONNX file; return its path, and the largest difference from PyTorch's vectors.
 
-    Errors: DistilvecError for an unknown form, before the model is loaded for missing packages and a path that cannot be written.
+    Errors, before the model is loaded: DistilvecError for an unknown form, missing packages, a path that cannot be written.
     """
     if to not in FORMS:
         raise DistilvecError(f"[--to] no form '{to}'{nearest(to, FORMS) or '.'} Forms: {', '.join(FORMS)}.")
     require_extra("onnx", f"--to {to}")
     check_place(model, "model")
     if out is None and not Path(model).is_dir():
-        raise DistilvecError(f"[--out] {model} is a hub id, no folder. Say with --out where to write the {to} file.")
+        raise DistilvecError(f"[--out] {model} is a hub id, no folder. Give the path of the {to} file with --out.")
     place = out or Path(model) / "onnx" / "model.onnx"
     check_onnx_place(place, "--out")
     loaded = load_model(model, "model", trust_remote_code=trust_remote_code)

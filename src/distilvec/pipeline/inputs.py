@@ -1,4 +1,4 @@
-"""Python objects as files that a recipe can name: models, texts and vectors, stored once by their content below the cache's root."""
+"""Python objects as files for a recipe: models, texts and vectors, stored by content below the cache root."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path) -> dict[str, Any]:
-    """The recipe's `teacher` section: a model's id, folder or object; a Parquet table; or vectors [texts, dim] of a list of texts.
+    """Return the recipe's `teacher` section for a model, a Parquet table, or vectors [texts, dim] of a list of texts.
 
-    Errors: DistilvecError for vectors of another number than texts, or without a list of texts.
+    Errors: DistilvecError if the numbers of vectors and texts differ, or if vectors come without a list of texts.
     """
     if isinstance(teacher, np.ndarray):
         return {"vectors": str(_store_vectors(teacher, texts, root))}
@@ -34,7 +34,7 @@ def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path
 
 
 def model_name(model: Model, root: Path, key: str) -> str:
-    """A model's id or folder; an object is saved below `root` by the content of its weights and settings."""
+    """Return a model's id or folder; an object is saved below `root` by the content of its weights and settings."""
     if isinstance(model, (str, Path)):
         return str(model)
     from sentence_transformers import SentenceTransformer
@@ -48,14 +48,14 @@ def model_name(model: Model, root: Path, key: str) -> str:
     settings = [type(module).__name__ for module in model], model.prompts, model.max_seq_length, model.truncate_dim
     name = hash_modules(model, *settings)[:16]
 
-    def write(place: Path) -> None:
-        model.save_pretrained(str(place), create_model_card=False)
+    def write(path: Path) -> None:
+        model.save_pretrained(str(path), create_model_card=False)
 
     return str(_store(root / "inputs" / f"model-{name}", write))
 
 
 def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
-    """The recipe's `corpus.sources`: a file or folder; a list of texts; a data set with a column of texts.
+    """Return the recipe's `corpus.sources` for a file or folder, a list of texts, or a data set with a column of texts.
 
     Errors: DistilvecError for anything else, an empty list, or an item that is no text.
     """
@@ -71,8 +71,8 @@ def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
         )
     lines = (json.dumps({"text": text}) + "\n" for text in listed)
 
-    def write(place: Path) -> None:
-        with place.open("w", encoding="utf-8") as file:
+    def write(path: Path) -> None:
+        with path.open("w", encoding="utf-8") as file:
             file.writelines(lines)
 
     return [{"path": str(_store(root / "inputs" / f"texts-{digest.hexdigest()}.jsonl", write)), "name": "texts"}]
@@ -88,7 +88,7 @@ def _listed(texts: Any) -> list[str]:
 
 
 def _store_vectors(vectors: np.ndarray[Any, Any], texts: Texts, root: Path) -> Path:
-    """A table of texts and their vectors as Parquet."""
+    """Store texts and their vectors as a Parquet table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -106,22 +106,22 @@ def _store_vectors(vectors: np.ndarray[Any, Any], texts: Texts, root: Path) -> P
         values.tobytes() + "\0".join(listed).encode("utf-8", "surrogatepass"), digest_size=8
     ).hexdigest()
 
-    def write(place: Path) -> None:
+    def write(path: Path) -> None:
         column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-        pq.write_table(pa.table({"text": listed, "teacher_embedding_final": column}), place)
+        pq.write_table(pa.table({"text": listed, "teacher_embedding_final": column}), path)
 
     return _store(root / "inputs" / f"vectors-{name}.parquet", write)
 
 
 def _store_dataset(dataset: Any, root: Path) -> Path:
-    """A data set of the package datasets as Parquet, named by the fingerprint that it has there."""
+    """Store a data set as Parquet, named by its own fingerprint."""
     return _store(
         root / "inputs" / f"dataset-{dataset._fingerprint}.parquet", lambda place: dataset.to_parquet(str(place))
     )
 
 
 def _store(path: Path, write: Callable[[Path], None]) -> Path:
-    """`path`, written whole by `write` unless it is there."""
+    """Return `path`; `write` makes it, whole or not at all, if it is missing."""
     with explained("cache.root", path):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a recipe will do and cost, measured on small samples before any work."""
+"""Cost estimate of a recipe, measured on small samples before any work."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from sentence_transformers import SentenceTransformer
 
+from distilvec.alignment.store import AlignmentStore
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.tokens import TokenStore
-from distilvec.pipeline.prepare import build_token_store, left_out
-from distilvec.pipeline.resolve import together, validation_outputs
-from distilvec.pipeline.run import Run
-from distilvec.pipeline.teachers import TeacherSide
+from distilvec.pipeline.caches import folder_of_cache, open_cache, reads_tokens, superset_cache, token_source
+from distilvec.pipeline.job import Job, Teacher
+from distilvec.pipeline.prepare import align, tokenize, tokenize_for, training_data
+from distilvec.pipeline.resolve import make_objective, required_outputs
+from distilvec.pipeline.texts import left_out
+from distilvec.pipeline.train import trainable, untrained_student
 from distilvec.teachers.cache.fill import count_missing
 from distilvec.teachers.cache.fill_tokens import compute_tokens
 from distilvec.teachers.cache.layout import Ragged
-from distilvec.teachers.cache.reuse import complete_cache
-from distilvec.teachers.cache.store import MANIFEST, TeacherCache
+from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import LocalTeacher
 from distilvec.train.metrics import read_metrics
 from distilvec.train.stages import Stage, errors_named
@@ -31,144 +34,159 @@ from distilvec.train.trainer import Trainer
 
 SAMPLE_TEXTS = 512
 SAMPLE_STEPS = 8
+Lines = list[list[str]]
 
 
+@dataclass(frozen=True)
 class SampleTeacher:
-    """Stands in for a cache while a few steps are timed: signals of the right shapes, nothing is learnt from them."""
+    """Gives outputs of the right shapes while a few steps are timed; nothing is learned from them.
 
-    def __init__(self, side: TeacherSide) -> None:
-        run = side.run
-        self.side, self.required = side, run.required
-        self.classes = 1 if run.examples is None else run.examples.info.classes
+    `lengths` are the teacher's tokens per row, None if no token outputs are required.
+    """
+
+    job: Job
+    teacher: Teacher
+    lengths: np.ndarray | None
 
     def signals(self, batch: TextBatch) -> ModelOutputs:
-        """Zero vectors; of tokens equal masses, the first pairs, and Gram matrices of rows at right angles."""
-        info, pre_dense = self.side.info, self.side.manifest.pre_dense_width
+        """Return zero vectors; for tokens equal importance, the first pairs, and Gram matrices of orthogonal rows."""
+        info, classes = self.teacher.info, 1 if self.job.examples is None else self.job.examples.info.classes
         zeros = torch.zeros(
-            len(batch), max(info.width, info.hidden_width or 0, pre_dense or 0), device=batch.rows.device
+            len(batch), max(info.dim, info.hidden_size or 0, info.pre_dense_dim or 0), device=batch.rows.device
         )
         found = ModelOutputs(
-            embedding=zeros[:, : info.width],
-            pre_dense=zeros[:, :pre_dense] if pre_dense else None,
-            vector=zeros[:, : info.hidden_width],
-            logits=zeros.new_zeros(len(batch) // batch.members, self.classes),
+            embedding=zeros[:, : info.dim],
+            pre_dense=zeros[:, : info.pre_dense_dim] if info.pre_dense_dim else None,
+            vector=zeros[:, : info.hidden_size],
+            logits=zeros.new_zeros(len(batch) // batch.members, classes),
         )
-        return found if self.required.tokens is None else self._tokens(batch, found)
-
-    def _tokens(self, batch: TextBatch, found: ModelOutputs) -> ModelOutputs:
-        side, required = self.side, self.required.tokens
-        assert required is not None
-        known = side.tokens.lengths if side.alignment is None else side.alignment.teacher_lengths
-        lengths = torch.from_numpy(known[batch.rows.cpu().numpy()]).to(batch.rows.device)
-        mask = torch.arange(int(lengths.max()), device=lengths.device) < lengths[:, None]
-        states = torch.zeros(*mask.shape, side.info.hidden_width or 0, device=mask.device)
+        required = self.job.required.tokens
+        if required is None or self.lengths is None:
+            return found
+        lengths = torch.from_numpy(self.lengths[batch.rows.cpu().numpy()]).to(zeros.device)
+        mask = torch.arange(int(lengths.max()), device=zeros.device) < lengths[:, None]
+        states = torch.zeros(*mask.shape, info.hidden_size or 0, device=zeros.device)
         found = replace(
             found, hidden_layers=dict.fromkeys(required.hidden, states), mask=mask, importance=mask / lengths[:, None]
         )
         if batch.alignment is None:
             return found
         selected = batch.alignment.pairs[:, : max(2, batch.alignment.pairs.shape[1] // required.divisor)]
-        there = (selected[..., 0] >= 0).float()
-        grams = torch.diag_embed(there / there.sum(1, keepdim=True).clamp_min(1).sqrt())
+        present = (selected[..., 0] >= 0).float()
+        grams = torch.diag_embed(present / present.sum(1, keepdim=True).clamp_min(1).sqrt())
         return replace(found, selected=selected, grams=dict.fromkeys(required.gram_layers, grams))
 
 
-def make_plan(run: Run) -> list[list[str]]:
-    """Rows of (what, figure). The corpus is read and tokenised; teacher and student run on a sample only."""
-    corpus = run.corpus
-    model = run.student()
-    tokens = build_token_store(run.root, corpus, model)
-    vectors = [line for side in run.sides for line in _teacher_lines(side)]
-    stages = [_measure_stage(run, tokens, stage) for stage in run.stages]
-    lengths = tokens.lengths
-    by_source = np.bincount(corpus.sources, minlength=len(corpus.source_names))
+@dataclass(frozen=True)
+class TeacherCost:
+    """The lines about a teacher, and its outputs for the timed steps."""
+
+    lines: Lines
+    sample: SampleTeacher | LocalTeacher
+    tokens: TokenStore | None
+    alignment: AlignmentStore | None
+
+
+def make_plan(job: Job) -> Lines:
+    """Return rows of (name, value). The corpus is read and tokenized; teachers and student run on a sample only."""
+    corpus, model = job.corpus, untrained_student(job)
+    tokens = tokenize(job, corpus, model)
+    costs = [_teacher_cost(job, teacher, model) for teacher in job.teachers]
+    stages = [_measure_stage(job, tokens, costs, stage) for stage in job.stages]
+    report, names = corpus.report, corpus.source_names
+    by_source = np.bincount(corpus.sources, minlength=len(names))
+    dropped = left_out(report, job.recipe.corpus) if job.recipe.corpus is not None else []
+    parameters = sum(weight.numel() for weight in model.parameters()) / 1e6
     return [
         [
-            "texts" if run.examples is None else "examples",
-            f"{corpus.report['train'] + corpus.report['holdout']:,} ({corpus.report['holdout']:,} held out)",
+            "texts" if job.examples is None else "examples",
+            f"{report['train'] + report['holdout']:,} ({report['holdout']:,} for validation)",
         ],
-        *[[f"  {name}", f"{kept:,}"] for name, kept in zip(_told_apart(corpus.source_names), by_source, strict=True)],
-        *(
-            [["  left out", line] for line in left_out(corpus.report, run.recipe.corpus)]
-            if run.recipe.corpus is not None
-            else []
-        ),
-        ["student tokens a text", f"{lengths.mean():.1f} on average, {int(lengths.max())} at most"],
-        *vectors,
-        ["student", f"{sum(weight.numel() for weight in model.parameters()) / 1e6:.1f} M parameters"],
+        *[[f"  {name}", f"{kept:,}"] for name, kept in zip(_distinct(names), by_source, strict=True)],
+        *[["  left out", line] for line in dropped],
+        ["student tokens a text", f"{tokens.lengths.mean():.1f} on average, {int(tokens.lengths.max())} at most"],
+        *[line for cost in costs for line in cost.lines],
+        ["student", f"{parameters:.1f} M parameters"],
         *_training_lines(stages),
-        *[["runs code", line] for line in _code(run)],
-        ["run folder", str(run.folder)],
+        *[["runs code", line] for line in _code(job)],
+        ["run folder", str(job.folder)],
     ]
 
 
-def _told_apart(names: list[str]) -> list[str]:
-    """The sources' names; those that several sources have, with the key of each."""
-    return [name if names.count(name) == 1 else f"{name} (corpus.sources.{place})" for place, name in enumerate(names)]
+def _distinct(names: list[str]) -> list[str]:
+    """Add the key of each source to names that several sources share."""
+    return [name if names.count(name) == 1 else f"{name} (corpus.sources.{n})" for n, name in enumerate(names)]
 
 
-def _code(run: Run) -> Iterator[str]:
-    """The code that the recipe brings into this process."""
-    methods = dict.fromkeys(stage.recipe.method.name for stage in run.stages)
+def _code(job: Job) -> Iterator[str]:
+    """List the code that the recipe brings into this process."""
+    methods = dict.fromkeys(stage.recipe.method.name for stage in job.stages)
     yield from (f"the code in {name} (method.name)" for name in methods if name.endswith(".py"))
-    student = run.recipe.student
-    sections = [(side.key, side.section.model, side.section.trust_remote_code) for side in run.sides]
+    student = job.recipe.student
+    sections = [(teacher.key, teacher.section.model, teacher.section.trust_remote_code) for teacher in job.teachers]
     for key, model, trusted in [*sections, ("student", student.model or student.tokenizer, student.trust_remote_code)]:
         if trusted:
             yield f"the code that comes with {model} ({key}.trust_remote_code)"
 
 
-def _teacher_lines(side: TeacherSide) -> list[list[str]]:
-    """A teacher, and what its cache still needs; nothing where it runs in every step, or is not asked at all."""
-    run, info = side.run, side.info
-    several = f", weight {side.section.weight:g}" if len(run.sides) > 1 else ""
-    name = ["teacher" if side is run.sides[0] else "further teacher", f"{info.name}, {info.width} wide{several}"]
-    if side.live or run.required == OutputSpec():
-        why = "none: the teacher runs in every step" if side.live else "none: nothing is asked of it"
-        return [name, ["teacher vectors to compute", why]]
-    folder, cache = _cache_of(side)
-    missing = len(run.corpus) if cache is None else count_missing(cache, side.corpus)
-    disk = shutil.disk_usage(
-        next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    )
-    seconds, size = _cost_of_a_text(side)
-    return [
-        name,
-        ["teacher vectors to compute", f"{missing:,} of {len(run.corpus):,}: about {_duration(missing * seconds)}"],
-        ["disk for them", f"{missing * size / 1e6:,.1f} MB in {folder} ({disk.free / 1e9:,.1f} GB free)"],
+def _teacher_cost(job: Job, teacher: Teacher, student: SentenceTransformer) -> TeacherCost:
+    """Describe a teacher and the rows its cache still lacks."""
+    info, first = teacher.info, teacher is job.teacher
+    weight = f", weight {teacher.section.weight:g}" if len(job.teachers) > 1 else ""
+    lines = [["teacher" if first else "further teacher", f"{info.name}, {info.dim} dimensions{weight}"]]
+    if job.required == OutputSpec():
+        return TeacherCost(
+            [*lines, ["teacher vectors to compute", "none: the method requires none"]],
+            SampleTeacher(job, teacher, None), None, None,
+        )  # fmt: skip
+    loaded = teacher.load(job.recipe.train.device)
+    kind = job.required.tokens.alignment if job.required.tokens else None
+    local = isinstance(loaded, LocalTeacher)
+    alignment = align(job, student, loaded) if local and kind is not None else None
+    tokens = tokenize_for(job, teacher, loaded) if local and (teacher.live or reads_tokens(teacher)) else None
+    if teacher.live:
+        assert isinstance(loaded, LocalTeacher)
+        live = ["teacher vectors to compute", "none: the teacher runs in every step"]
+        return TeacherCost([*lines, live], loaded, tokens, alignment)
+    with loaded:
+        seconds, size = _cost_of_a_text(job, teacher, loaded if local else None, tokens, alignment)
+    folder, missing = _missing(job, teacher)
+    existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    free, rows = shutil.disk_usage(existing).free, len(job.corpus)
+    lines += [
+        ["teacher vectors to compute", f"{missing:,} of {rows:,}: about {_duration(missing * seconds)}"],
+        ["disk for them", f"{missing * size / 1e6:,.1f} MB in {folder} ({free / 1e9:,.1f} GB free)"],
     ]
+    lengths = alignment.teacher_lengths if alignment is not None else tokens.lengths if tokens is not None else None
+    return TeacherCost(lines, SampleTeacher(job, teacher, lengths), None, alignment)
 
 
-def _cache_of(side: TeacherSide) -> tuple[Path, TeacherCache | None]:
-    """Where a teacher's cache is, or will be; the cache itself if it is there. Nothing is made."""
-    folder = side.cache_folder(side.info.name, side.manifest.fingerprint)
-    wider = (
-        None if folder == side.run.recipe.cache.path else complete_cache(folder, side.manifest.fingerprint, side.corpus)
-    )
-    if wider is not None:
-        return wider.folder, wider
-    used = (folder / MANIFEST).exists() or folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
-    return folder, side.own_cache() if used else None
+def _missing(job: Job, teacher: Teacher) -> tuple[Path, int]:
+    """Return the folder of the teacher's cache, and how many rows of the corpus it lacks. Nothing is created."""
+    folder, found = folder_of_cache(job, teacher), superset_cache(job, teacher)
+    if found is None and folder.exists() and (folder.is_file() or any(folder.iterdir())):
+        found = open_cache(job, teacher)
+    return (folder, len(teacher.corpus)) if found is None else (found.folder, count_missing(found, teacher.corpus))
 
 
-def _cost_of_a_text(side: TeacherSide) -> tuple[float, float]:
-    """Seconds and bytes of one text's signals; what is told of tokens is measured over a random sample, as the time is."""
-    teacher, corpus, signals = side.teacher, side.corpus, side.manifest.signals
-    size = 16.0 + sum(
-        signal.width * np.dtype(signal.dtype).itemsize for signal in signals.values() if not signal.uneven
-    )
-    if not isinstance(teacher, LocalTeacher):
+def _cost_of_a_text(
+    job: Job, teacher: Teacher, model: LocalTeacher | None, tokens: TokenStore | None, alignment: AlignmentStore | None
+) -> tuple[float, float]:
+    """Measure seconds and bytes per text over a random sample."""
+    corpus, signals = teacher.corpus, teacher.manifest.signals
+    size = 16.0 + sum(one.width * np.dtype(one.dtype).itemsize for one in signals.values() if not one.uneven)
+    if model is None:
         return 0.0, size
     rows = np.sort(np.random.default_rng(0).choice(len(corpus), min(SAMPLE_TEXTS, len(corpus)), replace=False))
-    if side.manifest.tokens is None and side.manifest.vector_width is None:
+    if tokens is None:
         texts = corpus.prompted(rows)
-        teacher.signals(texts[:32])
+        model.signals(texts[:32])
         began = time.perf_counter()
-        teacher.signals(texts)
+        model.signals(texts)
         return (time.perf_counter() - began) / len(rows), size
-    source = side.token_source()
+    source = token_source(job, teacher, model, tokens, alignment)
     began = time.perf_counter()
-    found = compute_tokens(side.manifest, corpus, source, rows, lambda done: None)
+    found = compute_tokens(teacher.manifest, corpus, source, rows, lambda done: None)
     seconds = (time.perf_counter() - began) / len(rows)
     uneven = [values for values in found.values() if isinstance(values, Ragged)]
     return seconds, size + sum(8 + values.values.nbytes / len(rows) for values in uneven)
@@ -176,16 +194,16 @@ def _cost_of_a_text(side: TeacherSide) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class StageCost:
-    """What a stage of training takes."""
+    """A stage's steps, texts per step, and seconds of all its steps."""
 
     name: str
     steps: int
-    texts: int  # in a step
-    seconds: float  # of all its steps
+    texts: int
+    seconds: float
 
 
-def _training_lines(stages: list[StageCost]) -> list[list[str]]:
-    """The training as a whole, then, where there are several, stage by stage."""
+def _training_lines(stages: list[StageCost]) -> Lines:
+    """Describe the training as a whole, then stage by stage."""
     lines = [f"{cost.steps:,} steps of {cost.texts} texts: about {_duration(cost.seconds)}" for cost in stages]
     if len(stages) == 1:
         return [["training", lines[0]]]
@@ -194,15 +212,20 @@ def _training_lines(stages: list[StageCost]) -> list[list[str]]:
     return [whole, *([f"  {cost.name}", line] for cost, line in zip(stages, lines, strict=True))]
 
 
-def _measure_stage(run: Run, tokens: TokenStore, stage: Stage) -> StageCost:
-    """A stage's cost, from a few real steps on a copy of the untrained student."""
-    encoder = run.encoder()
-    objective = run.objective(encoder, stage)
-    train = stage.recipe.train
-    required = objective.teacher_outputs | validation_outputs(run)
-    data = run.training_data(
-        tokens, together([side.answering(required) if side.live else SampleTeacher(side) for side in run.sides])
+def _measure_stage(job: Job, tokens: TokenStore, costs: list[TeacherCost], stage: Stage) -> StageCost:
+    """Measure a stage's cost by a few real steps on a copy of the untrained student."""
+    encoder, objective, train = (
+        trainable(job, untrained_student(job)),
+        make_objective(stage, job.context),
+        stage.recipe.train,
     )
+    required = required_outputs(objective, job.examples)
+    teachers = []
+    for teacher, cost in zip(job.teachers, costs, strict=True):
+        live = isinstance(cost.sample, LocalTeacher) and cost.tokens is not None
+        teachers.append(LiveTeacher(cost.sample, cost.tokens, required, teacher.head) if live else cost.sample)
+    alignment = next((cost.alignment for cost in costs if cost.alignment is not None), None)
+    data = training_data(job, tokens, alignment, teachers)
     data = replace(data, holdout_rows=data.holdout_rows[:64])
     with tempfile.TemporaryDirectory() as folder, errors_named(stage):
         whole = Trainer(encoder, objective, data, train, Path(folder), "plan").total_steps

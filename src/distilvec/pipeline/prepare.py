@@ -1,180 +1,163 @@
-"""The data of a run: the texts (a corpus, or a task's examples), the suite it is scored on, the student's tokens."""
+"""From a job to training data: tokens, alignment, and teachers that answer from a cache or run in every step."""
 
 from __future__ import annotations
 
 import inspect
-import os
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 from sentence_transformers import SentenceTransformer
-from transformers import PreTrainedTokenizerFast
 
+from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config import recipe as recipes
-from distilvec.config.schema import CorpusSection
-from distilvec.core.artifacts import open_or_build
+from distilvec.core.device import processes
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import log
-from distilvec.data import docstrings
-from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
-from distilvec.data.labeled import Examples, Labelled, build_examples, examples_fingerprint, read_split
+from distilvec.core.outputs import OutputSpec
+from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import TokenStore, build_tokens
-from distilvec.evaluation.suite import load_suite, suite_texts
-from distilvec.evaluation.tasks import Task
-from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
-from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary
-from distilvec.vocabulary.load import read_tokenizer
-from distilvec.vocabulary.pieces import Pieces
+from distilvec.pipeline.caches import fill, open_cache, reads_tokens
+from distilvec.pipeline.job import Job, Teacher
+from distilvec.pipeline.resolve import log_live
+from distilvec.pipeline.texts import progress_logger
+from distilvec.teachers.cache.fill import count_missing
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.cached import CachedTeacher, NoTeacher, SeveralTeachers
+from distilvec.teachers.live import LiveTeacher
+from distilvec.teachers.model import LocalTeacher
+from distilvec.train.dataset import TrainingData
 
-_ROWS = 4096  # of a corpus read at once
-_SUITE_BYTES = 2_000_000
 
-if TYPE_CHECKING:
-    from distilvec.pipeline.run import Run
+@dataclass(frozen=True)
+class ReadyTeacher:
+    """A teacher that can give outputs: from its `cache`, or from `model` and its own `tokens` of every row."""
+
+    teacher: Teacher
+    cache: TeacherCache | None = None
+    model: LocalTeacher | None = None
+    tokens: TokenStore | None = None
+
+    def signals_for(self, required: OutputSpec) -> Any:
+        """Return an object that gives these outputs for a batch."""
+        if required == OutputSpec():
+            return NoTeacher()
+        if self.model is not None:
+            assert self.tokens is not None
+            return LiveTeacher(self.model, self.tokens, required, self.teacher.head)
+        assert self.cache is not None
+        return CachedTeacher(self.cache, self.teacher.corpus.keys, required, self.teacher.head)
 
 
-def suite(run: Run) -> list[Task]:
-    """The evaluation suite; empty where the recipe names none."""
-    section = run.recipe.evaluation
-    if section.builtin:
-        mark = recipes.fingerprint(docstrings.FORMAT, sys.version)
-        folder = run.root / "suites" / f"{section.builtin}-{mark}"
-        return open_or_build(
-            folder, mark, "suite", _SUITE_BYTES, _write_suite, lambda folder: load_suite(folder / "suite.yaml")
+@dataclass(frozen=True)
+class Prepared:
+    """The data of a job, ready for training."""
+
+    job: Job
+    tokens: TokenStore
+    alignment: AlignmentStore | None
+    teachers: tuple[ReadyTeacher, ...]
+
+    def training_data(self, required: OutputSpec) -> TrainingData:
+        """Return rows of the corpus, or examples of the task, with their tokens and these outputs of every teacher."""
+        return training_data(
+            self.job, self.tokens, self.alignment, [one.signals_for(required) for one in self.teachers]
         )
-    return load_suite(section.suite) if section.suite else []
 
 
-def _write_suite(folder: Path) -> dict[str, Any]:
-    docstrings.write_retrieval_task(folder, seed=0)
-    return {}
-
-
-def examples(run: Run) -> Examples | None:
-    """The labelled examples of the recipe's task; None where it names none."""
-    if run.recipe.task is None:
-        return None
-    section, prompts = run.recipe.task, run.info.prompts
-    found = build_examples(section, prompts, run.root / "tasks" / examples_fingerprint(section, prompts))
-    log(found.line)
-    return found
-
-
-def test_split(run: Run) -> Labelled:
-    """The test rows of the recipe's task."""
-    section, parts = run.recipe.task, run.examples
-    assert section is not None and parts is not None
-    return read_split(
-        section, section.test_split, parts.corpus.prompts.get(section.role, ""), parts.classes, parts.scale
+def training_data(job: Job, tokens: TokenStore, alignment: AlignmentStore | None, teachers: list[Any]) -> TrainingData:
+    """Combine tokens, alignment and teachers; several teachers become one."""
+    train, validation = (
+        (job.corpus.train_rows, job.corpus.holdout_rows)
+        if job.examples is None
+        else (job.examples.train, job.examples.holdout)
     )
+    first, *others = teachers
+    teacher = SeveralTeachers(first, others) if others else first
+    return TrainingData(job.corpus, tokens, teacher, train, validation, alignment, examples=job.examples)
 
 
-def corpus(run: Run) -> Corpus:
-    """The training texts, with no text of the evaluation suite among them."""
-    if run.examples is not None:
-        return run.examples.corpus
-    section, prompts, size = run.recipe.corpus, run.info.prompts, run.recipe.train.batch_size
-    assert section is not None
-    excluded = (
-        list(suite_texts(run.tasks, section.exclude_evaluation == "documents")) if section.exclude_evaluation else []
-    )
-    name = corpus_fingerprint(section, prompts, size, excluded_fingerprint(excluded))
-    found = build_corpus(section, prompts, size, run.root / "corpora" / name, excluded, progress_logger())
-    log(
-        f"corpus: {found.report['kept']:,} texts, {found.report['holdout']:,} held out{_dropped(found.report, section)}"
-    )
-    return found
+def prepare(job: Job, student: SentenceTransformer) -> Prepared:
+    """Tokenize the corpus for the `student`, align tokens, fill the caches, load live teachers; what is stored is reused."""
+    with processes(job.recipe.train.device).main_process_first():
+        log_live(job)
+        tokens = tokenize(job, job.corpus, student)
+        alignment: AlignmentStore | None = None
+        ready = []
+        for teacher in job.teachers:
+            one, found = prepare_teacher(job, teacher, student)
+            ready.append(one)
+            alignment = alignment or found
+    return Prepared(job, tokens, alignment, tuple(ready))
 
 
-def left_out(report: dict[str, Any], section: CorpusSection) -> list[str]:
-    """How many rows a corpus left out, each with its reason; empty where it left out none."""
-    parts = "documents, queries" if section.exclude_evaluation == "documents" else "queries"
-    reasons = {
-        "duplicates": "duplicates",
-        "empty": "empty",
-        "excluded": f"of the evaluation suite: {parts} and labelled test texts (corpus.exclude_evaluation)",
-        "left_out": "beyond the limits of their sources",
-    }
-    return [f"{report[name]:,} {reason}" for name, reason in reasons.items() if report.get(name)]
+def fill_caches(job: Job, student: SentenceTransformer) -> list[TeacherCache]:
+    """Fill the caches of all teachers that have one. DistilvecError if there is none."""
+    log_live(job)
+    found = [prepare_teacher(job, teacher, student)[0].cache for teacher in job.teachers if not teacher.live]
+    caches = [cache for cache in found if cache is not None]
+    if not caches:
+        names = ", ".join(teacher.info.name for teacher in job.teachers)
+        raise DistilvecError(f"[teacher.live] {job.recipe.name} runs {names} in every step: there is nothing to cache.")
+    return caches
 
 
-def _dropped(report: dict[str, Any], section: CorpusSection) -> str:
-    found = "; ".join(left_out(report, section))
-    return f"; left out: {found}" if found else ""
+def prepare_teacher(
+    job: Job, teacher: Teacher, student: SentenceTransformer
+) -> tuple[ReadyTeacher, AlignmentStore | None]:
+    """Make one teacher ready, with the alignment of its tokens if the method requires one.
+
+    A cached teacher's model is loaded if rows are missing, or for its tokenizer, and freed at the end.
+    """
+    if job.required == OutputSpec():
+        return ReadyTeacher(teacher), None
+    cache = None if teacher.live else open_cache(job, teacher)
+    kind = job.required.tokens.alignment if job.required.tokens else None
+    if cache is not None and kind is None and not count_missing(cache, teacher.corpus):
+        return ReadyTeacher(teacher, cache), None
+    loaded = teacher.load(job.recipe.train.device)
+    with nullcontext() if teacher.live else loaded:
+        alignment, tokens = None, None
+        if isinstance(loaded, LocalTeacher) and kind is not None:
+            alignment = align(job, student, loaded)
+        if isinstance(loaded, LocalTeacher) and (teacher.live or reads_tokens(teacher)):
+            tokens = tokenize_for(job, teacher, loaded)
+        if cache is None:
+            assert isinstance(loaded, LocalTeacher)
+            return ReadyTeacher(teacher, None, loaded, tokens), alignment
+        if count_missing(cache, teacher.corpus):
+            fill(job, teacher, cache, loaded, tokens, alignment)
+        return ReadyTeacher(teacher, cache), alignment
 
 
-def vocabulary(run: Run) -> PreTrainedTokenizerFast | None:
-    """The tokenizer that the student gets in the place of its backbone's; None where it keeps that."""
-    section, model = run.recipe.student.vocabulary, run.recipe.student.model
-    if section is None:
-        return None
-    if model == "teacher":
-        model = run.info.model
-    if model is None:
-        raise DistilvecError(
-            "[student.vocabulary] needs student.model: a fresh backbone has the tokenizer of student.tokenizer, or none."
-        )
-    pieces = Pieces(load_tokenizer(model, "student.model"), "the backbone's tokenizer", "student.model")
-    corpus = run.corpus
-    made_of = [
-        section.model_dump(exclude={"compose", "keep_norm"}),
-        corpus.fingerprint,
-        tokenizer_hash(pieces.tokenizer),
-    ]
-    if section.tokenizer is not None:
-        made_of.append(
-            tokenizer_hash(read_tokenizer(section.tokenizer, pieces))
-        )  # what is in it counts, not its name alone
-    place = run.root / "vocabularies" / recipes.fingerprint(*made_of)
-    with run.processes.main_process_first():
-        made, figures = kept_vocabulary(place, lambda: choose(section, pieces, texts_by_language(corpus)))
-    log(f"vocabulary: {figures['before']:,} -> {figures['tokens']:,} tokens")
-    return made
-
-
-def texts_by_language(corpus: Corpus) -> dict[str, Texts]:
-    """The training texts of each language; of sources without one, by their name."""
-    names = [language or name for language, name in zip(corpus.languages, corpus.source_names, strict=True)]
-    number = np.array([list(dict.fromkeys(names)).index(name) for name in names])
-
-    def reader(wanted: int) -> Texts:
-        rows = corpus.train_rows[number[corpus.sources[corpus.train_rows]] == wanted]
-
-        def read() -> Iterator[str]:
-            yield from {prompt for prompt in corpus.prompts.values() if prompt}  # which stand before every text
-            for first in range(0, len(rows), _ROWS):
-                for text in corpus.texts(rows[first : first + _ROWS]):
-                    yield from (text,) if isinstance(text, str) else text
-
-        return read
-
-    return {name: reader(place) for place, name in enumerate(dict.fromkeys(names))}
-
-
-def cache_root() -> Path:
-    """Where everything that runs share is kept: $DISTILVEC_CACHE, else ~/.cache/distilvec."""
-    return Path(os.environ.get("DISTILVEC_CACHE", Path.home() / ".cache" / "distilvec"))
-
-
-def build_token_store(root: Path, corpus: Corpus, model: SentenceTransformer) -> TokenStore:
-    """The student's tokens of the corpus, kept below `root` by content."""
-    tokenizer, length = model.tokenizer, model.max_seq_length
+def tokenize(job: Job, corpus: Corpus, student: SentenceTransformer) -> TokenStore:
+    """Tokenize the corpus for the student; stored by content."""
+    tokenizer, length = student.tokenizer, student.max_seq_length
     name = recipes.fingerprint(corpus.fingerprint, length, tokenizer_hash(tokenizer))
-    typed = "token_type_ids" in inspect.signature(model[0].auto_model.forward).parameters
-    return build_tokens(corpus, tokenizer, length, root / "tokens" / name, progress_logger(), typed)
+    return build_tokens(
+        corpus, tokenizer, length, job.store.folder("tokens", name), progress_logger(), _reads_types(student)
+    )
 
 
-def progress_logger() -> Any:
-    """A progress callback for stages whose size is not known beforehand: a line every 200,000 rows."""
-    last: dict[str, int] = {}
+def tokenize_for(job: Job, teacher: Teacher, model: LocalTeacher) -> TokenStore:
+    """Tokenize the corpus for a teacher; stored by content."""
+    tokenizer, length = model.model.tokenizer, model.max_length
+    side = getattr(tokenizer, "truncation_side", "right")
+    parts = [teacher.corpus.fingerprint, length, tokenizer_hash(tokenizer), *([side] if side == "left" else [])]
+    folder = job.store.folder("tokens", recipes.fingerprint(*parts))
+    return build_tokens(teacher.corpus, tokenizer, length, folder, token_types=_reads_types(model.model), side=side)
 
-    def tell(stage: str, rows: int) -> None:
-        if rows // 200_000 > last.get(stage, 0):
-            last[stage] = rows // 200_000
-            log(f"{stage}: {rows:,} rows")
 
-    return tell
+def align(job: Job, student: SentenceTransformer, model: LocalTeacher) -> AlignmentStore:
+    """Align the student's tokens with the teacher's; stored by content."""
+    assert job.required.tokens is not None and job.required.tokens.alignment is not None
+    kind, (own, length) = job.required.tokens.alignment, (student.tokenizer, int(student.max_seq_length))
+    other, most = model.model.tokenizer, model.max_length
+    hashes = [tokenizer_hash(own), length, tokenizer_hash(other), most]
+    folder = job.store.folder("alignments", recipes.fingerprint(job.corpus.fingerprint, kind, *hashes))
+    return build_alignment(job.corpus, own, length, other, most, kind, folder)
+
+
+def _reads_types(model: SentenceTransformer) -> bool:
+    """Whether the backbone reads token types (BERT's segments)."""
+    return "token_type_ids" in inspect.signature(model[0].auto_model.forward).parameters

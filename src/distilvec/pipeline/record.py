@@ -1,4 +1,4 @@
-"""The record of a run (`distillation.json`), put together from what the stages left."""
+"""The record of a run, `distillation.json`: teachers, student, data, method, training, metrics, versions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from distilvec.core.objective import Objective
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.evaluator import Score
 from distilvec.report.model_card import FORMAT, DataRecord, Distillation, TeacherRecord, describe_student
-from distilvec.teachers.model import LocalTeacher
-from distilvec.teachers.precomputed import VectorsTeacher
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import SCORES, read_metrics, validation_metric
 from distilvec.train.stages import Stage
@@ -34,10 +32,7 @@ def distillation_record(
     distance: Mapping[str, float],
     scores: Mapping[str, Sequence[Score]],
 ) -> Distillation:
-    """Everything known about how a student was made; JSON throughout. Its vectors are compared with the first teacher's.
-
-    Method and settings of the training are those of its last stage; steps, texts and minutes are of all stages.
-    """
+    """Return the record. Method and settings are those of the last stage; steps, texts and minutes are of all stages."""
     (last, state), spent = stages[-1], [progress for _, progress in stages]
     recipe, train = last.recipe, last.recipe.train
     kept = recipe.student.layers if isinstance(recipe.student.layers, list) else None
@@ -82,12 +77,12 @@ def distillation_record(
             for name, column in scores.items()
         },
         "versions": versions(),
-        "teacher_compatible": objective.compatible and student.get_embedding_dimension() == teachers[0]["width"],
+        "teacher_compatible": objective.in_teacher_space and student.get_embedding_dimension() == teachers[0]["width"],
     }
 
 
 def stage_record(stage: Stage, state: Progress) -> dict[str, Any]:
-    """What a stage of training trained, by which method, and what it took."""
+    """Describe a stage: trained parameters, method and cost."""
     return {
         "name": stage.name,
         "method": stage.recipe.method.name,
@@ -99,22 +94,8 @@ def stage_record(stage: Stage, state: Progress) -> dict[str, Any]:
     }
 
 
-def teacher_record(teacher: LocalTeacher | VectorsTeacher, fingerprint: str) -> TeacherRecord:
-    """The teacher's facts; a table of vectors has no parameters."""
-    record: TeacherRecord = {
-        "name": teacher.name,
-        "fingerprint": fingerprint,
-        "width": teacher.width,
-        "prompts": {role: prompt for role, prompt in teacher.prompts.items() if prompt},
-        "normalized": teacher.normalized,
-    }
-    if isinstance(teacher, LocalTeacher):
-        record["parameters"] = sum(weight.numel() for weight in teacher.model.parameters())
-    return record
-
-
 def data_record(corpus: Corpus) -> DataRecord:
-    """The corpus by source."""
+    """Describe the corpus by source."""
     kept = np.bincount(corpus.sources, minlength=len(corpus.source_names)).tolist()
     columns = zip(corpus.source_names, kept, corpus.roles, corpus.languages, strict=True)
     return {
@@ -128,16 +109,17 @@ def data_record(corpus: Corpus) -> DataRecord:
 
 
 def best_distance(metrics: Sequence[Path]) -> dict[str, float]:
-    """The held-out figures of the last stage where the watched one is best, and that one before the first; a metrics file a stage.
+    """Return the validation metrics of the best student, and the monitored one before training; one metrics file per stage.
 
-    The watched one is `distance`, or `similarity_gap` for a student in a space of its own; on a task the greatest score is best.
+    The monitored metric is `distance`, or `similarity_gap` for a student in a space of its own. On a task it is a score:
+    the greatest is best.
     """
     first, last = (
         [line for line in read_metrics(path) if validation_metric(line)] for path in (metrics[0], metrics[-1])
     )
     if not first or not last:
         raise DistilvecError(
-            f"[metrics.jsonl] {metrics[-1 if first else 0]} has no held-out figures. Start over: --restart."
+            f"[metrics.jsonl] {metrics[-1 if first else 0]} has no validation metrics. Start over: --restart."
         )
     name = validation_metric(last[0])
     best = (max if name in SCORES else min)(last[1:] or last, key=lambda line: float(line[f"eval/{name}"]))
@@ -146,7 +128,7 @@ def best_distance(metrics: Sequence[Path]) -> dict[str, float]:
 
 
 def versions() -> dict[str, str]:
-    """The versions that made a student."""
+    """List the versions of the packages in use."""
     return {
         "distilvec": distilvec.__version__,
         "python": platform.python_version(),

@@ -1,106 +1,215 @@
-"""All of a run's teachers together: what is wanted of them, what a method may know of them, who answers."""
+"""From a recipe to a job: teachers, texts, student, and the outputs that the method requires of every teacher."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
+import torch
+from transformers import logging
+
+from distilvec.config.schema import Recipe, TeacherSection
+from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Objective, OtherTeacher, Sizes
+from distilvec.core.info import ObjectiveContext
+from distilvec.core.log import log
+from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
-from distilvec.models.tokenizers import tokenizer_hash
-from distilvec.pipeline.teachers import TeacherSide, special_tokens
-from distilvec.students.encoder import Encoder
-from distilvec.train.dataset import SeveralTeachers, Teacher, uncached
+from distilvec.core.registry import build_objective, method_class
+from distilvec.core.task_head import TaskHead
+from distilvec.data.corpus import with_prompts
+from distilvec.data.labeled import Examples
+from distilvec.pipeline.caches import find_cache
+from distilvec.pipeline.describe import TeacherDescription, describe_student, describe_teacher, known_teacher
+from distilvec.pipeline.job import Job, Teacher
+from distilvec.pipeline.texts import load_corpus, load_examples, load_tasks, load_vocabulary
+from distilvec.students.task_head import load_head
+from distilvec.teachers.cache.codec import token_settings
+from distilvec.teachers.cache.manifest import Manifest
+from distilvec.teachers.cached import uncached
+from distilvec.train.stages import Stage, errors_named, training_stages
 
-if TYPE_CHECKING:
-    from distilvec.pipeline.run import Run
+
+def cache_root(recipe: Recipe | None = None) -> Path:
+    """Return the folder that runs share: `cache.root`, else $DISTILVEC_CACHE, else ~/.cache/distilvec."""
+    if recipe is not None and recipe.cache.root is not None:
+        return recipe.cache.root.expanduser()
+    return Path(os.environ.get("DISTILVEC_CACHE", Path.home() / ".cache" / "distilvec"))
 
 
-def sizes(run: Run, encoder: Encoder) -> Sizes:
-    """What an objective may know of student and teachers."""
-    info, tokenizer = run.info, encoder.model.tokenizer
-    return Sizes(
-        encoder.hidden_width,
-        encoder.layers,
-        info.width,
-        info.normalized,
-        teacher_hidden_width=info.hidden_width,
-        teacher_layers=info.layers,
-        embedding_width=encoder.model.get_embedding_dimension(),
-        task=None if run.examples is None else run.examples.info,
-        teacher_logits=run.teacher_head is not None,
-        same_tokenizer=info.tokenizer is not None and info.tokenizer == tokenizer_hash(tokenizer),
-        student_heads=encoder.backbone.config.get_text_config().num_attention_heads,
-        teacher_heads=info.heads,
-        student_special=special_tokens(tokenizer),
-        teacher_special=info.special,
-        experts=encoder.experts,
-        teacher_weight=run.recipe.teacher.weight,
-        others=tuple(_other(side) for side in run.sides[1:]),
-        pre_dense_width=info.pre_dense_width,
+def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = None) -> Job:
+    """Decide everything that comes before expensive work.
+
+    Models are loaded only for descriptions that are not stored yet, and none stays in memory. With the `record`
+    (distillation.json) of a finished run its teachers are described by their caches, and their models are not needed.
+    """
+    logging.disable_progress_bar()
+    store, stages = ArtifactStore(cache_root(recipe)), tuple(training_stages(recipe, folder))
+    sections = {"teacher": recipe.teacher} | {f"more_teachers.{n}": s for n, s in enumerate(recipe.more_teachers)}
+    described = _describe(recipe, sections, store, record)
+    first = described["teacher"].info
+    tasks, examples = load_tasks(recipe.evaluation, store), load_examples(recipe, first, store)
+    corpus = examples.corpus if examples is not None else load_corpus(recipe, first, tasks, store)
+    in_teacher_space = any(method_class(stage.recipe.method.name).in_teacher_space for stage in stages)
+    vocabulary = load_vocabulary(recipe.student, first, corpus, store)
+    student, length = describe_student(recipe, first, in_teacher_space, vocabulary, store)
+    heads = {key: _head(sections[key], key, examples) for key in sections}
+    infos = tuple(
+        replace(found.info, weight=sections[key].weight, logits=heads[key] is not None)
+        for key, found in described.items()
+    )
+    context = ObjectiveContext(student, infos, None if examples is None else examples.info)
+    required = reduce(or_, (required_outputs(make_objective(stage, context), examples) for stage in stages))
+    teachers = tuple(
+        Teacher(
+            key, sections[key], info, found.manifest.stored_as(recipe.cache.dtype),
+            _manifest(recipe, key, found, required, context, length),
+            with_prompts(corpus, info.prompts, store.folder("keys", "").parent / "keys"), found.parameters,
+            required != OutputSpec() and (sections[key].live or bool(uncached(required))), heads[key],
+        )
+        for (key, found), info in zip(described.items(), infos, strict=True)
+    )  # fmt: skip
+    _refuse(recipe, teachers, required)
+    return Job(
+        recipe,
+        folder,
+        store,
+        stages,
+        tuple(tasks),
+        examples,
+        corpus,
+        vocabulary,
+        student,
+        length,
+        teachers,
+        context,
+        required,
     )
 
 
-def _other(side: TeacherSide) -> OtherTeacher:
-    info = side.info
-    return OtherTeacher(
-        info.width, info.normalized, info.hidden_width, info.layers, side.section.weight, info.pre_dense_width
-    )
+def _describe(
+    recipe: Recipe, sections: Mapping[str, TeacherSection], store: ArtifactStore, record: Mapping[str, Any] | None
+) -> dict[str, TeacherDescription]:
+    """Describe every teacher, by key."""
+    known: Sequence[Any] = [None] * len(sections)
+    if record is not None:
+        known = [record["teacher"], *record.get("more_teachers", [])]
+    found = {}
+    for (key, section), entry in zip(sections.items(), known, strict=True):
+        cache = None
+        if entry is not None and not entry.get("live") and not section.live:
+            cache = find_cache(recipe, store, entry["name"], entry["fingerprint"])
+        if cache is not None and cache.manifest.tokens is None:  # else the method needs the teacher's layers, too
+            found[key] = known_teacher(cache.manifest, entry)
+        else:
+            found[key] = describe_teacher(section, key, recipe.train.device, store)
+    return found
 
 
-def wanted(run: Run) -> OutputSpec:
-    """What all stages want of every teacher; without labels also the embeddings that the held-out distance needs."""
-    encoder = Encoder(run.student())
-    required = reduce(
-        or_, (run.objective(encoder, stage).teacher_outputs for stage in run.stages), validation_outputs(run)
-    )
-    _refuse(run, required)
-    return required
-
-
-def _refuse(run: Run, required: OutputSpec) -> None:
-    """DistilvecError for a teacher that cannot give what is wanted, or gives what another one gives."""
-    method, inside = run.recipe.method.name, required.tokens or required.logits or required.vector or uncached(required)
-    known: dict[str, TeacherSide] = {}
-    for side in run.sides:
-        if inside and side.section.vectors is not None:
+def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
+    """Build a stage's objective; its own parameters are drawn from the seed."""
+    method, train = stage.recipe.method, stage.recipe.train
+    torch.manual_seed(train.seed)
+    with errors_named(stage):
+        objective = build_objective(method.name, method.options, method.weights, context)
+        if objective.needs_fixed_batch and train.max_tokens:
             raise DistilvecError(
-                f"[{side.key}.vectors] {side.info.name} is a table of vectors; {method} also wants what is inside of the "
-                f"model. Set {side.key}.model, or choose a method that learns from embeddings alone."
+                f"[train.max_tokens] {method.name} compares the texts of a batch with each other, so batches need a "
+                "fixed number of rows. Remove max_tokens and set batch_size."
             )
-        if side.key == "teacher" and len(run.sides) == 1:  # the method itself has seen to the rest
-            return
-        if required.logits and side.head is None:
+    return objective
+
+
+def required_outputs(objective: Objective, examples: Examples | None) -> OutputSpec:
+    """Return the outputs an objective requires of a teacher; without labels also the embeddings that validation needs."""
+    return objective.teacher_outputs | OutputSpec(embedding=examples is None)
+
+
+def _head(section: TeacherSection, key: str, examples: Examples | None) -> TaskHead | None:
+    """Read the head of a teacher that `distilvec finetune` trained. DistilvecError if it is that of another task."""
+    found = load_head(Path(section.model)) if section.model and examples is not None else None
+    if found is None or examples is None:
+        return None
+    head, classes = found
+    if head.task != examples.info or classes != examples.classes:
+        raise DistilvecError(
+            f"[{key}.model] {section.model} was fine-tuned for {head.task.kind} with classes {_listed(classes)}; the "
+            f"recipe's task is {examples.info.kind} with classes {_listed(examples.classes)}, texts per example: "
+            f"{head.task.texts_per_example} and {examples.info.texts_per_example}. "
+            "Fine-tune the teacher on the same task: distilvec finetune."
+        )
+    return head
+
+
+def _listed(classes: Sequence[str]) -> str:
+    return ", ".join(classes[:6]) + (", ..." if len(classes) > 6 else "") if classes else "none"
+
+
+def _manifest(
+    recipe: Recipe, key: str, found: TeacherDescription, required: OutputSpec, context: ObjectiveContext, length: int
+) -> Manifest:
+    """Return the manifest of everything that is required of a teacher."""
+    info, made = found.info, found.manifest.stored_as(recipe.cache.dtype)
+    if required.pre_dense:
+        if info.pre_dense_dim is None:
             raise DistilvecError(
-                f"[{side.key}.model] {side.info.name} has no head for the recipe's task, and {method} wants every teacher's logits. "
-                "Fine-tune it on the task (distilvec finetune), or leave it out."
+                f"[{key}] {info.name} has no vectors from before a Dense layer, which the method requires. "
+                "Take another teacher or method."
+            )
+        made = replace(made, pre_dense_width=info.pre_dense_dim)
+    if required.logits or required.vector:
+        made = replace(made, vector_width=info.hidden_size)
+    if required.tokens is None:
+        return made
+    tokenizer = context.student.tokenizer or ""
+    settings = token_settings(required.tokens, recipe.cache.hidden, info.hidden_size, tokenizer, length)
+    return replace(made, tokens=settings)
+
+
+def _refuse(recipe: Recipe, teachers: Sequence[Teacher], required: OutputSpec) -> None:
+    """DistilvecError for a teacher without the required outputs, or with the same vectors as another one."""
+    method = recipe.method.name
+    inside = required.tokens or required.logits or required.vector or uncached(required)
+    known: dict[str, Teacher] = {}
+    for teacher in teachers:
+        name = teacher.info.name
+        if inside and teacher.section.vectors is not None:
+            raise DistilvecError(
+                f"[{teacher.key}.vectors] {name} is a table of vectors; {method} also requires outputs from inside the "
+                f"model. Set {teacher.key}.model, or choose a method that learns from embeddings alone."
+            )
+        if len(teachers) == 1:  # the method has checked the rest
+            return
+        if required.logits and teacher.head is None:
+            raise DistilvecError(
+                f"[{teacher.key}.model] {name} has no head for the recipe's task, and {method} requires every teacher's "
+                "logits. Fine-tune it on the task (distilvec finetune), or leave it out."
             )
         if required.tokens and required.tokens.alignment is not None:
             raise DistilvecError(
-                f"[more_teachers] {method} matches the student's tokens with those of one teacher; found {len(run.sides)}. "
-                "Remove more_teachers, or choose a method that does not."
+                f"[more_teachers] {method} aligns the student's tokens with those of one teacher; found {len(teachers)}. "
+                "Remove more_teachers, or choose another method."
             )
-        if (other := known.setdefault(side.own.fingerprint, side)) is not side:
+        if (other := known.setdefault(teacher.embeddings.fingerprint, teacher)) is not teacher:
             raise DistilvecError(
-                f"[{side.key}] {side.info.name} gives the same vectors as {other.info.name} ({other.key}): weights, prompts, length, "
-                f"dimensions and precision are equal. Leave one of them out, or change its weight ({other.key}.weight)."
+                f"[{teacher.key}] {name} gives the same vectors as {other.info.name} ({other.key}). "
+                f"Leave one of them out, or change its weight ({other.key}.weight)."
             )
 
 
-def validation_outputs(run: Run) -> OutputSpec:
-    """What is looked at on the held-out rows, whatever the method itself reads."""
-    return OutputSpec(embedding=run.examples is None)
-
-
-def answering(run: Run, objective: Objective) -> Teacher:
-    """Who answers what this objective wants."""
-    required = objective.teacher_outputs | validation_outputs(run)
-    return together([side.answering(required) for side in run.sides])
-
-
-def together(teachers: list[Teacher]) -> Teacher:
-    """Teachers as one."""
-    first, *others = teachers
-    return SeveralTeachers(first, others) if others else first
+def log_live(job: Job) -> None:
+    """Log the teachers that run in every step, with the reason."""
+    found = uncached(job.required)
+    for teacher in job.teachers:
+        if teacher.live:
+            why = (
+                f"the method requires {', '.join(found)}, which no cache stores"
+                if found
+                else f"{teacher.key}.live is set"
+            )
+            log(f"teacher {teacher.info.name}: runs in every step ({why})")

@@ -1,4 +1,4 @@
-"""Finished runs as their folders tell them: scores, the rows behind them, recipe and record; also those of a sweep's members."""
+"""Results of finished runs and sweeps, read from their folders: scores, scored rows, recipe and record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distilvec.pipeline.run_dir import SWEEP_FILE
 from distilvec.pipeline.sweep import read_sweep
 from distilvec.report.run_files import RECORD, REPORT, read_run_file
 
-_SAME_BUT_FOR = (
+_UNTRAINED = (
     "name",
     "description",
     "paper",
@@ -25,13 +25,13 @@ _SAME_BUT_FOR = (
     "cache",
     "evaluation",
     "sweep",
-)  # keys that do not change what a recipe trains
+)  # keys without effect on weights
 _SCORE_AGAIN = "Delete it and report.json and run the same recipe again: training is kept."
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A finished run as its folder tells it. Runs of one `group` differ by their seed only; `name` is the group's."""
+    """A finished run. Runs of one `group` differ by their seed only; `name` is the group's."""
 
     folder: Path
     name: str
@@ -42,12 +42,12 @@ class RunSummary:
     report: dict[str, Any]
 
     def scores(self, column: str) -> dict[str, dict[str, Any]]:
-        """A column's scores by task, each with type, metric and value; empty where the run has none."""
+        """Return a model's scores by task, each with type, metric and value; empty if the run has none."""
         columns = self.report.get("scores") or self.record.get("scores") or {}
         return {score["task"]: score for score in columns.get(column) or []}
 
     def samples(self, column: str, tasks: Iterable[str]) -> dict[str, Sample]:
-        """What a column's scores were computed from, by task; tasks that were not kept are missing."""
+        """Return the predictions of a model's scores by task; tasks without stored predictions are missing."""
         path, scores = self.folder / "samples.npz", self.scores(column)
         if not path.exists():
             return {}
@@ -67,23 +67,23 @@ class RunSummary:
 
 
 def _check_sample(sample: Sample, where: str) -> None:
-    """DistilvecError unless there is a finite number, and a gold one, for every row."""
+    """DistilvecError unless every row has a finite prediction and a gold value."""
     arrays = (sample.predicted, sample.gold)
     if any(values.ndim != 1 or values.dtype.kind not in "biuf" for values in arrays) or len(sample.predicted) != len(
         sample.gold
     ):
         shapes = " and ".join(f"{values.dtype} {list(values.shape)}" for values in arrays)
         raise DistilvecError(
-            f"[samples.npz] {where}: expected two lists of as many numbers; found {shapes}. {_SCORE_AGAIN}"
+            f"[samples.npz] {where}: expected two lists of equal length; found {shapes}. {_SCORE_AGAIN}"
         )
     if not all(np.isfinite(values).all() for values in arrays):
         raise DistilvecError(f"[samples.npz] {where} holds NaN or infinite numbers. {_SCORE_AGAIN}")
 
 
 def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
-    """The finished runs in the folders, each a run's or a sweep's, in order; a folder that is named twice counts once.
+    """Read the finished runs in folders of runs or sweeps, in order; repeated folders count once.
 
-    Errors: DistilvecError for a folder that is neither, a run that has not finished, a sweep without a finished member.
+    Errors: DistilvecError for another folder, an unfinished run, a sweep without finished runs.
     """
     found: dict[Path, RunSummary] = {}
     for folder in (Path(folder) for folder in folders):
@@ -95,7 +95,7 @@ def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
             ]
             if not runs:
                 raise DistilvecError(
-                    f"[run folder] {folder}: none of the sweep's {len(members)} members has finished. Run the sweep again."
+                    f"[run folder] {folder}: none of the sweep's {len(members)} runs has finished. Run the sweep again."
                 )
         elif _is_finished(folder):
             listed = {entry["folder"]: entry["group"] for entry in read_sweep(folder.resolve().parent) or []}
@@ -114,14 +114,14 @@ def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
 
 
 def unfinished(folders: Sequence[Path]) -> list[str]:
-    """What to say about sweeps of which members are missing."""
+    """List the sweeps with missing runs."""
     notes = []
     for folder in folders:
         entries = read_sweep(Path(folder)) or []
         absent = [e["name"] for e in entries if e["state"] == "failed" or not _is_finished(Path(folder) / e["folder"])]
         if absent:
             notes.append(
-                f"{folder}: {len(absent)} of {len(entries)} members failed or have not finished: {', '.join(absent)}."
+                f"{folder}: {len(absent)} of {len(entries)} runs failed or have not finished: {', '.join(absent)}."
             )
     return notes
 
@@ -131,7 +131,7 @@ def _is_finished(folder: Path) -> bool:
 
 
 def _load_run(folder: Path, sweep: Path, group: str | None) -> RunSummary:
-    """A run; `group` is its group's name in the sweep whose folder is `sweep`, None for a run of no sweep."""
+    """Read a run; `group` is its group in the sweep in the folder `sweep`, None outside of sweeps."""
     record, report = read_run_file(folder, RECORD) or {}, read_run_file(folder, REPORT) or {}
     path = folder / "recipe.yaml"
     recipe = recipes.read_tree(path) if path.exists() else {}
@@ -142,7 +142,7 @@ def _load_run(folder: Path, sweep: Path, group: str | None) -> RunSummary:
     seed = (recipe.get("train") or record.get("training") or {}).get("seed")
     if group is not None:
         return RunSummary(folder, group, f"{sweep.resolve()}:{group}", seed, recipe, record, report)
-    kept = {key: value for key, value in recipe.items() if key not in _SAME_BUT_FOR}
+    kept = {key: value for key, value in recipe.items() if key not in _UNTRAINED}
     kept["train"] = {key: value for key, value in (recipe.get("train") or {}).items() if key != "seed"}
     parts = [record.get("teacher"), record.get("data"), *record.get("more_teachers", [])]
     origin = [(part or {}).get("fingerprint") for part in parts]

@@ -1,11 +1,11 @@
-"""The folder of a run or a sweep: whose it is, who is writing to it, and whether its training fits the recipe.
+"""The folder of a run or a sweep: its owner, its lock, and the fingerprint of its training.
 
-    distilvec-run.json   our marker, with the run's id; a folder that has other files and no marker is refused
-    distilvec-run.lock   held by the one process that writes
+    distilvec-run.json   marker with the run's id; a folder with other files and no marker is refused
+    distilvec-run.lock   held by the process that writes
     recipe.yaml          the resolved recipe
     train.fingerprint    changes when anything that changes the trained weights does
 
-Nothing is ever removed here: `--restart` moves the earlier run aside as a whole.
+Nothing is removed: `--restart` moves the earlier run aside as a whole.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
@@ -24,19 +24,38 @@ from typing import Any
 from distilvec.config import recipe as recipes
 from distilvec.config.base import Section
 from distilvec.config.schema import Recipe
+from distilvec.config.training import TrainSection
+from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.extras import require_extra
 from distilvec.core.files import check_output_folder, locked, write_file, write_json
 from distilvec.core.log import log
-from distilvec.core.method_file import method_code
 from distilvec.formats.sentence_transformers import recover_student
 from distilvec.train.checkpoint import checkpoint_file
-from distilvec.train.stages import Stage
 
 MARKER = "distilvec-run.json"
 LOCK = "distilvec-run.lock"
 FINGERPRINT = "train.fingerprint"
 SWEEP_FILE = "sweep.json"
 FORMAT = 1
+
+
+def check_run(recipe: Recipe, folder: Path) -> None:
+    """DistilvecError if `folder` cannot be written, or a package or device that the recipe needs is missing."""
+    refuse_foreign(folder)
+    check_training(recipe.train)
+    if recipe.student.lora is not None:
+        require_extra("finetune", "student.lora")
+    for number, source in enumerate(recipe.corpus.sources if recipe.corpus else []):
+        if source.dataset is not None:
+            require_extra("datasets", f"corpus.sources.{number}.dataset")
+
+
+def check_training(train: TrainSection) -> None:
+    """DistilvecError if a device or a tracker that the training needs is missing."""
+    pick_device(train.device)
+    for tracker in train.trackers:
+        require_extra(tracker, f"train.trackers: {tracker}")
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -52,31 +71,31 @@ def refuse_foreign(folder: Path) -> None:
 
 
 @contextmanager
-def claim_folder(folder: Path, recipe: Section, wanted: str, restart: bool) -> Iterator[None]:
-    """Hold the run folder, with recipe.yaml and the training's fingerprint in it, until the block ends.
+def claim_folder(folder: Path, recipe: Section, fingerprint: str, restart: bool) -> Iterator[None]:
+    """Hold the run folder until the block ends; recipe.yaml and the training's fingerprint are written.
 
-    Errors: DistilvecError for a folder that is not ours, that another process is writing to, or that holds the training of
-    another recipe. With `restart` the run that is there is moved aside. A run that has not begun to train takes any recipe.
+    With `restart` an earlier run is moved aside. A run that has not begun to train accepts any recipe.
+    Errors: DistilvecError for a foreign folder, one that another process writes to, or the training of another recipe.
     """
     own_folder(folder, restart)
     with locked(folder / LOCK, "--out", str(folder), wait=False):
-        mark, path = folder / FINGERPRINT, folder / "recipe.yaml"
+        known, path = folder / FINGERPRINT, folder / "recipe.yaml"
         for name in ("student", "last"):
             recover_student(folder / name)
-        found = mark.read_text().strip() if mark.exists() else None
-        if found not in (None, wanted) and has_trained(folder):
+        found = known.read_text().strip() if known.exists() else None
+        if found not in (None, fingerprint) and has_trained(folder):
             changed = ", ".join(_changed_keys(path, recipe)) or "its files changed"
             raise DistilvecError(
                 f"[--out] {folder} holds a run of another recipe or other data ({changed}). "
                 "Choose another folder, or start over with --restart, which moves that run aside."
             )
         write_file(path, recipes.dump(recipe), "--out")
-        write_file(mark, wanted + "\n", "--out")
+        write_file(known, fingerprint + "\n", "--out")
         yield
 
 
 def own_folder(folder: Path, restart: bool = False) -> None:
-    """Make the folder ours by its marker; errors as `claim_folder`. With `restart` what is there is moved aside."""
+    """Write the marker into the folder; errors as `claim_folder`. With `restart` an earlier run is moved aside."""
     refuse_foreign(folder)
     if restart and folder.exists() and any(folder.iterdir()):
         with locked(folder / LOCK, "--out", str(folder), wait=False):
@@ -89,7 +108,7 @@ def own_folder(folder: Path, restart: bool = False) -> None:
 
 
 def has_trained(folder: Path) -> bool:
-    """Whether the run has anything that a training made: a checkpoint, a student or a report."""
+    """Whether the folder has results of a training: a checkpoint, a student or a report."""
     stages = [checkpoint_file(stage) for stage in (folder / "stages").glob("*/")]
     made = [
         checkpoint_file(folder),
@@ -99,25 +118,8 @@ def has_trained(folder: Path) -> bool:
     return any(path.exists() for path in made)
 
 
-def training_fingerprint(recipe: Recipe, stages: Sequence[Stage], vectors: str, corpus: str) -> str:
-    """Changes when anything that changes the trained weights does; `vectors` and `corpus` are the data's own fingerprints."""
-    sections: list[Any] = [recipe.student.model_dump(mode="json", exclude_none=True)]
-    for stage in stages:
-        train = stage.recipe.train.model_dump(mode="json")
-        for name in ("logging_steps", "checkpoint_minutes", "checkpoint_steps", "trackers"):
-            train.pop(name)
-        sections += [stage.recipe.method.model_dump(mode="json"), train]
-    if recipe.stages:  # the student is drawn from the recipe's own seed
-        sections += [recipe.train.seed, *(stage.name for stage in stages)]
-    codes = [method_code(stage.recipe.method.name) for stage in stages]
-    sections += [
-        code for code in codes if code is not None
-    ]  # methods of the package change with its version, which does not count
-    return recipes.fingerprint(vectors, corpus, *sections)
-
-
-def kept_folders(folder: Path) -> dict[int, Path]:
-    """The students kept along the way, by step, in order."""
+def saved_folders(folder: Path) -> dict[int, Path]:
+    """Return the folders of the saved checkpoints by step, in order."""
     named = (
         (re.fullmatch(r"step-([0-9]+)", student.name), student) for student in (folder / "students").glob("step-*/")
     )
@@ -136,9 +138,9 @@ def _is_ours(folder: Path) -> bool:
             )
         except (ValueError, TypeError, KeyError):
             return False
-    mark = folder / FINGERPRINT
-    if mark.is_file() and (folder / "recipe.yaml").is_file():
-        return re.fullmatch(r"[0-9a-f]{16}\s*", mark.read_text(errors="replace")) is not None
+    known = folder / FINGERPRINT
+    if known.is_file() and (folder / "recipe.yaml").is_file():
+        return re.fullmatch(r"[0-9a-f]{16}\s*", known.read_text(errors="replace")) is not None
     return _is_old_sweep(folder / SWEEP_FILE)
 
 
@@ -153,17 +155,17 @@ def _is_old_sweep(path: Path) -> bool:
 
 
 def _move_aside(folder: Path) -> Path:
-    """Rename the folder to `<name>.old-<time>`; its new path."""
-    place, now = folder.absolute(), time.strftime("%Y%m%d-%H%M%S")
-    names = (f"{place.name}.old-{now}{'' if number == 1 else f'-{number}'}" for number in count(1))
-    aside = next(path for path in map(place.with_name, names) if not path.exists())
+    """Rename the folder to `<name>.old-<time>`; return its new path."""
+    path, now = folder.absolute(), time.strftime("%Y%m%d-%H%M%S")
+    names = (f"{path.name}.old-{now}{'' if number == 1 else f'-{number}'}" for number in count(1))
+    aside = next(free for free in map(path.with_name, names) if not free.exists())
     with explained("--restart", folder):
-        place.rename(aside)
+        path.rename(aside)
     return aside
 
 
 def _changed_keys(path: Path, recipe: Section) -> list[str]:
-    """Dotted keys whose value differs from the recipe that is kept in the folder."""
+    """List the dotted keys whose value differs from the recipe in the folder."""
     if not path.exists():
         return []
 

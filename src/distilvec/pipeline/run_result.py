@@ -20,16 +20,16 @@ from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import WATCHED
 
 MEASURES = {
-    "distance": ("distance", "to the teacher on held-out texts"),
-    "similarity_gap": ("cosine gap", "to the teacher on held-out texts"),
-    "accuracy": ("accuracy", "on held-out examples"),
-    "spearman": ("Spearman", "on held-out examples"),
+    "distance": ("distance", "to the teacher on validation texts"),
+    "similarity_gap": ("cosine gap", "to the teacher on validation texts"),
+    "accuracy": ("accuracy", "on validation examples"),
+    "spearman": ("Spearman", "on validation examples"),
 }
 
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
-    """A finished run: folder, training state, held-out metrics, scores by model, record, what could not be scored, report page."""
+    """A finished run: folder, training state, validation metrics, scores by model, record, failures, report page."""
 
     folder: Path
     state: Progress
@@ -41,11 +41,11 @@ class RunResult:
 
     @cached_property
     def student(self) -> SentenceTransformer:
-        """The best student, loaded on the CPU when it is first asked for."""
+        """The best student, loaded on the CPU at first use."""
         return load_model(str(self.folder / "student"), "student")
 
     def lines(self) -> list[tuple[str, str]]:
-        """Name and value of what a reader looks for first: distance before and after training, average, folder, report."""
+        """Return the main results as (name, value): distance before and after training, average, folder, report."""
         name = next(name for name in WATCHED if name in self.distance)
         measure, where = MEASURES[name]
         before = self.distance.get(f"untrained_{name}")
@@ -68,5 +68,5 @@ class RunResult:
         return "\n".join([html_table(["RunResult", ""], self.lines()), scores, html_list(problems)])
 
     def to_dataframe(self) -> Any:
-        """The scores as a pandas DataFrame: task, type, metric and one column for each model, in points."""
+        """Return the scores as a pandas DataFrame: task, type, metric and one column for each model, in points."""
         return scores_frame(self.scores)

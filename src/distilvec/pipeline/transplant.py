@@ -1,4 +1,4 @@
-"""The whole of `distilvec transplant`: a model, texts, a folder with the model under its new vocabulary."""
+"""Transplant: give a model another vocabulary, chosen or trained on texts; saved as a folder."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ COMPARED = 2000  # texts of a language on which the tokenizers are compared
 def read_texts(
     sources: Sequence[str], columns: Sequence[str] | None = None, limit: int | None = None
 ) -> dict[str, Texts]:
-    """Readers of the texts by language, from FILE or LANGUAGE=FILE; a file without language is one of its own by its name.
+    """Return readers of texts by language, from FILE or LANGUAGE=FILE; a file without language goes by its name.
 
-    Errors: DistilvecError for a source that is not there. Readers raise it for texts that cannot be read.
+    Errors: DistilvecError for a missing source. Readers raise it for texts that cannot be read.
     """
     found: dict[str, list[SourceSection]] = {}
     for position, given in enumerate(sources):
@@ -50,9 +50,9 @@ def read_texts(
 
     def reader(sections: list[SourceSection]) -> Texts:
         def read() -> Iterator[str]:
-            for place, section in enumerate(sections):
+            for number, section in enumerate(sections):
                 yield from islice(
-                    (text.strip() for text in unicode_texts(read_source(section, place), section) if text.strip()),
+                    (text.strip() for text in unicode_texts(read_source(section, number), section) if text.strip()),
                     limit,
                 )
 
@@ -62,16 +62,16 @@ def read_texts(
 
 
 def check_target(out: Path, overwrite: bool, sources: Sequence[str], key: str = "--out") -> None:
-    """DistilvecError where `out` may not become the new model's folder: it holds something, or is one of the `sources` or the hub's cache.
+    """DistilvecError for an `out` that is not empty, is one of the `sources`, or is in the hub's cache.
 
-    `overwrite` allows a folder that holds a model that distilvec wrote.
+    `overwrite` allows a folder with a model that distilvec wrote.
     """
-    place = real(out)
-    if place.is_relative_to(real(Path(HF_HUB_CACHE))):
+    target = real(out)
+    if target.is_relative_to(real(Path(HF_HUB_CACHE))):
         raise DistilvecError(f"[{key}] {out} is in the cache of the hub ({HF_HUB_CACHE}). Choose another folder.")
     for name in sources:
         folder = _source_folder(name)
-        if folder is not None and real(folder) == place:
+        if folder is not None and real(folder) == target:
             raise DistilvecError(f"[{key}] {out} is the folder of {name}, which is read. Choose another folder.")
     check_output_folder(out, key)
     if not overwrite and out.is_dir() and any(out.iterdir()):
@@ -92,10 +92,9 @@ def transplant_folder(
 ) -> dict[str, Any]:
     """Choose the vocabulary on the texts, give it to the model `name`, save that as `out`, whole or not at all.
 
-    vocabulary.json is saved with the model. Its content is returned: the options, what was chosen, how the rows were made, with
-    the tokens that had no piece of their own, and both tokenizers compared on the first 2,000 texts of each language.
-    Errors: DistilvecError for what cannot be read, chosen or saved, and for an `out` that holds something (see `check_target`);
-    nothing is then written.
+    Returns the content of vocabulary.json, which is saved with the model: options, counts of tokens and rows, tokens that
+    had no piece in the old vocabulary, and both tokenizers compared on the first 2,000 texts of each language.
+    Errors: DistilvecError for anything that cannot be read, chosen or saved, and as `check_target`; nothing is then written.
     """
     check_target(out, overwrite, [name, *([section.tokenizer] if section.tokenizer else [])])
     transformers.utils.logging.disable_progress_bar()
@@ -125,13 +124,13 @@ def transplant_folder(
     }
     del model  # writing needs memory for another table
     save_student(
-        changed, out, record, _card(name, record), beside=lambda folder: _write(folder / FIGURES, record), key="--out"
+        changed, out, record, _card(name, record), extra=lambda folder: _write(folder / FIGURES, record), key="--out"
     )
     return record
 
 
 def _source_folder(name: str) -> Path | None:
-    """The folder that a model's or tokenizer's name stands for on this machine, None where there is none."""
+    """Return the local folder of a model or tokenizer; None if there is none."""
     path = Path(resolve_model(name))
     if path.exists():
         return path if path.is_dir() else path.parent
@@ -142,7 +141,7 @@ def _source_folder(name: str) -> Path | None:
 
 
 def _with_prompt(prompt: str, read: Texts) -> Texts:
-    """The texts and a prompt that stands before them when they are encoded."""
+    """Return a reader of the texts and of the prompt that is prepended to them."""
 
     def both() -> Iterator[str]:
         yield prompt
@@ -152,17 +151,15 @@ def _with_prompt(prompt: str, read: Texts) -> Texts:
 
 
 def _without(made: Composition, tokenizer: Any) -> list[str]:
-    """Tokens whose text has no piece in the old vocabulary: their rows are not composed."""
+    """List the tokens without a piece in the old vocabulary: their rows are not composed."""
     missing = [number for number, origin in enumerate(made.origins) if origin == "missing"]
     return list(tokenizer.convert_ids_to_tokens(missing))
 
 
 def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dict[str, list[str]]) -> dict[str, Any]:
-    """Both models' tokenizers on the same texts, and where their parameters are."""
+    """Compare both tokenizers on the same texts, and both models' parameters."""
     length = before.max_seq_length
-    limit = (
-        length if length is not None and length < UNLIMITED else None
-    )  # relative positions: T5's tokenizers state no limit
+    limit = length if length is not None and length < UNLIMITED else None  # T5 has no limit: relative positions
     found = compare_tokenizers(before.tokenizer, after.tokenizer, texts, limit)
     for side, model in (("before", before), ("after", after)):
         found[side]["parameters"] = asdict(parameter_figures(model))
@@ -170,7 +167,7 @@ def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dic
 
 
 def _card(name: str, record: dict[str, Any]) -> str:
-    """The model's README.md; a name with marks of YAML or Markdown in it stays a name."""
+    """Write the model's README.md; names are escaped for YAML and Markdown."""
     front: dict[str, Any] = {
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
@@ -182,7 +179,7 @@ def _card(name: str, record: dict[str, Any]) -> str:
     return (
         f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---\n\n"
         f"# {title} with another vocabulary\n\nMade by `distilvec transplant`: {chosen['before']:,} tokens became {chosen['tokens']:,}. "
-        "Every weight but the embedding table is that of the original; nothing was trained. `vocabulary.json` tells how it was made.\n"
+        "Every weight but the embedding table is that of the original; nothing was trained. `vocabulary.json` has the details.\n"
     )
 
 

@@ -1,0 +1,122 @@
+"""The cache of a job's teacher: its folder, and how it is filled."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from distilvec.alignment.store import AlignmentStore
+from distilvec.config.schema import Recipe
+from distilvec.core.artifacts import ArtifactStore
+from distilvec.core.errors import DistilvecError
+from distilvec.core.log import progress
+from distilvec.core.outputs import OutputSpec
+from distilvec.data.tokens import TokenStore
+from distilvec.pipeline.job import Job, Teacher, errors_of
+from distilvec.teachers.cache.fill import count_missing, fill_cache
+from distilvec.teachers.cache.fill_tokens import MOST_ROWS, TokenSource, fill_tokens
+from distilvec.teachers.cache.reuse import complete_cache, wider_caches
+from distilvec.teachers.cache.store import MANIFEST, TeacherCache
+from distilvec.teachers.encode import CPU_TOKENS
+from distilvec.teachers.live import LiveTeacher
+from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.precomputed import VectorsTeacher, fill_from_table
+
+
+def cache_folder(recipe: Recipe, store: ArtifactStore, teacher: str, fingerprint: str) -> Path:
+    """Return the folder of a teacher's cache. With `cache.path` each of several teachers has a folder below it."""
+    path, several = recipe.cache.path, bool(recipe.more_teachers)
+    if path is not None and not several:
+        return path
+    if path is not None and (path / MANIFEST).exists():
+        raise DistilvecError(
+            f"[cache.path] {path} is the cache of one teacher; the recipe has {1 + len(recipe.more_teachers)}. "
+            "Choose another folder, or remove cache.path."
+        )
+    name = f"{re.sub(r'[^A-Za-z0-9.]+', '-', teacher).strip('-')}-{fingerprint}"
+    return store.folder("teachers", name) if path is None else path / name
+
+
+def find_cache(recipe: Recipe, store: ArtifactStore, teacher: str, fingerprint: str) -> TeacherCache:
+    """Open the cache that a finished run was trained from, or a superset of it."""
+    folder = cache_folder(recipe, store, teacher, fingerprint)
+    if folder.exists():
+        return TeacherCache.open(folder)
+    if found := wider_caches(folder, fingerprint):
+        return max(found, key=len)
+    raise DistilvecError(
+        f"[cache] the vectors of {teacher} are no longer in {folder}. "
+        "Compute them again: distilvec cache fill with the run's recipe.yaml."
+    )
+
+
+def folder_of_cache(job: Job, teacher: Teacher) -> Path:
+    """Return the folder of the cache of a job's teacher, whether it exists or not."""
+    return cache_folder(job.recipe, job.store, teacher.info.name, teacher.manifest.fingerprint)
+
+
+def superset_cache(job: Job, teacher: Teacher) -> TeacherCache | None:
+    """Find a complete cache that stores more than is required; None with `cache.path`."""
+    folder = folder_of_cache(job, teacher)
+    if folder == job.recipe.cache.path:
+        return None
+    return complete_cache(folder, teacher.manifest.fingerprint, teacher.corpus)
+
+
+def open_cache(job: Job, teacher: Teacher) -> TeacherCache:
+    """Open the teacher's cache or a complete superset; an empty one is created."""
+    if (found := superset_cache(job, teacher)) is not None:
+        return found
+    rows = job.recipe.cache.shard_rows
+    rows = rows if teacher.manifest.tokens is None else min(rows, MOST_ROWS)
+    return TeacherCache.create_or_open(folder_of_cache(job, teacher), teacher.manifest, rows)
+
+
+def fill(
+    job: Job, teacher: Teacher, cache: TeacherCache, model: LocalTeacher | VectorsTeacher,
+    tokens: TokenStore | None, alignment: AlignmentStore | None,
+) -> None:  # fmt: skip
+    """Compute the rows of the corpus that the cache lacks."""
+    corpus, missing = teacher.corpus, count_missing(cache, teacher.corpus)
+    _refuse_other_signals(cache, teacher, missing)
+    what = "teacher table" if isinstance(model, VectorsTeacher) else "teacher"
+    what = f"{what} {teacher.info.name}" if len(job.teachers) > 1 else what
+    with progress(what, len(corpus), "texts", len(corpus) - missing) as advance, errors_of(teacher.key):
+
+        def report(done: int, total: int) -> None:
+            advance(done, "")
+
+        if isinstance(model, VectorsTeacher):
+            fill_from_table(cache, corpus, model, report)
+        elif tokens is None:
+            fill_cache(cache, corpus, model, report)
+        else:
+            fill_tokens(cache, corpus, token_source(job, teacher, model, tokens, alignment), report)
+
+
+def token_source(
+    job: Job, teacher: Teacher, model: LocalTeacher, tokens: TokenStore, alignment: AlignmentStore | None
+) -> TokenSource:
+    """Combine what token signals are computed from: the model, its tokens of every row, the alignment."""
+    required = replace(job.required, logits=False) | OutputSpec(embedding=True, vector=job.required.logits)
+    device, budget = model.model.device, teacher.section.batch_tokens
+    budget = min(budget, CPU_TOKENS) if device.type == "cpu" else budget
+    return TokenSource(LiveTeacher(model, tokens, required), tokens.lengths, alignment, budget, device)
+
+
+def reads_tokens(teacher: Teacher) -> bool:
+    """Whether the teacher's cache is filled from its own tokens: it stores more than sentence vectors."""
+    return teacher.manifest.tokens is not None or teacher.manifest.vector_width is not None
+
+
+def _refuse_other_signals(cache: TeacherCache, teacher: Teacher, missing: int) -> None:
+    """DistilvecError for a superset that lacks rows: this recipe cannot compute all that it stores."""
+    found, required = cache.manifest, teacher.manifest
+    inside = found.tokens is not None or found.vector_width is not None
+    if inside and found.signals != required.signals:
+        raise DistilvecError(
+            f"[cache.path] {cache.folder} lacks {missing:,} of the corpus's rows and stores {', '.join(found.signals)}; "
+            f"this recipe computes {', '.join(required.signals)}. "
+            "Fill it with the recipe it was made by, or choose another cache.path."
+        )

@@ -1,0 +1,94 @@
+"""The models of a report, each with an embedder for queries and one for documents, and their scores on tasks."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import write_file
+from distilvec.core.log import progress
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Sample, Score, evaluate
+from distilvec.evaluation.significance import average_interval, paired_interval
+from distilvec.evaluation.tasks import Task, TaskFailure
+from distilvec.teachers.model import LocalTeacher
+
+Columns = dict[str, tuple[Embedder, Embedder]]
+Samples = dict[str, dict[str, Sample]]
+
+
+def make_columns(
+    student: LocalTeacher,
+    untrained: LocalTeacher | None = None,
+    teacher: LocalTeacher | None = None,
+    in_teacher_space: bool = True,
+) -> Columns:
+    """Return query and document embedders by model: teacher, untrained, student, asymmetric.
+
+    Asymmetric is the student's queries against the teacher's documents. It needs a student in the teacher's space, with
+    embeddings of the same dim.
+    """
+    columns: Columns = {} if teacher is None else {"teacher": (teacher, teacher)}
+    if untrained is not None:
+        columns["untrained"] = (untrained, untrained)
+    columns["student"] = (student, student)
+    if teacher is not None and in_teacher_space and teacher.dim == student.dim:
+        columns["asymmetric"] = (student, teacher)
+    return columns
+
+
+def score_columns(
+    tasks: Sequence[Task], columns: Columns, cache: EmbeddingCache, problems: list[TaskFailure]
+) -> tuple[dict[str, list[Score]], Samples]:
+    """Score every model; failures are added to `problems` with the model's name."""
+    scores: dict[str, list[Score]] = {}
+    samples: Samples = {}
+    with progress("evaluating", len(columns) * len(tasks), "tasks") as advance:
+        for number, (name, (query, document)) in enumerate(columns.items()):
+            found: list[TaskFailure] = []
+            samples[name] = {}
+
+            def report(task: str, done: int, total: int, number: int = number, name: str = name) -> None:
+                advance(number * len(tasks) + done, f"{name}: {task}")
+
+            scores[name] = evaluate(tasks, query, document, cache, report, found, samples[name])
+            problems += [TaskFailure(problem.task, problem.message, name) for problem in found]
+    return scores, samples
+
+
+def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> dict[str, dict[str, list[float]]]:
+    """Return [low, high, p] of each model's difference from the teacher, by task and on average (paired bootstrap, points).
+
+    A task whose difference is undefined is added to `problems`; that model has no average then.
+    """
+    report: dict[str, dict[str, list[float]]] = {}
+    theirs = samples.get("teacher", {})
+    for name, ours in samples.items():
+        pairs = {task: (ours[task], theirs[task]) for task in ours if task in theirs}
+        if name == "teacher" or not pairs:
+            continue
+        found = {}
+        for task, pair in pairs.items():
+            try:
+                found[task] = paired_interval(*pair, draws=draws)
+            except DistilvecError as error:
+                problems.append(TaskFailure(task, str(error), name))
+        if len(found) == len(pairs):
+            found["average"] = average_interval(list(pairs.values()), draws=draws)
+        report[name] = {task: [interval.low, interval.high, interval.p] for task, interval in found.items()}
+    return report
+
+
+def write_samples(folder: Path, samples: Mapping[str, Mapping[str, Sample]]) -> None:
+    """Write samples.npz, whole or not at all; its arrays are named <model>/<task>/predicted and <model>/<task>/gold."""
+    arrays = {
+        f"{column}/{task}/{name}": getattr(sample, name)
+        for column, found in samples.items()
+        for task, sample in found.items()
+        for name in ("predicted", "gold")
+    }
+    np.savez_compressed(content := io.BytesIO(), **arrays)
+    write_file(folder / "samples.npz", content.getvalue(), "samples.npz")

@@ -1,0 +1,140 @@
+"""A job: everything that is decided before expensive work. No model is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from distilvec.config.recipe import fingerprint
+from distilvec.config.schema import Recipe, TeacherSection
+from distilvec.core.artifacts import ArtifactStore
+from distilvec.core.errors import DistilvecError
+from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
+from distilvec.core.method_file import method_code
+from distilvec.core.outputs import OutputSpec
+from distilvec.core.registry import method_class
+from distilvec.core.task_head import TaskHead
+from distilvec.data.corpus import Corpus
+from distilvec.data.labeled import Examples
+from distilvec.evaluation.tasks import Task
+from distilvec.report.model_card import TeacherRecord
+from distilvec.teachers.cache.manifest import Manifest
+from distilvec.teachers.model import LocalTeacher, load_teacher
+from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.train.stages import Stage
+
+UNTRACKED = ("logging_steps", "checkpoint_minutes", "checkpoint_steps", "trackers")  # change no weight
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """One teacher of a job, described.
+
+    `key` is its section in the recipe: teacher, or more_teachers.0 and so on. `embeddings` is the manifest of its
+    embeddings alone, `manifest` that of all required outputs. `live`: it runs in every step, without a cache. `corpus`
+    has its prompts. `head`: that of the recipe's task, if the teacher was fine-tuned for it.
+    """
+
+    key: str
+    section: TeacherSection
+    info: TeacherInfo
+    embeddings: Manifest
+    manifest: Manifest
+    corpus: Corpus
+    parameters: int | None = None
+    live: bool = False
+    head: TaskHead | None = None
+
+    def load(self, device: str) -> LocalTeacher | VectorsTeacher:
+        """Load the model or open the table; a context manager that frees the memory at its end."""
+        with errors_of(self.key):
+            return open_teacher(self.section, device)
+
+    def record(self, several: bool) -> TeacherRecord:
+        """Return its part of distillation.json; with its weight if there are several teachers."""
+        found: TeacherRecord = {
+            "name": self.info.name,
+            "fingerprint": self.manifest.fingerprint,
+            "width": self.info.dim,
+            "prompts": {role: prompt for role, prompt in self.info.prompts.items() if prompt},
+            "normalized": self.info.normalized,
+        }
+        found |= {} if self.parameters is None else {"parameters": self.parameters}
+        found |= {"live": True} if self.live else {}
+        return found | ({"weight": self.section.weight} if several else {})
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe, resolved: teachers, texts, student, stages and the outputs that the stages require of every teacher.
+
+    `student` describes the untrained student, `student_length` is its maximum input in tokens. `vocabulary` is the
+    tokenizer of `student.vocabulary`, None if the backbone keeps its own. Without labels `examples` is None.
+    """
+
+    recipe: Recipe
+    folder: Path
+    store: ArtifactStore
+    stages: tuple[Stage, ...]
+    tasks: tuple[Task, ...]
+    examples: Examples | None
+    corpus: Corpus
+    vocabulary: Any
+    student: StudentInfo
+    student_length: int
+    teachers: tuple[Teacher, ...]
+    context: ObjectiveContext
+    required: OutputSpec
+
+    @property
+    def teacher(self) -> Teacher:
+        """Return the first teacher, which the student is compared with."""
+        return self.teachers[0]
+
+    @property
+    def in_teacher_space(self) -> bool:
+        """Whether the student's vectors share a space with the teacher's."""
+        return method_class(self.stages[-1].recipe.method.name).in_teacher_space
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return 16 hexadecimal digits that change when anything that changes the trained weights does."""
+        vectors = [teacher.manifest.fingerprint + (" live" if teacher.live else "") for teacher in self.teachers]
+        if len(vectors) > 1:
+            vectors = [f"{one} {teacher.section.weight}" for one, teacher in zip(vectors, self.teachers, strict=True)]
+        return training_fingerprint(self.recipe, self.stages, "+".join(vectors), self.corpus.fingerprint)
+
+
+def training_fingerprint(recipe: Recipe, stages: tuple[Stage, ...], vectors: str, corpus: str) -> str:
+    """Return the fingerprint of a training; `vectors` and `corpus` are those of its data.
+
+    Methods of the package change with its version, which does not count; a method file counts by its content.
+    """
+    sections: list[Any] = [recipe.student.model_dump(mode="json", exclude_none=True)]
+    for stage in stages:
+        train = stage.recipe.train.model_dump(mode="json", exclude=set(UNTRACKED))
+        sections += [stage.recipe.method.model_dump(mode="json"), train]
+    if recipe.stages:  # the student is drawn from the recipe's own seed
+        sections += [recipe.train.seed, *(stage.name for stage in stages)]
+    codes = (method_code(stage.recipe.method.name) for stage in stages)
+    return fingerprint(vectors, corpus, *sections, *(code for code in codes if code is not None))
+
+
+def open_teacher(section: TeacherSection, device: str) -> LocalTeacher | VectorsTeacher:
+    """Load a model, or open a table of vectors."""
+    return VectorsTeacher(section) if section.vectors else load_teacher(section, device)
+
+
+@contextmanager
+def errors_of(key: str) -> Iterator[None]:
+    """Name a further teacher's own section in the errors inside."""
+    try:
+        yield
+    except DistilvecError as error:
+        if "[teacher." not in str(error) or key == "teacher":
+            raise
+        raise DistilvecError(str(error).replace("[teacher.", f"[{key}.")) from error

@@ -1,0 +1,193 @@
+"""The parts of report.json alongside the scores: one function for each name in `evaluation.parts` (docs/report.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec.config.schema import EvaluationSection
+from distilvec.core.batch import Text
+from distilvec.core.log import progress
+from distilvec.data.corpus import Corpus
+from distilvec.evaluation.aggregate import average
+from distilvec.evaluation.agreement import ranking_agreement
+from distilvec.evaluation.compression import PRECISIONS, compression_rows
+from distilvec.evaluation.evaluator import EmbeddingCache, evaluate, read_score
+from distilvec.evaluation.experts import Group, experts_report, task_groups
+from distilvec.evaluation.margin import margin_report
+from distilvec.evaluation.projection import project_sentences, project_tokens, token_states
+from distilvec.evaluation.speed import measure_speed
+from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, task_texts
+from distilvec.evaluation.token_planes import draw_sentences, project_token_planes
+from distilvec.evaluation.vocabulary import vocabulary_report
+from distilvec.models.load import load
+from distilvec.pipeline.columns import Columns, make_columns
+from distilvec.teachers.model import LocalTeacher, wrap_model
+
+SENTENCES, TOKEN_SENTENCES, PLANES = 150, 3, 4  # texts in the pictures
+
+
+@dataclass(frozen=True)
+class SavedStudent:
+    """A saved checkpoint: its step, its validation distance, its folder."""
+
+    step: int
+    distance: float
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models of a run and the texts they are compared on; all parts share one cache of embeddings.
+
+    `labeled` are test texts of the run's own task. `scores` are those of report.json, by model.
+    """
+
+    section: EvaluationSection
+    tasks: Sequence[Task]
+    corpus: Corpus
+    student: LocalTeacher
+    untrained: LocalTeacher | None = None
+    teacher: LocalTeacher | None = None
+    saved: Sequence[SavedStudent] = ()
+    in_teacher_space: bool = True
+    labeled: Sequence[Group] = ()
+    scores: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    cache: EmbeddingCache = field(default_factory=EmbeddingCache)
+
+    @property
+    def columns(self) -> Columns:
+        """Query and document embedder of every model that `evaluation.columns` names."""
+        columns = make_columns(self.student, self.untrained, self.teacher, self.in_teacher_space)
+        return {name: pair for name, pair in columns.items() if name in self.section.columns}
+
+    @cached_property
+    def scored_tasks(self) -> list[Task]:
+        """The tasks that every model has a score on."""
+        names = [{score["task"] for score in column} for column in self.scores.values()]
+        return [task for task in self.tasks if all(task.name in known for known in names)]
+
+    @property
+    def quick_tasks(self) -> list[Task]:
+        """The tasks that are scored many times: no classification, unless the recipe asks for it."""
+        every, tasks = self.section.every_classification, self.scored_tasks
+        return [task for task in tasks if every or not isinstance(task, ClassificationTask)] or tasks
+
+    @property
+    def groups(self) -> list[Group]:
+        """The texts of the pictures: the tasks', and those of the run's own task."""
+        return [*task_groups(self.scored_tasks), *self.labeled]
+
+    @property
+    def present(self) -> dict[str, LocalTeacher]:
+        """Teacher, student and untrained student, as far as the run has them."""
+        models = {"teacher": self.teacher, "student": self.student, "untrained": self.untrained}
+        return {name: model for name, model in models.items() if model is not None}
+
+
+def agreement(models: Models) -> dict[str, Any]:
+    """Compare the rankings of student and teacher, for every retrieval task."""
+    columns = {name: pair for name, pair in models.columns.items() if name != "untrained"}
+    tasks = [task for task in models.scored_tasks if isinstance(task, RetrievalTask)]
+    return {task.name: ranking_agreement(task, columns, models.cache) for task in tasks} if "teacher" in columns else {}
+
+
+def compression(models: Models) -> dict[str, Any]:
+    """Score truncated embeddings and small number formats."""
+    columns = {name: pair for name, pair in models.columns.items() if name != "untrained"}
+    tasks = models.quick_tasks
+    with progress("dimensions and precisions", len(tasks) * len(columns), "tasks") as advance:
+        rows = compression_rows(
+            tasks, columns, models.cache, progress=lambda note, done, total: advance(done, note),
+            classification=models.section.every_classification,
+        )  # fmt: skip
+    return {"widths": sorted({row["width"] for row in rows}), "precisions": list(PRECISIONS), "rows": rows}
+
+
+def margin(models: Models) -> dict[str, Any] | None:
+    """Fit scores against validation distance over the saved checkpoints; None for fewer than three."""
+    if len(models.saved) < 3 or not models.scores.get("teacher"):
+        return None
+    tasks, points = models.quick_tasks, list[dict[str, Any]]()
+    with progress("saved checkpoints", len(models.saved), "students") as advance:
+        for number, saved in enumerate(models.saved):
+            model, name = load(saved.folder, device="cpu"), f"step {saved.step}"
+            embedder = wrap_model(model, name, models.section.batch_tokens, models.student.prompts)
+            found = evaluate(tasks, embedder)
+            values = {score.task: score.value for score in found} | {"average": average(found)}
+            points.append({"step": saved.step, "distance": saved.distance, "scores": values})
+            advance(number + 1, name)
+    names = {task.name for task in tasks}
+    teacher = [read_score(score) for score in models.scores["teacher"] if score["task"] in names]
+    return margin_report(points, {score.task: score.value for score in teacher} | {"average": average(teacher)})
+
+
+def speed(models: Models) -> dict[str, Any]:
+    """Measure latency and throughput of teacher and student."""
+    with progress("speed", 100, "%") as advance:
+        return measure_speed(
+            {name: model.model for name, model in models.present.items() if name != "untrained"},
+            budget_seconds=models.section.speed_seconds,
+            progress=lambda what, done, total: advance(100 * done // max(1, total), what),
+        )
+
+
+def projections(models: Models) -> dict[str, Any]:
+    """Project sentences of the tasks, and tokens of a few of them, onto two dimensions."""
+    tasks = models.scored_tasks
+    if models.teacher is None or not tasks:
+        return {}
+    share = max(1, SENTENCES // len(tasks))
+    pairs = [(task.name, text) for task in tasks for text in spread(sorted(set(task_texts(task))), share)]
+    pairs = [(name, text) for name, text in pairs if text.strip()]
+    texts = [text for _, text in pairs]
+    vectors = {name: models.cache.vectors(model, texts, "document") for name, model in models.present.items()}
+    labels = {"labels": [text[:80] for text in texts], "groups": [name for name, _ in pairs]}
+    chosen = spread([text for text in texts if 6 <= len(text.split()) <= 16] or texts, TOKEN_SENTENCES)
+    states = [token_states(model.model, chosen) for model in (models.teacher, models.student)]
+    return {"sentences": project_sentences(vectors) | labels, "tokens": project_tokens(chosen, *states)}
+
+
+def experts(models: Models) -> dict[str, Any]:
+    """Describe the routing of a student with experts, and the experts' embeddings."""
+    teacher = models.teacher
+
+    def vectors(group: Group, texts: Sequence[Text]) -> Any:
+        assert teacher is not None
+        if group.role is None:
+            return teacher.signals(texts)["embedding"]
+        return models.cache.vectors(teacher, [text for text in texts if isinstance(text, str)], group.role)
+
+    return experts_report(models.student, models.groups, None if teacher is None else vectors)
+
+
+def tokens(models: Models) -> list[dict[str, Any]]:
+    """Project the tokens of a few sentences, each model's onto a plane of its own."""
+    found = [text for group in models.groups for text in group.texts]
+    texts = [part for text in found for part in ((text,) if isinstance(text, str) else text)]
+    if models.teacher is None or not texts:
+        return []
+    return project_token_planes(
+        draw_sentences(texts, PLANES), {name: model.model for name, model in models.present.items()}
+    )
+
+
+def vocabulary(models: Models) -> dict[str, Any]:
+    """Compare the tokenizers of teacher and student on the corpus."""
+    return vocabulary_report(models.teacher, models.student, models.corpus)
+
+
+PARTS: dict[str, Callable[[Models], Any]] = {
+    part.__name__: part for part in (agreement, compression, margin, speed, projections, experts, tokens, vocabulary)
+}
+
+
+def spread(items: Sequence[str], count: int) -> list[str]:
+    """Return `count` items, evenly spread."""
+    chosen = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int).tolist()
+    return [items[number] for number in dict.fromkeys(chosen)]

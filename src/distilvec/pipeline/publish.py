@@ -1,0 +1,52 @@
+"""What a run leaves: distillation.json, the student's model card, the report's page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from distilvec.config import recipe as recipes
+from distilvec.core.files import write_json
+from distilvec.evaluation.evaluator import read_score
+from distilvec.evaluation.tasks import TaskFailure
+from distilvec.formats.sentence_transformers import save_student
+from distilvec.models.load import load
+from distilvec.pipeline.job import Job
+from distilvec.pipeline.record import distillation_record
+from distilvec.pipeline.resolve import make_objective
+from distilvec.pipeline.run_result import RunResult
+from distilvec.pipeline.train import Training
+from distilvec.report.model_card import model_card
+from distilvec.report.write import write_report
+from distilvec.train.stages import stage_progress
+
+
+def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
+    """Write record, model card and report page; the result of the run."""
+    scores = {name: [read_score(score) for score in column] for name, column in report.get("scores", {}).items()}
+    folder = job.folder / "student"
+    student = load(folder, device="cpu")
+    earlier = [(stage, stage_progress(stage, job.fingerprint)) for stage in job.stages[:-1]]
+    stages = [*earlier, (job.stages[-1], training.state)]
+    teachers = [teacher.record(len(job.teachers) > 1) for teacher in job.teachers]
+    objective = make_objective(job.stages[-1], job.context)
+    record = distillation_record(stages, teachers, student, job.corpus, objective, training.distance, scores)
+    if "supervised" in report:
+        record["supervised"] = report["supervised"]
+    save_student(student, folder, dict(record), model_card(record), extra=copy_head(folder))
+    write_json(job.folder / "distillation.json", record, sealed=True, key="distillation.json")
+    page = write_report(job.folder, report, record, recipes.dump(job.recipe)) if report else None
+    problems = [TaskFailure(**problem) for problem in report.get("failures", [])]
+    return RunResult(job.folder, training.state, training.distance, scores, record, problems, page)
+
+
+def copy_head(student: Path) -> Callable[[Path], None]:
+    """Return a function that writes a student's head, if it has one, into the folder that replaces the student's."""
+    files = {path.name: path.read_bytes() for path in student.glob("head.*")}
+
+    def write(folder: Path) -> None:
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+
+    return write

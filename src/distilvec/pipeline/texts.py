@@ -1,0 +1,150 @@
+"""The texts of a job: corpus, labeled examples, evaluation suite, and the student's vocabulary made from them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import CorpusSection, EvaluationSection, Recipe, StudentSection
+from distilvec.core.artifacts import ArtifactStore
+from distilvec.core.errors import DistilvecError
+from distilvec.core.info import TeacherInfo
+from distilvec.core.log import log
+from distilvec.data import docstrings
+from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
+from distilvec.data.labeled import Examples, Labelled, build_examples, examples_fingerprint, read_split
+from distilvec.evaluation.suite import load_suite, suite_texts
+from distilvec.evaluation.tasks import Task
+from distilvec.models.load import load_tokenizer
+from distilvec.models.tokenizers import tokenizer_hash
+from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary
+from distilvec.vocabulary.load import read_tokenizer
+from distilvec.vocabulary.pieces import Pieces
+
+_ROWS = 4096  # of a corpus, read together
+_SUITE_BYTES = 2_000_000
+_REPORTED_ROWS = 200_000
+
+
+def load_tasks(section: EvaluationSection, store: ArtifactStore) -> list[Task]:
+    """Read the evaluation suite; empty if the recipe names none."""
+    if not section.builtin:
+        return load_suite(section.suite) if section.suite else []
+    key = recipes.fingerprint(docstrings.FORMAT, sys.version)
+
+    def build(folder: Path) -> dict[str, Any]:
+        docstrings.write_retrieval_task(folder, seed=0)
+        return {}
+
+    name = f"{section.builtin}-{key}"
+    return store.build("suites", name, key, "suite", _SUITE_BYTES, build, lambda f: load_suite(f / "suite.yaml"))
+
+
+def load_examples(recipe: Recipe, teacher: TeacherInfo, store: ArtifactStore) -> Examples | None:
+    """Read the labeled examples of the recipe's task; None if it has no task."""
+    if recipe.task is None:
+        return None
+    name = examples_fingerprint(recipe.task, teacher.prompts)
+    found = build_examples(recipe.task, teacher.prompts, store.folder("tasks", name))
+    log(found.line)
+    return found
+
+
+def test_split(recipe: Recipe, examples: Examples) -> Labelled:
+    """Read the test rows of the recipe's task."""
+    section = recipe.task
+    assert section is not None
+    prompt = examples.corpus.prompts.get(section.role, "")
+    return read_split(section, section.test_split, prompt, examples.classes, examples.scale)
+
+
+def load_corpus(recipe: Recipe, teacher: TeacherInfo, tasks: list[Task], store: ArtifactStore) -> Corpus:
+    """Read the training texts; texts of the evaluation suite are left out."""
+    section, size = recipe.corpus, recipe.train.batch_size
+    assert section is not None
+    documents = section.exclude_evaluation == "documents"
+    excluded = list(suite_texts(tasks, documents)) if section.exclude_evaluation else []
+    name = corpus_fingerprint(section, teacher.prompts, size, excluded_fingerprint(excluded))
+    folder = store.folder("corpora", name)
+    found = build_corpus(section, teacher.prompts, size, folder, excluded, progress_logger())
+    dropped = "; ".join(left_out(found.report, section))
+    more = f"; left out: {dropped}" if dropped else ""
+    log(f"corpus: {found.report['kept']:,} texts, {found.report['holdout']:,} of them for validation{more}")
+    return found
+
+
+def left_out(report: dict[str, Any], section: CorpusSection) -> list[str]:
+    """List how many rows a corpus left out, each with its reason."""
+    parts = "documents, queries" if section.exclude_evaluation == "documents" else "queries"
+    reasons = {
+        "duplicates": "duplicates",
+        "empty": "empty",
+        "excluded": f"of the evaluation suite: {parts} and labeled test texts (corpus.exclude_evaluation)",
+        "left_out": "beyond the limits of their sources",
+    }
+    return [f"{report[name]:,} {reason}" for name, reason in reasons.items() if report.get(name)]
+
+
+def load_vocabulary(
+    section: StudentSection, teacher: TeacherInfo, corpus: Corpus, store: ArtifactStore
+) -> PreTrainedTokenizerFast | None:
+    """Choose or train the tokenizer of `student.vocabulary` on the corpus; None if the backbone keeps its own."""
+    vocabulary, model = section.vocabulary, teacher.model if section.model == "teacher" else section.model
+    if vocabulary is None:
+        return None
+    if model is None:
+        raise DistilvecError(
+            "[student.vocabulary] needs student.model: a fresh backbone has the tokenizer of student.tokenizer, or none."
+        )
+    pieces = Pieces(load_tokenizer(model, "student.model"), "the backbone's tokenizer", "student.model")
+    parts = [
+        vocabulary.model_dump(exclude={"compose", "keep_norm"}),
+        corpus.fingerprint,
+        tokenizer_hash(pieces.tokenizer),
+    ]
+    if vocabulary.tokenizer is not None:
+        parts.append(
+            tokenizer_hash(read_tokenizer(vocabulary.tokenizer, pieces))
+        )  # its content counts, not its name alone
+    folder = store.folder("vocabularies", recipes.fingerprint(*parts))
+    made, counts = kept_vocabulary(folder, lambda: choose(vocabulary, pieces, texts_by_language(corpus)))
+    log(f"vocabulary: {counts['before']:,} -> {counts['tokens']:,} tokens")
+    return made
+
+
+def texts_by_language(corpus: Corpus) -> dict[str, Texts]:
+    """Return readers of the training texts by language; sources without one go by their name."""
+    names = [language or name for language, name in zip(corpus.languages, corpus.source_names, strict=True)]
+    distinct = list(dict.fromkeys(names))
+    numbers = np.array([distinct.index(name) for name in names])
+
+    def reader(number: int) -> Texts:
+        rows = corpus.train_rows[numbers[corpus.sources[corpus.train_rows]] == number]
+
+        def read() -> Iterator[str]:
+            yield from {prompt for prompt in corpus.prompts.values() if prompt}  # prepended to every text
+            for first in range(0, len(rows), _ROWS):
+                for text in corpus.texts(rows[first : first + _ROWS]):
+                    yield from (text,) if isinstance(text, str) else text
+
+        return read
+
+    return {name: reader(number) for number, name in enumerate(distinct)}
+
+
+def progress_logger() -> Callable[[str, int], None]:
+    """Return a callback for stages of unknown size: one log line for every 200,000 rows."""
+    last: dict[str, int] = {}
+
+    def report(stage: str, rows: int) -> None:
+        if rows // _REPORTED_ROWS > last.get(stage, 0):
+            last[stage] = rows // _REPORTED_ROWS
+            log(f"{stage}: {rows:,} rows")
+
+    return report

@@ -1,0 +1,96 @@
+"""Training of a job, stage by stage; every student is saved as a folder that loads without distilvec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentence_transformers import SentenceTransformer
+
+from distilvec.core.objective import Objective
+from distilvec.core.registry import method_class
+from distilvec.core.task_head import TaskHead
+from distilvec.formats.sentence_transformers import save_student
+from distilvec.pipeline.job import Job
+from distilvec.pipeline.prepare import prepare
+from distilvec.pipeline.record import best_distance
+from distilvec.pipeline.resolve import make_objective, required_outputs
+from distilvec.students.build import build_student
+from distilvec.students.encoder import Encoder
+from distilvec.students.lora import add_adapters, merged
+from distilvec.students.task_head import save_head
+from distilvec.train.checkpoint import Progress, objective_file, save_objective
+from distilvec.train.metrics import Callback
+from distilvec.train.stages import Stage, check_parameters, stage_progress, train_stages
+
+
+@dataclass(frozen=True)
+class Training:
+    """A finished training: the last stage's progress, and the validation metrics of its best student."""
+
+    state: Progress
+    distance: dict[str, float]
+
+
+def untrained_student(job: Job) -> SentenceTransformer:
+    """Build the untrained student; the same every time."""
+    shared = any(method_class(stage.recipe.method.name).in_teacher_space for stage in job.stages)
+    return build_student(job.recipe.student, job.teacher.info, job.recipe.train.seed, shared, job.vocabulary)
+
+
+def trainable(job: Job, model: SentenceTransformer) -> Encoder:
+    """Wrap a student for training; with adapters if the recipe has them."""
+    if job.recipe.student.lora is not None:
+        add_adapters(model, job.recipe.student.lora, job.recipe.train.seed)
+    return Encoder(model)
+
+
+def train(job: Job, callbacks: Sequence[Callback] = ()) -> Training:
+    """Train all stages from their checkpoints on. A finished training is not prepared again."""
+    last = job.stages[-1]
+    state = stage_progress(last, job.fingerprint)
+    if not state.finished or not all((job.folder / name).exists() for name in ("student", "last")):
+        state = _train(job, callbacks)
+    return Training(state, best_distance([stage.folder / "metrics.jsonl" for stage in job.stages]))
+
+
+def _train(job: Job, callbacks: Sequence[Callback]) -> Progress:
+    encoder = trainable(job, untrained_student(job))
+    for stage in job.stages:
+        check_parameters(stage, encoder, make_objective(stage, job.context))
+    data = prepare(job, encoder.model)
+    waiting = [encoder]
+
+    def build(stage: Stage) -> tuple[Encoder, Objective]:
+        own = waiting.pop() if waiting else trainable(job, untrained_student(job))
+        return own, make_objective(stage, job.context)
+
+    return train_stages(
+        job.stages,
+        build,
+        lambda objective: data.training_data(required_outputs(objective, job.examples)),
+        job.fingerprint,
+        lambda encoder, objective, name: save(job, encoder, objective, name),
+        callbacks,
+    )
+
+
+def save(job: Job, encoder: Encoder, objective: Objective, name: str) -> None:
+    """Save a student of the last stage in the run folder, with the parameters and the head that its objective has learned."""
+    info = {"method": job.stages[-1].recipe.method.name, "teacher": job.teacher.info.name, "complete": False}
+    card, folder = f"# {job.recipe.name}\n\nTraining has not finished.\n", job.folder / name
+    save_student(merged(encoder.model), folder, info, card, extra=head_writer(job, objective))
+    save_objective(objective_file(folder), objective)
+
+
+def head_writer(job: Job, objective: Objective) -> Callable[[Path], None]:
+    """Return a function that writes the objective's head into a student's folder; without a task it writes nothing."""
+
+    def write(folder: Path) -> None:
+        examples = job.examples
+        if examples is not None and isinstance(objective.head, TaskHead):
+            prompt = examples.corpus.prompts.get(examples.corpus.roles[0], "")
+            save_head(folder, objective.head, examples.classes, examples.scale, prompt)
+
+    return write

@@ -343,13 +343,13 @@ def cost_table(report: Mapping[str, Any]) -> str:
             for precision, part in precisions(report[name]).items() if name in report else ():
                 if other in part.get(f"{what}_ratio", {}):
                     notes.append(
-                        f"- {what} of `{name}` over `{other}`, {precision}: {part[f'{what}_ratio'][other]:.2f} (mark: {mark})"
+                        f"- {what} of `{name}` over `{other}`, {precision}: {part[f'{what}_ratio'][other]:.2f} (target: {mark})"
                     )
     for name, entry in report.items():
         for precision, part in precisions(entry).items():
             if "weight_passes" in part:
                 share = f"{100 * part['weight_passes']:.1f} % of a step"
-                notes.append(f"- perturbing and restoring the weights, `{name}`, {precision}: {share} (mark: 5 %)")
+                notes.append(f"- perturbing and restoring the weights, `{name}`, {precision}: {share} (target: 5 %)")
     return "\n".join(lines) + ("\n\n" + "\n".join(notes) if notes else "")
 
 

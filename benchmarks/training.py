@@ -4,7 +4,7 @@
 
 Both sides train the same student from the same weights on the same texts towards the same teacher vectors with the
 un-squared L2 distance, AdamW (fused), learning rate 1e-4. The sides alternate, round by round, each round on its own
-share of the texts; the figure is the median round. After the last round both are measured on the same held-out texts.
+share of the texts; the figure is the median round. After the last round both are measured on the same validation texts.
 The peer is `SentenceTransformerTrainer` with `EmbedDistillLoss("l2")` and precomputed labels. bf16 is measured where the
 processor has it. A precision that is not measured keeps its figures in FILE, each with the machine they were taken on.
 """
@@ -187,7 +187,7 @@ class Peer:
 
 
 def held_out(run: Run, model: SentenceTransformer, width: int) -> float:
-    """Mean distance to the teacher on the held-out texts, in fp32, by sentence-transformers' own encode."""
+    """Mean distance to the teacher on the validation texts, in fp32, by sentence-transformers' own encode."""
     rows = run.corpus.holdout_rows
     teacher = run.cache.read(run.cache.positions(run.corpus.keys[rows]))
     student = model.eval().encode(run.corpus.texts(rows), show_progress_bar=False)

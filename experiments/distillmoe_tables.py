@@ -28,7 +28,7 @@ def moe_step_table(report: Mapping[str, Any]) -> str:
     ]
     return (
         "\n".join(lines)
-        + f"\n\n`distillmoe` over `task`: {' and '.join(found)} (mark: {MARK}). In the paper it takes 4.9 times a step of ULD (table 3)."
+        + f"\n\n`distillmoe` over `task`: {' and '.join(found)} (target: {MARK}). In the paper it takes 4.9 times a step of ULD (table 3)."
     )
 
 
@@ -47,7 +47,7 @@ def aggregation_line(found: Mapping[str, Any]) -> str:
             f"`{rule}`: {ms['aggregation']:.1f} ms{half}, {faster:.0f} times as fast as the paper's loop, "
             f"{ms['alone']:.1f} ms without the cosines"
         )
-    return f"Aggregation for {found['texts']}, 384 wide. {'; '.join(said)} ({found['machine']}; mark: {found['mark_ms']:g} ms)."
+    return f"Aggregation for {found['texts']}, 384 wide. {'; '.join(said)} ({found['machine']}; target: {found['mark_ms']:g} ms)."
 
 
 def experts_speed_table(found: Mapping[str, Any]) -> str:
@@ -69,7 +69,7 @@ def experts_speed_table(found: Mapping[str, Any]) -> str:
     marks = ", ".join(f"{mark} at batch {batch}" for batch, mark in found["marks"].items())
     return (
         "\n".join(lines)
-        + f"\n\nMarks for bert-base: {marks}; the paper, on an H200: {paper}. A query has 16 tokens, a document 256."
+        + f"\n\nTargets for bert-base: {marks}; the paper, on an H200: {paper}. A query has 16 tokens, a document 256."
     )
 
 
@@ -94,7 +94,7 @@ def routing_table(found: Mapping[str, Any]) -> str:
 
 def causal_table(found: Mapping[str, Any]) -> str:
     """Causal models on the local task."""
-    lines = ["|  | parameters | held-out cross-entropy | ROUGE-L |", "|---|---:|---:|---:|"]
+    lines = ["|  | parameters | validation cross-entropy | ROUGE-L |", "|---|---:|---:|---:|"]
     for name in ("teacher", "alone", "distilled"):
         part = found[name]
         cells = [
@@ -105,7 +105,7 @@ def causal_table(found: Mapping[str, Any]) -> str:
     alone, distilled = (statistics.mean(found[name]["cross_entropy"]["seeds"]) for name in ("alone", "distilled"))
     verdict = "does not help" if distilled >= alone else "helps"
     words = (
-        f"By held-out cross-entropy (a token of the student's own, seed by seed) distillation {verdict} here: "
+        f"By validation cross-entropy (a token of the student's own, seed by seed) distillation {verdict} here: "
         f"{distilled:.3f} against {alone:.3f}."
     )
     return "\n".join(lines) + "\n\n" + words

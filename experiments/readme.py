@@ -112,7 +112,7 @@ def cost_part() -> str:
     if triplet and "memory_ratio_512_to_naive_64" in triplet:
         parts.append(
             f"Jasper's triplet at batch 512 takes {triplet['memory_ratio_512_to_naive_64']:.2f} times the memory of the naive form at batch 64 "
-            f"(mark: 1); its time grows with the number of pairs to the power {triplet['exponent']:.2f}."
+            f"(target: 1); its time grows with the number of pairs to the power {triplet['exponent']:.2f}."
         )
     return "## Cost\n\n" + "\n\n".join(parts) if parts else ""
 

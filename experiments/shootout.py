@@ -116,7 +116,7 @@ def agreement(theirs: Mapping[str, float], ours: Mapping[str, Sequence[float]]) 
     means = {name: statistics.mean(ours[name]) for name in names}
     pairs = list(combinations(sorted(names, key=lambda name: theirs[name], reverse=True), 2))
     turned = [(upper, lower) for upper, lower in pairs if means[upper] <= means[lower]]
-    text = f"Of {len(pairs)} pairs of rows that the paper has too, {len(pairs) - len(turned)} stand the same way round"
+    text = f"Of {len(pairs)} pairs of rows that the paper has too, {len(pairs) - len(turned)} have the same order"
     if len(names) > 2:
         text += f" (Spearman's correlation of the order {spearmanr([means[n] for n in names], [theirs[n] for n in names])[0]:.2f})"
     if not turned:
@@ -134,4 +134,4 @@ def agreement(theirs: Mapping[str, float], ours: Mapping[str, Sequence[float]]) 
     rest = [f"{len(clear) - LISTED} more"] if len(clear) > LISTED else []
     within = len(turned) - len(clear)
     text += f"; {within} of the others differ by less than the deviation over seeds" if within else ""
-    return f"{text}. The other way round: {'; '.join(listed + rest)}." if clear else f"{text}."
+    return f"{text}. In the other order: {'; '.join(listed + rest)}." if clear else f"{text}."

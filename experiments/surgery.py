@@ -6,11 +6,11 @@
     python -m experiments.surgery students RUN [RUN ...] --json results/surgery.json   finished runs of recipes/small_english.yaml
     python -m experiments.surgery sizes RUN [RUN ...] --json results/surgery.json      finished runs of its sweep over vocabulary sizes
 
-Each part is written into FILE beside the others. trim: the distance (mean L2) of held-out texts' vectors to the teacher's and STS-B's
+Each part is written into FILE beside the others. trim: the distance (mean L2) of validation texts' vectors to the teacher's and STS-B's
 Spearman correlation, for tokens chosen on the training texts. turkish: vocabularies of 8,000 tokens made on Turkish sentences and
 questions, compared with the teacher's on paragraphs (a part of the sentences was split from them) and on STSb-TR's sentences.
 inference: the teacher, and it with the Unigram vocabulary, encode the same texts of up to 256 tokens in turn; medians of the rounds.
-students, sizes: what the runs recorded; students also encode 1,024 held-out texts in turn with the teacher.
+students, sizes: what the runs recorded; students also encode 1,024 validation texts in turn with the teacher.
 """
 
 from __future__ import annotations

@@ -68,9 +68,9 @@ def students_table(found: Mapping[str, Any]) -> str:
     teacher = last["teacher"]
     return (
         "\n".join(lines)
-        + f"\n\n{teacher['name']} ({teacher['parameters'] / 1e6:.1f} M) is the teacher. Distance (mean L2 on held-out texts) and share of "
+        + f"\n\n{teacher['name']} ({teacher['parameters'] / 1e6:.1f} M) is the teacher. Distance (mean L2 on validation texts) and share of "
         "its average over the tasks: before → after training; asymmetric: queries by the student, documents by the teacher. Texts a "
-        f"second: held-out texts in turn with the teacher, medians ({last['machine']}). Commands: `distilvec run "
+        f"second: validation texts in turn with the teacher, medians ({last['machine']}). Commands: `distilvec run "
         "recipes/small_english.yaml --variant NAME`, `python -m experiments.surgery students RUN... --json FILE`."
     )
 
@@ -173,7 +173,7 @@ def trim_table(found: Mapping[str, Any]) -> str:
     return (
         "\n".join(lines)
         + "\n\nThe first row is all-MiniLM-L6-v2. Tokens were chosen on the training texts of recipes/small_english.yaml; the distance is "
-        f"the mean L2 over {found['held_out']:,} held-out texts (`python -m experiments.surgery trim --json FILE`). No weight was trained."
+        f"the mean L2 over {found['held_out']:,} validation texts (`python -m experiments.surgery trim --json FILE`). No weight was trained."
     )
 
 
@@ -206,9 +206,9 @@ def speed_line(found: Mapping[str, Any]) -> str:
     rates = counting["megabytes_per_second"]
     old, new = made["rows"]
     return (
-        f"Counting tokens: {rates['words']:.1f} MB of text a second by distinct words (mark: {wanted['megabytes_per_second']:g}), "
+        f"Counting tokens: {rates['words']:.1f} MB of text a second by distinct words (target: {wanted['megabytes_per_second']:g}), "
         f"{rates['whole']:.1f} on whole texts with the same counts ({counting['texts']}, {counting['megabytes']:.0f} MB). "
-        f"From {old:,} to {new:,} rows of {made['width']}, from folder to folder: {made['seconds']:.0f} s (mark: {wanted['seconds']:g}), "
-        f"with {made['memory_of_tables']:.2f} times the memory of both tables (mark: {wanted['memory_of_tables']:g}) "
+        f"From {old:,} to {new:,} rows of {made['width']}, from folder to folder: {made['seconds']:.0f} s (target: {wanted['seconds']:g}), "
+        f"with {made['memory_of_tables']:.2f} times the memory of both tables (target: {wanted['memory_of_tables']:g}) "
         f"({found['machine']}; `python -m benchmarks.surgery_speed --json FILE`)."
     )

@@ -36,7 +36,7 @@ def alignment_tables(found: Mapping[str, Any]) -> str:
         speed.append(f"| {kind} | {part['aligned']:,} | {part['with_tokenising']:,} |")
     info = (
         f"{found['count']:,} texts of {found['characters_a_text']:.0f} characters on average ({found['texts']}), "
-        f"{found['machine']}; aligned, written and ready to train from: {found['corpus']['sentences']:,} a second. Mark: {found['mark']:,}."
+        f"{found['machine']}; aligned, written and ready to train from: {found['corpus']['sentences']:,} a second. Target: {found['mark']:,}."
     )
     return "\n\n".join(["\n".join(rates), info, "\n".join(speed)])
 
@@ -80,7 +80,7 @@ def step_table(report: Mapping[str, Any]) -> str:
             )
     notes = []
     for precision, part in precisions(report["emo"]).items():
-        notes.append(f"- `emo` over `task`, {precision}: {part['time_ratio']['task']:.2f} (mark: 1.35)")
+        notes.append(f"- `emo` over `task`, {precision}: {part['time_ratio']['task']:.2f} (target: 1.35)")
         live, task = precisions(report["emo_live"])[precision], precisions(report["task"])[precision]
         most = 1.35 * task["ms"] + live["teacher_ms"]
         notes.append(
@@ -96,7 +96,7 @@ def transport_line(found: Mapping[str, Any]) -> str:
         for key, words in (("tolerance", "to a marginal error of 1e-6"), ("fixed", "for 100 iterations"))
     ]
     most = max(found[key]["largest_difference"] for key in ("tolerance", "fixed"))
-    return f"Sinkhorn, {found['problems']}: {' and '.join(parts)} as POT called text by text (mark: 8); values differ by at most {most:.0e}."
+    return f"Sinkhorn, {found['problems']}: {' and '.join(parts)} as POT called text by text (target: 8); values differ by at most {most:.0e}."
 
 
 def rows_line(found: Mapping[str, Any]) -> str:
@@ -106,4 +106,4 @@ def rows_line(found: Mapping[str, Any]) -> str:
         for length in ("25", "128")
         for kind in ("inference", "training")
     ]
-    return f"A forward pass that gives the attention rows of two layers, over one that gives none: {', '.join(parts)} (mark: {found['mark']})."
+    return f"A forward pass that gives the attention rows of two layers, over one that gives none: {', '.join(parts)} (target: {found['mark']})."

@@ -38,7 +38,7 @@ GLOSSARY = {  # what is not used: what is
     r"(embedding|hidden|teacher|student|vector)('s)? widths?": "dim, hidden size",
 }
 REFUSED = re.compile("|".join(rf"(?P<w{n}>\b(?:{words})\b)" for n, words in enumerate(GLOSSARY)), re.IGNORECASE)
-OPENINGS = re.compile(r"\s*(What|Which|How|Where|Whose|That|Whether)\b")
+OPENINGS = re.compile(r"\s*(What|Which|How|Where|Whose|That)\b")
 
 
 def _refused(text):

@@ -116,7 +116,8 @@ def _refuse_other_signals(cache: TeacherCache, teacher: Teacher, missing: int) -
     inside = found.tokens is not None or found.vector_width is not None
     if inside and found.signals != required.signals:
         raise DistilvecError(
-            f"[cache.path] {cache.folder} lacks {missing:,} of the corpus's rows and stores {', '.join(found.signals)}; "
+            f"[cache.path] {cache.folder} lacks {missing:,} of the corpus's rows and stores "
+            f"{', '.join(found.signals)}; "
             f"this recipe computes {', '.join(required.signals)}. "
             "Fill it with the recipe it was made by, or choose another cache.path."
         )

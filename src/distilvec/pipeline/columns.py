@@ -60,7 +60,8 @@ def score_columns(
 
 
 def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> dict[str, dict[str, list[float]]]:
-    """Return [low, high, p] of each model's difference from the teacher, by task and on average (paired bootstrap, points).
+    """Return [low, high, p] of each model's difference from the teacher, by task and on average (paired bootstrap,
+    points).
 
     A task whose difference is undefined is added to `problems`; that model has no average then.
     """

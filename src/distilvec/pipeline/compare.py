@@ -1,9 +1,9 @@
 """Comparison of finished runs: means and deviations over seeds, differences with confidence intervals, costs.
 
-A run of several seeds is one row. A difference is tested by a paired bootstrap over the test rows. Every resample takes the
-same rows for all seeds of both runs, computes each seed's metric on them and averages over the seeds. Averaging predictions
-first would score an ensemble that was never trained. The intervals show the effect of other test rows, given these seeds;
-the standard deviation of a mean shows the effect of other seeds.
+A run of several seeds is one row. A difference is tested by a paired bootstrap over the test rows. Every resample takes
+the same rows for all seeds of both runs, computes each seed's metric on them and averages over the seeds. Averaging
+predictions first would score an ensemble that was never trained. The intervals show the effect of other test rows,
+given these seeds; the standard deviation of a mean shows the effect of other seeds.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def compare_runs(
 ) -> Comparison:
     """Compare runs and sweeps.
 
-    `reference` is the name of a row (default: that of the first run). Values are points (x 100), intervals cover `LEVEL`,
-    p-values are adjusted (Holm) for the rows that are compared on a task. `retention` is in percent of the run's own teacher.
-    `minutes` and `texts` are those of training one seed. Unknown values are None.
+    `reference` is the name of a row (default: that of the first run). Values are points (x 100), intervals cover
+    `LEVEL`, p-values are adjusted (Holm) for the rows that are compared on a task. `retention` is in percent of the
+    run's own teacher. `minutes` and `texts` are those of training one seed. Unknown values are None.
     Errors: DistilvecError as `load_runs`; an unknown reference or column; runs that share no task.
     """
     runs = load_runs(folders)
@@ -120,13 +120,15 @@ def _shared_tasks(runs: Sequence[RunSummary], column: str) -> tuple[list[str], l
     if not any(scored):
         if any(run.scores(other) for run in runs for other in COLUMNS):
             raise DistilvecError(
-                f"[--column] no run has a column '{column}'. A student of another width than its teacher's has no asymmetric one."
+                f"[--column] no run has a column '{column}'. A student of another width than its teacher's has no "
+                "asymmetric one."
             )
         return [], ["No run was evaluated: they are compared by distance and cost."]
     for run, pairs in zip(runs, scored, strict=True):
         if not pairs:
             raise DistilvecError(
-                f"[--column] {run.folder} has no scores in column '{column}'. Evaluate it on the others' suite, or leave it out."
+                f"[--column] {run.folder} has no scores in column '{column}'. Evaluate it on the others' suite, or "
+                "leave it out."
             )
     shared = set.intersection(*scored)
     if not shared:
@@ -224,13 +226,17 @@ def _differences(
             item.update(p=p, mark=significance_mark(p))
         found += items
     notes = [
-        f"Differences are to {reference}: paired bootstrap, {draws:,} resamples of the test rows, {LEVEL:.0%} intervals. Every resample "
-        "takes the same rows for all seeds of both runs and averages the metric over the seeds, so intervals leave out the spread over "
-        f"seeds (± shows it). Significance: * p < 0.05, ** p < 0.01, *** p < 0.001, after Holm for {len(others)} comparison(s) a task."
+        f"Differences are to {reference}: paired bootstrap, {draws:,} resamples of the test rows, {LEVEL:.0%} "
+        "intervals. Every resample "
+        "takes the same rows for all seeds of both runs and averages the metric over the seeds, so intervals leave out "
+        "the spread over "
+        f"seeds (± shows it). Significance: * p < 0.05, ** p < 0.01, *** p < 0.001, after Holm for {len(others)} "
+        "comparison(s) a task."
     ]
     if len(others) / (draws + 1) >= 1 - LEVEL:
         notes.append(
-            f"{draws:,} resamples are too few for significance among {len(others)} comparisons; take at least {20 * len(others):,}."
+            f"{draws:,} resamples are too few for significance among {len(others)} comparisons; take at least "
+            f"{20 * len(others):,}."
         )
     if odd:
         notes.append(
@@ -242,7 +248,7 @@ def _differences(
 def _resample(
     groups: Mapping[str, Sequence[RunSummary]], reference: str, column: str, tasks: Sequence[str], draws: int
 ) -> tuple[dict[str, dict[str, Array]], list[str]]:
-    """Return the mean over seeds on every resample, float64 [draws], by task and row; and the rows that were left out."""
+    """Return the mean over seeds on every resample, float64 [draws], by task and row; and the rows left out."""
     samples = {name: [run.samples(column, tasks) for run in group] for name, group in groups.items()}
     drawn: dict[str, dict[str, Array]] = {}
     for number, task in enumerate(tasks):

@@ -37,7 +37,7 @@ class TeacherDescription:
 
 
 def describe_teacher(section: TeacherSection, key: str, device: str, store: ArtifactStore) -> TeacherDescription:
-    """Describe the teacher of a recipe's section; the model is loaded unless a description of the same files is stored."""
+    """Describe the teacher of a recipe's section; its model is loaded unless a description is stored."""
     with errors_of(key):
         if section.vectors is not None:
             return _description(section, device)

@@ -1,4 +1,6 @@
-"""Evaluation of a job's student, part by part into report.json; an interrupted evaluation continues with what is missing."""
+"""Evaluation of a job's student, part by part into report.json; an interrupted evaluation continues with what is
+missing.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ def export_model(
 ) -> tuple[Path, float]:
     """Write the model as one ONNX file; return its path, and the largest difference from PyTorch's vectors.
 
-    Errors, before the model is loaded: DistilvecError for an unknown form, missing packages, a path that cannot be written.
+    Errors, before the model is loaded: DistilvecError for an unknown form, missing packages, a path that cannot be
+    written.
     """
     if to not in FORMS:
         raise DistilvecError(f"[--to] no form '{to}'{nearest(to, FORMS) or '.'} Forms: {', '.join(FORMS)}.")

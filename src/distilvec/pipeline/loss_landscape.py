@@ -1,9 +1,9 @@
 """The training objective of a finished run as a function of the weights, at any saved checkpoint.
 
-Student, objective, rows and teacher vectors come from the run folder and the caches; a teacher is loaded only if it ran in
-every step, or if the method learns from its tokens. The function is the mean over fixed training batches in fp32. Batches
-are formed as in training, since methods compare the texts of a batch. Dropout masks and other random draws are seeded by
-the batch. Buffers of the objective, such as a queue, are those of the checkpoint for every batch.
+Student, objective, rows and teacher vectors come from the run folder and the caches; a teacher is loaded only if it ran
+in every step, or if the method learns from its tokens. The function is the mean over fixed training batches in fp32.
+Batches are formed as in training, since methods compare the texts of a batch. Dropout masks and other random draws are
+seeded by the batch. Buffers of the objective, such as a queue, are those of the checkpoint for every batch.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Landscape:
 
 
 class Landscapes:
-    """The landscapes of a finished run (`record` is its distillation.json), over about `texts` training texts drawn by `seed`.
+    """The landscapes of a finished run (`record` is its distillation.json), over about `texts` training texts drawn by
+    `seed`.
 
     The objective is that of the last stage. Errors: DistilvecError if the folder or a cache lacks a part.
     """
@@ -108,8 +109,8 @@ class Landscapes:
         train = self.stage.recipe.train
         data = prepare(self.job, model).training_data(required_outputs(module.objective, self.job.examples))
         batches = epoch_batches(
-            data.train_rows, data.lengths, batch_size=train.batch_size, max_tokens=train.max_tokens, window=train.window,
-            seed=self.seed, epoch=0, drop_last=module.objective.needs_fixed_batch,
+            data.train_rows, data.lengths, batch_size=train.batch_size, max_tokens=train.max_tokens,
+            window=train.window, seed=self.seed, epoch=0, drop_last=module.objective.needs_fixed_batch,
         )  # fmt: skip
         found: list[Batch] = []
         for number in range(len(batches)):

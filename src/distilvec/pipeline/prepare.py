@@ -78,7 +78,9 @@ def training_data(job: Job, tokens: TokenStore, alignment: AlignmentStore | None
 
 
 def prepare(job: Job, student: SentenceTransformer) -> Prepared:
-    """Tokenize the corpus for the `student`, align tokens, fill the caches, load live teachers; what is stored is reused."""
+    """Tokenize the corpus for the `student`, align tokens, fill the caches, load live teachers; what is stored is
+    reused.
+    """
     with processes(job.recipe.train.device).main_process_first():
         log_live(job)
         tokens = tokenize(job, job.corpus, student)

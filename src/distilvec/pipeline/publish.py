@@ -1,4 +1,4 @@
-"""What a run leaves: distillation.json, the student's model card, the report's page."""
+"""Results of a run: distillation.json, the student's model card, the report's page."""
 
 from __future__ import annotations
 

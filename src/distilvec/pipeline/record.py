@@ -32,7 +32,7 @@ def distillation_record(
     distance: Mapping[str, float],
     scores: Mapping[str, Sequence[Score]],
 ) -> Distillation:
-    """Return the record. Method and settings are those of the last stage; steps, texts and minutes are of all stages."""
+    """Return the record: method and settings of the last stage; steps, texts and minutes of all stages."""
     (last, state), spent = stages[-1], [progress for _, progress in stages]
     recipe, train = last.recipe, last.recipe.train
     kept = recipe.student.layers if isinstance(recipe.student.layers, list) else None
@@ -109,10 +109,11 @@ def data_record(corpus: Corpus) -> DataRecord:
 
 
 def best_distance(metrics: Sequence[Path]) -> dict[str, float]:
-    """Return the validation metrics of the best student, and the monitored one before training; one metrics file per stage.
+    """Return the validation metrics of the best student, and the monitored one before training; one metrics file per
+    stage.
 
-    The monitored metric is `distance`, or `similarity_gap` for a student in a space of its own. On a task it is a score:
-    the greatest is best.
+    The monitored metric is `distance`, or `similarity_gap` for a student in a space of its own. On a task it is a
+    score: the greatest is best.
     """
     first, last = (
         [line for line in read_metrics(path) if validation_metric(line)] for path in (metrics[0], metrics[-1])

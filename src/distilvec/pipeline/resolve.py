@@ -126,7 +126,7 @@ def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
 
 
 def required_outputs(objective: Objective, examples: Examples | None) -> OutputSpec:
-    """Return the outputs an objective requires of a teacher; without labels also the embeddings that validation needs."""
+    """Return the outputs an objective requires of a teacher; without labels also embeddings, for validation."""
     return objective.teacher_outputs | OutputSpec(embedding=examples is None)
 
 
@@ -187,12 +187,14 @@ def _refuse(recipe: Recipe, teachers: Sequence[Teacher], required: OutputSpec) -
             return
         if required.logits and teacher.head is None:
             raise DistilvecError(
-                f"[{teacher.key}.model] {name} has no head for the recipe's task, and {method} requires every teacher's "
+                f"[{teacher.key}.model] {name} has no head for the recipe's task, and {method} requires every "
+                "teacher's "
                 "logits. Fine-tune it on the task (distilvec finetune), or leave it out."
             )
         if required.tokens and required.tokens.alignment is not None:
             raise DistilvecError(
-                f"[more_teachers] {method} aligns the student's tokens with those of one teacher; found {len(teachers)}. "
+                f"[more_teachers] {method} aligns the student's tokens with those of one teacher; found "
+                f"{len(teachers)}. "
                 "Remove more_teachers, or choose another method."
             )
         if (other := known.setdefault(teacher.embeddings.fingerprint, teacher)) is not teacher:

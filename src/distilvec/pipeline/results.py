@@ -106,7 +106,8 @@ def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
             )
         else:
             raise DistilvecError(
-                f"[run folder] {folder} is neither a run nor a sweep. Name a folder with distillation.json or {SWEEP_FILE}."
+                f"[run folder] {folder} is neither a run nor a sweep. Name a folder with distillation.json or "
+                f"{SWEEP_FILE}."
             )
         for run in runs:
             found.setdefault(run.folder.resolve(), run)

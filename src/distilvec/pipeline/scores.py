@@ -1,4 +1,4 @@
-"""Scores of one model on local tasks or on MTEB: the evaluation behind the verb `evaluate` and the Python API.
+"""Scores of one model on local tasks or on MTEB: the evaluation of the verb `evaluate` and of the Python API.
 
 Heavy imports come after the checks of the arguments, so that a mistake is reported at once.
 """
@@ -39,7 +39,7 @@ class Scores:
         return "\n".join([table, html_list(self._remarks())])
 
     def to_dataframe(self) -> Any:
-        """A pandas DataFrame: task, type, metric and one column for each model, in points."""
+        """Return a pandas DataFrame: task, type, metric and one column for each model, in points."""
         return scores_frame(self.columns)
 
     def _remarks(self) -> list[str]:
@@ -56,12 +56,12 @@ def score_models(
     protocol: str = "mteb-like",
     prefix: str = "",
 ) -> Scores:
-    """Score a model, and a teacher to compare with, on the tasks of a suite file, or on tasks or a benchmark of MTEB.
+    """Score a model, and optionally its teacher, on the tasks of a suite file, or on tasks or a benchmark of MTEB.
 
-    A model is a folder, an id or a SentenceTransformer. `mteb` holds task names, also as one text with commas. `data` is a folder
-    with <MTEB task>/ folders, read instead of the hub. With a teacher of the same dim there is a column `asymmetric` (the
-    model's queries, the teacher's documents). `protocol` chooses the main metrics. Messages name an argument with `prefix` in front.
-    Errors: DistilvecError for arguments and models that cannot be used. A task that cannot be scored is one of the `problems`.
+    A model is a folder, an id or a SentenceTransformer. `mteb` holds task names, also as one text with commas. `data` is a
+    folder with <MTEB task>/ folders, read instead of the hub. With a teacher of the same dim there is a column `asymmetric`
+    (the model's queries, the teacher's documents). `protocol` chooses the main metrics. Messages begin with `prefix` and
+    the argument. Errors: DistilvecError for arguments and models that cannot be used. Failed tasks are `problems`.
     """
     names = [name.strip() for name in (mteb.split(",") if isinstance(mteb, str) else mteb)] if mteb else None
     _check_arguments(suite, teacher, mteb, benchmark, data, prefix)
@@ -69,12 +69,12 @@ def score_models(
     from distilvec.evaluation.protocols import PROTOCOLS, find_protocol, with_protocol
     from distilvec.evaluation.suite import load_suite
     from distilvec.evaluation.tasks import TaskFailure
-    from distilvec.pipeline.report_parts import make_columns, score_columns
+    from distilvec.pipeline.columns import make_columns, score_columns
 
     if protocol not in PROTOCOLS:
-        known = ", ".join(PROTOCOLS)
+        hint = nearest(protocol, PROTOCOLS)
         raise DistilvecError(
-            f"[{prefix}protocol] no protocol '{protocol}'{nearest(protocol, PROTOCOLS)}. Protocols: {known}."
+            f"[{prefix}protocol] no protocol '{protocol}'{hint}. Protocols: {', '.join(PROTOCOLS)}."
         )
     chosen, problems = find_protocol(protocol), list[TaskFailure]()
     tasks = load_suite(Path(suite), problems) if suite is not None else _mteb_tasks(names, benchmark)
@@ -84,32 +84,26 @@ def score_models(
     other = None if teacher is None else _embedder(teacher, f"{prefix}teacher", "teacher")
     columns = make_columns(student, None, other)
     if other is not None and "asymmetric" not in columns:
-        ours, theirs = (
-            given if isinstance(given, (str, os.PathLike)) else "the model in memory" for given in (model, teacher)
-        )
-        widths = f"{ours} gives vectors of width {student.width}, {theirs} of {other.width}"
-        problems.append(TaskFailure("all", f"{widths}: no common space.", "asymmetric"))
+        dims = f"the model's vectors have {student.dim} dimensions, the teacher's {other.dim}"
+        problems.append(TaskFailure("all", f"{dims}: no common space.", "asymmetric"))
     if suite is not None:
         found = score_columns(tasks, columns, EmbeddingCache(), problems)[0]
     else:
         from distilvec.evaluation.mteb_tasks import mteb_scores
 
         found = mteb_scores(columns, names, benchmark, None if data is None else Path(data), _mteb_cache(), problems)
-    return Scores(
-        {name: [with_protocol(score, chosen) for score in column] for name, column in found.items()}, problems
-    )
+    scores = {name: [with_protocol(score, chosen) for score in column] for name, column in found.items()}
+    return Scores(scores, problems)
 
 
 def _check_arguments(suite: Any, teacher: Any, mteb: Any, benchmark: str | None, data: Any, prefix: str) -> None:
-    """DistilvecError where the arguments do not fit together, before anything is loaded."""
+    """DistilvecError for arguments that contradict each other, before anything is loaded."""
     if (suite is None) == (mteb is None and benchmark is None):
         raise DistilvecError(f"[{prefix}suite] give either {prefix}suite, or {prefix}mteb or {prefix}benchmark.")
     if suite is None:
         require_extra("mteb", f"{prefix}benchmark" if benchmark else f"{prefix}mteb")
     if data is not None and suite is not None:
-        raise DistilvecError(
-            f"[{prefix}data] takes the place of MTEB's data; a suite names its own files. Remove {prefix}data."
-        )
+        raise DistilvecError(f"[{prefix}data] is for MTEB; a suite lists its own files. Remove {prefix}data.")
     if data is not None and not Path(data).is_dir():
         raise DistilvecError(f"[{prefix}data] {data} is no folder. Name the folder that holds <MTEB task>/ folders.")
     if isinstance(teacher, (str, os.PathLike)) and str(teacher).endswith(".parquet"):
@@ -119,7 +113,7 @@ def _check_arguments(suite: Any, teacher: Any, mteb: Any, benchmark: str | None,
 
 
 def _embedder(model: Any, key: str, name: str) -> LocalTeacher:
-    """A model by folder or id, or one in memory, as an embedder."""
+    """Load a model by folder or id, or wrap one in memory."""
     from sentence_transformers import SentenceTransformer
 
     from distilvec.config.schema import TeacherSection
@@ -133,7 +127,7 @@ def _embedder(model: Any, key: str, name: str) -> LocalTeacher:
 
 
 def _mteb_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
-    """mteb's tasks of these names. DistilvecError for what mteb does not know."""
+    """Find mteb's tasks of these names. DistilvecError for unknown names."""
     from distilvec.evaluation.mteb_model import import_mteb
     from distilvec.evaluation.mteb_tasks import find_tasks
 
@@ -142,6 +136,6 @@ def _mteb_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
 
 
 def _mteb_cache() -> Path:
-    from distilvec.pipeline.prepare import cache_root
+    from distilvec.pipeline.resolve import cache_root
 
     return cache_root() / "mteb"

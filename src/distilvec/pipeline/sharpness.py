@@ -1,8 +1,8 @@
 """Sharpness over the course of training, measured at a run's saved checkpoints.
 
 A run's `sharpness.json` has format, fingerprint, name, method, update, settings, rows (texts in the loss), dropout, and
-`points`, one per checkpoint: step, epoch, loss, lambda_max, residual, lambda_min, products, sam, asam, seconds, and with
-`trace` also trace and trace_error. Points are written one by one. The same settings resume, others start again.
+`points`, one per checkpoint: step, epoch, loss, lambda_max, residual, lambda_min, products, sam, asam, seconds, and
+with `trace` also trace and trace_error. Points are written one by one. The same settings resume, others start again.
 """
 
 from __future__ import annotations

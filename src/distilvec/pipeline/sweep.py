@@ -5,8 +5,8 @@
       variants: [short, long]
       seeds: [0, 1, 2]
 
-The runs are the product of all three. A seed sets `train.seed` only, so runs of one group see the same data. Corpus, tokens
-and teacher vectors are stored by content, so runs share them.
+The runs are the product of all three. A seed sets `train.seed` only, so runs of one group see the same data. Corpus,
+tokens and teacher vectors are stored by content, so runs share them.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ def has_sweep(path: Path, overrides: Sequence[str] = ()) -> bool:
 def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), variant: str | None = None) -> list[Member]:
     """Return the runs of a recipe's sweep, in the order variants, grid (last key fastest), seeds.
 
-    `source` is a recipe file, or its tree (relative paths then start in the current folder). `overrides` are `key=value`
-    texts for every run; `sweep.seeds=[0,1]` changes the sweep itself. `variant` replaces the sweep's variants by one.
+    `source` is a recipe file, or its tree (relative paths then start in the current folder). `overrides` are
+    `key=value` texts for every run; `sweep.seeds=[0,1]` changes the sweep itself. `variant` replaces the sweep's
+    variants by one.
     Errors: DistilvecError for no sweep, an invalid recipe, or an override of a key that the grid varies.
     """
     if isinstance(source, Path):
@@ -98,11 +99,11 @@ def run_sweep(
     progress: Progress | None = None,
     restart: bool = False,
 ) -> list[dict[str, Any]]:
-    """Run every member in `out/<its name>` and keep `out/sweep.json`; return that file's entries.
+    """Train every run in `out/<its name>` and keep `out/sweep.json`; return that file's entries.
 
-    `runner` (default: `pipeline.run.run`) is called for finished runs as well and finds that nothing is left to do, so a
-    killed sweep continues. With `restart` an earlier sweep is moved aside. A run that fails with a DistilvecError does not
-    stop the others; one DistilvecError at the end lists all failures. Several processes may work on one sweep.
+    `runner` (default: `pipeline.run.run`) is called for finished runs as well and finds that nothing is left to do, so
+    a killed sweep continues. With `restart` an earlier sweep is moved aside. A run that fails with a DistilvecError
+    does not stop the others; one DistilvecError at the end lists all failures. Several processes may work on one sweep.
     """
     from distilvec.core.device import processes
     from distilvec.pipeline.run import run
@@ -141,14 +142,17 @@ def run_sweep(
     if failed := [entry for entry in entries if entry["state"] == "failed"]:
         listed = "\n".join(f"  {entry['name']}: {entry['message']}" for entry in failed)
         raise DistilvecError(
-            f"[sweep] {len(failed)} of {len(entries)} runs failed. Fix the errors below and run the same command again; "
+            f"[sweep] {len(failed)} of {len(entries)} runs failed. Fix the errors below and run the same command "
+            "again; "
             f"finished runs are skipped.\n{listed}"
         )
     return entries
 
 
 def _earlier(out: Path) -> list[dict[str, Any]]:
-    """Return the entries of an earlier sweep; none if its file is damaged, since finished runs are found by their folders."""
+    """Return the entries of an earlier sweep; none if its file is damaged, since finished runs are found by their
+    folders.
+    """
     try:
         return read_sweep(out) or []
     except DistilvecError as error:

@@ -100,7 +100,8 @@ def load_vocabulary(
         return None
     if model is None:
         raise DistilvecError(
-            "[student.vocabulary] needs student.model: a fresh backbone has the tokenizer of student.tokenizer, or none."
+            "[student.vocabulary] needs student.model: a fresh backbone has the tokenizer of student.tokenizer, or "
+            "none."
         )
     pieces = Pieces(load_tokenizer(model, "student.model"), "the backbone's tokenizer", "student.model")
     parts = [

@@ -77,7 +77,9 @@ def _train(job: Job, callbacks: Sequence[Callback]) -> Progress:
 
 
 def save(job: Job, encoder: Encoder, objective: Objective, name: str) -> None:
-    """Save a student of the last stage in the run folder, with the parameters and the head that its objective has learned."""
+    """Save a student of the last stage in the run folder, with the parameters and the head that its objective has
+    learned.
+    """
     info = {"method": job.stages[-1].recipe.method.name, "teacher": job.teacher.info.name, "complete": False}
     card, folder = f"# {job.recipe.name}\n\nTraining has not finished.\n", job.folder / name
     save_student(merged(encoder.model), folder, info, card, extra=head_writer(job, objective))

@@ -92,16 +92,18 @@ def transplant_folder(
 ) -> dict[str, Any]:
     """Choose the vocabulary on the texts, give it to the model `name`, save that as `out`, whole or not at all.
 
-    Returns the content of vocabulary.json, which is saved with the model: options, counts of tokens and rows, tokens that
-    had no piece in the old vocabulary, and both tokenizers compared on the first 2,000 texts of each language.
-    Errors: DistilvecError for anything that cannot be read, chosen or saved, and as `check_target`; nothing is then written.
+    Returns the content of vocabulary.json, which is saved with the model: options, counts of tokens and rows, tokens
+    that had no piece in the old vocabulary, and both tokenizers compared on the first 2,000 texts of each language.
+    Errors: DistilvecError for anything that cannot be read, chosen or saved, and as `check_target`; nothing is then
+    written.
     """
     check_target(out, overwrite, [name, *([section.tokenizer] if section.tokenizer else [])])
     transformers.utils.logging.disable_progress_bar()
     model = load_model(name, "teacher", trust_remote_code=trust_remote_code)
     if not hasattr(model[0], "auto_model"):
         raise DistilvecError(
-            f"[teacher] {name} begins with a {type(model[0]).__name__} module; expected a transformer with an embedding table. "
+            f"[teacher] {name} begins with a {type(model[0]).__name__} module; expected a transformer with an "
+            "embedding table. "
             "Take another model."
         )
     if max_length is not None:
@@ -178,8 +180,10 @@ def _card(name: str, record: dict[str, Any]) -> str:
     chosen, title = record["chosen"], re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(name.split()))
     return (
         f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---\n\n"
-        f"# {title} with another vocabulary\n\nMade by `distilvec transplant`: {chosen['before']:,} tokens became {chosen['tokens']:,}. "
-        "Every weight but the embedding table is that of the original; nothing was trained. `vocabulary.json` has the details.\n"
+        f"# {title} with another vocabulary\n\nMade by `distilvec transplant`: {chosen['before']:,} tokens became "
+        f"{chosen['tokens']:,}. "
+        "Every weight but the embedding table is that of the original; nothing was trained. `vocabulary.json` has the "
+        "details.\n"
     )
 
 

@@ -43,18 +43,16 @@ def run(
         return
     folder = out or loaded.output / Path(recipe).stem
     refuse_run(folder)
-    run_sweep(
-        runs,
-        folder,
-        lambda one, place: Run(one, place).execute(),
-        lambda name, done, total: log(f"sweep {done}/{total}: {name}"),
-        restart,
-    )
+
+    def report(name: str, done: int, total: int) -> None:
+        log(f"sweep {done}/{total}: {name}")
+
+    run_sweep(runs, folder, lambda one, target: Run(one, target).execute(), report, restart)
     show_comparison(compare_runs([folder]))
 
 
 def plan(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None, out: Out = None) -> None:
-    """What a recipe will do and cost (rows, tokens, disk, time) before any work."""
+    """Show what a recipe will do and cost (rows, tokens, disk, time) before any work."""
     loaded = load_recipe(recipe, variant, overrides)
 
     from distilvec.cli.terminal import show_table
@@ -68,9 +66,7 @@ def plan(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = Non
 def options(
     show: Annotated[bool, option("Print the version.", "--version")] = False,
     quiet: Annotated[bool, option("Errors and results only.", "--quiet")] = False,
-    verbose: Annotated[
-        bool, option("Progress as lines with the time, and warnings of other libraries.", "--verbose")
-    ] = False,
+    verbose: Annotated[bool, option("Progress as lines, and warnings of other libraries.", "--verbose")] = False,
     debug: Annotated[bool, option("Show the traceback of an error.", "--debug")] = False,
 ) -> None:
     """Distil large text-embedding models into small ones people can ship. Start with: distilvec quickstart.

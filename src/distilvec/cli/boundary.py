@@ -46,10 +46,8 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
         return _interrupted(signal.SIGINT) if status == 128 + signal.SIGINT else status  # typer's own for Ctrl-C
     except SystemExit as error:  # how typer ends shell completion
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    except Interrupted as error:
-        return _interrupted(error.number)
-    except (KeyboardInterrupt, typer.Abort):
-        return _interrupted(signal.SIGINT)
+    except (Interrupted, KeyboardInterrupt, typer.Abort) as error:
+        return _interrupted(error.number if isinstance(error, Interrupted) else signal.SIGINT)
     except Exception as error:
         return _failed(error, arguments, debug)
 

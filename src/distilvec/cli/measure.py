@@ -17,9 +17,7 @@ def evaluate(
     mteb: Annotated[str | None, option("Tasks of MTEB, separated by commas.")] = None,
     benchmark: Annotated[str | None, option("A benchmark of MTEB, such as 'MTEB(eng, v2)'.")] = None,
     data: Annotated[Path | None, option("Folder with <MTEB task>/ folders, read instead of the hub.")] = None,
-    teacher: Annotated[
-        str | None, option("Compare with this model, also asymmetrically (model's queries, teacher's documents).")
-    ] = None,
+    teacher: Annotated[str | None, option("Compare with this model, also with its vectors of documents.")] = None,
     protocol: Annotated[str, option("Main metrics to show: mteb-like, talas, distillmoe, emo.")] = "mteb-like",
     json_file: JsonFile = None,
 ) -> None:
@@ -67,11 +65,8 @@ def compare(
     from distilvec.report.write import draw_comparison
 
     comparison = compare_runs(runs, reference, column)
-    for key, path, make in (
-        ("--csv", csv, to_csv),
-        ("--markdown", markdown, to_markdown_table),
-        ("--latex", latex, to_latex),
-    ):
+    forms = (("--csv", csv, to_csv), ("--markdown", markdown, to_markdown_table), ("--latex", latex, to_latex))
+    for key, path, make in forms:
         if path is not None:
             write_file(path, make(comparison), key)
     if json_file:
@@ -83,9 +78,7 @@ def compare(
 
 def speed(
     models: Annotated[list[str], argument("SentenceTransformer folders or ids; others are compared with the first.")],
-    full: Annotated[
-        bool, option("The papers' 20 warm-ups and 200 repeats of every setting, however long it takes.")
-    ] = False,
+    full: Annotated[bool, option("The papers' 20 warm-ups and 200 repeats of every setting.")] = False,
     seconds: Annotated[float, option("Time for each setting otherwise.")] = 2.0,
     json_file: JsonFile = None,
 ) -> None:
@@ -103,19 +96,18 @@ def speed(
 
     loaded = {name: load_teacher(TeacherSection(model=name), device="cpu", key="models").model for name in models}
     with progress("speed", 100, "%") as advance:
-        report = measure_speed(
-            loaded,
-            budget_seconds=seconds,
-            full=full,
-            progress=lambda what, done, total: advance(100 * done // max(1, total), what),
-        )
+
+        def note(what: str, done: int, total: int) -> None:
+            advance(100 * done // max(1, total), what)
+
+        report = measure_speed(loaded, budget_seconds=seconds, full=full, progress=note)
     if json_file:
         write_json(json_file, report, key="--json")
     for title, header, rows in speed_tables(report):
         print_result(f"\n{title}")
         show_table(header, rows)
-    for note in report["notes"]:
-        print_result(f"note: {note}")
+    for remark in report["notes"]:
+        print_result(f"note: {remark}")
 
 
 def sharpness(
@@ -123,22 +115,18 @@ def sharpness(
     steps: Annotated[str | None, option("Steps of saved checkpoints, separated by commas; all by default.")] = None,
     texts: Annotated[int, option("Training texts in the loss, in batches as in training.", min=1)] = 256,
     seed: Annotated[int, option("Draws the texts, dropout masks and random vectors.", min=0)] = 0,
-    dropout: Annotated[
-        bool | None, option("Dropout with the same masks in every pass; by default if the method compares two views.")
-    ] = None,
+    dropout: Annotated[bool | None, option("Same dropout masks in every pass; by default as the method needs.")] = None,
     rho: Annotated[float, option("Radius of the SAM and ASAM perturbations.")] = 0.05,
     trace: Annotated[bool, option("The Hessian's trace as well.")] = True,
     json_file: JsonFile = None,
     figure: Annotated[Path | None, option("Write the figure here as SVG, and as PNG.")] = None,
 ) -> None:
-    """How sharp the minimum is, over training: largest Hessian eigenvalue, trace, rise of the loss near by.
+    """Measure how sharp the minimum is, over training: largest Hessian eigenvalue, trace, rise of the loss near by.
 
     Of the full training objective, in fp32, at every saved checkpoint (train.keep_students). Run again to resume.
     """
-    pictures = (
-        [] if figure is None else [("--figure", figure.with_name(f"{figure.stem}{end}")) for end in (".svg", ".png")]
-    )
-    check_outputs([("--json", json_file), *pictures])
+    pictures = [figure.with_name(f"{figure.stem}{ending}") for ending in (".svg", ".png")] if figure else []
+    check_outputs([("--json", json_file), *(("--figure", path) for path in pictures)])
     check_positive(rho, "--rho")
     try:
         chosen = None if steps is None else [int(part) for part in steps.split(",")]

@@ -19,6 +19,7 @@ from distilvec.cli.options import (
 )
 
 POOLINGS = ("mean", "cls", "lasttoken")
+_ADAPTERS = {"r": "r", "alpha": "alpha", "dropout": "dropout"}
 _VOCABULARY = {
     "kind": "kind", "vocab_size": "size", "tokenizer": "tokenizer", "target": "target", "share": "share",
     "letters": "letters", "compose": "compose", "keep_norm": "keep_norm",
@@ -38,14 +39,12 @@ _ALIGN = {
 }
 
 
-@config_options("LoraSection", r="r", alpha="alpha", dropout="dropout")
-@config_options("TrainSection", {"epochs": 3}, epochs="epochs", batch_size="batch_size")
+@config_options("LoraSection", _ADAPTERS)
+@config_options("TrainSection", {"epochs": "epochs", "batch_size": "batch_size"}, defaults={"epochs": 3})
 def finetune(
     model: Model,
     task: Annotated[Path, option("Labelled rows: a file with a column split, or a folder with one file a split.")],
-    kind: Annotated[
-        str, option("classification (text, label), pair (sentence1, sentence2, label) or sts (score).", "--type")
-    ],
+    kind: Annotated[str, option("classification (text, label), pair (two sentences, label) or sts (score).", "--type")],
     out: Annotated[Path, option("The run folder; the fine-tuned model is its student/.")],
     overrides: Overrides = None,
     encode: Annotated[str, option("A pair as one input (joint), or its texts apart (separate).")] = "joint",
@@ -74,7 +73,7 @@ def finetune(
     from distilvec.config.schema import Recipe
     from distilvec.pipeline.run import Run
 
-    adapters = {name: given.pop(name) for name in ("r", "alpha", "dropout")}
+    adapters = {name: given.pop(name) for name in _ADAPTERS}
     tree = finetune_recipe(model, task, kind, encode, adapters if lora else None, trust_remote_code)
     rate = learning_rate if learning_rate is not None else 2e-3 if lora else 2e-5
     tree |= {"name": out.resolve().name or "finetune", "train": {**tree["train"], **given, "learning_rate": rate}}
@@ -162,22 +161,15 @@ def align(
     show_table(["texts", "teacher %", "student %", "pairs", "texts/s"], rows)
 
 
-@config_options("VocabularySection", **_VOCABULARY)
+@config_options("VocabularySection", _VOCABULARY)
 def transplant(
     teacher: Model,
     out: Annotated[Path, option("The new model's folder.")],
-    texts: Annotated[
-        list[str] | None,
-        option("A file or folder of texts, as in a recipe's corpus, or LANGUAGE=FILE; may be repeated."),
-    ] = None,
-    max_length: Annotated[
-        int | None, option("Tokens that the model reads of a text; as before by default.", min=1)
-    ] = None,
+    texts: Annotated[list[str] | None, option("A file or folder of texts, or LANGUAGE=FILE; may be repeated.")] = None,
+    max_length: Annotated[int | None, option("Tokens read of a text; as before by default.", min=1)] = None,
     column: TextColumns = None,
     limit: TextLimit = None,
-    overwrite: Annotated[
-        bool, option("Replace the model that distilvec wrote to --out; other files there stay.", "--overwrite")
-    ] = False,
+    overwrite: Annotated[bool, option("Replace a model of distilvec's; other files stay.", "--overwrite")] = False,
     trust_remote_code: TrustRemoteCode = False,
     **given: Any,
 ) -> None:

@@ -63,8 +63,10 @@ def load_recipe(name: str, variant: str | None, overrides: list[str] | None) -> 
 # -- options made of config fields -------------------------------------------------------------------------------------
 
 
-def config_options(section: str, defaults: Mapping[str, Any] | None = None, **fields: str) -> Callable[[Any], Any]:
-    """Decorator: `option=field` gives a verb an option with a config field's type, default and description.
+def config_options(
+    section: str, fields: Mapping[str, str], defaults: Mapping[str, Any] | None = None
+) -> Callable[[Any], Any]:
+    """Decorator: `fields` (option: field) gives a verb options with config fields' types, defaults and descriptions.
 
     The verb takes the values as keywords (`**given`). Config is imported when the verb is used: --help stays fast.
     """

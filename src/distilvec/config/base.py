@@ -83,7 +83,7 @@ VocabularySize = Annotated[int, Field(gt=0, le=MOST_VOCABULARY)]
 
 def key(default: Any, description: str, extra: JsonDict | None = None, **limits: float) -> Any:
     """A field with its default, description, kind (MODEL, ...) and limits (gt, ge, lt, le, min_length)."""
-    return Field(default, description=description, json_schema_extra=extra, **limits)  # type: ignore[arg-type]
+    return Field(default, description=description, json_schema_extra=extra, **limits)  # type: ignore[call-overload, no-any-return]
 
 
 class Section(BaseModel):
@@ -145,7 +145,7 @@ def kinds(annotation: Any) -> tuple[Any, ...]:
 
 
 def is_section(kind: Any) -> bool:
-    """Whether a type is a Section."""
+    """Return whether a type is a Section."""
     return isinstance(kind, type) and issubclass(kind, Section)
 
 

@@ -1,7 +1,7 @@
 """Relative paths in recipes: every path key of the schema, absolute before the recipe is validated.
 
 Paths in a recipe file are relative to its folder, those typed on the command line to the current folder. Path keys are
-fields of type Path, and those that `json_schema_extra` says so of (config/base.py).
+fields of type Path, and those with a kind in `json_schema_extra` (config/base.py).
 """
 
 from __future__ import annotations

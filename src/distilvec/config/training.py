@@ -55,7 +55,7 @@ class TrainSection(Section):
     max_steps: Steps | None = None
     batch_size: Rows = key(32, "texts in a micro-batch")
     max_tokens: BatchTokens | None = key(
-        None, "of a micro-batch instead of batch_size; not for methods that compare texts"
+        None, "tokens of a micro-batch instead of batch_size; not for methods that compare texts"
     )
     window: Rows = key(50, "sort texts by length within windows of n batches")
     gradient_accumulation_steps: Rows = 1

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -53,12 +52,9 @@ class Column:
     def __enter__(self) -> Column:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
             self.close()
-            return
         with contextlib.suppress(OSError):  # the disk may be full: the first error is reported
             self._file.close()
 
@@ -101,7 +97,7 @@ class ArtifactStore:
         return open_or_build(self.folder(kind, name), fingerprint, what, needed, build, load, meta)
 
     def missing(self, kind: str, name: str, fingerprint: str | None = None, meta: str = META) -> bool:
-        """Whether `build` would build this artifact, judged by its metadata alone; damage shows when it is opened."""
+        """Return whether `build` would build this artifact, judged by its metadata alone."""
         try:
             content = json.loads((self.folder(kind, name) / meta).read_text(encoding="utf-8"))
             return fingerprint is not None and content.get(FINGERPRINT, fingerprint) != fingerprint

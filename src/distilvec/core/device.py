@@ -37,7 +37,7 @@ def processes(device: str) -> PartialState:
 
 
 def fast_bf16(device: str) -> bool:
-    """Whether the hardware multiplies bf16 matrices faster than fp32 ones."""
+    """Return whether the hardware multiplies bf16 matrices faster than fp32 ones."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))

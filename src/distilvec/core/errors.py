@@ -107,7 +107,7 @@ def explained(key: str, path: Path | None = None) -> Iterator[None]:
 
 
 def disk_is_full(error: BaseException) -> bool:
-    """Whether an error of the system or of a library (safetensors, pyarrow) is about a full disk."""
+    """Return whether an error of the system or of a library (safetensors, pyarrow) is about a full disk."""
     return (isinstance(error, OSError) and error.errno in _FULL) or "No space left" in str(error)
 
 

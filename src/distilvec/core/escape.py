@@ -1,7 +1,7 @@
 """User-given text (names, descriptions, prompts, notes) made harmless for each format in which results are written.
 
-Invisible characters are first written out as `\\x1b` or `\\u202e`: control characters, and those that turn the direction
-of text. HTML is escaped by jinja.
+Invisible characters (control characters, and those that turn the direction of text) are first written out as `\\x1b` or
+`\\u202e`. HTML is escaped by jinja.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def scratch(path: Path) -> Path:
 
 
 def is_scratch(path: Path) -> bool:
-    """Whether a file or folder has a scratch name."""
+    """Return whether a file or folder has a scratch name."""
     return _SCRATCH.match(path.name) is not None
 
 
@@ -134,7 +134,7 @@ def seal(content: dict[str, Any]) -> str:
 
 
 def is_sealed(content: dict[str, Any]) -> bool:
-    """Whether a mapping has the seal of its content, or none (files of earlier versions)."""
+    """Return whether a mapping has the seal of its content, or none (files of earlier versions)."""
     return SEAL not in content or content[SEAL] == seal({key: content[key] for key in content if key != SEAL})
 
 

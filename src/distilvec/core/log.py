@@ -34,12 +34,16 @@ def log(text: str) -> None:
 def progress(what: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
     """Show `what` until the block ends. Call the yielded function with the count until now and a short note."""
     if level() is Level.QUIET:
-        yield lambda done, note="": None
+        yield _nothing
     elif level() is Level.NORMAL and (console.is_terminal or (console.is_jupyter and _has_widgets())):
         with _bar(what, total, unit, done) as advance:
             yield advance
     else:
         yield _lines(what, total, unit, done)
+
+
+def _nothing(done: int, note: str = "") -> None:
+    """Report nothing."""
 
 
 @contextmanager
@@ -59,7 +63,7 @@ def _bar(what: str, total: int, unit: str, start: int) -> Iterator[Advance]:
 
 
 def _has_widgets() -> bool:
-    """Whether ipywidgets can be imported, with which rich draws bars in a notebook."""
+    """Return whether ipywidgets can be imported, with which rich draws bars in a notebook."""
     try:
         importlib.import_module("ipywidgets")
     except ImportError:

@@ -1,4 +1,4 @@
-"""How much a command reports, and what other libraries may show meanwhile. Imports nothing heavy: `--help` passes here."""
+"""The level of a command's reports, and the output of other libraries. Imports nothing heavy, for `--help`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def quiet_libraries() -> Iterator[None]:
 
 
 def _filter_report(record: logging.LogRecord) -> bool:
-    """Whether the record is shown; of a load report that is not, one line about missing weights is logged instead."""
+    """Return whether the record is shown; of a load report, log one line about missing weights instead."""
     if record.levelno > logging.WARNING:
         return True
     missing = [name for name in _MISSING.findall(_STYLE.sub("", record.getMessage())) if "pooler." not in name]

@@ -2,7 +2,8 @@
 
     student = distilvec.distill(teacher="BAAI/bge-m3", texts="documents.parquet", layers=3, output_dir="runs/mine")
 
-The functions are those of `distilvec.api`. `Objective`, `OutputSpec` and `ModelOutputs` are what a method of your own is written with.
+The functions are those of `distilvec.api`. A method of your own is written with `Objective`, `OutputSpec` and
+`ModelOutputs`.
 """
 
 from importlib import import_module
@@ -24,34 +25,18 @@ if TYPE_CHECKING:
     from distilvec.core.outputs import OutputSpec as OutputSpec
 
 __version__ = "0.1.0"
-_API = (
-    "cache_teacher",
-    "compare",
-    "distill",
-    "evaluate",
-    "export",
-    "load",
-    "load_recipe",
-    "predict",
-    "run",
-    "transplant",
-)
-_HOMES = {
-    **dict.fromkeys(_API, "api"),
-    "load": "models.load",
-    "ModelOutputs": "core.outputs",
-    "OutputSpec": "core.outputs",
-    "Objective": "core.objective",
-}
+_API = ("cache_teacher", "compare", "distill", "evaluate", "export", "load_recipe", "predict", "run", "transplant")
+_MODULES = {"load": "models.load", "ModelOutputs": "core.outputs", "OutputSpec": "core.outputs"}
+_MODULES |= {"Objective": "core.objective", **dict.fromkeys(_API, "api")}
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first asked for: torch is not loaded before."""
-    if name not in _HOMES:
+    """A public name, imported when it is first used: torch is not loaded before."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'distilvec' has no attribute '{name}'")
-    return getattr(import_module(f"distilvec.{_HOMES[name]}"), name)
+    return getattr(import_module(f"distilvec.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
     """The public names."""
-    return sorted(_HOMES)
+    return sorted(_MODULES)

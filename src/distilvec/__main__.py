@@ -10,7 +10,7 @@ from distilvec.cli.boundary import run_app
 from distilvec.cli.layout import example
 from distilvec.experimental.causal.cli import causal
 
-app.command(epilog=example("distilvec causal recipes/causal/dolly.yaml --out runs/dolly"))(causal)
+app.command(epilog=example("causal"))(causal)
 
 
 def run_command(arguments: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """The public door: everything that the command line does, as Python functions.
 
 `teacher`, `student` and `model` take a hub id, a folder or a SentenceTransformer; `texts` a path, a list of texts or a
-`datasets.Dataset`. `overrides` maps dotted keys of a recipe to values: {"train.epochs": 3}. Relative paths are relative to the
+`datasets.Dataset`. `overrides` maps dotted keys of a recipe to values: {"train.epochs": 3}. Relative paths start at the
 current folder. Errors are DistilvecError: "[key] problem. Fix."
 """
 
@@ -75,19 +75,14 @@ def distill(
     Returns:
         The trained student. `distilvec.run` gives scores and report as well.
     """
-    tree = {
-        **recipe_keys(teacher, texts, student, overrides),
-        "name": Path(output_dir).resolve().name,
-        "method": {"name": method},
-    }
+    tree = recipe_keys(teacher, texts, student, overrides)
+    tree |= {"name": Path(output_dir).resolve().name, "method": {"name": method}}
     tree["student"] |= {"layers": layers} if layers is not None else {}
     tree["train"] = {"epochs": epochs} if epochs is not None else {}
     tree["evaluation"] = {"suite": str(suite)} if suite is not None else {}
     tree = changed(resolve_tree(tree, Path.cwd(), Recipe), overrides)
     if tree["student"].get("model") == "teacher" and set(tree["student"]) == {"model"}:
-        raise DistilvecError(
-            "[layers] a student with all of the teacher's layers is no smaller. Give layers, such as 3, or another student."
-        )
+        raise DistilvecError("[layers] the student has all of the teacher's layers. Give layers=3 or another student.")
     result = Run(recipes.validate(tree, origin="distilvec.distill"), Path(output_dir), restart, callbacks).execute()
     return load(Path(output_dir) / "student") if result is None else result.student
 
@@ -102,11 +97,10 @@ def run(
     restart: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult | None:
-    """Run a recipe (a file, a built-in name or a Recipe) as `distilvec run` does; None in all processes but the main one."""
+    """Run a recipe (a file, a built-in name or a Recipe) as `distilvec run` does; None but in the main process."""
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, variant, overrides)
-    return Run(
-        loaded, Path(output_dir) if output_dir is not None else loaded.output / loaded.name, restart, callbacks
-    ).execute()
+    folder = Path(output_dir) if output_dir is not None else loaded.output / loaded.name
+    return Run(loaded, folder, restart, callbacks).execute()
 
 
 def load_recipe(recipe: str | Path, variant: str | None = None, overrides: Overrides | None = None) -> Recipe:
@@ -120,9 +114,9 @@ def cache_teacher(
     teacher: Model | np.ndarray[Any, Any], texts: Texts, overrides: Overrides | None = None
 ) -> TeacherCache:
     """Compute the teacher's vectors of the texts, or go on with them; the cache, filled."""
-    tree = {**recipe_keys(teacher, texts, "teacher", overrides), "name": "cache", "method": {"name": "redact"}}
     if isinstance(teacher, np.ndarray):
         raise DistilvecError("[teacher] an array of vectors is a cache already. Give a model.")
+    tree = {**recipe_keys(teacher, texts, "teacher", overrides), "name": "cache", "method": {"name": "redact"}}
     return Run(recipes.validate(changed(tree, overrides), origin="distilvec.cache_teacher"), Path()).fill()
 
 
@@ -140,7 +134,7 @@ def evaluate(
 
 
 def compare(runs: Sequence[str | Path], reference: str | None = None, column: str = "student") -> Comparison:
-    """Finished runs and sweeps side by side: means and deviations over seeds, differences with confidence intervals, costs."""
+    """Compare finished runs and sweeps: means and deviations over seeds, differences with intervals, costs."""
     return compare_runs([Path(folder) for folder in runs], reference, column)
 
 
@@ -156,9 +150,9 @@ def transplant(
     overwrite: bool = False,
     options: Overrides | None = None,
 ) -> SentenceTransformer:
-    """Give a model another vocabulary, chosen or trained on `texts` (or on texts by language); nothing else is trained.
+    """Give a model another vocabulary, chosen or trained on `texts` (or on texts by language), saved as `output_dir`.
 
-    `options` are further keys of `student.vocabulary`, such as {"compose": "first"}. The model is saved as `output_dir`.
+    `options` are further keys of `student.vocabulary`, such as {"compose": "first"}. Nothing else is trained.
     """
     root = cache_root()
     by_language: Mapping[str, Any] = texts if isinstance(texts, Mapping) else {"": texts}
@@ -173,7 +167,7 @@ def transplant(
 
 @quiet_libraries()
 def export(model: Model, to: Literal["onnx"] = "onnx", output: str | Path | None = None) -> Path:
-    """Write a model as one ONNX file, checked against PyTorch; its path (`onnx/model.onnx` in the model's folder by default)."""
+    """Write a model as one ONNX file, checked against PyTorch; its path, by default FOLDER/onnx/model.onnx."""
     path, _ = export_model(model_name(model, cache_root(), "model"), to, None if output is None else Path(output))
     return path
 

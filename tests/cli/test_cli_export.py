@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from architectures import TEXTS, bert
 
-from distilvec.cli.export import export
+from distilvec.cli.models import export
 from distilvec.config.schema import ExpertsSection, StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.onnx import OnnxEmbedder, check_onnx_place

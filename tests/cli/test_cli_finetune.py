@@ -9,7 +9,7 @@ from labelled import write_task
 from typer.testing import CliRunner
 
 from distilvec.cli.app import app
-from distilvec.cli.finetune import finetune_recipe
+from distilvec.cli.models import finetune_recipe
 from distilvec.config.recipe import load
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.run import Run

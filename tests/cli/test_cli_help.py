@@ -16,8 +16,7 @@ from distilvec.cli.layout import GROUPS
 from distilvec.config import builtin
 from distilvec.config import recipe as recipes
 from distilvec.config.base import child
-from distilvec.config.json_schema import recipe_schema
-from distilvec.config.recipe_copy import moved_text
+from distilvec.config.builtin import moved_text, recipe_schema
 
 VERBS = [name for names in GROUPS.values() for name in names]
 IN_GROUPS = [["recipes", name] for name in ("show", "copy", "schema")]

@@ -50,7 +50,7 @@ def test_numbers_paths_variants_overrides(file, tmp_path):
         ("train.epochs=0", r"\[train.epochs\] .*greater than 0; found 0"),
         ("train.schedule.name=cyclic", r"train.schedule.name"),
         ("teacher.vectors=x.parquet", r"exactly one of 'model' and 'vectors'"),
-        ("train.batch_size", r"not of the form key=value"),
+        ("train.batch_size", r"is not key=value"),
         ("name.x=1", r"'name' holds a value"),
         ("=1", r"^\[override\] .*key=value"),
         ("corpus.sources.-1.limit=5", r"number within it, from 0"),
@@ -85,7 +85,7 @@ def test_missing_and_broken_files(tmp_path, file):
         (b"\xff\xfe\x00", "UTF-8"),
         (b"a: [", "YAML"),
         (b"- 1", "expected a mapping"),
-        (b"name: a\nname: b", "stands twice"),
+        (b"name: a\nname: b", "is repeated"),
     ):
         file.write_bytes(content)
         with pytest.raises(DistilvecError, match=rf"^\[recipe\] .*{message}"):

@@ -1,6 +1,6 @@
-"""Where every command ends: expected failures become one line, unexpected ones a log file, signals an exit status.
+"""The end of every command: expected failures become one line, unexpected ones a log file, signals an exit status.
 
-| what happened                                   | standard error                          | exit status |
+| event                                           | standard error                          | exit status |
 |---|---|---|
 | DistilvecError, full disk, no permission, ...   | distilvec: [key] problem. Fix.          | 2           |
 | wrong use of the command line                   | typer's own message                     | 2           |
@@ -28,12 +28,11 @@ from distilvec.cli.layout import EVERYWHERE
 from distilvec.core.errors import DistilvecError, Interrupted, Stopped, explain, first_line
 from distilvec.core.verbosity import Level, quiet_libraries, verbosity
 
-AGAIN = "Run the same command again to go on."
 USAGE: Any = typer.BadParameter.__mro__[2]  # ClickException, of click or of typer's own copy of it
 
 
 def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
-    """Run a command line; gives its exit status. The options of EVERYWHERE may be at any position.
+    """Run a command line; its exit status. The options of EVERYWHERE may be at any position.
 
     `--debug` or DISTILVEC_DEBUG=1 shows the traceback of an error.
     """
@@ -44,15 +43,11 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
             found = app(args=words, prog_name="distilvec", standalone_mode=False)
         sys.stdout.flush()
         status = found if isinstance(found, int) else 0
-        return (
-            _interrupted(signal.SIGINT) if status == 128 + signal.SIGINT else status
-        )  # typer's answer to a KeyboardInterrupt
+        return _interrupted(signal.SIGINT) if status == 128 + signal.SIGINT else status  # typer's own for Ctrl-C
     except SystemExit as error:  # how typer ends shell completion
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    except Interrupted as error:
-        return _interrupted(error.number)
-    except (KeyboardInterrupt, typer.Abort):
-        return _interrupted(signal.SIGINT)
+    except (Interrupted, KeyboardInterrupt, typer.Abort) as error:
+        return _interrupted(error.number if isinstance(error, Interrupted) else signal.SIGINT)
     except Exception as error:
         return _failed(error, arguments, debug)
 
@@ -89,12 +84,12 @@ def signals_raised() -> Iterator[None]:
 
 
 def _interrupted(number: int) -> int:
-    _tell(f"interrupted. {AGAIN}")
+    _print_error("interrupted. Run the same command again to go on.")
     return 128 + number
 
 
 def _failed(error: Exception, arguments: Sequence[str], debug: bool) -> int:
-    """Print what went wrong; the exit status."""
+    """Print the failure; the exit status."""
     if isinstance(error, typer.Exit):
         return int(error.exit_code)
     if isinstance(error, USAGE):
@@ -107,30 +102,26 @@ def _failed(error: Exception, arguments: Sequence[str], debug: bool) -> int:
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     if message is not None:
-        _tell(message)
+        _print_error(message)
         return 128 + error.number if isinstance(error, Stopped) else 2
-    log = _write_log(error, arguments)
-    _tell(
-        f"[internal] unexpected {type(error).__name__}: {first_line(error)}. Nothing that was finished is lost. "
-        f"Please report this as a defect of distilvec, with the log {log} (--debug shows it at once)."
+    _print_error(
+        f"[internal] unexpected {type(error).__name__}: {first_line(error)}. Finished work is kept. Please report this "
+        f"defect of distilvec, with the log {_write_log(error, arguments)} (--debug shows it at once)."
     )
     return 1
 
 
-def _tell(message: str) -> None:
-    text = f"distilvec: {message}"
+def _print_error(message: str) -> None:
     encoding = sys.stderr.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    print(f"distilvec: {message}".encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
 
 
 def _write_log(error: Exception, arguments: Sequence[str]) -> Path | None:
-    """Keep the traceback below the cache's root, or in the folder for temporary files; its path, None where neither has room."""
+    """Write the traceback below the cache's root, else in the folder for temporary files; its path if any."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     text = f"{' '.join(map(repr, arguments))}\nPython {sys.version}\n\n{''.join(traceback.format_exception(error))}"
-    for folder in (
-        Path(os.environ.get("DISTILVEC_CACHE") or Path.home() / ".cache" / "distilvec") / "logs",
-        Path(tempfile.gettempdir()),
-    ):
+    root = Path(os.environ.get("DISTILVEC_CACHE") or Path.home() / ".cache" / "distilvec")
+    for folder in (root / "logs", Path(tempfile.gettempdir())):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import Overrides, RecipeFile, Variant, load_recipe
+from distilvec.cli.options import Overrides, RecipeFile, Variant, load_recipe, option
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_file, check_output_folder
+
+_FOLDER = "~/.cache/distilvec/FOLDER"
 
 
 class FillByDefault(Listed):
@@ -23,10 +25,8 @@ class FillByDefault(Listed):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete verbs, options and recipes."""
-        return [
-            *super().shell_complete(ctx, incomplete),
-            *self.commands["fill"].params[0].shell_complete(ctx, incomplete),
-        ]
+        recipes = self.commands["fill"].params[0].shell_complete(ctx, incomplete)
+        return [*super().shell_complete(ctx, incomplete), *recipes]
 
 
 cache_app = typer.Typer(
@@ -34,27 +34,28 @@ cache_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="The teacher cache: fill it, verify it, look into it, move it.",
-    epilog=example(
-        "distilvec cache talas --variant local", "distilvec cache verify ~/.cache/distilvec/FOLDER --repair"
-    ),
+    epilog=example("cache", "talas --variant local", f"verify {_FOLDER} --repair"),
 )
 
 
-@cache_app.command("fill", epilog=example("distilvec cache fill talas --variant local"))
-def cache_fill(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
-    """Compute the teacher's vectors for a recipe's corpus; run again after a kill to resume."""
+def _open_run(recipe: str, variant: str | None, overrides: list[str] | None) -> Any:
     from distilvec.pipeline.run import Run
 
-    run = Run(load_recipe(recipe, variant, overrides), Path())
+    return Run(load_recipe(recipe, variant, overrides), Path())
+
+
+@cache_app.command("fill", epilog=example("cache fill", "talas --variant local"))
+def cache_fill(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
+    """Compute the teacher's vectors for a recipe's corpus; run again after a kill to resume."""
+    run = _open_run(recipe, variant, overrides)
     run.fill()
     for side in run.cached:
         print(side.cache.folder)
 
 
-@cache_app.command("verify", epilog=example("distilvec cache verify ~/.cache/distilvec/FOLDER --repair"))
+@cache_app.command("verify", epilog=example("cache verify", f"{_FOLDER} --repair"))
 def cache_verify(
-    folder: Path,
-    repair: Annotated[bool, typer.Option(help="Drop damaged shards; the next run computes them again.")] = False,
+    folder: Path, repair: Annotated[bool, option("Drop damaged shards; the next run computes them again.")] = False
 ) -> None:
     """Check every shard of a cache against its checksum."""
     from distilvec.teachers.cache.store import TeacherCache
@@ -63,25 +64,24 @@ def cache_verify(
     for problem in problems:
         print(problem)
     if problems and not repair:
-        raise DistilvecError(
-            f"[cache.path] {len(problems)} damaged shard(s) in {folder}. `distilvec cache verify {folder} --repair` drops them."
-        )
+        fix = f"`distilvec cache verify {folder} --repair` drops them."
+        raise DistilvecError(f"[cache.path] {len(problems)} damaged shard(s) in {folder}. {fix}")
     print("repaired" if problems else "every shard matches its checksum")
 
 
-@cache_app.command("inspect", epilog=example("distilvec cache inspect ~/.cache/distilvec/FOLDER"))
+@cache_app.command("inspect", epilog=example("cache inspect", _FOLDER))
 def cache_inspect(folder: Path) -> None:
-    """What a cache holds: rows, bytes, the manifest, the loss of its number format."""
+    """Show a cache's rows, bytes, manifest, and the loss of its number format."""
     from distilvec.cli.terminal import show_table
     from distilvec.teachers.cache.store import TeacherCache
 
     show_table(["", str(folder)], _flat(TeacherCache.open(folder).inspect()))
 
 
-@cache_app.command("export", epilog=example("distilvec cache export talas --variant local --out vectors.parquet"))
+@cache_app.command("export", epilog=example("cache export", "talas --variant local --out vectors.parquet"))
 def cache_export(
     recipe: RecipeFile,
-    out: Annotated[Path, typer.Option(help="The Parquet file.")],
+    out: Annotated[Path, option("The Parquet file.")],
     overrides: Overrides = None,
     variant: Variant = None,
 ) -> None:
@@ -91,28 +91,24 @@ def cache_export(
     else:
         check_output_folder(out.parent, "--out")
 
-    from distilvec.pipeline.run import Run
     from distilvec.teachers.cache.parquet import export_parquet
 
-    loaded = Run(load_recipe(recipe, variant, overrides), Path())
-    side = loaded.cached[0]
+    side = _open_run(recipe, variant, overrides).cached[0]
     export_parquet(side.fill(), side.corpus, out)
     print(out)
 
 
-@cache_app.command("import", epilog=example("distilvec cache import talas --table vectors.parquet --variant local"))
+@cache_app.command("import", epilog=example("cache import", "talas --table vectors.parquet --variant local"))
 def cache_import(
     recipe: RecipeFile,
-    table: Annotated[Path, typer.Option(help="Parquet with columns text, teacher_embedding_final.")],
+    table: Annotated[Path, option("Parquet with columns text, teacher_embedding_final.")],
     overrides: Overrides = None,
     variant: Variant = None,
 ) -> None:
     """Take vectors that were computed elsewhere by the recipe's teacher (of several, the first) into its cache."""
-    from distilvec.pipeline.run import Run
     from distilvec.teachers.cache.parquet import import_parquet
 
-    loaded = Run(load_recipe(recipe, variant, overrides), Path())
-    cache = loaded.cached[0].own_cache()
+    cache = _open_run(recipe, variant, overrides).cached[0].own_cache()
     print(f"{import_parquet(table, cache):,} vectors imported into {cache.folder}")
 
 

@@ -1,14 +1,14 @@
-"""Shell completion: names of recipes and variants, keys of recipes and the values that they may have. Imports no torch."""
+"""Shell completion: names of recipes and variants, keys of recipes and their values. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from distilvec.core.errors import DistilvecError
 
 _LONGEST_HELP = 60  # characters: typer wraps longer ones, which fish takes for completions of their own
-Completions = list[tuple[str, str]]  # what to insert, and a description of it
+Completions = list[tuple[str, str]]  # (text to insert, its description)
 
 
 def recipe_names() -> Completions:
@@ -49,36 +49,25 @@ def recipe_keys(ctx: Any, incomplete: str) -> Completions:
 
 
 def _keys(section: Any, before: str) -> Iterator[tuple[str, Any, str]]:
-    """Every dotted key of a section that holds a value, with its annotation and description; of a list of sections, those of item 0."""
-    from distilvec.config.base import child, is_section, members
+    """Every dotted key of a section with its annotation and description; of a list of sections, those of item 0."""
+    from distilvec.config.base import child, is_section, kinds
 
     for name, field in section.model_fields.items():
-        inner = [kind for kind in members(field.annotation) if is_section(kind)]
-        items = [kind for kind in members(child(field.annotation, 0)) if is_section(kind)]
-        if not inner and not items:
+        inner = {"": kinds(field.annotation), "0.": kinds(child(field.annotation, 0))}
+        sections = [(kind, part) for part, found in inner.items() for kind in found if is_section(kind)]
+        if not sections:
             yield before + name, field.annotation, field.description or ""
-        for kind in inner:
-            yield from _keys(kind, f"{before}{name}.")
-        for kind in items:
-            yield from _keys(kind, f"{before}{name}.0.")
+        for kind, part in sections:
+            yield from _keys(kind, f"{before}{name}.{part}")
 
 
 def _values(annotation: Any) -> list[str]:
     """The values that an annotation lists, and true and false for a boolean."""
-    from typing import Literal, get_args, get_origin
+    from distilvec.config.base import kinds
 
-    from distilvec.config.base import members
-
-    found: list[str] = []
-    for kind in members(annotation):
-        found += (
-            ["true", "false"]
-            if kind is bool
-            else [str(value) for value in get_args(kind)]
-            if get_origin(kind) is Literal
-            else []
-        )
-    return found
+    allowed = kinds(annotation)
+    listed = [str(value) for kind in allowed if get_origin(kind) is Literal for value in get_args(kind)]
+    return [*(("true", "false") if bool in allowed else ()), *listed]
 
 
 def _short(text: str) -> str:

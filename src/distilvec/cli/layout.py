@@ -1,4 +1,4 @@
-"""The layout of `--help`: verbs in groups, summaries in full, an example for each verb. Plain text, so that it is readable in a pipe.
+"""The layout of `--help`: verbs in groups, summaries in full, an example for each verb; plain text, readable in a pipe.
 
 Typer's own groups of verbs need its rich output, which takes longer to import than everything else in `--help`.
 """
@@ -9,28 +9,51 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-GROUPS = {
-    "Start": ("quickstart", "run", "plan", "recipes"),
-    "Teachers and data": ("cache", "finetune", "align"),
-    "Measure": ("evaluate", "compare", "speed", "sharpness"),
-    "Models": ("transplant", "export"),
-    "Experimental": ("causal",),
+from distilvec.cli.options import with_config_options
+
+GROUPS = {  # the verbs of each group, with the arguments of an example
+    "Start": {
+        "quickstart": "--out runs/first",
+        "run": "talas --variant local train.epochs=2",
+        "plan": "talas --variant local",
+        "recipes": "",
+    },
+    "Teachers and data": {
+        "cache": "talas --variant local",
+        "finetune": "BAAI/bge-m3 --task intents.csv --type classification --out runs/teacher",
+        "align": "--teacher BAAI/bge-m3 --student bert-base-uncased --texts texts.txt",
+    },
+    "Measure": {
+        "evaluate": "runs/first/student --suite suite.yaml --teacher all-MiniLM-L6-v2",
+        "compare": "runs/first runs/second --out comparison.html",
+        "speed": "all-MiniLM-L6-v2 runs/first/student",
+        "sharpness": "runs/first --figure sharpness.svg",
+    },
+    "Models": {
+        "transplant": "BAAI/bge-m3 --texts texts.txt --vocab-size 16000 --out small-vocabulary",
+        "export": "runs/first/student --to onnx",
+    },
+    "Experimental": {"causal": "recipes/causal/dolly.yaml --out runs/dolly"},
 }
-EVERYWHERE = frozenset({"--quiet", "--verbose", "--debug"})  # options that may be at any position of the command line
+EVERYWHERE = frozenset({"--quiet", "--verbose", "--debug"})  # options at any position of the command line
 _WHOLE = 10_000  # characters of a summary: typer shortens longer ones
 
 
-def example(*commands: str) -> str:
-    """The end of a verb's help: commands to try."""
-    title = "Examples" if len(commands) > 1 else "Example"
-    lines = "\n".join(f"  {command}" for command in commands)
-    return f"{title}:\n\n\b\n{lines}"  # \b: these lines are not wrapped
+def example(verb: str, *arguments: str) -> str:
+    """The end of a verb's help: commands to try, by their arguments; those of GROUPS by default."""
+    given = arguments or [next(verbs[verb] for verbs in GROUPS.values() if verb in verbs)]
+    lines = "\n".join(f"  distilvec {verb} {text}".rstrip() for text in given)
+    return f"Example{'s' * (len(given) > 1)}:\n\n\b\n{lines}"  # \b: these lines are not wrapped
 
 
 class Listed(TyperGroup):
     """A group of verbs whose help lists them with whole summaries."""
 
-    groups: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - a constant of the class
+    groups: dict[str, dict[str, str]] = {}  # noqa: RUF012 - a constant of the class
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The verb, with the options that it makes of config fields."""
+        return with_config_options(super().get_command(ctx, cmd_name))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb. In shell completion the line still has the options of EVERYWHERE."""
@@ -41,17 +64,13 @@ class Listed(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of verbs: by `groups`, then those that are in none."""
         grouped = {name for names in self.groups.values() for name in names}
-        rest = tuple(name for name in self.list_commands(ctx) if name not in grouped)
+        rest = dict.fromkeys((name for name in self.list_commands(ctx) if name not in grouped), "")
         longest = max(map(len, self.commands))
         for title, names in {**self.groups, "Commands": rest}.items():
-            rows = [
-                (name.ljust(longest), self.commands[name].get_short_help_str(_WHOLE))
-                for name in names
-                if name in self.commands
-            ]
-            if rows:
+            found = [(name, self.commands[name]) for name in names if name in self.commands]
+            if found:
                 with formatter.section(title):
-                    formatter.write_dl(rows)
+                    formatter.write_dl([(name.ljust(longest), verb.get_short_help_str(_WHOLE)) for name, verb in found])
 
 
 class Grouped(Listed):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
 from distilvec.cli.completion import recipe_names
 from distilvec.cli.layout import Listed, example
-from distilvec.core.errors import DistilvecError, nearest
+from distilvec.cli.options import argument, option
+from distilvec.core.errors import DistilvecError, explained, nearest
+from distilvec.core.files import check_output_file, write_file
 
-BuiltIn = Annotated[str, typer.Argument(help="The recipe's name.", autocompletion=recipe_names)]
+BuiltIn = Annotated[str, argument("The recipe's name.", autocompletion=recipe_names)]
 
 
 class OnlyVerbs(Listed):
@@ -21,17 +23,12 @@ class OnlyVerbs(Listed):
         """Find the verb. Errors: DistilvecError for a word that is none."""
         if args[0] not in self.commands and not ctx.resilient_parsing:
             hint = nearest(args[0], self.commands) or "."
-            raise DistilvecError(
-                f"[recipes] no verb {args[0]!r}{hint} Verbs: {', '.join(self.commands)}. Without a verb: the list of recipes."
-            )
+            raise DistilvecError(f"[recipes] no verb {args[0]!r}{hint} Verbs: {', '.join(self.commands)}, or none.")
         return super().resolve_command(ctx, args)
 
 
 recipes_app = typer.Typer(
-    cls=OnlyVerbs,
-    invoke_without_command=True,
-    rich_markup_mode=None,
-    epilog=example("distilvec recipes", "distilvec recipes copy talas"),
+    cls=OnlyVerbs, invoke_without_command=True, rich_markup_mode=None, epilog=example("recipes", "", "copy talas")
 )
 
 
@@ -50,42 +47,37 @@ def list_recipes(ctx: typer.Context) -> None:
             print(f"{'':24} variants: {', '.join(tree['variants'])}")
 
 
-@recipes_app.command("show", epilog=example("distilvec recipes show redact"))
+@recipes_app.command("show", epilog=example("recipes show", "redact"))
 def show_recipe(name: BuiltIn) -> None:
     """Print a recipe."""
     from distilvec.config.builtin import recipe_file
-    from distilvec.core.errors import explained
 
     path = recipe_file(name)
     with explained("recipe", path):
         print(path.read_text(encoding="utf-8"), end="")
 
 
-@recipes_app.command("copy", epilog=example("distilvec recipes copy talas --out mine.yaml"))
+@recipes_app.command("copy", epilog=example("recipes copy", "talas --out mine.yaml"))
 def copy_recipe(
     name: BuiltIn,
-    out: Annotated[
-        Optional[Path], typer.Option(help="The new file; NAME.yaml in the current folder by default.")
-    ] = None,
+    out: Annotated[Path | None, option("The new file; NAME.yaml in the current folder by default.")] = None,
 ) -> None:
     """Write a recipe to a file of your own, to be changed.
 
-    Relative paths become absolute, so that they lead to the same files. Paths of files that do not exist stay, with a comment.
+    Relative paths become absolute, so that they lead to the same files. Paths of missing files stay, with a comment.
     """
-    from distilvec.config.builtin import recipe_file
-    from distilvec.config.recipe_copy import moved_text
-    from distilvec.core.files import check_output_file, write_file
+    from distilvec.config.builtin import moved_text, recipe_file
 
     path = recipe_file(name)
-    place = out or Path(path.name)
-    check_output_file(place, "--out")
-    if place.exists():
-        raise DistilvecError(f"[--out] {place} exists already. Choose another file with --out.")
-    write_file(place, moved_text(path), "--out")
-    print(place)
+    target = out or Path(path.name)
+    check_output_file(target, "--out")
+    if target.exists():
+        raise DistilvecError(f"[--out] {target} exists already. Choose another file with --out.")
+    write_file(target, moved_text(path), "--out")
+    print(target)
 
 
-@recipes_app.command("schema", epilog=example("distilvec recipes schema > recipe.schema.json"))
+@recipes_app.command("schema", epilog=example("recipes schema", "> recipe.schema.json"))
 def print_schema() -> None:
     """Print the JSON schema of recipes, with which editors complete and check keys.
 
@@ -96,6 +88,6 @@ def print_schema() -> None:
     """
     import json
 
-    from distilvec.config.json_schema import recipe_schema
+    from distilvec.config.builtin import recipe_schema
 
     print(json.dumps(recipe_schema(), indent=1, ensure_ascii=False))

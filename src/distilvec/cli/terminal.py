@@ -23,7 +23,7 @@ _PLAIN = str.maketrans({"│": "|", "─": "-", "┼": "+", ABSENT: "-", "±": "
 
 
 def print_result(text: str = "", error: bool = False) -> None:
-    """Text on standard output (or error), with hidden characters written out, and those that its encoding lacks."""
+    """Print on standard output (or error), with hidden characters written out, and those that its encoding lacks."""
     stream = sys.stderr if error else sys.stdout
     encoding, shown = stream.encoding or "utf-8", visible(text)
     try:
@@ -34,43 +34,44 @@ def print_result(text: str = "", error: bool = False) -> None:
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> None:
-    """A table as wide as the terminal at most (80 columns where there is none); see `table_layout`.
-
-    The first column is left-aligned, the others right-aligned if there are several.
-    """
+    """Print a table at most as wide as the terminal; see `table_layout`."""
     print_result(text_table(header, rows, width))
 
 
 def show_scores(scores: dict[str, list[Score]]) -> None:
-    """One row a task, one column a model, with the average and what is retained of the teacher."""
+    """Print one row a task, one column a model, with the average and its share of the teacher's."""
     print_result(scores_text(scores))
 
 
 def show_result(result: RunResult) -> None:
-    """What a newcomer wants to know at the end of a run: figures, where everything is, how to load the student."""
+    """Print the scores and metrics of a run, its files, and the code that loads the student."""
     if result.scores:
         show_scores(result.scores)
-    if header_and_rows := supervised_table(result.record.get("supervised") or {}):
-        header, *rows = header_and_rows
+    if table := supervised_table(result.record.get("supervised") or {}):
+        header, *rows = table
         show_table([f"{result.record['supervised']['task']}, test", *header[1:]], rows)
-    student, teacher = result.record["student"], result.record["teacher"]
+    student, teacher, folder = result.record["student"], result.record["teacher"], result.folder / "student"
     size = f"{student['parameters'] / 1e6:.1f} M parameters"
     if "parameters" in teacher:
         size += f" (teacher: {teacher['parameters'] / 1e6:.1f} M)"
-    print_result(f"\nstudent   {size}")
-    for name, text in result.lines():
-        print_result(f"{name:9} {text}")
+    print_result("\n".join(["", f"student   {size}", *(f"{name:9} {text}" for name, text in result.lines())]))
     if "supervised" in result.record:
         print_result("\nfrom distilvec import predict")
-        print_result(f'predict("{result.folder / "student"}", texts)  # labels or scores; pairs of texts are tuples')
+        print_result(f'predict("{folder}", texts)  # labels or scores; pairs of texts are tuples')
     imported, call = loading_call(student)
-    print_result(f"\n{imported}")
-    print_result(f'student = {call}("{result.folder / "student"}")')
+    print_result(f'\n{imported}\nstudent = {call}("{folder}")')
     print_result('vectors = student.encode_query(["a text to search for"])')
 
 
+def show_finished(result: RunResult | None) -> None:
+    """Print a run's result and its problems; nothing in all processes but the main one."""
+    if result is not None:
+        show_result(result)
+        show_problems(result.problems)
+
+
 def show_problems(problems: Sequence[TaskFailure], key: str = "evaluation") -> None:
-    """Name what could not be scored, or only in part, on standard error, and leave with exit status 1; nothing without problems."""
+    """Print tasks that could not be scored on standard error, and leave with exit status 1 if there are any."""
     for problem in problems:
         print_result(f"distilvec: [{key}] {problem_text(problem)}", error=True)
     if problems:
@@ -78,12 +79,12 @@ def show_problems(problems: Sequence[TaskFailure], key: str = "evaluation") -> N
 
 
 def show_comparison(comparison: Mapping[str, Any]) -> None:
-    """The leaderboard, the differences from the reference, and what the comparison says about itself."""
+    """Print the leaderboard, the differences from the reference, and notes."""
     print_result(comparison_text(comparison))
 
 
 def show_tokenizers(content: Mapping[str, Any]) -> None:
-    """Two tokenizers side by side, table by table."""
+    """Print the tables that compare two tokenizers."""
     from distilvec.report.vocabulary_report import note, tables, text_rows
 
     for table in tables(content).values():
@@ -94,7 +95,7 @@ def show_tokenizers(content: Mapping[str, Any]) -> None:
 
 
 def show_sharpness(*runs: Mapping[str, Any]) -> None:
-    """Sharpness at the kept students, runs one below the other."""
+    """Print sharpness at the saved checkpoints, runs one below the other."""
     from distilvec.report.sharpness_report import note, point_cells
 
     rows = [[run["name"], *point_cells(point)] for run in runs for point in run["points"]]

@@ -1,4 +1,4 @@
-"""The base of every section of a recipe or suite: refused values, and the types that several sections share."""
+"""The base of every section of a recipe or suite: refused values, types that sections share, and their annotations."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import math
 import re
 import reprlib
 import types
-from typing import Annotated, Any, Union, get_args, get_origin
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.config import JsonDict
+from pydantic_core import PydanticCustomError
 
-# Upper bounds of sizes. Each is far above what any run takes. A number beyond is a slip of the keyboard that would fill the
-# memory or go on for years.
-MOST_TOKENS = 1_000_000  # of a text: more than any model reads
+# Upper bounds of sizes, each far above what any run takes: a larger number is a typing error.
+MOST_TOKENS = 1_000_000  # of a text
 MOST_BATCH_TOKENS = 10_000_000  # of a batch: vectors of 1,024 numbers take 40 GB
-MOST_ROWS = 1_000_000  # of a batch, a window or a shard: the same
+MOST_ROWS = 1_000_000  # of a batch, a window or a shard
 MOST_STEPS = 1_000_000_000  # of training: thirty years at one a second
 MOST_EPOCHS = 1_000_000
-MOST_UNITS = 65_536  # of a layer: the widest published ones have 53,248
+MOST_UNITS = 65_536  # of a layer: the largest published ones have 53,248
 MOST_VOCABULARY = 10_000_000  # tokens: forty times the largest published vocabularies
 MOST_DRAWS = 100_000  # of a bootstrap: an interval's third digit no longer changes
 MOST_NAME_BYTES = 200  # file systems allow 255, of which scratch names and endings take some
 
-# Marks in a field's `json_schema_extra`.
+# Kinds of a field, in its `json_schema_extra`. Fields of type Path are relative to the recipe's folder without one.
 MODEL: JsonDict = {"path": "model"}  # a path if it begins with '.', else an id or a folder's name
 CODE: JsonDict = {"path": "code"}  # a path if it ends with '.py'
 WORKING: JsonDict = {"path": "working"}  # relative to the current folder
@@ -49,104 +50,119 @@ def key_text(part: Any) -> str:
 
 
 def check_name(text: Any) -> str:
-    """The text; ValueError where it could not name a file inside a folder."""
+    """Return the text; ValueError where it could not name a file inside a folder."""
     if not isinstance(text, str):
         raise ValueError(f"expected text; found {excerpt(text)}")
     fits = len(text.encode("utf-8", "surrogatepass")) <= MOST_NAME_BYTES and not _CONTROL.search(text)
     if not fits or not text.strip() or text.startswith(".") or "/" in text or "\\" in text:
         raise ValueError(
-            f"{excerpt(text)} cannot name files. Use 1 to {MOST_NAME_BYTES} characters without '/', '\\' and control characters, and "
-            "no '.' at the beginning"
+            f"{excerpt(text)} cannot name files. Use 1 to {MOST_NAME_BYTES} characters without '/', '\\' and control "
+            "characters, and no '.' at the beginning"
         )
     return text
 
 
 def check_label(text: str) -> str:
-    """The text; ValueError where it is empty, too long for a table, or has control characters."""
+    """Return the text; ValueError where it is empty, too long for a table, or has control characters."""
     if not text.strip() or len(text) > MOST_NAME_BYTES or _CONTROL.search(text):
-        raise ValueError(
-            f"{excerpt(text)} cannot name anything. Use 1 to {MOST_NAME_BYTES} characters without control characters"
-        )
+        raise ValueError(f"{excerpt(text)}: use 1 to {MOST_NAME_BYTES} characters without control characters")
     return text
 
 
 Name = Annotated[str, AfterValidator(check_name)]  # of files and folders
 Label = Annotated[str, AfterValidator(check_label)]  # in tables alone
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Tokens = Annotated[int, Field(gt=0, le=MOST_TOKENS)]
+BatchTokens = Annotated[int, Field(gt=0, le=MOST_BATCH_TOKENS)]
+Rows = Annotated[int, Field(gt=0, le=MOST_ROWS)]
+Steps = Annotated[int, Field(gt=0, le=MOST_STEPS)]
+Epochs = Annotated[int, Field(gt=0, le=MOST_EPOCHS)]
+Units = Annotated[int, Field(gt=0, le=MOST_UNITS)]
+VocabularySize = Annotated[int, Field(gt=0, le=MOST_VOCABULARY)]
+
+
+def key(default: Any, description: str, extra: JsonDict | None = None, **limits: float) -> Any:
+    """A field with its default, description, kind (MODEL, ...) and limits (gt, ge, lt, le, min_length)."""
+    return Field(default, description=description, json_schema_extra=extra, **limits)  # type: ignore[call-overload, no-any-return]
 
 
 class Section(BaseModel):
-    """A part of a recipe. Refused are unknown keys, booleans in the place of numbers, NaN and infinity."""
+    """A part of a recipe. Refused are unknown keys, booleans for numbers, NaN and infinity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+    one_of: ClassVar[tuple[str, ...]] = ()  # keys of which exactly one is given
 
     @field_validator("*", mode="before")
     @classmethod
     def check_numbers(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse a boolean where a number is expected, and numbers that are not finite, at any depth."""
+        """Refuse a boolean for a number, and numbers that are not finite, at any depth."""
         field = cls.model_fields[str(info.field_name)]
-        if not _of_sections(field.annotation) and not_finite(value):
-            raise ValueError(f"expected finite numbers; found {excerpt(value)}")
-        if field.json_schema_extra != LABELS and _boolean_for_number(field.annotation, value):
-            raise ValueError(f"expected a number, not a boolean; found {excerpt(value)}")
+        if problem := _number_problem(field.annotation, value, field.json_schema_extra == LABELS):
+            raise ValueError(f"{problem}; found {excerpt(value)}")
         return value
 
-
-def not_finite(value: Any) -> bool:
-    """Whether a value is, or holds at any depth, NaN or infinity."""
-    if isinstance(value, dict):
-        return any(map(not_finite, value.values()))
-    return (
-        any(map(not_finite, value))
-        if isinstance(value, (list, tuple))
-        else isinstance(value, float) and not math.isfinite(value)
-    )
+    @model_validator(mode="after")
+    def check_one_of(self) -> Self:
+        """Refuse none or several of the keys in `one_of`."""
+        if self.one_of and sum(getattr(self, name) is not None for name in self.one_of) != 1:
+            *names, last = map(repr, self.one_of)
+            raise ValueError(f"give exactly one of {', '.join(names)} and {last}")
+        return self
 
 
-def _boolean_for_number(annotation: Any, value: Any) -> bool:
-    kinds = members(annotation)
+def refused(field: str, problem: str) -> PydanticCustomError:
+    """The error of a section's validator, under the key of one of the section's fields."""
+    return PydanticCustomError("value_error", "{problem}", {"problem": problem, "field": field})
+
+
+def _number_problem(annotation: Any, value: Any, labels: bool) -> str | None:
+    """Why a value is no number of the annotation; None if it is, or where a section checks its own fields."""
+    allowed = kinds(annotation)
+    if any(map(is_section, allowed)):
+        return None
     if isinstance(value, bool):
-        return bool not in kinds and (int in kinds or float in kinds)
-    if isinstance(value, (list, tuple)):
-        return any(_boolean_for_number(child(annotation, place), item) for place, item in enumerate(value))
-    if isinstance(value, dict) and not any(is_section(kind) for kind in kinds):
-        return any(_boolean_for_number(child(annotation, key), item) for key, item in value.items())
-    return False
+        number = bool not in allowed and (int in allowed or float in allowed)
+        return "expected a number, not a boolean" if number and not labels else None
+    if isinstance(value, float) and not math.isfinite(value):
+        return "expected finite numbers"
+    items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
+    items = enumerate(value) if isinstance(value, (list, tuple)) else items
+    problems = (_number_problem(child(annotation, key), item, labels) for key, item in items)
+    return next((problem for problem in problems if problem), None)
 
 
 # -- annotations -----------------------------------------------------------------------------------------------------
 
 
-def members(annotation: Any) -> tuple[Any, ...]:
+def kinds(annotation: Any) -> tuple[Any, ...]:
     """The types that an annotation allows, one by one, without None."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return members(get_args(annotation)[0])
+        return kinds(get_args(annotation)[0])
     if origin in (Union, types.UnionType):
-        return tuple(kind for part in get_args(annotation) for kind in members(part))
+        return tuple(kind for part in get_args(annotation) for kind in kinds(part))
     return () if annotation in (None, type(None)) else (annotation,)
 
 
 def is_section(kind: Any) -> bool:
-    """Whether a type is a Section."""
+    """Return whether a type is a Section."""
     return isinstance(kind, type) and issubclass(kind, Section)
 
 
-def _of_sections(annotation: Any) -> bool:
-    """Whether a value is a section or a list of sections, which check their own fields."""
-    return any(map(is_section, (*members(annotation), *members(child(annotation, 0)))))
-
-
 def child(annotation: Any, part: Any) -> Any:
-    """The annotation at a key or place inside a value; None where the annotation has nothing there."""
-    for kind in members(annotation):
+    """The annotation at a key or index inside a value; None where the annotation has nothing there."""
+    for kind in kinds(annotation):
         origin, inner = get_origin(kind), get_args(kind)
         if is_section(kind) and part in kind.model_fields:
             return kind.model_fields[part].annotation
         if origin is dict:
             return inner[1]
-        if origin is list and isinstance(part, int):
-            return inner[0]
-        if origin is tuple and isinstance(part, int):
+        if origin in (list, tuple) and isinstance(part, int):
             return inner[min(part, len(inner) - 1)]
     return None
+
+
+def field_kind(annotation: Any, part: Any) -> Any:
+    """The kind (MODEL, ...) of a section's field."""
+    fields = (kind.model_fields.get(part) for kind in kinds(annotation) if is_section(kind))
+    return next((field.json_schema_extra for field in fields if field is not None), None)

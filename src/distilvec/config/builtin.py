@@ -1,16 +1,34 @@
-"""Where the built-in recipes are: inside the installed package, or beside `src/` in a checkout."""
+"""The built-in recipes: their files, their text for another folder, and the JSON schema of recipes for editors."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from distilvec.config.base import excerpt
 from distilvec.config.messages import unknown
+from distilvec.config.paths import resolve_tree
+from distilvec.config.recipe import read_tree
+from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError, explained
+
+_PLAIN = re.compile(r"[\w/.~+-]+")  # a path that needs no quotes in YAML
+_OWN_KEYWORDS = {"path": str, "labels": bool}  # of `json_schema_extra`; see config/base.py
+_VARIANTS = {
+    "description": "named changes of the recipe: dotted keys with their values, chosen by --variant",
+    "type": ["object", "null"],
+    "default": {},
+    "additionalProperties": {"type": ["object", "null"], "additionalProperties": True},
+}
 
 
 def recipe_folder() -> Path:
-    """The folder of the built-in recipes."""
+    """The folder of the built-in recipes: inside the installed package, or next to `src/` in a checkout."""
     installed = Path(__file__).parents[1] / "recipes"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "recipes"
 
@@ -30,7 +48,54 @@ def recipe_file(name: str) -> Path:
             return builtin if not path.exists() and path.parts[0] == "recipes" and builtin.exists() else path
     known = {path.stem: path for path in recipe_files()}
     if name not in known:
-        raise DistilvecError(
-            f"[recipe] no recipe {excerpt(name)}{unknown(name, known)} Give one of these, or a path ending in .yaml."
-        )
+        hint = unknown(name, known)
+        raise DistilvecError(f"[recipe] no recipe {excerpt(name)}{hint} Give one of these, or a path ending in .yaml.")
     return known[name]
+
+
+def moved_text(path: Path) -> str:
+    """The text of a recipe file, to be stored in any folder; comments stay.
+
+    A relative path becomes absolute if its file exists. If not, it stays, and a comment on its line reports it.
+    """
+    resolved = resolve_tree(read_tree(path), path.parent.resolve(), Recipe)
+    text = path.read_text(encoding="utf-8-sig")
+    changes: dict[tuple[int, int], str] = {}  # by start and end in the text
+    for node, absolute in _paths(yaml.compose(text, Loader=yaml.SafeLoader), resolved):
+        if Path(absolute).exists():
+            new = absolute if _PLAIN.fullmatch(absolute) else json.dumps(absolute, ensure_ascii=False)
+            changes[node.start_mark.index, node.end_mark.index] = new
+        else:
+            end = text.find("\n", node.end_mark.index) % (len(text) + 1)  # -1: the text ends without a line break
+            changes[end, end] = "  # not found; set a path of your own"
+    for (start, end), new in sorted(changes.items(), reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def _paths(node: Any, value: Any) -> Iterator[tuple[yaml.ScalarNode, str]]:
+    """Scalars that `resolve_tree` changed, each with its absolute path. Merged keys are found at their anchor."""
+    if isinstance(node, yaml.MappingNode) and isinstance(value, dict):
+        values = {str(key): inner for key, inner in value.items()}
+        for key, inner in node.value:
+            yield from _paths(inner, values.get(str(key.value)))
+    elif isinstance(node, yaml.SequenceNode) and isinstance(value, list):
+        for inner, item in zip(node.value, value, strict=True):
+            yield from _paths(inner, item)
+    elif isinstance(node, yaml.ScalarNode) and isinstance(value, str) and value != node.value:
+        yield node, value
+
+
+def recipe_schema() -> dict[str, Any]:
+    """The JSON schema of a recipe file: sections, types, ranges, defaults, descriptions, and the key `variants`."""
+    found = _plain_schema(Recipe.model_json_schema())
+    found["properties"]["variants"] = _VARIANTS
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+
+
+def _plain_schema(tree: Any) -> Any:
+    """A schema without keywords of our own."""
+    if isinstance(tree, dict):
+        kept = {key: value for key, value in tree.items() if not isinstance(value, _OWN_KEYWORDS.get(key, ()))}
+        return {key: _plain_schema(value) for key, value in kept.items()}
+    return [_plain_schema(item) for item in tree] if isinstance(tree, list) else tree

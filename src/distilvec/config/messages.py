@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from distilvec.config.base import Section, child, excerpt, is_section, key_text, members
+from distilvec.config.base import Section, child, excerpt, is_section, key_text, kinds
 from distilvec.core.errors import DistilvecError, nearest
 
 _LONGEST = 600  # characters of a problem
@@ -31,21 +31,20 @@ def invalid(key: str, origin: str | None, problems: Sequence[str]) -> DistilvecE
     """The error for a recipe or section: its one problem under the problem's own key, or a list of them under `key`."""
     if len(problems) > 1:
         return refusal(key, origin or "the recipe", problems)
-    place = f" In {_short(origin, _LONGEST_PATH)}." if origin else ""
-    return DistilvecError(_short(problems[0], _LONGEST) + place)
+    return DistilvecError(_short(problems[0], _LONGEST) + (f" In {_short(origin, _LONGEST_PATH)}." if origin else ""))
 
 
 def explain(error: ValidationError, section: type[Section], before: str = "") -> list[str]:
-    """Every problem that pydantic found in a section; `before` stands before every key."""
+    """Every problem that pydantic found in a section; `before` precedes every key."""
     problems: dict[str, str] = {}
     for problem in error.errors():
-        where = _place(problem, section, before)
-        if where not in problems:
-            problems[where] = _problem(problem, section)
-        elif "; found " in problems[where]:  # another type that the key allows
-            earlier, found, value = problems[where].rpartition("; found ")
-            problems[where] = f"{earlier}, or {problem['msg'].removeprefix('Input should be ')}{found}{value}"
-    return [f"[{where}] {problem}" for where, problem in problems.items()]
+        key = _key(problem, section, before)
+        if key not in problems:
+            problems[key] = _problem(problem, section)
+        elif "; found " in problems[key]:  # another type that the key allows
+            earlier, found, value = problems[key].rpartition("; found ")
+            problems[key] = f"{earlier}, or {problem['msg'].removeprefix('Input should be ')}{found}{value}"
+    return [f"[{key}] {problem}" for key, problem in problems.items()]
 
 
 def unknown(name: Any, known: Iterable[str]) -> str:
@@ -54,18 +53,18 @@ def unknown(name: Any, known: Iterable[str]) -> str:
     return f"{nearest(str(name)[:100], known) or '.'} Known here: {_short(', '.join(known), 400) or 'none'}."
 
 
-def _place(problem: Any, section: type[Section], before: str) -> str:
-    """The dotted key of a problem, without pydantic's own names for the members of a union."""
+def _key(problem: Any, section: type[Section], before: str) -> str:
+    """The dotted key of a problem, without pydantic's own names for the types of a union."""
     annotation: Any = section
-    parts = [key_text(part) for part in before.split(".") if part]
-    for number, part in enumerate(problem["loc"]):
+    parts = [part for part in before.split(".") if part]
+    loc = [part for part in problem["loc"] if part != "[key]"]
+    for number, part in enumerate(loc):
         inner = child(annotation, part)
-        misplaced = number == len(problem["loc"]) - 1 and problem["type"] in ("extra_forbidden", "invalid_key")
-        if inner is not None and part != "[key]":
-            annotation = inner
-        if misplaced or (inner is not None and part != "[key]"):
-            parts.append(key_text(part))
-    return ".".join(parts) or "recipe"
+        if inner is not None or (number == len(loc) - 1 and problem["type"] in ("extra_forbidden", "invalid_key")):
+            parts.append(part)
+        annotation = inner if inner is not None else annotation
+    parts += [problem["ctx"]["field"]] if "field" in problem.get("ctx", {}) else []
+    return ".".join(map(key_text, parts)) or "recipe"
 
 
 def _problem(problem: Any, section: type[Section]) -> str:
@@ -73,7 +72,7 @@ def _problem(problem: Any, section: type[Section]) -> str:
         inner: Any = section
         for part in problem["loc"][:-1]:
             inner = child(inner, part)
-        known = list(next(kind for kind in members(inner) if is_section(kind)).model_fields)
+        known = list(next(kind for kind in kinds(inner) if is_section(kind)).model_fields)
         known += ["variants"] if {"name", "student"} <= set(known) else []  # a whole recipe
         return f"unknown key{unknown(problem['loc'][-1], known)}"
     text = problem["msg"].removeprefix("Value error, ").rstrip(".")

@@ -30,8 +30,8 @@ SectionType = TypeVar("SectionType", bound=Section)
 def load(path: Path, variant: str | None = None, overrides: list[str] | None = None) -> Recipe:
     """Read a recipe file, apply a variant and `key=value` overrides, validate.
 
-    Relative paths in the recipe are relative to the recipe's folder, those of the overrides to the current folder, and so
-    is `output`. Errors: DistilvecError that names the key and, for unknown ones, the nearest right key.
+    Relative paths in the recipe are relative to the recipe's folder, those of the overrides to the current folder, and
+    so is `output`. Errors: DistilvecError that names the key and, for unknown ones, the nearest right key.
     """
     return validate(resolved_tree(path, variant, overrides), origin=str(path))
 
@@ -39,15 +39,16 @@ def load(path: Path, variant: str | None = None, overrides: list[str] | None = N
 def resolved_tree(
     path: Path, variant: str | None = None, overrides: list[str] | None = None, section: type[Section] = Recipe
 ) -> dict[str, Any]:
-    """A recipe file as plain data, with a variant and `key=value` overrides applied and paths absolute; not validated."""
+    """A recipe file as plain data, a variant and overrides applied and paths absolute; not validated."""
     tree = resolve_tree(read_tree(path), path.parent.resolve(), section)
     known = take_variants(tree, str(path))
+    changes = read_overrides(overrides or [], section)
     if variant is not None:
         for key, value in find_variant(known, variant, "variant", str(path)).items():
             set_key(tree, key, value)
         name = tree.get("name", path.stem)
         tree["name"] = f"{name}-{variant}" if isinstance(name, str) else name
-    for key, value in read_overrides(overrides or [], section).items():
+    for key, value in changes.items():
         set_key(tree, key, value)
     return tree
 
@@ -60,14 +61,12 @@ def variants(path: Path) -> list[str]:
 def take_variants(tree: dict[str, Any], origin: str) -> dict[str, dict[str, Any]]:
     """Remove the variants from a recipe's tree: dotted keys with values by the variant's name."""
     found = tree.pop("variants", None) or {}
-    expected = "a mapping of dotted keys to values"
+    expected = f"a mapping of dotted keys to values. In {origin}."
     if not isinstance(found, dict):
-        raise DistilvecError(f"[variants] found {excerpt(found)}; expected names, each with {expected}. In {origin}.")
+        raise DistilvecError(f"[variants] found {excerpt(found)}; expected names, each with {expected}")
     for name, changes in found.items():
         if not isinstance(changes or {}, dict) or any(not isinstance(key, str) for key in changes or {}):
-            raise DistilvecError(
-                f"[variants.{key_text(name)}] found {excerpt(changes)}; expected {expected}. In {origin}."
-            )
+            raise DistilvecError(f"[variants.{key_text(name)}] found {excerpt(changes)}; expected {expected}")
     return {str(name): changes or {} for name, changes in found.items()}
 
 
@@ -88,15 +87,13 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 
 def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) -> dict[str, Any]:
-    """`key=value` texts as values by dotted key, each value read as YAML; relative paths begin at the current folder."""
+    """`key=value` texts as values by dotted key, each read as YAML; relative paths start at the current folder."""
     found = {}
     for text in overrides:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise DistilvecError(
-                f"[override] {excerpt(text)} is not of the form key=value. An example: train.epochs=3."
-            )
+            raise DistilvecError(f"[override] {excerpt(text)} is not key=value. An example: train.epochs=3.")
         found[key] = resolve_key(key, load_yaml(value, key_text(key), f"value {excerpt(value)}"), Path.cwd(), section)
     return found
 
@@ -122,6 +119,14 @@ def stage_recipes(recipe: Recipe) -> dict[str, Recipe]:
     return found
 
 
+def section_of(section: type[SectionType], key: str, values: dict[str, Any]) -> SectionType:
+    """A section from its values, None left out; every problem in one DistilvecError, with `key` before each key."""
+    try:
+        return section.model_validate({name: value for name, value in values.items() if value is not None})
+    except ValidationError as error:
+        raise invalid(key, None, explain(error, section, key)) from None
+
+
 def dump(recipe: Section) -> str:
     """The resolved recipe as YAML that `load` reads back."""
     return dump_yaml(recipe.model_dump(mode="json"))
@@ -139,70 +144,60 @@ def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
     Errors: DistilvecError for a parent that holds a value, and for a number outside a list.
     """
     *parents, last = dotted.split(".")
-    place: Any = tree
+    parent: Any = tree
     try:
         for name in parents:
-            place = place[_number(name)] if isinstance(place, list) else place.setdefault(name, {})
-            if place is None or not isinstance(place, (dict, list)):
-                raise DistilvecError(
-                    f"[{key_text(dotted)}] cannot be set: '{key_text(name)}' holds a value, not a section."
-                )
-        place[_number(last) if isinstance(place, list) else last] = value
+            parent = parent[_index(name)] if isinstance(parent, list) else parent.setdefault(name, {})
+            if not isinstance(parent, (dict, list)):
+                key = key_text(dotted)
+                raise DistilvecError(f"[{key}] cannot be set: '{key_text(name)}' holds a value, not a section.")
+        parent[_index(last) if isinstance(parent, list) else last] = value
     except (IndexError, ValueError):
-        raise DistilvecError(
-            f"[{key_text(dotted)}] cannot be set: items of a list are addressed by a number within it, from 0."
-        ) from None
+        problem = "cannot be set: items of a list are addressed by a number within it, from 0."
+        raise DistilvecError(f"[{key_text(dotted)}] {problem}") from None
 
 
-def _number(text: str) -> int:
-    """A place in a list; ValueError for what is none."""
+def _index(text: str) -> int:
+    """An index of a list; ValueError for other text, negative numbers too."""
     if not text.isdecimal():
         raise ValueError(text)
     return int(text)
 
 
-def _try(tree: dict[str, Any], where: str = "") -> tuple[Recipe | None, list[str]]:
-    """The recipe, or what is wrong with it; `where` stands before every key."""
+def _try(tree: dict[str, Any], before: str = "") -> tuple[Recipe | None, list[str]]:
+    """The recipe, or its problems; `before` precedes every key."""
     try:
         return Recipe.model_validate(tree), []
     except ValidationError as error:
-        return None, explain(error, Recipe, where)
+        return None, explain(error, Recipe, before)
 
 
 def _try_stage(recipe: Recipe, stage: StageSection) -> tuple[Recipe | None, list[str]]:
-    """The recipe as it is in a stage, or what is wrong with the stage. Students are kept in the last one only."""
-    where, last = f"stages.{stage.name}.", stage.name == recipe.stages[-1].name
+    """The recipe as it is in a stage, or the stage's problems. Students are saved in the last one only."""
+    before, last = f"stages.{stage.name}.", stage.name == recipe.stages[-1].name
     tree = recipe.model_dump(mode="json", exclude={"stages", "sweep"})
     if not last:
         tree["train"]["keep_students"] = None
     problems = []
     for key, value in stage.set.items():
         if refusal := _refuse_in_stage(key, last):
-            problems.append(f"[{where}{key_text(key)}] {refusal}")
+            problems.append(f"[{before}{key_text(key)}] {refusal}")
             continue
         try:
             set_key(tree, key, copy.deepcopy(value))
         except DistilvecError as error:
-            problems.append(f"[{where}{str(error).removeprefix('[')}")
-    return (None, problems) if problems else _try(tree, where)
+            problems.append(f"[{before}{str(error).removeprefix('[')}")
+    return (None, problems) if problems else _try(tree, before)
 
 
 def _refuse_in_stage(key: str, last: bool) -> str | None:
     """Why a stage may not set this key, None if it may."""
     sections: dict[str, type[Section]] = {"method": MethodSection, "train": TrainSection}
-    known = [f"{name}.{field}" for name, section in sections.items() for field in section.model_fields]
     if "." not in key or key.split(".")[0] not in sections:
-        return f"a stage sets dotted keys under method and train only{nearest(key[:100], known) or '.'} Set it in the recipe, for all stages."
+        known = [f"{name}.{field}" for name, section in sections.items() for field in section.model_fields]
+        return f"a stage sets dotted keys under method and train only{nearest(key[:100], known) or '.'}"
     if key == "train.device":
         return "all stages run on one device. Set train.device in the recipe."
     if key == "train.keep_students" and not last:
-        return "students are kept in the last stage only. Set it there, or in the recipe."
+        return "students are saved in the last stage only. Set it there, or in the recipe."
     return None
-
-
-def section_of(section: type[SectionType], where: str, keys: dict[str, Any]) -> SectionType:
-    """A section from its keys, those that are None left out; every problem in one DistilvecError, with `where` before the key."""
-    try:
-        return section.model_validate({name: value for name, value in keys.items() if value is not None})
-    except ValidationError as error:
-        raise invalid(where, None, explain(error, section, where)) from None

@@ -1,9 +1,9 @@
-"""The schema of a recipe: what may stand in one, with types, limits and defaults. Unknown keys are refused."""
+"""The schema of a recipe: its keys, with types, limits and defaults. Unknown keys are refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,147 +11,115 @@ from distilvec.config.base import (
     CODE,
     LABELS,
     MODEL,
-    MOST_BATCH_TOKENS,
     MOST_DRAWS,
-    MOST_ROWS,
-    MOST_TOKENS,
-    MOST_UNITS,
-    MOST_VOCABULARY,
     WORKING,
+    BatchTokens,
     Name,
+    Rows,
     Section,
     Seed,
-)
+    Tokens,
+    Units,
+    VocabularySize,
+    key,
+    refused,
+)  # fmt: skip
 from distilvec.config.sweep import SweepSection
 from distilvec.config.training import StageSection, TrainSection
 
 Role = Literal["query", "document"]
+Pooling = Literal["mean", "cls", "lasttoken"]
 
 
 class TeacherSection(Section):
-    """Where the teacher's vectors come from: a model (`model`) or a table of vectors that exists already (`vectors`)."""
+    """Origin of the teacher's vectors: a model (`model`) or a table of vectors that exists already (`vectors`)."""
 
-    model: str | None = Field(
-        None,
-        description="SentenceTransformer folder or hub id, a plain Hugging Face model, or 'all-MiniLM-L6-v2'",
-        json_schema_extra=MODEL,
-    )
-    vectors: Path | None = Field(None, description="Parquet file or folder with columns text, teacher_embedding_final")
-    name: str | None = Field(
-        None, description="what to call the teacher in reports; the model's id or folder name by default"
-    )
+    one_of = ("model", "vectors")
+    model: str | None = key(None, "folder or hub id of a model, or 'all-MiniLM-L6-v2'", MODEL)
+    vectors: Path | None = key(None, "Parquet with columns text, teacher_embedding_final")
+    name: str | None = key(None, "name in reports; the model's id or folder name by default")
     revision: str | None = None
-    prompts: dict[Role, str] | None = Field(
-        None, description="text put before queries and documents; the model's own by default"
-    )
-    pooling: Literal["mean", "cls", "lasttoken"] | None = Field(None, description="only for a plain Hugging Face model")
-    normalize: bool | None = Field(None, description="only for a plain Hugging Face model")
-    max_length: int | None = Field(None, gt=0, le=MOST_TOKENS, description="tokens; the model's own limit by default")
-    truncate_dim: int | None = Field(None, gt=0, le=MOST_UNITS, description="keep the first so many dimensions (MRL)")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="the precision the teacher computes in")
-    batch_tokens: int = Field(4096, gt=0, le=MOST_BATCH_TOKENS, description="tokens in one teacher batch")
-    attention: Literal["own", "bidirectional"] = Field(
-        "own", description="'bidirectional' lifts a decoder's causal mask (LLM2Vec)"
-    )
-    weight: float = Field(1.0, gt=0, description="beside the weights of more_teachers")
-    live: bool = Field(False, description="run the teacher in every step instead of caching it; for corpora seen once")
+    prompts: dict[Role, str] | None = key(None, "put before queries and documents; the model's by default")
+    pooling: Pooling | None = key(None, "only for a plain Hugging Face model")
+    normalize: bool | None = key(None, "only for a plain Hugging Face model")
+    max_length: Tokens | None = key(None, "tokens; the model's limit by default")
+    truncate_dim: Units | None = key(None, "keep the first n dimensions (MRL)")
+    dtype: Literal["float32", "bfloat16"] = key("float32", "the precision the teacher computes in")
+    batch_tokens: BatchTokens = key(4096, "tokens in one teacher batch")
+    attention: Literal["own", "bidirectional"] = key("own", "'bidirectional' lifts a decoder's causal mask (LLM2Vec)")
+    weight: float = key(1.0, "relative to the weights of more_teachers", gt=0)
+    live: bool = key(False, "run in every step instead of caching; for corpora seen once")
     trust_remote_code: bool = False
-
-    @model_validator(mode="after")
-    def one_origin(self) -> TeacherSection:
-        """Refuse none or two of the keys that say where the vectors come from."""
-        if (self.model is None) == (self.vectors is None):
-            raise ValueError("give exactly one of 'model' and 'vectors'")
-        return self
 
 
 class LoraSection(Section):
-    """Low-rank adapters (peft) in place of the backbone's own weights; merged into them when the student is saved."""
+    """Low-rank adapters (peft) instead of the backbone's own weights; merged into them when the student is saved."""
 
-    r: int = Field(256, gt=0, le=MOST_UNITS)
-    alpha: float = Field(32, gt=0)
-    dropout: float = Field(0.1, ge=0, lt=1)
-    targets: list[str] | None = Field(None, description="names of the linear layers; all of the backbone's by default")
+    r: Units = key(256, "rank of the adapters")
+    alpha: float = key(32, "scale of the adapters, over their rank", gt=0)
+    dropout: float = key(0.1, "dropout before the adapters", ge=0, lt=1)
+    targets: list[str] | None = key(None, "names of the linear layers; all of the backbone's by default")
 
 
 class ExpertsSection(Section):
-    """A mixture of experts on the pooled vector (DistillMoE): feed-forward networks added up by the weights of a gate."""
+    """A mixture of experts on the pooled vector (DistillMoE): feed-forward networks, weighted by a gate and summed."""
 
-    count: int = Field(3, gt=0, le=256, description="one for each facet that is distilled, times teachers")
-    width: int = Field(1024, gt=0, le=MOST_UNITS, description="of an expert's hidden layer")
-    gate_width: int | None = Field(
-        None, gt=0, le=MOST_UNITS, description="of the gate's hidden layer; by default the gate is linear"
-    )
+    count: int = key(3, "one per facet and teacher", gt=0, le=256)
+    width: Units = key(1024, "of an expert's hidden layer")
+    gate_width: Units | None = key(None, "of the gate's hidden layer; linear by default")
     dropout: float = Field(0.1, ge=0, lt=1)
 
 
 class VocabularySection(Section):
     """Another vocabulary than the backbone's own (tokenizer surgery): `tokenizer`, or one chosen on the corpus's texts.
 
-    `trim` keeps what the texts use, or `size` of it; `hybrid` has `share` tokens of the `target` language's own and fills up with what
-    other languages use most; `bpe`, `unigram` and `wordpiece` are trained on the texts.
+    `trim` keeps what the texts use, or `size` of it. `hybrid` has `share` tokens of the `target` language's own, and
+    fills up with those that other languages use most. `bpe`, `unigram` and `wordpiece` are trained on the texts.
     """
 
-    kind: Literal["trim", "hybrid", "bpe", "unigram", "wordpiece"] = "trim"
-    tokenizer: str | None = Field(
-        None,
-        description="a tokenizer that exists, instead: folder, id, tokenizer.json or SentencePiece .model",
-        json_schema_extra=MODEL,
+    kind: Literal["trim", "hybrid", "bpe", "unigram", "wordpiece"] = key(
+        "trim",
+        "tokens that the texts use (trim), with the target language's own (hybrid), or trained on the texts",
     )
-    size: int | None = Field(
-        None,
-        gt=0,
-        le=MOST_VOCABULARY,
-        description="tokens in all; left out with 'trim', everything that the texts use is kept",
-    )
-    letters: Literal["all", "seen"] = Field(
-        "all", description="of the old alphabet, keep all letters or those that the texts have"
-    )
-    target: str | None = Field(None, description="with 'hybrid': the source's language that gets tokens of its own")
-    share: int | None = Field(None, gt=0, le=MOST_VOCABULARY, description="with 'hybrid': how many")
-    compose: Literal["mean", "weighted", "first", "last"] = Field(
-        "mean", description="of the old pieces of a new token's text"
-    )
-    keep_norm: bool = Field(False, description="bring a composed row to the mean norm of its pieces")
+    tokenizer: str | None = key(None, "an existing tokenizer instead: folder, id, tokenizer.json or .model", MODEL)
+    size: VocabularySize | None = key(None, "tokens in all; with trim all that the texts use by default")
+    letters: Literal["all", "seen"] = key("all", "of the old alphabet: all, or those seen in the texts")
+    target: str | None = key(None, "with hybrid: the language that gets tokens of its own")
+    share: VocabularySize | None = key(None, "with hybrid: how many")
+    compose: Literal["mean", "weighted", "first", "last"] = key("mean", "new embeddings of the old pieces' ones")
+    keep_norm: bool = key(False, "bring composed embeddings to the mean norm of their pieces")
 
     @model_validator(mode="after")
     def holds_together(self) -> VocabularySection:
         """Refuse keys that do not belong to the kind, and a kind without what it needs."""
+        hybrid = self.kind == "hybrid"
         if self.tokenizer is not None and (self.size or self.target or self.share or self.kind != "trim"):
-            raise ValueError("'tokenizer' is one that exists; leave out kind, size, target and share")
+            raise refused("tokenizer", "is one that exists; leave out kind, size, target and share")
         if self.kind != "trim" and self.size is None:
-            raise ValueError(f"kind '{self.kind}' needs a 'size'")
-        if (self.kind == "hybrid") != (self.target is not None and self.share is not None):
-            raise ValueError("'target' and 'share' belong to kind 'hybrid', which needs both")
+            raise refused("size", f"is needed by kind '{self.kind}'; give a number of tokens")
+        for name in ("target", "share"):
+            if hybrid != (getattr(self, name) is not None):
+                raise refused(
+                    name, "is needed by kind 'hybrid'" if hybrid else f"is not for kind '{self.kind}'; leave it out"
+                )
         return self
 
 
 class StudentSection(Section):
-    """The network that is trained and shipped: `model`, cut to `layers`, or a fresh one from `config`."""
+    """The network that is trained and shipped: `model`, pruned to `layers`, or a fresh one from `config`."""
 
-    model: str | None = Field(
-        None, description="folder or hub id; 'teacher' for the teacher's own backbone", json_schema_extra=MODEL
-    )
-    config: dict[str, Any] | None = Field(None, description="a fresh backbone: a transformers config with 'model_type'")
-    tokenizer: str | None = Field(
-        None, description="only with 'config': folder or hub id of the tokenizer", json_schema_extra=MODEL
-    )
+    one_of = ("model", "config")
+    model: str | None = key(None, "folder or hub id; 'teacher': the teacher's backbone", MODEL)
+    config: dict[str, Any] | None = key(None, "a fresh backbone: transformers config with 'model_type'")
+    tokenizer: str | None = key(None, "only with 'config': folder or hub id", MODEL)
     revision: str | None = None
-    layers: int | list[int] | None = Field(
-        None, description="keep these layers (0 is the first); a number keeps that many, evenly spread"
-    )
-    reinitialize: int | None = Field(
-        None, gt=0, description="the last so many of the layers kept start from fresh random weights, by seed"
-    )
-    pooling: Literal["mean", "cls", "lasttoken"] = "mean"
-    max_length: int | None = Field(
-        None, gt=0, le=MOST_TOKENS, description="tokens; the smaller of student's and teacher's limit by default"
-    )
-    dropout: float | None = Field(None, ge=0, lt=1, description="replaces every dropout rate of the backbone")
-    dense: Literal["auto", "always", "keep"] = Field(
-        "auto",
-        description="'auto' adds the linear layer to the teacher's width where the widths differ and the method needs it; "
-        "'keep' keeps the pooling and the linear layers that the model has",
+    layers: int | list[int] | None = key(None, "layers to keep, from 0; a number keeps that many, evenly spread")
+    reinitialize: int | None = key(None, "last n layers kept that start from random weights, by seed", gt=0)
+    pooling: Pooling = "mean"
+    max_length: Tokens | None = key(None, "tokens; the smaller limit of student and teacher by default")
+    dropout: float | None = key(None, "replaces every dropout rate of the backbone", ge=0, lt=1)
+    dense: Literal["auto", "always", "keep"] = key(
+        "auto", "the linear layer to the teacher's dim; 'auto': where the method needs it; 'keep': the model's own"
     )
     experts: ExpertsSection | None = None
     vocabulary: VocabularySection | None = None
@@ -159,74 +127,48 @@ class StudentSection(Section):
     trust_remote_code: bool = False
 
     @model_validator(mode="after")
-    def one_origin(self) -> StudentSection:
-        """Refuse none or two of 'model' and 'config'."""
-        if (self.model is None) == (self.config is None):
-            raise ValueError("give exactly one of 'model' and 'config'")
+    def fresh_holds_together(self) -> StudentSection:
+        """Refuse a fresh student without a tokenizer, or with layers to keep."""
         if self.config is not None and self.tokenizer is None:
             raise ValueError("a fresh student ('config') needs a 'tokenizer'")
         if self.config is not None and self.dense == "keep":
-            raise ValueError(
-                "a fresh student ('config') has no linear layers to keep ('dense: keep'); name a 'model' that has them"
-            )
+            raise ValueError("a fresh student ('config') has no linear layers to keep ('dense: keep'); name a 'model'")
         return self
 
 
 class SourceSection(Section):
     """One source of texts. Exactly one of `path` (file or folder), `dataset` (Hugging Face) and `builtin`."""
 
+    one_of = ("path", "dataset", "builtin")
     path: Path | None = None
-    dataset: str | None = Field(
-        None, description="Hugging Face data set id or folder written by save_to_disk", json_schema_extra=MODEL
-    )
+    dataset: str | None = key(None, "Hugging Face id or folder written by save_to_disk", MODEL)
     builtin: Literal["python-docstrings"] | None = None
-    name: Name | None = Field(None, description="short name used in reports; the file's by default")
+    name: Name | None = key(None, "short name used in reports; the file's by default")
     role: Role = "document"
     language: str | None = None
-    column: str | list[str] | None = Field(
-        None, description="column(s) with texts; found by name when left out (text, sentence, query, document, ...)"
-    )
-    where: dict[str, str | int | list[str | int]] = Field(
-        default_factory=dict, description="keep only rows whose columns have these values", json_schema_extra=LABELS
-    )
-    limit: int | None = Field(None, gt=0, description="keep at most so many distinct texts")
-    sample: Literal["random", "first"] = Field(
-        "random", description="'first' stops reading at the limit, 'random' draws from the whole source by seed"
-    )
-    config: str | None = Field(None, description="data set configuration")
-    split: str = Field("train", description="data set split")
+    column: str | list[str] | None = key(None, "column(s) with texts; found by name when left out")
+    where: dict[str, str | int | list[str | int]] = key({}, "only rows whose columns have these values", LABELS)
+    limit: int | None = key(None, "keep at most n distinct texts", gt=0)
+    sample: Literal["random", "first"] = key("random", "for the limit: drawn by seed, or the first")
+    config: str | None = key(None, "data set configuration")
+    split: str = key("train", "data set split")
     revision: str | None = None
-    streaming: bool = Field(False, description="stream the data set instead of downloading it")
-
-    @model_validator(mode="after")
-    def one_origin(self) -> SourceSection:
-        """Refuse none or two of the keys that say where the texts are."""
-        if sum(x is not None for x in (self.path, self.dataset, self.builtin)) != 1:
-            raise ValueError("give exactly one of 'path', 'dataset' and 'builtin'")
-        return self
+    streaming: bool = key(False, "stream the data set instead of downloading it")
 
     @property
     def label(self) -> str:
         """The source's name in reports."""
-        origin = self.path.name.split(".")[0] if self.path else self.dataset or self.builtin
-        return self.name or str(origin)
+        return self.name or str(self.path.name.split(".")[0] if self.path else self.dataset or self.builtin)
 
 
 class CorpusSection(Section):
-    """The training texts: sources mixed, exact duplicates dropped, a part held out by seed."""
+    """The training texts: sources mixed, exact duplicates dropped, validation rows drawn by seed."""
 
-    sources: list[SourceSection] = Field(
-        min_length=1, max_length=65_535, description="their numbers are kept in 16 bits"
-    )
-    holdout_batches: int = Field(
-        128,
-        ge=1,
-        description="batches of train.batch_size rows kept out of training to measure the distance to the teacher",
-    )
+    sources: list[SourceSection] = Field(min_length=1, max_length=65_535, description="numbered in 16 bits")
+    holdout_batches: int = key(128, "validation rows, in batches of train.batch_size", ge=1)
     seed: Seed = 0
-    exclude_evaluation: bool | Literal["documents"] = Field(
-        True,
-        description="drop queries and labelled test texts of the evaluation suite; 'documents' drops those of retrieval as well",
+    exclude_evaluation: bool | Literal["documents"] = key(
+        True, "drop the suite's queries and labelled test texts; 'documents': and documents"
     )
 
 
@@ -238,14 +180,14 @@ class TaskSection(Section):
 
     type: Literal["classification", "pair", "sts"]
     path: Path
-    name: Name | None = Field(None, description="short name used in reports; the file's by default")
+    name: Name | None = key(None, "short name used in reports; the file's by default")
     train_split: str = "train"
-    validation_split: str | None = Field(None, description="by default a tenth of the training rows, by seed")
+    validation_split: str | None = key(None, "by default a tenth of the training rows, by seed")
     test_split: str = "test"
-    encode: Literal["joint", "separate"] = Field("joint", description="a pair as one input, or its texts apart")
-    limit: int | None = Field(None, gt=0, description="train on at most so many examples, drawn by seed")
+    encode: Literal["joint", "separate"] = key("joint", "a pair as one input, or its texts apart")
+    limit: int | None = key(None, "train on at most n examples, drawn by seed", gt=0)
     role: Role = "document"
-    seed: Seed = Field(0, description="of the limit and of the validation rows")
+    seed: Seed = key(0, "of the limit and of the validation rows")
 
     @property
     def label(self) -> str:
@@ -254,20 +196,13 @@ class TaskSection(Section):
 
 
 class CacheSection(Section):
-    """Where teacher vectors are kept. Without `path` the folder is named by the teacher's fingerprint below `root`."""
+    """Folder and format of teacher vectors. Without `path` the folder is `root`/FINGERPRINT."""
 
     path: Path | None = None
-    root: Path | None = Field(None, description="default: $DISTILVEC_CACHE, else ~/.cache/distilvec")
+    root: Path | None = key(None, "default: $DISTILVEC_CACHE, else ~/.cache/distilvec")
     dtype: Literal["float16", "float32"] = "float16"
-    hidden: Literal["int8", "float16"] = Field(
-        "int8", description="hidden states of tokens, for methods that learn from them"
-    )
-    shard_rows: int = Field(
-        16384,
-        gt=0,
-        le=MOST_ROWS,
-        description="rows in a shard, 2048 at most with tokens; a killed job loses at most one shard's work",
-    )
+    hidden: Literal["int8", "float16"] = key("int8", "hidden states of tokens, for methods that use them")
+    shard_rows: Rows = key(16384, "at most 2048 with tokens; a killed job loses one shard's work")
 
 
 class MethodSection(Section):
@@ -275,80 +210,52 @@ class MethodSection(Section):
 
     name: str = Field(json_schema_extra=CODE)
     options: dict[str, Any] = Field(default_factory=dict)
-    weights: dict[str, float] = Field(
-        default_factory=dict, description="replaces the method's own weights, term by term"
-    )
+    weights: dict[str, float] = key({}, "replace the method's own, term by term")
 
 
 Part = Literal["agreement", "compression", "margin", "speed", "projections", "experts", "tokens", "vocabulary"]
-PARTS: tuple[Part, ...] = (
-    "agreement",
-    "compression",
-    "margin",
-    "speed",
-    "projections",
-    "experts",
-    "tokens",
-    "vocabulary",
-)
+PARTS: tuple[Part, ...] = get_args(Part)
 Column = Literal["teacher", "untrained", "student", "asymmetric"]
-COLUMNS: tuple[Column, ...] = ("teacher", "untrained", "student", "asymmetric")
+COLUMNS: tuple[Column, ...] = get_args(Column)
 
 
 class EvaluationSection(Section):
-    """What the models are scored on (a suite file or a built-in suite), and what the report holds beside the scores."""
+    """Data that the models are scored on (a suite file or a built-in suite), and the parts of the report."""
 
     suite: Path | None = None
     builtin: Literal["python-docstrings"] | None = None
-    batch_tokens: int = Field(4096, gt=0, le=MOST_BATCH_TOKENS)
-    parts: list[Part] = Field(list(PARTS), description="parts of the report beside the scores")
-    columns: list[Column] = Field(
-        list(COLUMNS), min_length=1, description="models that are scored, where there are such"
-    )
-    every_classification: bool = Field(
-        False,
-        description="score classification also at every width, precision and kept student (a classifier is fitted each time)",
-    )
-    draws: int = Field(1000, gt=0, le=MOST_DRAWS, description="bootstrap draws behind every confidence interval")
-    speed_seconds: float = Field(
-        1.0, gt=0, le=3600, description="time for each setting of the speed table; fewer repeats where it is short"
-    )
+    batch_tokens: BatchTokens = 4096
+    parts: list[Part] = key(list(PARTS), "parts of the report in addition to the scores")
+    columns: list[Column] = key(list(COLUMNS), "models that are scored, if the run has them", min_length=1)
+    every_classification: bool = key(False, "classification at every dimension, precision and saved checkpoint too")
+    draws: int = key(1000, "bootstrap draws of every confidence interval", gt=0, le=MOST_DRAWS)
+    speed_seconds: float = key(1.0, "time for each setting of the speed table", gt=0, le=3600)
 
 
 class Recipe(Section):
     """A whole experiment, validated."""
 
+    one_of = ("corpus", "task")
     name: Name
     description: str = ""
     paper: str | None = None
     output: Path = Field(Path("runs"), json_schema_extra=WORKING)
     teacher: TeacherSection
-    more_teachers: list[TeacherSection] = Field(
-        default_factory=list, description="further teachers to learn from, each with its own cache"
-    )
+    more_teachers: list[TeacherSection] = key([], "further teachers to learn from, each with its own cache")
     student: StudentSection
     corpus: CorpusSection | None = None
-    task: TaskSection | None = Field(None, description="instead of a corpus: a labelled task")
+    task: TaskSection | None = key(None, "instead of a corpus: a labelled task")
     cache: CacheSection = CacheSection()
     method: MethodSection
     train: TrainSection = TrainSection()
-    stages: list[StageSection] = Field(
-        default_factory=list, description="training in several stages, one after another"
-    )
+    stages: list[StageSection] = key([], "stages of training, one after another")
     evaluation: EvaluationSection = EvaluationSection()
-    sweep: SweepSection | None = Field(None, description="many runs of this recipe, one for each combination")
-
-    @model_validator(mode="after")
-    def corpus_or_task(self) -> Recipe:
-        """Refuse none or both of 'corpus' and 'task'."""
-        if (self.corpus is None) == (self.task is None):
-            raise ValueError("give exactly one of 'corpus' (texts) and 'task' (labelled examples)")
-        return self
+    sweep: SweepSection | None = key(None, "many runs of this recipe, one for each combination")
 
     @field_validator("stages")
     @classmethod
     def stages_hold_together(cls, stages: list[StageSection]) -> list[StageSection]:
-        """Refuse a single stage and a name that stands twice (also where upper and lower case are the same to the disk)."""
+        """Refuse a single stage, and two names that are one to a disk without upper and lower case."""
         if len(stages) == 1:
             raise ValueError("one stage is no stage: give at least two, or set its keys in the recipe itself")
         names = [stage.name.casefold() for stage in stages]

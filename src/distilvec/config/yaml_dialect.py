@@ -1,15 +1,13 @@
 """The one YAML dialect of recipes, overrides, suites and task lists.
 
 Of YAML 1.2: 1e-5 is a number; on, off, yes and no are words; dates are text; 010 is ten and 1:30 is text. Of YAML 1.1:
-underscores in numbers (1_000) and merge keys (<<). Refused are repeated keys, keys that are lists or mappings, tags of
-other languages, control characters, deep nesting and aliases that expand to very many values.
+underscores in numbers (1_000) and merge keys (<<). Refused are repeated keys, keys that are lists or mappings, tags but
+!!str, control characters, deep nesting and aliases that expand to very many values.
 """
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ MOST_VALUES = 100_000  # of a document, aliases expanded
 MOST_LEVELS = 64  # lists and mappings inside each other
 MOST_BYTES = 4_000_000  # of a file
 
-_NUMBER_STARTS = list("-+0123456789.")
 _INT = re.compile(r"^[-+]?([0-9][0-9_]*|0x[0-9a-fA-F][0-9a-fA-F_]*|0o[0-7][0-7_]*)$")
 _FLOAT = re.compile(
     r"^[-+]?((\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))$|^\.(nan|NaN|NAN)$"
@@ -31,11 +28,25 @@ _WORDS: dict[str, Any] = dict.fromkeys(("", "~", "null", "Null", "NULL"))
 _WORDS |= {word: word[0] in "tT" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
 _REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _TAG = "tag:yaml.org,2002:"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where it is installed, is faster
+_PLAIN = "plain"  # the tag of text without quotes and without a tag of its own
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml, where installed
+    """Parses YAML to nodes, whose tags mean nothing but quoted or plain."""
+
+    yaml_implicit_resolvers = {None: [(_PLAIN, re.compile(""))]}  # noqa: RUF012 - a constant of the class
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts quotes around text that `load_yaml` would read as a number."""
+
+
+for _name, _pattern in (("int", _INT), ("float", _FLOAT)):
+    _Dumper.add_implicit_resolver(_TAG + _name, _pattern, list("-+0123456789."))  # type: ignore[no-untyped-call]
 
 
 def read_yaml(path: Path, key: str, fix: str) -> Any:
-    """The content of a YAML file. Errors: DistilvecError with `key` for what cannot be read, is no UTF-8 text or no YAML."""
+    """The content of a YAML file; DistilvecError with `key` for one that cannot be read, or is no UTF-8 or no YAML."""
     with explained(key, path):
         if not path.exists() and not path.is_symlink():
             raise DistilvecError(f"[{key}] {key} not found: {path}. {fix}")
@@ -52,20 +63,21 @@ def read_yaml(path: Path, key: str, fix: str) -> Any:
 
 
 def load_yaml(text: str, key: str, origin: str) -> Any:
-    """The content of a YAML text. Errors: DistilvecError with `key`, which names `origin`, the place in it and the problem."""
+    """The content of a YAML text; DistilvecError with `key`, which names `origin`, the line and the problem."""
+    mark = None
     try:
         text.encode()
-        return _Builder().build(yaml.parse(text, Loader=_LOADER))
-    except _Refused as error:
-        problem, mark = error.args
+        _check_levels(text)
+        node = yaml.compose(text, Loader=_Loader)
+        return None if node is None else _Values().value(node)
     except yaml.MarkedYAMLError as error:
         problem, mark = error.problem or error.context or "unknown syntax", error.problem_mark
     except yaml.YAMLError as error:  # control characters
-        problem, mark = first_line(error), None
+        problem = first_line(error)
     except UnicodeEncodeError as error:
-        problem, mark = f"text that is not valid Unicode at character {error.start}", None
-    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-    raise DistilvecError(f"[{key}] {origin} is not valid YAML: {place}{problem.rstrip('.')}.")
+        problem = f"text that is not valid Unicode at character {error.start}"
+    line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+    raise DistilvecError(f"[{key}] {origin} is not valid YAML: {line}{problem.rstrip('.')}.")
 
 
 def dump_yaml(content: Any) -> str:
@@ -73,133 +85,74 @@ def dump_yaml(content: Any) -> str:
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
-class _Refused(Exception):
-    """A problem and its mark."""
+def _refused(problem: str, node: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
-class _Builder:
-    """Makes plain data of YAML's events. Aliases are copied, so that a change at one place shows at no other."""
+def _check_levels(text: str) -> None:
+    """Refuse deep nesting before libyaml composes nodes, which is recursive."""
+    level = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if level > MOST_LEVELS:
+            raise _refused(f"more than {MOST_LEVELS} lists and mappings inside each other", event)
+
+
+class _Values:
+    """Makes plain data of YAML's nodes. Aliases become copies."""
 
     def __init__(self) -> None:
-        self.anchors: dict[str, tuple[Any, int]] = {}  # value and how many values it holds
-        self.open: set[str] = set()  # anchors of lists and mappings that have not ended
-        self.count = self.level = 0
+        self.count = 0
 
-    def build(self, events: Iterator[Any]) -> Any:
-        """The one document, None if there is none."""
-        found: Any = None
-        documents = 0
-        for event in events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    raise _Refused("a second document begins; expected one", event.start_mark)
-            elif isinstance(event, (yaml.AliasEvent, yaml.ScalarEvent, yaml.CollectionStartEvent)):
-                found = self._value(event, events)
-        return found
-
-    def _value(self, event: Any, events: Iterator[Any]) -> Any:
-        if isinstance(event, yaml.AliasEvent):
-            return self._alias(event)
-        before, anchor = self.count, event.anchor
-        self._add(1, event)
-        if isinstance(event, yaml.ScalarEvent):
-            value = _scalar(event)
-        else:
-            self.level += 1
-            if self.level > MOST_LEVELS:
-                raise _Refused(f"more than {MOST_LEVELS} lists and mappings inside each other", event.start_mark)
-            if anchor is not None:
-                self.open.add(anchor)
-            value = (
-                self._sequence(event, events)
-                if isinstance(event, yaml.SequenceStartEvent)
-                else self._mapping(event, events)
-            )
-            self.open.discard(anchor)
-            self.level -= 1
-        if anchor is not None:
-            self.anchors[anchor] = value, self.count - before
-        return value
-
-    def _alias(self, event: Any) -> Any:
-        name = str(event.anchor)
-        if name in self.open:
-            raise _Refused(f"alias *{name[:40]} stands inside of what it repeats", event.start_mark)
-        if name not in self.anchors:
-            raise _Refused(f"alias *{name[:40]} has no anchor before it", event.start_mark)
-        value, size = self.anchors[name]
-        self._add(size, event)
-        return copy.deepcopy(value)
-
-    def _add(self, size: int, event: Any) -> None:
-        self.count += size
+    def value(self, node: Any, level: int = 0) -> Any:
+        """The value of a node; `level` is the number of lists and mappings around it."""
+        self.count += 1
         if self.count > MOST_VALUES:
-            raise _Refused(f"more than {MOST_VALUES:,} values (aliases expanded)", event.start_mark)
+            raise _refused(f"more than {MOST_VALUES:,} values (aliases expanded)", node)
+        if level > MOST_LEVELS:
+            raise _refused(f"more than {MOST_LEVELS} lists and mappings inside each other (aliases expanded)", node)
+        if node.tag not in (_PLAIN, f"{_TAG}str", f"{_TAG}seq", f"{_TAG}map"):
+            raise _refused(f"tag {excerpt(node.tag)} is not allowed here", node)
+        if isinstance(node, yaml.ScalarNode):
+            return _scalar(node)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, level + 1) for item in node.value]
+        return self.mapping(node, level + 1)
 
-    def _sequence(self, start: Any, events: Iterator[Any]) -> list[Any]:
-        _check_tag(start, "seq")
-        found = []
-        while not isinstance(event := next(events), yaml.SequenceEndEvent):
-            found.append(self._value(event, events))
-        return found
-
-    def _mapping(self, start: Any, events: Iterator[Any]) -> dict[Any, Any]:
-        _check_tag(start, "map")
+    def mapping(self, node: Any, level: int) -> dict[Any, Any]:
+        """A mapping with what its merge key (<<) brings; keys of its own win."""
         own: dict[Any, Any] = {}
-        inherited: dict[Any, Any] | None = None
-        while not isinstance(event := next(events), yaml.MappingEndEvent):
-            merges = isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]
-            key = "<<" if merges else self._value(event, events)
+        merged: dict[Any, Any] | None = None
+        for key_node, value_node in node.value:
+            merges = key_node.tag == _PLAIN and key_node.value == "<<"
+            key = self.value(key_node, level)
             if isinstance(key, (list, dict)):
-                raise _Refused(
-                    f"a {'list' if isinstance(key, list) else 'mapping'} as a key; expected a word", event.start_mark
-                )
-            if inherited is not None if merges else key in own:
-                raise _Refused(f"key {excerpt(key)} stands twice", event.start_mark)
-            value = self._value(next(events), events)
+                raise _refused(f"a {'list' if isinstance(key, list) else 'mapping'} as a key; expected a word", node)
+            if merged is not None if merges else key in own:
+                raise _refused(f"key {excerpt(key)} is repeated", key_node)
+            value = self.value(value_node, level)
             if merges:
-                inherited = _merged(value, event)
+                merged = _merged(value, key_node)
             else:
                 own[key] = value
-        return {**(inherited or {}), **own}
+        return {**(merged or {}), **own}
 
 
-def _merged(value: Any, event: Any) -> dict[Any, Any]:
-    """What `<<` brings: a mapping, or several of which the first ones win."""
-    found: dict[Any, Any] = {}
-    for part in reversed(value if isinstance(value, list) else [value]):
-        if not isinstance(part, dict):
-            raise _Refused(f"<< takes a mapping or a list of mappings; found {excerpt(value)}", event.start_mark)
-        found |= part
-    return found
+def _merged(value: Any, node: Any) -> dict[Any, Any]:
+    """The keys that `<<` brings: of a mapping, or of several of which the first ones win."""
+    parts = value if isinstance(value, list) else [value]
+    if not all(isinstance(part, dict) for part in parts):
+        raise _refused(f"<< takes a mapping or a list of mappings; found {excerpt(value)}", node)
+    return {key: inner for part in reversed(parts) for key, inner in part.items()}
 
 
-def _check_tag(event: Any, kind: str) -> None:
-    if event.tag not in (None, "!", _TAG + kind):
-        raise _Refused(f"tag {excerpt(event.tag)} is not allowed here", event.start_mark)
-
-
-def _scalar(event: Any) -> Any:
-    text, tag = event.value, event.tag
+def _scalar(node: Any) -> Any:
+    """The value of a text, which is a number or a word such as true if it is plain."""
+    text = node.value
     if found := _REFUSED.search(text):
-        raise _Refused(f"character U+{ord(found[0]):04X} is not allowed in text", event.start_mark)
-    if tag in (None, "!"):
-        return _plain(text, event) if event.implicit[0] else text
-    if tag == f"{_TAG}str":
+        raise _refused(f"character U+{ord(found[0]):04X} is not allowed in text", node)
+    if node.tag != _PLAIN:
         return text
-    value = _plain(text, event)
-    if tag == f"{_TAG}float" and type(value) is int:
-        return float(value)
-    if tag != {int: f"{_TAG}int", float: f"{_TAG}float", bool: f"{_TAG}bool", type(None): f"{_TAG}null"}.get(
-        type(value)
-    ):
-        raise _Refused(f"tag {excerpt(tag)} does not go with {excerpt(text)}", event.start_mark)
-    return value
-
-
-def _plain(text: str, event: Any) -> Any:
-    """The value of a scalar without quotes."""
     if text in _WORDS:
         return _WORDS[text]
     number = text.replace("_", "").lower()
@@ -208,12 +161,4 @@ def _plain(text: str, event: Any) -> Any:
             return int(number, 16 if "x" in number else 8 if "o" in number else 10)
         return float(number.replace(".inf", "inf").replace(".nan", "nan")) if _FLOAT.match(text) else text
     except (ValueError, OverflowError):
-        raise _Refused(f"a number of {len(text):,} digits", event.start_mark) from None
-
-
-class _Dumper(yaml.SafeDumper):
-    """Puts quotes around text that `load_yaml` would read as a number."""
-
-
-for _name, _pattern in (("int", _INT), ("float", _FLOAT)):
-    _Dumper.add_implicit_resolver(_TAG + _name, _pattern, _NUMBER_STARTS)  # type: ignore[no-untyped-call]
+        raise _refused(f"a number of {len(text):,} digits", node) from None

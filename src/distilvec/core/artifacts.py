@@ -1,4 +1,4 @@
-"""How arrays are stored: flat .npy columns that grow while they are written, in folders that are complete and verified."""
+"""Stored arrays: .npy columns that grow while they are written, in folders that are complete and verified."""
 
 from __future__ import annotations
 
@@ -8,23 +8,19 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, explain, explained, first_line
-from distilvec.core.files import SEAL, full_disk_explained, is_scratch, locked, remove, scratch, seal, write_json
+from distilvec.core.files import full_disk_explained, is_scratch, is_sealed, locked, remove, scratch, write_json
 from distilvec.core.hashing import checksum_once
 from distilvec.core.log import log
 
 META = "meta.json"  # written last: a folder that has it is complete
-FINGERPRINT, CHECKSUMS = (
-    "fingerprint",
-    "checksums",
-)  # in META: of what the folder was made, and the content of every other file
-KEY = "cache.root"  # what messages name: these folders are stored below it
+FINGERPRINT, CHECKSUMS = "fingerprint", "checksums"  # keys of META: of the folder's sources, and of every other file
+KEY = "cache.root"  # the key in messages: these folders are stored below it
 
 Content = TypeVar("Content")
 
@@ -56,13 +52,10 @@ class Column:
     def __enter__(self) -> Column:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
             self.close()
-            return
-        with contextlib.suppress(OSError):  # the disk may be full: the first error is the one to tell
+        with contextlib.suppress(OSError):  # the disk may be full: the first error is reported
             self._file.close()
 
     def _write_header(self) -> int:
@@ -104,13 +97,12 @@ class ArtifactStore:
         return open_or_build(self.folder(kind, name), fingerprint, what, needed, build, load, meta)
 
     def missing(self, kind: str, name: str, fingerprint: str | None = None, meta: str = META) -> bool:
-        """Whether `build` would build this artifact. Nothing is read but its metadata: damage shows when it is opened."""
-        folder = self.folder(kind, name)
+        """Return whether `build` would build this artifact, judged by its metadata alone."""
         try:
-            found = json.loads((folder / meta).read_text(encoding="utf-8")).get(FINGERPRINT)
+            content = json.loads((self.folder(kind, name) / meta).read_text(encoding="utf-8"))
+            return fingerprint is not None and content.get(FINGERPRINT, fingerprint) != fingerprint
         except (OSError, ValueError, AttributeError):
             return True
-        return None not in (found, fingerprint) and found != fingerprint
 
 
 def open_or_build(
@@ -122,11 +114,15 @@ def open_or_build(
     load: Callable[[Path], Content],
     meta: str = META,
 ) -> Content:
-    """What `load(folder)` gives, where the folder is complete, undamaged and has this fingerprint; else it is built first.
+    """Return `load(folder)` if the folder is complete, undamaged and has this fingerprint; else build it first.
 
-    `build(place)` fills an empty folder and gives the content of the file `meta`. Files are compared with their checksums
-    once a process. Processes that build the same folder wait for each other. `needed` is an estimate in bytes, for the message
-    when the disk is full; `what` names the content. Files of others in the folder stay.
+    `build(scratch)` fills an empty folder and gives the content of the file `meta`. Checksums are compared once a
+    process. Processes that build the same folder wait for each other. Other files in the folder stay.
+
+    Args:
+        what: Name of the content, for messages.
+        needed: Estimated bytes, for the message when the disk is full.
+
     Errors: DistilvecError if the folder is not ours, cannot be made, or the disk is full.
     """
     found = _opened(folder, fingerprint, what, load, meta)
@@ -138,22 +134,26 @@ def open_or_build(
         found = _opened(folder, fingerprint, what, load, meta)  # another process may have built it meanwhile
         if found is not None:
             return found
-        with _new_folder(folder, needed, what, meta) as place:
-            content = {FINGERPRINT: fingerprint, **build(place)}
-            content[CHECKSUMS] = {str(path.relative_to(place)): checksum_once(path) for path in _files(place)}
-            write_json(place / meta, content, sealed=True, key=KEY)
+        with _new_folder(folder, needed, what, meta) as new:
+            content = {FINGERPRINT: fingerprint, **build(new)}
+            content[CHECKSUMS] = {str(path.relative_to(new)): checksum_once(path) for path in _files(new)}
+            write_json(new / meta, content, sealed=True, key=KEY)
     return load(folder)
 
 
 def _opened(folder: Path, fingerprint: str, what: str, load: Callable[[Path], Content], meta: str) -> Content | None:
-    """The content of a folder; None where there is none, it was made of other things, or it is damaged (which is logged)."""
+    """The content of a folder; None if it is absent, of another fingerprint, or damaged (which is logged)."""
     try:
         if not (folder / meta).exists():
             return None
         content = json.loads((folder / meta).read_text(encoding="utf-8"))
         if content.get(FINGERPRINT, fingerprint) != fingerprint:
             return None
-        _verify(folder, content)
+        if not is_sealed(content):
+            raise ValueError(f"the content of {meta} does not match its checksum")
+        for name, expected in content.get(CHECKSUMS, {}).items():  # none in folders of earlier versions
+            if checksum_once(folder / name) != expected:
+                raise ValueError(f"{name} does not match its checksum")
         return load(folder)
     except UNREADABLE as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
@@ -162,18 +162,9 @@ def _opened(folder: Path, fingerprint: str, what: str, load: Callable[[Path], Co
         return None
 
 
-def _verify(folder: Path, content: dict[str, Any]) -> None:
-    """ValueError for a file that is not as it was written. Folders made before there were checksums pass."""
-    if SEAL in content and content[SEAL] != seal({name: value for name, value in content.items() if name != SEAL}):
-        raise ValueError(f"the content of {META} does not match its checksum")
-    for name, expected in content.get(CHECKSUMS, {}).items():
-        if checksum_once(folder / name) != expected:
-            raise ValueError(f"{name} does not match its checksum")
-
-
 @contextlib.contextmanager
 def _new_folder(folder: Path, needed: int, what: str, meta: str) -> Iterator[Path]:
-    """A scratch folder to fill; its files become those of `folder` when the block ends well. The caller holds the lock."""
+    """A scratch folder to fill, whose files replace those of `folder` at the end. The caller holds the lock."""
     if folder.exists() and not (folder / meta).is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise DistilvecError(
             f"[{KEY}] {folder} exists and is no {what} folder: it has no {meta}. Move it away or choose another folder."
@@ -181,24 +172,24 @@ def _new_folder(folder: Path, needed: int, what: str, meta: str) -> Iterator[Pat
     for path in folder.parent.iterdir():  # of killed processes: whoever builds this folder holds the lock
         if is_scratch(path) and path.name.startswith(f".{folder.name}.distilvec-"):
             remove(path)
-    place = scratch(folder)
+    new = scratch(folder)
     try:
-        with full_disk_explained(KEY, folder, needed, "What was written is removed."):
-            place.mkdir()
-            yield place
-            _publish(place, folder, meta)
+        with full_disk_explained(KEY, folder, needed, "Nothing is kept."):
+            new.mkdir()
+            yield new
+            _publish(new, folder, meta)
     finally:
-        remove(place)
+        remove(new)
 
 
-def _publish(place: Path, folder: Path, meta: str) -> None:
-    """Put what was built in its place, `meta` last: until then the folder counts as made of other things."""
+def _publish(new: Path, folder: Path, meta: str) -> None:
+    """Move built files to their folder, `meta` last: until then its fingerprint fits nothing."""
     if not folder.exists():
-        place.rename(folder)
+        new.rename(folder)
         return
     write_json(folder / meta, {FINGERPRINT: ""}, key=KEY)
-    for path in sorted(_files(place), key=lambda path: path == place / meta):
-        target = folder / path.relative_to(place)
+    for path in sorted(_files(new), key=lambda path: path == new / meta):
+        target = folder / path.relative_to(new)
         target.parent.mkdir(exist_ok=True)
         path.replace(target)
 

@@ -1,4 +1,4 @@
-"""Which device to compute on, and how its memory is kept."""
+"""The device to compute on, its number formats, and its memory."""
 
 from __future__ import annotations
 
@@ -22,28 +22,22 @@ def pick_device(name: str, key: str = "train.device") -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise DistilvecError(
-            f"[{key}] is {name}, but torch finds no GPU here. Use auto or cpu, or install a CUDA build of torch."
-        )
+        raise DistilvecError(f"[{key}] is {name}, but torch finds no GPU. Use auto or cpu, or a CUDA build of torch.")
     if name == "mps" and not has_mps:
         raise DistilvecError(f"[{key}] is mps, but this machine has none. Use auto or cpu.")
     return name
 
 
 def processes(device: str) -> PartialState:
-    """This process and its siblings (`accelerate launch`); alone, whatever an earlier run in this process set is forgotten."""
+    """This process and its siblings (`accelerate launch`). Alone, an earlier run's state is reset."""
     cpu = pick_device(device) == "cpu"
-    state = PartialState(cpu=cpu)
-    if state.num_processes == 1:
-        AcceleratorState._reset_state(reset_partial_state=True)
-        state = PartialState(cpu=cpu)
-    else:
-        AcceleratorState._reset_state(reset_partial_state=False)
-    return state
+    alone = PartialState(cpu=cpu).num_processes == 1
+    AcceleratorState._reset_state(reset_partial_state=alone)
+    return PartialState(cpu=cpu)
 
 
 def fast_bf16(device: str) -> bool:
-    """Whether the hardware multiplies bf16 matrices faster than fp32 ones."""
+    """Return whether the hardware multiplies bf16 matrices faster than fp32 ones."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
@@ -51,16 +45,15 @@ def fast_bf16(device: str) -> bool:
 
 
 def warn_slow_bf16(device: str, instead: str) -> None:
-    """Say so where bf16 is asked for and has to be imitated; `instead` is the setting to take."""
+    """Log a warning if bf16 is asked for and the hardware has to emulate it; `instead` is the setting to take."""
     if device in ("cpu", "cuda") and not fast_bf16(device):
-        log(f"this {device} has no bf16 instructions: bf16 is imitated and many times slower than fp32. Set {instead}.")
+        log(f"this {device} emulates bf16, which is many times slower than fp32. Set {instead}.")
 
 
 def keep_memory() -> None:
-    """Make the C library keep freed memory for the next step instead of handing it to the system (glibc; elsewhere nothing).
+    """Make glibc keep freed memory for the next step instead of returning it to the system; elsewhere nothing.
 
-    Otherwise every tensor above 32 MB, such as the gradient of a token embedding, is mapped anew in each step, and the
-    system clears its pages one by one, at a much higher cost than that of writing it.
+    Otherwise tensors above 32 MB (gradients of embeddings) are mapped again in each step and cleared page by page.
     """
     trim_threshold, mmap_threshold = -1, -3  # malloc.h
     with contextlib.suppress(OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""The exceptions users meet, and the sentence that each failure of system and libraries becomes."""
+"""Exceptions for users, and a sentence for each failure of system and libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FIXES = {
     errno.ENOENT: ("does not exist", "Check the path."),
-    errno.ENOTDIR: ("lies below something that is no folder", "Check the path."),
+    errno.ENOTDIR: ("is below something that is no folder", "Check the path."),
     errno.EISDIR: ("is a folder", "Give a file."),
     errno.EEXIST: ("exists already", "Choose another path."),
     errno.EACCES: ("may not be opened (permission denied)", "Change its permissions or choose another path."),
@@ -23,10 +23,7 @@ _FIXES = {
     errno.EROFS: ("is on a read-only file system", "Choose another path."),
     errno.ELOOP: ("is a link that leads to itself", "Remove the link or choose another path."),
     errno.ENAMETOOLONG: ("has too long a name", "Choose a shorter one."),
-    errno.EMFILE: (
-        "cannot be opened: this process has too many open files",
-        "Raise the limit (ulimit -n) and run the same command again.",
-    ),
+    errno.EMFILE: ("cannot be opened: too many files are open", "Raise the limit (ulimit -n) and run it again."),
     errno.EIO: ("cannot be read or written: the disk reports an error", "Check the disk."),
     errno.EXDEV: ("cannot be moved to another file system", "Choose a path on the same file system."),
 }
@@ -60,7 +57,7 @@ class Interrupted(BaseException):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint "; did you mean '...'?" with the known name that is most like `name`; empty where none is like it."""
+    """A hint "; did you mean '...'?" with the known name most like `name`; empty where none is like it."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{match[0]}'?" if match else ""
 
@@ -74,17 +71,24 @@ def first_line(error: BaseException, longest: int = 200) -> str:
 def explain(error: BaseException, key: str | None = None, path: Path | None = None) -> str | None:
     """An expected failure of the system or a library as "[key] problem. Fix."; None for one that is not expected.
 
-    `path` names what was being read or written where the error itself does not. Expected are the file system, full disks,
-    too little memory and text that is not Unicode.
+    `path` names the file where the error itself does not. Expected are the file system, full disks, too little memory
+    and text that is not Unicode.
     """
-    if isinstance(error, OSError) and error.errno is not None:
-        return _explain_file(error, key, path)
+    if path is None and isinstance(getattr(error, "filename", None), (str, bytes)):
+        path = Path(os.fsdecode(error.filename))  # type: ignore[attr-defined]
     if disk_is_full(error):
-        return _full(key, path)
+        room = f"no space left on the disk{f' for {path}' if path is not None else ''}"
+        return f"[{key or 'disk'}] {room}. Free space and run the same command again, or choose another path."
+    if isinstance(error, OSError) and error.errno is not None:
+        other = (f"cannot be used: {error.strerror or first_line(error)}", "Check the path.")
+        problem, fix = _FIXES.get(error.errno, other)
+        return f"[{key or 'path'}] {path if path is not None else 'a file'} {problem}. {fix}"
     if isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error):
-        return f"[{key or 'memory'}] not enough memory: {first_line(error)}. Lower batch sizes or the length of texts, or free memory."
+        fix = "Lower batch sizes or the length of texts, or free memory."
+        return f"[{key or 'memory'}] not enough memory: {first_line(error)}. {fix}"
     if isinstance(error, UnicodeError):
-        return f"[{key or 'text'}] {_of(path)}text that is not valid Unicode: {first_line(error)}. Convert it to UTF-8."
+        file = f"{path}: " if path is not None else ""
+        return f"[{key or 'text'}] {file}text that is not valid Unicode: {first_line(error)}. Convert it to UTF-8."
     return None
 
 
@@ -103,41 +107,12 @@ def explained(key: str, path: Path | None = None) -> Iterator[None]:
 
 
 def disk_is_full(error: BaseException) -> bool:
-    """Whether an error, of the system or of a library such as safetensors or pyarrow, says that the disk is full."""
+    """Return whether an error of the system or of a library (safetensors, pyarrow) is about a full disk."""
     return (isinstance(error, OSError) and error.errno in _FULL) or "No space left" in str(error)
 
 
-# What libraries raise for model files that are damaged, missing, or not what their name says.
+# Errors of libraries for model files that are damaged, missing, or of another kind than their name.
 UNREADABLE = (
-    OSError,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    ImportError,
-    RuntimeError,
-    EOFError,
-    RecursionError,
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-)
-
-
-def _explain_file(error: OSError, key: str | None, path: Path | None) -> str:
-    place = path or (Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else None)
-    if error.errno in _FULL:
-        return _full(key, place)
-    problem, fix = _FIXES.get(
-        error.errno or 0, (f"cannot be used: {error.strerror or first_line(error)}", "Check the path.")
-    )
-    return f"[{key or 'path'}] {place if place is not None else 'a file'} {problem}. {fix}"
-
-
-def _full(key: str | None, path: Path | None) -> str:
-    where = f" for {path}" if path is not None else ""
-    return f"[{key or 'disk'}] no space left on the disk{where}. Free space and run the same command again, or choose another path."
-
-
-def _of(path: Path | None) -> str:
-    return f"{path}: " if path is not None else ""
+    OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError, RuntimeError, EOFError,
+    RecursionError, pickle.UnpicklingError, zipfile.BadZipFile,
+)  # fmt: skip

@@ -1,7 +1,7 @@
 """User-given text (names, descriptions, prompts, notes) made harmless for each format in which results are written.
 
-Every format first loses what no reader can see: control characters and marks that turn the direction of text are
-written out as `\\x1b` or `\\u202e`, so that no name hides a part of itself. HTML is escaped by jinja.
+Invisible characters (control characters, and those that turn the direction of text) are first written out as `\\x1b` or
+`\\u202e`. HTML is escaped by jinja.
 """
 
 from __future__ import annotations
@@ -11,27 +11,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# C0 without tab and line feed, DEL, C1, marks of direction, invisible line breaks, byte-order mark, lone surrogates
+# C0 without tab and line feed, DEL, C1, signs of direction, invisible line breaks, byte-order mark, lone surrogates
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _MARKDOWN = re.compile(r"[\\`*\[\]<~$]|&(?=[#A-Za-z])|(?<![^\W_])_|_(?![^\W_])")  # "_" inside a word is no emphasis
 _LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "[": "{[}",  # at the beginning of a row an option of \\ or \midrule
-    "]": "{]}",
-    "*": "{*}",
-    "–": "--",  # noqa: RUF001 - an en dash, which stands for "no value"
-    "±": r"$\pm$",
-    "`": r"\textasciigrave{}",
-    "\0": "{}",
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\textasciigrave{}", "\0": "{}",
+    "[": "{[}", "]": "{]}", "*": "{*}",  # at the beginning of a row an option of \\ or \midrule
+    "–": "--", "±": r"$\pm$",  # noqa: RUF001 - an en dash, for no value
     **{letter: f"\\{letter}" for letter in "&%$#_"},
-}
+}  # fmt: skip
 
 
 def visible(text: object) -> str:
@@ -45,7 +34,7 @@ def one_line(text: object) -> str:
 
 
 def visible_tree(content: Any) -> Any:
-    """JSON content with every string, keys too, visible: what pictures and pages are made of."""
+    """JSON content with every string, keys too, visible: for pictures and pages."""
     if isinstance(content, Mapping):
         return {visible(key): visible_tree(value) for key, value in content.items()}
     if isinstance(content, (list, tuple)):
@@ -87,7 +76,7 @@ def quoted(text: object) -> str:
 
 
 def csv_cell(value: object) -> object:
-    """A cell of a CSV file: numbers stay, text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    """A cell of a CSV file: numbers stay, text that a spreadsheet takes for a formula gets an apostrophe in front."""
     if value is None or isinstance(value, (int, float)):
         return value
     line = one_line(value)

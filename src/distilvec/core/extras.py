@@ -23,7 +23,7 @@ PACKAGES = {
 
 
 def require_extra(extra: str, what: str) -> None:
-    """DistilvecError with the install command where a package of the extra is missing; `what` needs it, such as "--to onnx"."""
+    """DistilvecError with the install command if a package of the extra is missing; `what` ("--to onnx") needs it."""
     missing = [name for name in PACKAGES[extra] if not _is_there(name)]
     if missing:
         names = ", ".join(missing)

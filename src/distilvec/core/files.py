@@ -1,12 +1,13 @@
 """Files that appear whole, locks, sealed JSON, and output paths that are tried before the work begins.
 
-Whatever is not finished has a scratch name, `.NAME.distilvec-PID`. Only such files are ever cleared away, and only when
+Unfinished files have a scratch name, `.NAME.distilvec-PID`. No other files are ever cleared away, and these only when
 the process that made them has ended.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -30,12 +31,12 @@ def scratch(path: Path) -> Path:
 
 
 def is_scratch(path: Path) -> bool:
-    """Whether a file or folder has a scratch name."""
+    """Return whether a file or folder has a scratch name."""
     return _SCRATCH.match(path.name) is not None
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove what ended processes (and earlier, failed work of this one) left half-written directly below `folder`."""
+    """Remove scratch files directly below `folder` that this process or an ended one left."""
     import psutil
 
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -84,7 +85,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def full_disk_explained(key: str, path: Path, needed: int, kept: str) -> Iterator[None]:
-    """As `explained`; of a full disk the message also says how many bytes were needed and are free, and what is kept."""
+    """As `explained`; for a full disk the message has the bytes that are needed and free, and then `kept`."""
     try:
         with explained(key, path):
             yield
@@ -108,7 +109,7 @@ def write_json(path: Path, content: Any, sealed: bool = False, key: str = "path"
 
 
 def read_json(path: Path, fix: str, key: str | None = None) -> dict[str, Any]:
-    """The mapping in a JSON file of ours. `fix` says what to do about a damaged file; `key` is the file's name by default.
+    """The mapping in a JSON file of ours. `fix` ends the message about damage; `key` is the file's name by default.
 
     Errors: DistilvecError for a file that is missing, damaged, no mapping, or changed since it was sealed.
     """
@@ -121,7 +122,7 @@ def read_json(path: Path, fix: str, key: str | None = None) -> dict[str, Any]:
         raise DistilvecError(f"[{key}] {path} is damaged: {error}. {fix}") from None
     if not isinstance(content, dict):
         raise DistilvecError(f"[{key}] {path} holds a JSON {type(content).__name__}; expected a mapping. {fix}")
-    if SEAL in content and content[SEAL] != seal({name: value for name, value in content.items() if name != SEAL}):
+    if not is_sealed(content):
         raise DistilvecError(f"[{key}] {path} was changed after distilvec wrote it. {fix}")
     return content
 
@@ -132,6 +133,11 @@ def seal(content: dict[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def is_sealed(content: dict[str, Any]) -> bool:
+    """Return whether a mapping has the seal of its content, or none (files of earlier versions)."""
+    return SEAL not in content or content[SEAL] == seal({key: content[key] for key in content if key != SEAL})
+
+
 # -- locks -------------------------------------------------------------------------------------------------------------
 
 
@@ -139,8 +145,8 @@ def seal(content: dict[str, Any]) -> str:
 def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
     """Hold the lock file `path`, which the system frees when this process ends; the file itself stays.
 
-    Where another process holds it: with `wait`, log that and wait; else Busy with that process's id. `what` names
-    what is being written, for the message.
+    If another process holds it: with `wait`, log that and wait, else DistilvecError with that process's id. `what`
+    names the files that are written, for the message.
     """
     if os.name != "posix":
         yield
@@ -150,23 +156,21 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
     with explained(key, path):
         file = path.open("a+")
     with file:
-        told = False
-        while True:
+        for attempt in itertools.count():
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 file.seek(0)
-                holder = file.read().strip() or "unknown"
+                holder = f"process {file.read().strip() or 'unknown'}"
             if not wait:
                 raise DistilvecError(
-                    f"[{key}] process {holder} is writing {what}. Wait until it has ended and run the same command again."
+                    f"[{key}] {holder} is writing {what}. Wait for its end, then run the command again."
                 )
-            if not told:
+            if attempt == 0:
                 from distilvec.core.log import log
 
-                log(f"waiting for process {holder}, which is writing {what}")
-                told = True
+                log(f"waiting for {holder}, which is writing {what}")
             time.sleep(_WAIT)
         with suppress(OSError):  # a full disk has no room for the number; the lock holds all the same
             file.truncate(0)
@@ -185,33 +189,25 @@ def check_output_file(path: Path | None, key: str) -> None:
     with explained(key, path):
         if path.is_dir():
             raise DistilvecError(f"[{key}] {path} is a folder. Give a file.")
-        _follow_link(path)
-        folder = path.absolute().parent
-        if not folder.is_dir():
-            raise DistilvecError(f"[{key}] {folder} is no folder. Make it, or choose another path.")
-        _try_to_write(folder)
+        _try_to_write(path, path.absolute().parent, key)
         if path.exists():
             path.open("ab").close()
 
 
 def check_output_folder(path: Path, key: str) -> None:
-    """DistilvecError where `path` is no folder and could not be made, or could not be written to. Nothing is changed."""
+    """DistilvecError where `path` is no folder that exists or could be made and written to. Nothing is changed."""
     with explained(key, path):
-        _follow_link(path)
         absolute = path.absolute()
         found = next(parent for parent in (absolute, *absolute.parents) if parent.exists() or parent.is_symlink())
-        if not found.is_dir():
-            raise DistilvecError(f"[{key}] {found} is no folder. Choose another path.")
-        _try_to_write(found)
+        _try_to_write(path, found, key)
 
 
-def _follow_link(path: Path) -> None:
-    """OSError for a link that leads nowhere or to itself."""
+def _try_to_write(path: Path, folder: Path, key: str) -> None:
+    """DistilvecError if `folder` is none; OSError if it is not writable, or `path` a link to nothing or itself."""
     if path.is_symlink():
         path.stat()
-
-
-def _try_to_write(folder: Path) -> None:
+    if not folder.is_dir():
+        raise DistilvecError(f"[{key}] {folder} is no folder. Make it, or choose another path.")
     trial = scratch(folder / "trial")
     try:
         trial.touch()

@@ -1,4 +1,4 @@
-"""What files hold, as a few digits: a copy, a checkout or a restored backup of a file counts as the same file."""
+"""Checksums of files: a copy, a checkout or a restored backup of a file counts as the same file."""
 
 from __future__ import annotations
 
@@ -32,20 +32,17 @@ def checksum_once(path: Path) -> str:
 
 
 def hash_files(paths: Iterable[Path], folder: Path | None = None, key: str = "path") -> str:
-    """A hash of files' contents and names (below `folder`, if one is given). A file that has not changed is read once a process.
+    """A hash of files' contents and names (below `folder`, if one is given); see `checksum_once`.
 
     Errors: DistilvecError with `key` for a file that cannot be read.
     """
-    return combine(
-        (str(path.relative_to(folder)) if folder else path.name, _readable_checksum(path, key)) for path in paths
-    )
+    parts = []
+    for path in paths:
+        with explained(key, path):
+            parts.append((str(path.relative_to(folder)) if folder else path.name, checksum_once(path)))
+    return combine(parts)
 
 
 def combine(parts: Iterable[tuple[str, str]]) -> str:
     """One hash of names and their hashes."""
     return hashlib.blake2b(json.dumps(list(parts)).encode(), digest_size=16).hexdigest()
-
-
-def _readable_checksum(path: Path, key: str) -> str:
-    with explained(key, path):
-        return checksum_once(path)

@@ -1,4 +1,4 @@
-"""How much a command reports, and what other libraries may show meanwhile. Imports nothing heavy: `--help` passes here."""
+"""The level of a command's reports, and the output of other libraries. Imports nothing heavy, for `--help`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Level(IntEnum):
-    """QUIET: errors and results only. NORMAL: progress too. VERBOSE: progress as lines, and warnings of other libraries."""
+    """QUIET: errors and results only. NORMAL: progress too. VERBOSE: progress as lines, warnings of other libraries."""
 
     QUIET = 0
     NORMAL = 1
@@ -29,13 +29,8 @@ _NO_BARS = {
     "TOKENIZERS_PARALLELISM": "true",  # the default; a value that is set stops the warning about forks
 }
 _NO_WARNINGS = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_VERBOSITY": "error", "DATASETS_VERBOSITY": "error"}
-_LOGGERS = (
-    "",
-    "transformers",
-    "huggingface_hub",
-    "datasets",
-)  # the root logger, and those that set a level of their own
-_OURS = Path(__file__).parents[1]
+_LOGGERS = ("", "transformers", "huggingface_hub", "datasets")  # the root logger, and those that set their own level
+_REPORTS = "transformers.modeling_utils"  # logs which weights a model's files lack
 _STYLE = re.compile("\x1b\\[[0-9;]*m")
 _MISSING = re.compile(r"^(\S+)\s*\|\s*MISSING\b", re.MULTILINE)
 
@@ -61,64 +56,40 @@ def verbosity(chosen: Level) -> Iterator[None]:
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Show no progress bars of other libraries inside, and their warnings at level VERBOSE only."""
-    variables = _NO_BARS if _level is Level.VERBOSE else _NO_BARS | _NO_WARNINGS
+    verbose = _level is Level.VERBOSE
+    variables = _NO_BARS if verbose else _NO_BARS | _NO_WARNINGS
     added = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(added)
     if transformers := sys.modules.get("transformers.utils.logging"):  # imported before, so the variables come too late
         transformers.disable_progress_bar()
-    with (
-        _levels(logging.WARNING if _level is Level.VERBOSE else logging.ERROR),
-        _load_reports(),
-        warnings.catch_warnings(),
-    ):
+    levels = dict.fromkeys(_LOGGERS, logging.WARNING) if verbose else dict.fromkeys(_LOGGERS, logging.ERROR)
+    levels |= {} if verbose else {_REPORTS: logging.WARNING}  # of which our filter keeps a line
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, number in levels.items():
+        logging.getLogger(name).setLevel(number)
+    if not verbose:
+        logging.getLogger(_REPORTS).addFilter(_filter_report)
+    with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
             yield
         finally:
+            logging.getLogger(_REPORTS).removeFilter(_filter_report)
+            for name, number in before.items():
+                logging.getLogger(name).setLevel(number)
             for name in added:
                 os.environ.pop(name, None)
 
 
-@contextmanager
-def _levels(chosen: int) -> Iterator[None]:
-    before = {name: logging.getLogger(name).level for name in _LOGGERS}
-    for name in before:
-        logging.getLogger(name).setLevel(chosen)
-    try:
-        yield
-    finally:
-        for name, number in before.items():
-            logging.getLogger(name).setLevel(number)
-
-
-@contextmanager
-def _load_reports() -> Iterator[None]:
-    """Of transformers' load reports (level WARNING), keep what matters: weights that a model's files lack. At level VERBOSE all is kept."""
-    if _level is Level.VERBOSE:
-        yield
-        return
-    logger = logging.getLogger("transformers.modeling_utils")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    logger.addFilter(_filter_report)
-    try:
-        yield
-    finally:
-        logger.removeFilter(_filter_report)
-        logger.setLevel(before)
-
-
 def _filter_report(record: logging.LogRecord) -> bool:
-    """Whether the record is shown; of a load report that is not, one line about missing weights is shown instead."""
+    """Return whether the record is shown; of a load report, log one line about missing weights instead."""
     if record.levelno > logging.WARNING:
         return True
     missing = [name for name in _MISSING.findall(_STYLE.sub("", record.getMessage())) if "pooler." not in name]
     if missing:  # a BERT's own pooler, which sentence embeddings do not pass through, is often missing
-        from distilvec.core.log import log
-
-        names = f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
-        log(
-            f"warning: a model's files lack {len(missing)} of its weights, which start at random: {names} (--verbose shows all)"
+        _log(
+            f"warning: a model's files lack {len(missing)} of its weights, which start at random: "
+            f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''} (--verbose shows all)"
         )
     return False
 
@@ -127,8 +98,12 @@ def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
 ) -> None:
     """Log a warning of our own; one of another library at level VERBOSE."""
-    ours = Path(filename).is_relative_to(_OURS)
+    ours = Path(filename).is_relative_to(Path(__file__).parents[1])
     if ours or _level is Level.VERBOSE:
-        from distilvec.core.log import log
+        _log(f"warning: {message}" if ours else f"{category.__name__} ({Path(filename).name}): {message}")
 
-        log(f"warning: {message}" if ours else f"{category.__name__} ({Path(filename).name}): {message}")
+
+def _log(text: str) -> None:
+    from distilvec.core.log import log
+
+    log(text)

@@ -1,0 +1,150 @@
+"""The verbs that only measure: evaluate, compare, speed, sharpness."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from distilvec.cli.options import JsonFile, Model, argument, check_outputs, check_positive, option
+from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.extras import require_extra
+from distilvec.core.files import check_output_folder, write_file, write_json
+
+
+def evaluate(
+    model: Model,
+    suite: Annotated[Path | None, option("A suite file (YAML list of local tasks).")] = None,
+    mteb: Annotated[str | None, option("Tasks of MTEB, separated by commas.")] = None,
+    benchmark: Annotated[str | None, option("A benchmark of MTEB, such as 'MTEB(eng, v2)'.")] = None,
+    data: Annotated[Path | None, option("Folder with <MTEB task>/ folders, read instead of the hub.")] = None,
+    teacher: Annotated[str | None, option("Compare with this model, also with its vectors of documents.")] = None,
+    protocol: Annotated[str, option("Main metrics to show: mteb-like, talas, distillmoe, emo.")] = "mteb-like",
+    json_file: JsonFile = None,
+) -> None:
+    """Score a model on local tasks or on MTEB: STS, classification, pairs, retrieval."""
+    check_outputs([("--json", json_file)], [suite])
+
+    from dataclasses import asdict
+
+    from distilvec.pipeline.scores import score_models
+
+    scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, prefix="--")
+
+    from distilvec.cli.terminal import show_problems, show_scores
+
+    if json_file and scores.columns:
+        write_json(json_file, asdict(scores)["columns"], key="--json")
+    if any(scores.columns.values()):
+        show_scores(scores.columns)
+    show_problems(scores.problems, "suite" if suite is not None else "--mteb")
+
+
+def compare(
+    runs: Annotated[list[Path], argument("Run folders, or folders of sweeps.")],
+    reference: Annotated[str | None, option("The run that others are compared with; the first by default.")] = None,
+    column: Annotated[str, option("student, or asymmetric.")] = "student",
+    out: Annotated[Path | None, option("Write a page here, and its figures in a folder next to it.")] = None,
+    csv: Annotated[Path | None, option("Write the leaderboard as CSV.")] = None,
+    markdown: Annotated[Path | None, option("Write the leaderboard as Markdown.")] = None,
+    latex: Annotated[Path | None, option("Write the leaderboard as LaTeX (booktabs).")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare runs: means and deviations over seeds, differences with confidence intervals, costs."""
+    from distilvec.report.model_card import COLUMNS
+
+    check_outputs([("--out", out), ("--csv", csv), ("--markdown", markdown), ("--latex", latex), ("--json", json_file)])
+    if out is not None:
+        check_output_folder(out.with_name(f"{out.stem}-figures"), "--out")
+        require_extra("report", "--out")
+    if column not in COLUMNS:
+        raise DistilvecError(f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Known: {', '.join(COLUMNS)}.")
+
+    from distilvec.cli.terminal import print_result, show_comparison
+    from distilvec.pipeline.compare import compare_runs
+    from distilvec.report.tables import to_csv, to_latex, to_markdown_table
+    from distilvec.report.write import draw_comparison
+
+    comparison = compare_runs(runs, reference, column)
+    forms = (("--csv", csv, to_csv), ("--markdown", markdown, to_markdown_table), ("--latex", latex, to_latex))
+    for key, path, make in forms:
+        if path is not None:
+            write_file(path, make(comparison), key)
+    if json_file:
+        write_json(json_file, comparison, key="--json")
+    show_comparison(comparison)
+    if out is not None:
+        print_result(str(draw_comparison(out, comparison)))
+
+
+def speed(
+    models: Annotated[list[str], argument("SentenceTransformer folders or ids; others are compared with the first.")],
+    full: Annotated[bool, option("The papers' 20 warm-ups and 200 repeats of every setting.")] = False,
+    seconds: Annotated[float, option("Time for each setting otherwise.")] = 2.0,
+    json_file: JsonFile = None,
+) -> None:
+    """Latency and throughput by batch size and length, PyTorch and ONNX Runtime, size and memory."""
+    check_outputs([("--json", json_file)])
+    check_positive(seconds, "--seconds")
+    if twice := next((name for name in models if models.count(name) > 1), None):
+        raise DistilvecError(f"[models] {twice} is named twice. Name each model once.")
+
+    from distilvec.cli.terminal import print_result, show_table
+    from distilvec.config.schema import TeacherSection
+    from distilvec.core.log import progress
+    from distilvec.evaluation.speed import measure_speed, speed_tables
+    from distilvec.teachers.model import load_teacher
+
+    loaded = {name: load_teacher(TeacherSection(model=name), device="cpu", key="models").model for name in models}
+    with progress("speed", 100, "%") as advance:
+
+        def note(what: str, done: int, total: int) -> None:
+            advance(100 * done // max(1, total), what)
+
+        report = measure_speed(loaded, budget_seconds=seconds, full=full, progress=note)
+    if json_file:
+        write_json(json_file, report, key="--json")
+    for title, header, rows in speed_tables(report):
+        print_result(f"\n{title}")
+        show_table(header, rows)
+    for remark in report["notes"]:
+        print_result(f"note: {remark}")
+
+
+def sharpness(
+    runs: Annotated[list[Path], argument("Folders of finished runs, or of sweeps.")],
+    steps: Annotated[str | None, option("Steps of saved checkpoints, separated by commas; all by default.")] = None,
+    texts: Annotated[int, option("Training texts in the loss, in batches as in training.", min=1)] = 256,
+    seed: Annotated[int, option("Draws the texts, dropout masks and random vectors.", min=0)] = 0,
+    dropout: Annotated[bool | None, option("Same dropout masks in every pass; by default as the method needs.")] = None,
+    rho: Annotated[float, option("Radius of the SAM and ASAM perturbations.")] = 0.05,
+    trace: Annotated[bool, option("The Hessian's trace as well.")] = True,
+    json_file: JsonFile = None,
+    figure: Annotated[Path | None, option("Write the figure here as SVG, and as PNG.")] = None,
+) -> None:
+    """Measure how sharp the minimum is, over training: largest Hessian eigenvalue, trace, rise of the loss near by.
+
+    Of the full training objective, in fp32, at every saved checkpoint (train.keep_students). Run again to resume.
+    """
+    pictures = [figure.with_name(f"{figure.stem}{ending}") for ending in (".svg", ".png")] if figure else []
+    check_outputs([("--json", json_file), *(("--figure", path) for path in pictures)])
+    check_positive(rho, "--rho")
+    try:
+        chosen = None if steps is None else [int(part) for part in steps.split(",")]
+    except ValueError:
+        raise DistilvecError(f"[--steps] found {steps!r}. Give numbers separated by commas: 100,200.") from None
+    if figure is not None:
+        require_extra("report", "--figure")
+
+    from distilvec.cli.terminal import show_sharpness
+    from distilvec.pipeline.sharpness import Settings, measure_runs
+    from distilvec.report.sharpness_report import draw_sharpness
+    from distilvec.report.write import refresh_report
+
+    found = measure_runs(runs, chosen, Settings(texts=texts, seed=seed, dropout=dropout, rho=rho), trace)
+    if json_file:
+        write_json(json_file, found, key="--json")
+    show_sharpness(*found)
+    for run in found:
+        refresh_report(Path(run["folder"]))
+    for path in draw_sharpness(found, figure):
+        print(path)

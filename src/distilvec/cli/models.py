@@ -1,0 +1,213 @@
+"""The verbs about models: finetune a teacher, align two tokenizers, transplant a vocabulary, export to one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from distilvec.cli.options import (
+    JsonFile,
+    Model,
+    Overrides,
+    Restart,
+    TextColumns,
+    TextLimit,
+    TrustRemoteCode,
+    config_options,
+    named_options,
+    option,
+)
+
+POOLINGS = ("mean", "cls", "lasttoken")
+_ADAPTERS = {"r": "r", "alpha": "alpha", "dropout": "dropout"}
+_VOCABULARY = {
+    "kind": "kind", "vocab_size": "size", "tokenizer": "tokenizer", "target": "target", "share": "share",
+    "letters": "letters", "compose": "compose", "keep_norm": "keep_norm",
+}  # fmt: skip
+_TRANSPLANT = {
+    "student.vocabulary": "--texts",
+    **{f"student.vocabulary.{field}": f"--{name.replace('_', '-')}" for name, field in _VOCABULARY.items()},
+    "student.model": "teacher",
+    "max_length": "--max-length",
+}
+_ALIGN = {
+    "teacher.model": "--teacher",
+    "student.model": "--student",
+    "teacher.max_length": "--max-length",
+    "student.max_length": "--max-length",
+    "student.tokenizer": "--student",
+}
+
+
+@config_options("LoraSection", _ADAPTERS)
+@config_options("TrainSection", {"epochs": "epochs", "batch_size": "batch_size"}, defaults={"epochs": 3})
+def finetune(
+    model: Model,
+    task: Annotated[Path, option("Labelled rows: a file with a column split, or a folder with one file a split.")],
+    kind: Annotated[str, option("classification (text, label), pair (two sentences, label) or sts (score).", "--type")],
+    out: Annotated[Path, option("The run folder; the fine-tuned model is its student/.")],
+    overrides: Overrides = None,
+    encode: Annotated[str, option("A pair as one input (joint), or its texts apart (separate).")] = "joint",
+    lora: Annotated[bool, option("Train low-rank adapters, merged into the saved model; or all weights.")] = True,
+    learning_rate: Annotated[float | None, option("By default 2e-3 with adapters, 2e-5 without.")] = None,
+    restart: Restart = False,
+    trust_remote_code: TrustRemoteCode = False,
+    **given: Any,
+) -> None:
+    """Fine-tune a teacher on a labelled task, with its head; run again to resume.
+
+    The folder it leaves is a teacher for recipes on the same task: teacher.model=OUT/student. Keys of the recipe can be
+    changed as for `distilvec run`, such as task.limit=2000.
+    """
+    from distilvec.config import recipe as recipes
+    from distilvec.core.extras import require_extra
+    from distilvec.core.files import check_output_folder
+
+    changes = recipes.read_overrides(overrides or [])
+    if changes.get("student.lora", lora):
+        require_extra("finetune", "--lora")
+    check_output_folder(out, "--out")
+
+    from distilvec.cli.terminal import show_finished
+    from distilvec.config.paths import resolve_tree
+    from distilvec.config.schema import Recipe
+    from distilvec.pipeline.run import Run
+
+    adapters = {name: given.pop(name) for name in _ADAPTERS}
+    tree = finetune_recipe(model, task, kind, encode, adapters if lora else None, trust_remote_code)
+    rate = learning_rate if learning_rate is not None else 2e-3 if lora else 2e-5
+    tree |= {"name": out.resolve().name or "finetune", "train": {**tree["train"], **given, "learning_rate": rate}}
+    tree = resolve_tree(tree, Path.cwd(), Recipe)
+    for key, value in changes.items():
+        recipes.set_key(tree, key, value)
+    show_finished(Run(recipes.validate(tree), out, restart).execute())
+
+
+def finetune_recipe(
+    model: str, task: Path, kind: str, encode: str, lora: dict[str, Any] | None, trust: bool = False
+) -> dict[str, Any]:
+    """The recipe of a fine-tuning: the teacher's own backbone, pooling and length, trained on labels alone."""
+    from distilvec.config.schema import TeacherSection
+    from distilvec.teachers.model import load_teacher
+
+    teacher = load_teacher(TeacherSection(model=model, trust_remote_code=trust), "cpu", key="model")
+    modes = {str(module.pooling_mode) for module in teacher.model if type(module).__name__ == "Pooling"}
+    pooling = next((mode for mode in POOLINGS if modes == {mode}), "mean")
+    trusted = {"trust_remote_code": True} if trust else {}
+    return {
+        "name": "finetune",
+        "description": "Fine-tunes a teacher on a labelled task.",
+        "teacher": {"model": model, **trusted},
+        "student": {"model": "teacher", "pooling": pooling, "max_length": teacher.max_length, "lora": lora, **trusted},
+        "task": {"type": kind, "path": str(task), "encode": encode},
+        "method": {"name": "task"},
+        "train": {"schedule": {"name": "linear", "warmup": 0.1}, "max_grad_norm": 1.0, "precision": "fp32"},
+        "evaluation": {},
+    }
+
+
+def align(
+    teacher: Annotated[str, option("The teacher's folder or id; only its tokenizer is loaded.")],
+    student: Annotated[str, option("The student's folder or id; only its tokenizer is loaded.")],
+    texts: Annotated[list[Path], option("A file or folder of texts, as in a recipe's corpus; may be repeated.")],
+    column: TextColumns = None,
+    kind: Annotated[
+        Literal["offsets", "overlap", "mined", "strict"],
+        option("offsets: same characters; overlap: common characters; mined: edit distance; strict: mined and equal."),
+    ] = "offsets",
+    limit: TextLimit = None,
+    max_length: Annotated[int, option("Tokens that either model reads of a text, special ones included.", min=1)] = 512,
+    json_file: JsonFile = None,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Share of two models' tokens that can be paired one to one, on texts: the mapping rates of EMO's table 6.
+
+    For each file: the per cent of the teacher's and of the student's tokens in a pair, in brackets with special tokens.
+    """
+    from itertools import islice
+
+    from distilvec.core.files import check_output_file, write_json
+
+    check_output_file(json_file, "--json")
+
+    from distilvec.alignment.align import Aligner
+    from distilvec.alignment.coverage import measure_mapping, unicode_texts
+    from distilvec.cli.terminal import show_table
+    from distilvec.config.schema import SourceSection
+    from distilvec.core.log import progress
+    from distilvec.data.readers import read_source, source_files
+    from distilvec.models.load import load_tokenizer
+
+    found = []
+    with named_options(_ALIGN):
+        sources = [SourceSection(path=path, column=column or None) for path in texts]
+        for position, source in enumerate(sources):
+            source_files(source, position)
+        ours = load_tokenizer(student, "--student", trust_remote_code=trust_remote_code)
+        theirs = load_tokenizer(teacher, "--teacher", trust_remote_code=trust_remote_code)
+        aligner = Aligner(ours, max_length, theirs, max_length, kind)
+        for position, (path, source) in enumerate(zip(texts, sources, strict=True)):
+            read = list(islice(unicode_texts(read_source(source, position), source), limit))
+            with progress(f"aligning {source.label}", len(read), "texts") as advance:
+                measured = measure_mapping(aligner, read, advance)
+            found.append({"name": source.label, "file": str(path), **measured})
+    if json_file:
+        content = {"teacher": teacher, "student": student, "kind": kind, "max_length": max_length, "texts": found}
+        write_json(json_file, content, key="--json")
+    rows = []
+    for row in found:
+        shares = [f"{row[f'{one}_rate_ordinary']:.2f} ({row[f'{one}_rate']:.2f})" for one in ("teacher", "student")]
+        rows.append([row["name"], *shares, f"{row['pairs']:,}", f"{row['texts_per_second']:,.0f}"])
+    show_table(["texts", "teacher %", "student %", "pairs", "texts/s"], rows)
+
+
+@config_options("VocabularySection", _VOCABULARY)
+def transplant(
+    teacher: Model,
+    out: Annotated[Path, option("The new model's folder.")],
+    texts: Annotated[list[str] | None, option("A file or folder of texts, or LANGUAGE=FILE; may be repeated.")] = None,
+    max_length: Annotated[int | None, option("Tokens read of a text; as before by default.", min=1)] = None,
+    column: TextColumns = None,
+    limit: TextLimit = None,
+    overwrite: Annotated[bool, option("Replace a model of distilvec's; other files stay.", "--overwrite")] = False,
+    trust_remote_code: TrustRemoteCode = False,
+    **given: Any,
+) -> None:
+    """Give a model another vocabulary: embeddings are composed of the old ones, every other weight stays."""
+    from distilvec.config.recipe import section_of
+    from distilvec.config.schema import VocabularySection
+
+    with named_options(_TRANSPLANT):
+        values = {field: given[name] for name, field in _VOCABULARY.items()}
+        section = section_of(VocabularySection, "student.vocabulary", values)
+
+        from distilvec.cli.terminal import show_tokenizers
+        from distilvec.core.extras import require_extra
+        from distilvec.models.unreadable import check_place
+        from distilvec.pipeline.transplant import check_target, read_texts, transplant_folder
+
+        check_place(teacher, "teacher")
+        check_target(out, overwrite, [teacher, *([section.tokenizer] if section.tokenizer else [])])
+        if section.tokenizer is not None and section.tokenizer.endswith(".model"):
+            require_extra("sentencepiece", "--tokenizer")
+        sources = read_texts(texts or [], column, limit)
+        for read in sources.values():
+            next(read(), None)  # so that a file that cannot be read is reported before the model is loaded
+        found = transplant_folder(
+            teacher, section, sources, out, max_length, overwrite=overwrite, trust_remote_code=trust_remote_code
+        )
+    show_tokenizers(found["compared"])
+    print(f"{out}: rows {', '.join(f'{count:,} {origin}' for origin, count in sorted(found['rows'].items()))}")
+
+
+def export(
+    model: Model,
+    to: Annotated[Literal["onnx"], option("The form: one fp32 file, from token ids to the vector.")] = "onnx",
+    out: Annotated[Path | None, option("The file; onnx/model.onnx in the model's folder by default.")] = None,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Write a model as ONNX, checked against PyTorch; it runs without Python code."""
+    from distilvec.pipeline.export import export_model
+
+    path, difference = export_model(model, to, out, trust_remote_code)
+    print(f"{path}  {path.stat().st_size / 1e6:.1f} MB, vectors differ from PyTorch's by at most {difference:.1g}")

@@ -25,7 +25,7 @@ from distilvec.config import recipe as recipes
 from distilvec.core.batch import TextBatch
 from distilvec.core.device import keep_memory, pick_device
 from distilvec.core.errors import DistilvecError
-from distilvec.core.info import UNLIMITED
+from distilvec.core.info import UNLIMITED, TeacherInfo
 from distilvec.core.objective import total
 from distilvec.core.outputs import ModelOutputs
 from distilvec.data.sampler import epoch_batches
@@ -35,10 +35,9 @@ from distilvec.pipeline.resolve import answering, validation_outputs
 from distilvec.pipeline.run import Run
 from distilvec.pipeline.run_dir import kept_folders
 from distilvec.pipeline.teachers import TeacherSide
-from distilvec.students.build import TeacherInfo
 from distilvec.students.encoder import Encoder
+from distilvec.teachers.cache.fill import superset_caches
 from distilvec.teachers.cache.manifest import Manifest
-from distilvec.teachers.cache.reuse import wider_caches
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.train.checkpoint import load_objective, objective_file
 from distilvec.train.distillation import Distillation
@@ -141,15 +140,15 @@ class Landscapes:
 def known_facts(manifest: Manifest, name: str) -> TeacherInfo:
     """What a cache tells about its teacher."""
     length = manifest.max_length or UNLIMITED
-    info = TeacherInfo(manifest.width, manifest.normalized, length, manifest.prompts, name=name)
-    return replace(info, hidden_width=manifest.vector_width, pre_dense_width=manifest.pre_dense_width)
+    info = TeacherInfo(manifest.width, manifest.normalized, length, {**manifest.prompts}, name=name)
+    return replace(info, hidden_size=manifest.vector_width, pre_dense_dim=manifest.pre_dense_width)
 
 
 def open_cache(side: TeacherSide, teacher: str, fingerprint: str) -> TeacherCache:
     """The teacher's cache that a run was trained from."""
     folder = side.cache_folder(teacher, fingerprint)
     if not folder.exists():
-        if wider := wider_caches(folder, fingerprint):
+        if wider := superset_caches(folder, fingerprint):
             return max(wider, key=len)
         raise DistilvecError(
             f"[cache] the vectors of {teacher} are not in {folder} any more. Compute them again: distilvec cache fill "

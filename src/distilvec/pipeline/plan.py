@@ -19,10 +19,8 @@ from distilvec.pipeline.prepare import build_token_store, left_out
 from distilvec.pipeline.resolve import together, validation_outputs
 from distilvec.pipeline.run import Run
 from distilvec.pipeline.teachers import TeacherSide
-from distilvec.teachers.cache.fill import count_missing
-from distilvec.teachers.cache.fill_tokens import compute_tokens
-from distilvec.teachers.cache.layout import Ragged
-from distilvec.teachers.cache.reuse import complete_cache
+from distilvec.teachers.cache.fill import complete_cache, compute_tokens, count_missing
+from distilvec.teachers.cache.signals import Ragged
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 from distilvec.teachers.model import LocalTeacher
 from distilvec.train.metrics import read_metrics
@@ -45,12 +43,12 @@ class SampleTeacher:
         """Zero vectors; of tokens equal masses, the first pairs, and Gram matrices of rows at right angles."""
         info, pre_dense = self.side.info, self.side.manifest.pre_dense_width
         zeros = torch.zeros(
-            len(batch), max(info.width, info.hidden_width or 0, pre_dense or 0), device=batch.rows.device
+            len(batch), max(info.dim, info.hidden_size or 0, pre_dense or 0), device=batch.rows.device
         )
         found = ModelOutputs(
-            embedding=zeros[:, : info.width],
+            embedding=zeros[:, : info.dim],
             pre_dense=zeros[:, :pre_dense] if pre_dense else None,
-            vector=zeros[:, : info.hidden_width],
+            vector=zeros[:, : info.hidden_size],
             logits=zeros.new_zeros(len(batch) // batch.members, self.classes),
         )
         return found if self.required.tokens is None else self._tokens(batch, found)
@@ -61,7 +59,7 @@ class SampleTeacher:
         known = side.tokens.lengths if side.alignment is None else side.alignment.teacher_lengths
         lengths = torch.from_numpy(known[batch.rows.cpu().numpy()]).to(batch.rows.device)
         mask = torch.arange(int(lengths.max()), device=lengths.device) < lengths[:, None]
-        states = torch.zeros(*mask.shape, side.info.hidden_width or 0, device=mask.device)
+        states = torch.zeros(*mask.shape, side.info.hidden_size or 0, device=mask.device)
         found = replace(
             found, hidden_layers=dict.fromkeys(required.hidden, states), mask=mask, importance=mask / lengths[:, None]
         )
@@ -122,7 +120,7 @@ def _teacher_lines(side: TeacherSide) -> list[list[str]]:
     """A teacher, and what its cache still needs; nothing where it runs in every step, or is not asked at all."""
     run, info = side.run, side.info
     several = f", weight {side.section.weight:g}" if len(run.sides) > 1 else ""
-    name = ["teacher" if side is run.sides[0] else "further teacher", f"{info.name}, {info.width} wide{several}"]
+    name = ["teacher" if side is run.sides[0] else "further teacher", f"{info.name}, {info.dim} wide{several}"]
     if side.live or run.required == OutputSpec():
         why = "none: the teacher runs in every step" if side.live else "none: nothing is asked of it"
         return [name, ["teacher vectors to compute", why]]

@@ -104,7 +104,7 @@ def teacher_record(teacher: LocalTeacher | VectorsTeacher, fingerprint: str) -> 
     record: TeacherRecord = {
         "name": teacher.name,
         "fingerprint": fingerprint,
-        "width": teacher.width,
+        "width": teacher.dim,
         "prompts": {role: prompt for role, prompt in teacher.prompts.items() if prompt},
         "normalized": teacher.normalized,
     }

@@ -256,7 +256,7 @@ def make_columns(
     if untrained is not None:
         columns["untrained"] = (untrained, untrained)
     columns["student"] = (student, student)
-    if teacher is not None and compatible and teacher.width == student.width:
+    if teacher is not None and compatible and teacher.dim == student.dim:
         columns["asymmetric"] = (student, teacher)
     return columns
 

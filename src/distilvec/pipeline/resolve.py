@@ -10,9 +10,10 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective, OtherTeacher, Sizes
 from distilvec.core.outputs import OutputSpec
 from distilvec.models.tokenizers import tokenizer_hash
-from distilvec.pipeline.teachers import TeacherSide, special_tokens
+from distilvec.pipeline.teachers import TeacherSide
 from distilvec.students.encoder import Encoder
-from distilvec.train.dataset import SeveralTeachers, Teacher, uncached
+from distilvec.teachers.cached import BatchTeacher, SeveralTeachers, uncached
+from distilvec.teachers.model import special_tokens
 
 if TYPE_CHECKING:
     from distilvec.pipeline.run import Run
@@ -22,11 +23,11 @@ def sizes(run: Run, encoder: Encoder) -> Sizes:
     """What an objective may know of student and teachers."""
     info, tokenizer = run.info, encoder.model.tokenizer
     return Sizes(
-        encoder.hidden_width,
+        encoder.hidden_size,
         encoder.layers,
-        info.width,
+        info.dim,
         info.normalized,
-        teacher_hidden_width=info.hidden_width,
+        teacher_hidden_width=info.hidden_size,
         teacher_layers=info.layers,
         embedding_width=encoder.model.get_embedding_dimension(),
         task=None if run.examples is None else run.examples.info,
@@ -35,18 +36,18 @@ def sizes(run: Run, encoder: Encoder) -> Sizes:
         student_heads=encoder.backbone.config.get_text_config().num_attention_heads,
         teacher_heads=info.heads,
         student_special=special_tokens(tokenizer),
-        teacher_special=info.special,
+        teacher_special=info.special_tokens,
         experts=encoder.experts,
         teacher_weight=run.recipe.teacher.weight,
         others=tuple(_other(side) for side in run.sides[1:]),
-        pre_dense_width=info.pre_dense_width,
+        pre_dense_width=info.pre_dense_dim,
     )
 
 
 def _other(side: TeacherSide) -> OtherTeacher:
     info = side.info
     return OtherTeacher(
-        info.width, info.normalized, info.hidden_width, info.layers, side.section.weight, info.pre_dense_width
+        info.dim, info.normalized, info.hidden_size, info.layers, side.section.weight, info.pre_dense_dim
     )
 
 
@@ -94,13 +95,13 @@ def validation_outputs(run: Run) -> OutputSpec:
     return OutputSpec(embedding=run.examples is None)
 
 
-def answering(run: Run, objective: Objective) -> Teacher:
+def answering(run: Run, objective: Objective) -> BatchTeacher:
     """Who answers what this objective wants."""
     required = objective.teacher_outputs | validation_outputs(run)
     return together([side.answering(required) for side in run.sides])
 
 
-def together(teachers: list[Teacher]) -> Teacher:
+def together(teachers: list[BatchTeacher]) -> BatchTeacher:
     """Teachers as one."""
     first, *others = teachers
     return SeveralTeachers(first, others) if others else first

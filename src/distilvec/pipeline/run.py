@@ -34,6 +34,7 @@ from distilvec.config.schema import Recipe
 from distilvec.core.device import processes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
+from distilvec.core.info import TeacherInfo
 from distilvec.core.objective import Objective, build_objective, method_class
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.task_head import TaskHead
@@ -54,15 +55,16 @@ from distilvec.pipeline.supervised import copy_head, head_writer, with_supervise
 from distilvec.pipeline.teachers import TeacherSide
 from distilvec.report.model_card import model_card
 from distilvec.report.write import write_report
-from distilvec.students.build import TeacherInfo, build_student
+from distilvec.students.build import build_student
 from distilvec.students.encoder import Encoder
 from distilvec.students.lora import add_adapters, merged
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.cached import BatchTeacher
 from distilvec.teachers.model import LocalTeacher
 from distilvec.teachers.precomputed import VectorsTeacher
 from distilvec.train.checkpoint import Progress, objective_file, save_objective
-from distilvec.train.dataset import Teacher, TrainingData
+from distilvec.train.dataset import TrainingData
 from distilvec.train.metrics import Callback, check_callbacks
 from distilvec.train.stages import (
     Stage,
@@ -213,7 +215,7 @@ class Run:
             add_adapters(model, self.recipe.student.lora, self.recipe.train.seed)
         return Encoder(model)
 
-    def training_data(self, tokens: TokenStore, teacher: Teacher) -> TrainingData:
+    def training_data(self, tokens: TokenStore, teacher: BatchTeacher) -> TrainingData:
         """Rows of the corpus, or examples of the task, with their tokens and their teacher."""
         rows, parts = self.corpus, self.examples
         train, holdout = (rows.train_rows, rows.holdout_rows) if parts is None else (parts.train, parts.holdout)

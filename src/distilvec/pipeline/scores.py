@@ -87,7 +87,7 @@ def score_models(
         ours, theirs = (
             given if isinstance(given, (str, os.PathLike)) else "the model in memory" for given in (model, teacher)
         )
-        widths = f"{ours} gives vectors of width {student.width}, {theirs} of {other.width}"
+        widths = f"{ours} gives vectors of width {student.dim}, {theirs} of {other.dim}"
         problems.append(TaskFailure("all", f"{widths}: no common space.", "asymmetric"))
     if suite is not None:
         found = score_columns(tasks, columns, EmbeddingCache(), problems)[0]

@@ -12,48 +12,34 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformers import PreTrainedTokenizerBase
-
-from distilvec.alignment.offsets import special_around
 from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import TeacherSection
-from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.info import UNLIMITED
+from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log, progress
-from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.outputs import OutputSpec
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.prompted import behind
 from distilvec.data.tokens import TokenStore, build_tokens
-from distilvec.models.tokenizers import plain_copy, tokenizer_hash
+from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.record import teacher_record
 from distilvec.pipeline.supervised import teacher_head
 from distilvec.report.model_card import TeacherRecord
-from distilvec.students.build import TeacherInfo
-from distilvec.teachers.cache.codec import token_settings
-from distilvec.teachers.cache.fill import count_missing, fill_cache
-from distilvec.teachers.cache.fill_tokens import MOST_ROWS, TokenSource, fill_tokens
+from distilvec.teachers.cache.fill import MOST_ROWS, TokenSource, complete_cache, count_missing, fill_tokens
 from distilvec.teachers.cache.manifest import Manifest
-from distilvec.teachers.cache.reuse import complete_cache
+from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
+from distilvec.teachers.cached import BatchTeacher, CachedTeacher, NoTeacher, uncached
 from distilvec.teachers.encode import CPU_TOKENS
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.model import LocalTeacher, load_teacher, resolve_model
-from distilvec.teachers.precomputed import VectorsTeacher, fill_from_table
-from distilvec.train.dataset import CachedTeacher, Teacher, uncached
+from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.teacher import open_teacher
 
 if TYPE_CHECKING:
     from distilvec.pipeline.run import Run
-
-
-class NoTeacher:
-    """Stands where nothing is wanted of the teacher."""
-
-    def signals(self, batch: TextBatch) -> ModelOutputs:
-        """Nothing."""
-        return ModelOutputs()
 
 
 class TeacherSide:
@@ -74,11 +60,7 @@ class TeacherSide:
             if side is not self:
                 side.release()
         with self._errors():
-            return (
-                VectorsTeacher(self.section)
-                if self.section.vectors
-                else load_teacher(self.section, self.run.recipe.train.device)
-            )
+            return open_teacher(self.section, self.run.recipe.train.device)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -93,29 +75,7 @@ class TeacherSide:
     @cached_property
     def info(self) -> TeacherInfo:
         """What student and method must know of it."""
-        teacher, section = self.teacher, self.section
-        info = TeacherInfo(
-            teacher.width,
-            teacher.normalized,
-            teacher.max_length or UNLIMITED,
-            teacher.prompts,
-            resolve_model(section.model) if section.model else None,
-            teacher.name,
-            section.revision,
-            pre_dense_width=teacher.pre_dense_width,
-        )
-        if not isinstance(teacher, LocalTeacher) or not hasattr(teacher.model[0], "auto_model"):
-            return info
-        config = teacher.model[0].auto_model.config.get_text_config()
-        tokenizer = teacher.model.tokenizer
-        return replace(
-            info,
-            hidden_width=config.hidden_size,
-            layers=config.num_hidden_layers,
-            heads=config.num_attention_heads,
-            tokenizer=tokenizer_hash(tokenizer),
-            special=special_tokens(tokenizer),
-        )
+        return self.teacher.info()
 
     @cached_property
     def about(self) -> TeacherRecord:
@@ -152,12 +112,12 @@ class TeacherSide:
             with self._errors():
                 made = self.teacher.manifest(section.dtype, required.pre_dense)
         if required.logits or required.vector:
-            made = replace(made, vector_width=self.info.hidden_width)
+            made = replace(made, vector_width=self.info.hidden_size)
         if required.tokens is None:
             return made
         tokenizer, length = self.run.student_tokenizer
         settings = token_settings(
-            required.tokens, section.hidden, self.info.hidden_width, tokenizer_hash(tokenizer), length
+            required.tokens, section.hidden, self.info.hidden_size, tokenizer_hash(tokenizer), length
         )
         return replace(made, tokens=settings)
 
@@ -248,11 +208,9 @@ class TeacherSide:
             def tell(done: int, total: int) -> None:
                 advance(done, "")
 
-            if isinstance(teacher, VectorsTeacher):
+            if cache.manifest.tokens is None and cache.manifest.vector_width is None:
                 with self._errors():
-                    fill_from_table(cache, corpus, teacher, tell)
-            elif cache.manifest.tokens is None and cache.manifest.vector_width is None:
-                fill_cache(cache, corpus, teacher, tell)
+                    teacher.fill(cache, corpus, tell)
             else:
                 fill_tokens(cache, corpus, self.token_source(), tell)
         return cache
@@ -283,7 +241,7 @@ class TeacherSide:
 
     # -- who answers -------------------------------------------------------------------------------------------------
 
-    def answering(self, required: OutputSpec) -> Teacher:
+    def answering(self, required: OutputSpec) -> BatchTeacher:
         """Who answers these wants."""
         if required == OutputSpec():
             return NoTeacher()
@@ -315,9 +273,3 @@ class TeacherSide:
         assert self.info and self.about and (not known or self.manifest)  # what needs the model, as long as it is there
         self.__dict__.pop("teacher")
         gc.collect()
-
-
-def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None:
-    """How many special tokens begin and end every text; None where that is not known."""
-    copy = plain_copy(tokenizer)
-    return None if copy is None else special_around(copy)

@@ -41,12 +41,13 @@ from distilvec.data.corpus import Corpus, build_corpus
 from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.cache.codec import token_settings
-from distilvec.teachers.cache.fill_tokens import TokenSource, fill_tokens
+from distilvec.teachers.cache.fill import TokenSource, fill_tokens
+from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.cached import BatchTeacher, CachedTeacher
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import LocalTeacher, load_teacher, resolve_model, wrap_model
-from distilvec.train.dataset import CachedTeacher, Teacher, TrainingData
+from distilvec.train.dataset import TrainingData
 
 MODEL = "all-MiniLM-L6-v2"
 PAPER_BYTES = 768_000
@@ -168,7 +169,7 @@ def fidelity(bench: Bench) -> dict[str, Any]:
     return report
 
 
-def loss_and_gradient(bench: Bench, teacher: Teacher, batch: TextBatch, term: str) -> tuple[torch.Tensor, torch.Tensor]:
+def loss_and_gradient(bench: Bench, teacher: BatchTeacher, batch: TextBatch, term: str) -> tuple[torch.Tensor, torch.Tensor]:
     """A term (or "total") and its gradient with respect to all parameters, flat."""
     told: ModelOutputs = teacher.signals(batch)
     rows = None if told.selected is None else told.selected[..., 0]
@@ -216,9 +217,9 @@ def emo(encoder: Encoder, teacher: LocalTeacher) -> Objective:
         {},
         {},
         Sizes(
-            encoder.hidden_width,
+            encoder.hidden_size,
             encoder.layers,
-            teacher.width,
+            teacher.dim,
             teacher.normalized,
             config.hidden_size,
             config.num_hidden_layers,

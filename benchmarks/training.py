@@ -37,7 +37,8 @@ from distilvec.data.corpus import Corpus
 from distilvec.pipeline.prepare import build_token_store
 from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
-from distilvec.train.dataset import CachedTeacher, TrainingData
+from distilvec.teachers.cached import CachedTeacher
+from distilvec.train.dataset import TrainingData
 from distilvec.train.trainer import Trainer
 
 BATCH = 32
@@ -131,7 +132,7 @@ class Ours:
         """Train one round on `rows`; seconds."""
         self.rounds += 1
         objective = build_objective(
-            "redact", {}, {}, Sizes(self.encoder.hidden_width, self.encoder.layers, self.run.info.width)
+            "redact", {}, {}, Sizes(self.encoder.hidden_size, self.encoder.layers, self.run.info.dim)
         )
         teacher = CachedTeacher(self.run.cache, self.run.corpus.keys, objective.teacher_outputs)
         data = TrainingData(self.run.corpus, self.tokens, teacher, np.sort(rows), self.run.corpus.holdout_rows[:1])

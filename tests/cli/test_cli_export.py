@@ -21,7 +21,7 @@ def test_a_student_with_experts_is_exported_beside_its_files(
 ) -> None:
     pytest.importorskip("onnxruntime")
     section = StudentSection(model=str(bert(tmp_path / "bert")), layers=2, experts=ExpertsSection(width=24))
-    student = build_student(section, TeacherInfo(width=48, normalized=True, max_length=60), seed=0)
+    student = build_student(section, TeacherInfo(dim=48, normalized=True, max_length=60), seed=0)
     save_student(student, tmp_path / "student", {}, "")
     export(str(tmp_path / "student"))
     path = tmp_path / "student" / "onnx" / "model.onnx"

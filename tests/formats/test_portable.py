@@ -22,7 +22,7 @@ from distilvec.formats.sentence_transformers import portable_config, recover_stu
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 
-FACTS = TeacherInfo(width=48, normalized=True, max_length=60, prompts={"query": "query: "})
+FACTS = TeacherInfo(dim=48, normalized=True, max_length=60, prompts={"query": "query: "})
 
 
 @pytest.fixture(scope="module")

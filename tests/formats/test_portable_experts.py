@@ -41,7 +41,7 @@ print(json.dumps({"refused": refused, "kinds": kinds, **vectors}))
 @pytest.fixture(scope="module")
 def student(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformer:
     folder = bert(tmp_path_factory.mktemp("experts") / "bert")
-    info = TeacherInfo(width=48, normalized=True, max_length=60, prompts={"query": "query: "})
+    info = TeacherInfo(dim=48, normalized=True, max_length=60, prompts={"query": "query: "})
     return build_student(StudentSection(model=str(folder), layers=2, experts=ExpertsSection(width=24)), info, seed=0)
 
 

@@ -29,7 +29,7 @@ def name(request):
 def model(tiny_model, name):
     from distilvec.config.schema import StudentSection
 
-    info = TeacherInfo(width=24, normalized=True, max_length=64, model=str(tiny_model))
+    info = TeacherInfo(dim=24, normalized=True, max_length=64, model=str(tiny_model))
     section = StudentSection(model="teacher", layers=2, **STUDENTS.get(name, {}))
     return build_student(section, info, seed=0, compatible=method_class(name).compatible)
 
@@ -45,7 +45,7 @@ def objective(name, model, request):
     encoder = Encoder(model)
     width = model.get_embedding_dimension()
     sizes = Sizes(
-        encoder.hidden_width,
+        encoder.hidden_size,
         encoder.layers,
         24,
         True,

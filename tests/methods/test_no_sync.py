@@ -79,12 +79,12 @@ def name(request):
 def step(name, request, tiny_model):
     """A method's step: module, batch, teacher's signals. Without dropout, whose seed is drawn on the processor if it runs there."""
     kind = request.param
-    info = TeacherInfo(width=24, normalized=True, max_length=64, model=str(tiny_model))
+    info = TeacherInfo(dim=24, normalized=True, max_length=64, model=str(tiny_model))
     student = StudentSection(model="teacher", layers=2, **STUDENTS.get(name, {}))
     model = build_student(student, info, seed=0, compatible=method_class(name).compatible)
     encoder, batch = Encoder(model), labelled_batch(model)
     sizes = Sizes(
-        encoder.hidden_width,
+        encoder.hidden_size,
         encoder.layers,
         24,
         teacher_hidden_width=40,

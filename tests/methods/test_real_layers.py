@@ -26,7 +26,7 @@ def real(tiny_model):
     )
     tokens = {name: tokens[name] for name in ("input_ids", "attention_mask")}
     assert not tokens["attention_mask"].all()
-    width, layers = encoder.hidden_width, encoder.layers
+    width, layers = encoder.hidden_size, encoder.layers
     sizes = Sizes(width, layers, 32, True, width, layers, same_tokenizer=True, student_heads=4, teacher_heads=4)
     return encoder, TextBatch(torch.arange(6), tokens, torch.zeros(6, dtype=torch.long)), sizes
 

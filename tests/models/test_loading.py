@@ -27,7 +27,7 @@ from distilvec.teachers.cache.manifest import hash_folder
 from distilvec.teachers.model import load_teacher
 
 ROOT = Path(__file__).parents[2]
-FACTS = TeacherInfo(width=48, normalized=True, max_length=60, prompts={"query": "query: "})
+FACTS = TeacherInfo(dim=48, normalized=True, max_length=60, prompts={"query": "query: "})
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from distilvec.models.load import load
 from distilvec.pipeline.run import Run
 from distilvec.students.task_head import predict
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.train.dataset import CachedTeacher
+from distilvec.teachers.cached import CachedTeacher
 from distilvec.train.metrics import read_metrics
 
 KEPT = (

@@ -26,9 +26,9 @@ from distilvec.pipeline.run import Run
 from distilvec.pipeline.sharpness import Settings, measure_runs
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.cached import CachedTeacher, SeveralTeachers
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import load_teacher
-from distilvec.train.dataset import CachedTeacher, SeveralTeachers
 from distilvec.train.metrics import read_metrics
 
 
@@ -90,7 +90,7 @@ def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch):
     folders = sorted(path.name for path in (tmp_path / "caches").iterdir())
     assert len(folders) == 2 and folders[0].startswith("model-") and folders[1].startswith("second-")
     caches = [TeacherCache.open(side.cache.folder) for side in run.sides]
-    assert [cache.width for cache in caches] == [32, 48] and [len(cache) for cache in caches] == [200, 200]
+    assert [cache.manifest.width for cache in caches] == [32, 48] and [len(cache) for cache in caches] == [200, 200]
 
     lines = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in line]
     for line in lines:
@@ -229,7 +229,7 @@ def test_a_table_of_vectors_as_second(tiny_recipe, table, tmp_path):
     )
     run = Run(recipe, tmp_path / "run")
     result = run.execute()
-    assert run.sides[1].cache.width == 20 and "parameters" not in result.record["more_teachers"][0]
+    assert run.sides[1].cache.manifest.width == 20 and "parameters" not in result.record["more_teachers"][0]
     vectors = np.stack(pq.read_table(table)["teacher_embedding_final"].to_numpy())
     texts = run.corpus.texts(range(200))
     answer = teachers_of(run).others[0].signals(batch_of(range(200)))
@@ -289,7 +289,7 @@ def test_caches_are_filled_and_planned_one_by_one(two, tmp_path, monkeypatch, ca
         cli_main()
     assert stopped.value.code == 0
     folders = capsys.readouterr().out.split()
-    assert len(folders) == 2 and [TeacherCache.open(folder).width for folder in map(type(tmp_path), folders)] == [
+    assert len(folders) == 2 and [TeacherCache.open(folder).manifest.width for folder in map(type(tmp_path), folders)] == [
         32,
         48,
     ]

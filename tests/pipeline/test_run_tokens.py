@@ -19,11 +19,10 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import answering
 from distilvec.pipeline.run import Run
-from distilvec.pipeline.teachers import NoTeacher
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.cached import CachedTeacher, NoTeacher
 from distilvec.teachers.live import LiveTeacher
-from distilvec.train.dataset import CachedTeacher
 from distilvec.train.metrics import read_metrics
 
 KEPT = (

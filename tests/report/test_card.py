@@ -40,7 +40,7 @@ SCORES = {
 @pytest.fixture(scope="module")
 def student(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformer:
     folder = bert(tmp_path_factory.mktemp("card") / "bert")
-    info = TeacherInfo(width=48, normalized=True, max_length=64, prompts={"query": "query: "})
+    info = TeacherInfo(dim=48, normalized=True, max_length=64, prompts={"query": "query: "})
     return build_student(StudentSection(model=str(folder), layers=[0, 3]), info, seed=0)
 
 
@@ -181,7 +181,7 @@ def test_a_student_with_experts_says_how_it_loads(tmp_path: Path) -> None:
         model=str(bert(tmp_path / "bert")), layers=2, experts=ExpertsSection(width=24, gate_width=5)
     )
     info = describe_student(
-        build_student(section, TeacherInfo(width=32, normalized=True, max_length=64), seed=0), "mixed"
+        build_student(section, TeacherInfo(dim=32, normalized=True, max_length=64), seed=0), "mixed"
     )
     assert info["experts"] == {"dim": 32, "experts": 3, "width": 24, "gate_width": 5, "dropout": 0.1}
     assert json.loads(json.dumps(info)) == info

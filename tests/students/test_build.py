@@ -18,7 +18,7 @@ from distilvec.models.limits import position_limit
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.layers import layer_list
 
-TEACHER = TeacherInfo(width=48, normalized=True, max_length=64, prompts={"query": "query: ", "document": ""})
+TEACHER = TeacherInfo(dim=48, normalized=True, max_length=64, prompts={"query": "query: ", "document": ""})
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_the_teachers_head_is_dropped_and_its_backbone_kept(folders: dict[str, P
     ],
 )
 def test_head(width: int, normalized: bool, dense: str, expected: list[str], folders: dict[str, Path]) -> None:
-    teacher = replace(TEACHER, width=width, normalized=normalized)
+    teacher = replace(TEACHER, dim=width, normalized=normalized)
     student = build_student(StudentSection(model=str(folders["bert"]), dense=dense, pooling="cls"), teacher, seed=0)
     assert kinds(student) == expected and student[1].pooling_mode == "cls"
     if "Dense" in expected:

@@ -110,21 +110,16 @@ def test_experts_stand_before_the_linear_layers(folders):
 
 
 def test_what_cannot_be_kept_is_refused(folders, tmp_path):
-    with pytest.raises(
-        DistilvecError, match=r"\[student.dense\] 'keep' finds no linear layers .*behind its backbone stands Pooling;"
-    ):
+    with pytest.raises(DistilvecError, match=r"^\[student.dense\] .* found Pooling"):
         build_student(StudentSection(model=str(folders["bert"]), dense="keep"), info(folders["bert-dense"]), seed=0)
     keep, narrow = StudentSection(model="teacher", dense="keep"), info(folders["bert-dense"], width=20)
-    with pytest.raises(
-        DistilvecError,
-        match=r"\[student.dense\] the linear layers of .* end at width 32, the teacher's vectors have 20",
-    ):
+    with pytest.raises(DistilvecError, match=r"^\[student.dense\] .* to 32 dimensions; .* to 20"):
         build_student(keep, narrow, seed=0)
     own_space = build_student(keep, narrow, seed=0, compatible=False)
     assert own_space.get_embedding_dimension() == 32
     wide = [Transformer(str(folders["bert"])), Pooling(32, ("mean", "cls")), Dense(64, 32, bias=False), Normalize()]
     SentenceTransformer(modules=wide, device="cpu").save_pretrained(str(tmp_path), create_model_card=False)
-    with pytest.raises(DistilvecError, match="read vectors of the backbone's width, 32; those of .* read 64"):
+    with pytest.raises(DistilvecError, match=r"^\[student.dense\] .* from 64 .* from 32"):
         build_student(StudentSection(model=str(tmp_path), dense="keep"), info(tmp_path), seed=0)
     with pytest.raises(ValueError, match="has no linear layers to keep"):
         StudentSection(config={"model_type": "bert"}, tokenizer="t", dense="keep")

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import multiprocessing
+import os
 import shutil
 from dataclasses import replace
 
@@ -153,9 +154,9 @@ def test_bad_values_are_refused_and_nothing_is_written(cache, change, words):
 
 
 def test_wrong_shapes_are_refused(cache):
-    with pytest.raises(DistilvecError, match=r"shape \(5, 7\); expected \[5, 8\]"):
+    with pytest.raises(DistilvecError, match=r"shape \(5, 7\) .*expected \[5, 8\]"):
         cache.append(keys(*range(5)), {"embedding": vectors(5, 7)}, str)
-    with pytest.raises(DistilvecError, match="4 embedding vectors for 5 texts"):
+    with pytest.raises(DistilvecError, match=r"shape \(4, 8\) .*expected \[5, 8\]"):
         cache.append(keys(*range(5)), {"embedding": vectors(4)}, str)
 
 
@@ -396,12 +397,12 @@ def test_files_of_further_signals_do_not_disturb(cache):
     assert "00000.tokens.npy" in opened.verify()[0]
 
 
-def test_files_stay_plain_npy_and_few_are_open(cache, monkeypatch):
-    monkeypatch.setattr("distilvec.teachers.cache.reader._OPEN_FILES", 2)
+def test_files_stay_plain_npy_and_none_is_open(cache):
+    opened = len(os.listdir("/proc/self/fd"))
     for shard in range(5):
         fill(cache, range(shard * 3, shard * 3 + 3), shard)
     whole = np.concatenate([np.load(path, mmap_mode="r") for path in sorted(cache.folder.glob("*.embedding.npy"))])
     np.testing.assert_array_equal(cache.read(np.arange(14, -1, -1)), whole[::-1])
-    assert len(cache._reader._files) == 2
+    assert len(os.listdir("/proc/self/fd")) == opened
     cache.close()
     np.testing.assert_array_equal(cache.read(np.array([7])), whole[7:8])

@@ -10,8 +10,7 @@ import torch
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs, TokenOutputSpec
-from distilvec.teachers.cache.codec import compress, decompress, token_settings
-from distilvec.teachers.cache.layout import Ragged
+from distilvec.teachers.cache.signals import Ragged, compress, decompress, token_settings
 
 WANTS = TokenOutputSpec("offsets", hidden=(-1,), importance=True, gram_layers=(2, 4), divisor=3)
 CPU = torch.device("cpu")

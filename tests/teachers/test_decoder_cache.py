@@ -20,12 +20,12 @@ from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.run import Run
-from distilvec.teachers.cache.codec import token_settings
-from distilvec.teachers.cache.fill_tokens import TokenSource, fill_tokens
+from distilvec.teachers.cache.fill import TokenSource, fill_tokens
+from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.cached import CachedTeacher
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import load_teacher
-from distilvec.train.dataset import CachedTeacher
 from distilvec.train.metrics import read_metrics
 
 TOKENS = TokenOutputSpec("offsets", hidden=(-1, -2), importance=True, gram_layers=(4,), divisor=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import architectures
 import numpy as np
@@ -40,7 +41,7 @@ def test_every_architecture_gives_what_encode_gives(name, pooling, tmp_path):
     found = teacher.embed(texts)
     assert teacher._forward is not None
     assert found.dtype == np.float32
-    assert found.shape == (len(texts), teacher.width)
+    assert found.shape == (len(texts), teacher.dim)
     some = np.abs(expected).sum(1) > 0  # of Qwen 3 an empty text is its padding token, whose embedding is zero
     assert cosines(found[some], expected[some]).min() > 0.999999
     np.testing.assert_allclose(found, expected, atol=2e-5)
@@ -94,7 +95,7 @@ def test_pre_dense_vectors(tmp_path):
         tmp_path / "model", architectures.bert(tmp_path / "backbone"), "mean dense:48 normalize"
     )
     teacher = load_teacher(TeacherSection(model=str(folder)), "cpu")
-    assert (teacher.width, teacher.pre_dense_width, teacher.normalized) == (48, 32, True)
+    assert (teacher.dim, teacher.pre_dense_dim, teacher.normalized) == (48, 32, True)
     signals = teacher.signals(TEXTS, pre_dense=True)
     weight = teacher.model[2].linear.weight.detach().numpy()
     projected = signals["pre_dense"] @ weight.T
@@ -113,7 +114,7 @@ def test_pre_dense_of_a_model_without_dense_is_refused(tiny_model):
 def test_truncated_dimensions_are_normalised_again(tiny_model):
     whole = load_teacher(TeacherSection(model=str(tiny_model)), "cpu").embed(TEXTS)
     teacher = load_teacher(TeacherSection(model=str(tiny_model), truncate_dim=8), "cpu")
-    assert teacher.width == 8
+    assert teacher.dim == 8
     np.testing.assert_allclose(
         teacher.embed(TEXTS), whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True), atol=1e-6
     )
@@ -164,7 +165,7 @@ def test_static_embeddings_go_through_encode():
     )
     teacher = wrap_model(model, "static")
     np.testing.assert_allclose(teacher.embed(TEXTS[:5]), model.encode(TEXTS[:5]), atol=1e-6)
-    assert teacher.width == 16
+    assert teacher.dim == 16
     assert teacher.manifest().weights == wrap_model(model, "again").manifest().weights
 
 
@@ -233,7 +234,7 @@ def test_manifest_names_what_changes_a_vector(tiny_model, tmp_path):
         other = load_teacher(section, "cpu").manifest()
         assert any(line.startswith(f"{field}: found ") for line in base.differences(other)), field
         assert other.fingerprint != base.fingerprint
-    assert base.stored_as("float32").differences(base) == ["store_dtype: found 'float32', expected 'float16'"]
+    assert replace(base, store_dtype="float32").differences(base) == ["store_dtype: found 'float32', expected 'float16'"]
 
 
 def test_the_same_weights_elsewhere_are_the_same_teacher(tiny_model, tmp_path):

@@ -12,8 +12,8 @@ from teachers.test_cache import MANIFEST, damage, keys, vectors
 
 from distilvec.core.errors import DistilvecError
 from distilvec.teachers.cache import shard as shards
-from distilvec.teachers.cache.layout import Ragged, TokenSettings, join
 from distilvec.teachers.cache.manifest import read_manifest
+from distilvec.teachers.cache.signals import Ragged, TokenSettings, join
 from distilvec.teachers.cache.store import TeacherCache
 
 TOKENS = TokenSettings("int8", 6, (-1,), True, (3, 4), 3, "offsets", "cafe", 64)
@@ -96,9 +96,9 @@ def test_taking_and_joining_rows_is_what_lists_give():
 
 def test_what_a_row_has_is_named(cache):
     assert list(cache.signals) == ["embedding", "hidden", "importance", "selected", "grams"]
-    with pytest.raises(DistilvecError, match="holds hidden, importance, selected, grams; 'embedding' was asked for"):
+    with pytest.raises(DistilvecError, match=r"^\[cache.path\] .*'embedding'"):
         cache.read_ragged(np.array([0]), "embedding")
-    with pytest.raises(DistilvecError, match="holds embedding; 'hidden' was asked for"):
+    with pytest.raises(DistilvecError, match=r"^\[cache.path\] .*'hidden'"):
         cache.read(np.array([0]), "hidden")
     with pytest.raises(DistilvecError, match=r"found \['embedding'\]"):
         cache.append(keys(1), {"embedding": vectors(1)}, str)
@@ -107,9 +107,9 @@ def test_what_a_row_has_is_named(cache):
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("hidden", lambda found: Ragged(found.values[:, 1:], found.lengths), "hidden has shape"),
+        ("hidden", lambda found: Ragged(found.values[:, 1:], found.lengths), "hidden .*shape"),
         ("hidden", lambda found: Ragged(found.values.astype(np.int16), found.lengths), "type int16"),
-        ("grams", lambda found: Ragged(found.values, found.lengths + 1), "grams has shape"),
+        ("grams", lambda found: Ragged(found.values, found.lengths + 1), "grams .*shape"),
         ("importance", lambda found: replace(found, values=spoilt(found, 2)), "importance holds NaN.*'text 2'"),
     ],
 )

@@ -10,9 +10,10 @@ from samples import make_texts
 
 from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.core.errors import DistilvecError
+from distilvec.core.info import TeacherInfo
 from distilvec.data.corpus import build_corpus
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.precomputed import VectorsTeacher, fill_from_table
+from distilvec.teachers.precomputed import VectorsTeacher
 
 TEXTS = make_texts(100)
 
@@ -45,15 +46,15 @@ def test_vectors_of_the_corpus_are_taken_whatever_the_order(tmp_path):
     order = np.random.default_rng(1).permutation(100)
     table = write(tmp_path / "api.parquet", [TEXTS[i] for i in order], vectors[order])
     teacher = VectorsTeacher(TeacherSection(vectors=table))
-    assert (teacher.name, teacher.width, teacher.normalized, teacher.max_length) == ("api", 12, True, None)
+    assert teacher.info() == TeacherInfo(12, True, prompts={"query": "", "document": ""}, name="api")
     corpus = corpus_of(tmp_path / "c", TEXTS[:70])
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 32)
     told = []
-    fill_from_table(cache, corpus, teacher, lambda done, total: told.append((done, total)))
+    teacher.fill(cache, corpus, lambda done, total: told.append((done, total)))
     assert told == [(32, 70), (64, 70), (70, 70)]
     np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors[:70])
     before = sorted(path.name for path in cache.folder.iterdir())
-    fill_from_table(cache, corpus, teacher)
+    teacher.fill(cache, corpus)
     assert sorted(path.name for path in cache.folder.iterdir()) == before
 
 
@@ -69,11 +70,11 @@ def test_interrupted_it_ends_with_the_same_bytes(tmp_path):
     whole, stopped = (
         TeacherCache.create_or_open(tmp_path / name, teacher.manifest(), 30) for name in ("whole", "stopped")
     )
-    fill_from_table(whole, corpus, teacher)
+    teacher.fill(whole, corpus)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            fill_from_table(stopped, corpus, teacher, stop)
-    fill_from_table(stopped, corpus, teacher)
+            teacher.fill(stopped, corpus, stop)
+    teacher.fill(stopped, corpus)
     assert len(stopped) == 100
     for path in whole.folder.iterdir():
         assert (stopped.folder / path.name).read_bytes() == path.read_bytes()
@@ -84,7 +85,7 @@ def test_missing_texts_are_counted_and_one_is_quoted(tmp_path):
     corpus = corpus_of(tmp_path / "c", TEXTS)
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 32)
     with pytest.raises(DistilvecError, match=rf"\[teacher.vectors\] 10 of the corpus's 100 texts.*{TEXTS[90][:60]}"):
-        fill_from_table(cache, corpus, teacher)
+        teacher.fill(cache, corpus)
     assert len(cache) == 0
 
 
@@ -97,13 +98,13 @@ def test_roles_and_prompts(tmp_path):
         TeacherSection(vectors=write(tmp_path / "roles.parquet", texts, vectors, role=roles), prompts=prompts)
     )
     cache = TeacherCache.create_or_open(tmp_path / "roles", with_roles.manifest("float32"), 100)
-    fill_from_table(cache, corpus, with_roles)
+    with_roles.fill(cache, corpus)
     np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors)
     without = VectorsTeacher(
         TeacherSection(vectors=write(tmp_path / "plain.parquet", TEXTS[:40], vectors[:40]), prompts=prompts)
     )
     cache = TeacherCache.create_or_open(tmp_path / "plain", without.manifest("float32"), 100)
-    fill_from_table(cache, corpus, without)
+    without.fill(cache, corpus)
     np.testing.assert_array_equal(
         cache.read(cache.positions(np.asarray(corpus.keys))), vectors[[*range(40), *range(20)]]
     )
@@ -113,10 +114,10 @@ def test_lengths_are_measured_and_dimensions_cut(tmp_path):
     long = VectorsTeacher(
         TeacherSection(vectors=write(tmp_path / "long.parquet", TEXTS, unit(100) * 3), truncate_dim=5)
     )
-    assert (long.normalized, long.width) == (False, 5)
+    assert (long.normalized, long.dim) == (False, 5)
     cut = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "unit.parquet", TEXTS, unit(100)), truncate_dim=5))
-    (piece,) = cut.pieces(("embedding",))
-    np.testing.assert_allclose(np.linalg.norm(piece.signals["embedding"], axis=1), 1, atol=1e-6)
+    (rows,) = cut.rows(["embedding"])
+    np.testing.assert_allclose(np.linalg.norm(rows["embedding"], axis=1), 1, atol=1e-6)
     with pytest.raises(DistilvecError, match=r"\[teacher.truncate_dim\] found 13"):
         VectorsTeacher(TeacherSection(vectors=tmp_path / "unit.parquet", truncate_dim=13))
 
@@ -130,24 +131,24 @@ def test_one_vector_of_another_length_is_found(tmp_path, monkeypatch):
     assert teacher.normalized
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 200)
     with pytest.raises(DistilvecError, match=rf"{TEXTS[50]}' has not. Normalise"):
-        fill_from_table(cache, corpus_of(tmp_path / "c", TEXTS), teacher)
+        teacher.fill(cache, corpus_of(tmp_path / "c", TEXTS))
 
 
 @pytest.mark.parametrize(("scale", "refused"), [(1.0, False), (1.0005, False), (1.2, True), (-1.0, True)])
 def test_rows_of_one_text_must_agree(tmp_path, monkeypatch, scale, refused):
     monkeypatch.setattr("distilvec.teachers.cache.parquet._ROWS", 30)
-    monkeypatch.setattr("distilvec.teachers.cache.conflicts._MOST", 12 * 4 * 2)  # two vectors together
+    monkeypatch.setattr("distilvec.teachers.cache.parquet._MOST", 12 * 4 * 2)  # two vectors together
     vectors = unit(100) * 3
     texts, rows = [*TEXTS, *TEXTS[40:45], TEXTS[3]], np.concatenate([vectors, vectors[40:45], vectors[3:4] * scale])
     teacher = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", texts, rows)))
     cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest("float32"), 32)
     corpus = corpus_of(tmp_path / "c", TEXTS)
     if not refused:
-        fill_from_table(cache, corpus, teacher)
+        teacher.fill(cache, corpus)
         np.testing.assert_array_equal(cache.read(cache.positions(np.asarray(corpus.keys))), vectors)
         return
     with pytest.raises(DistilvecError, match=rf"^\[teacher.vectors\].*'{TEXTS[3]}' with different vectors"):
-        fill_from_table(cache, corpus, teacher)
+        teacher.fill(cache, corpus)
     assert len(cache) == 0
 
 
@@ -160,11 +161,11 @@ def test_one_text_in_two_roles_needs_two_prompts(tmp_path):
         corpus = corpus_of(folder, TEXTS[:40], TEXTS[:40], {"query": "", "document": "", **prompts})
         cache = TeacherCache.create_or_open(folder / "cache", teacher.manifest(), 32)
         if fits:
-            fill_from_table(cache, corpus, teacher)
+            teacher.fill(cache, corpus)
             assert len(cache) == 80
         else:
             with pytest.raises(DistilvecError, match="different vectors.*prompts"):
-                fill_from_table(cache, corpus, teacher)
+                teacher.fill(cache, corpus)
 
 
 @pytest.mark.parametrize(

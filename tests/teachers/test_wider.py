@@ -71,9 +71,9 @@ def test_a_manifest_answers_for_those_with_fewer_signals(recipe, tmp_path):
     wide = run.manifest
     narrow = replace(wide, pre_dense_width=None)
     assert list(wide.signals) == ["embedding", "pre_dense"] and wide.pre_dense_width == 32
-    assert wide.answers == {wide.fingerprint, narrow.fingerprint} and narrow.answers == {narrow.fingerprint}
-    assert len(replace(wide, vector_width=32).answers) == 4
-    assert replace(wide, width=20).answers.isdisjoint(wide.answers), "another vector is not a signal more"
+    assert wide.subsets == {narrow.fingerprint} and narrow.subsets == frozenset()
+    assert len(replace(wide, vector_width=32).subsets) == 3
+    assert replace(wide, width=20).subsets.isdisjoint(wide.subsets), "another vector is not a signal more"
 
 
 def test_both_targets_share_one_pass_of_the_teacher(recipe, tmp_path, idle):

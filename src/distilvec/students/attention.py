@@ -1,9 +1,8 @@
 """One attention function for every architecture: the fast kernel, cheap dropout, and attention maps on request.
 
-It is registered with transformers under the name `distilvec`, so BERT, XLM-R, ModernBERT, Gemma 3, Qwen 3 and Mistral
-use it alike. Maps are recomputed only in the layers that are wanted; everything else keeps the fused kernel, which
-returns none (trap T2 of transformers 5: `output_attentions` under SDPA gives an empty tuple). Where only some rows of a
-map are wanted, that layer keeps the fused kernel as well.
+It is registered with transformers under the name `distilvec`, for BERT, XLM-R, ModernBERT, Gemma 3, Qwen 3, Mistral and
+others. Maps are computed again in the requested layers only, and only their requested rows; everything else keeps the
+fused kernel, which returns no maps (transformers 5: `output_attentions` under SDPA gives an empty tuple).
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ NAME = "distilvec"
 
 @dataclass
 class Recording:
-    """What to keep of the attention of a forward pass, and what was kept, by layers numbered from 1.
+    """Attention to keep of a forward pass, by layers numbered from 1, and the kept maps and projections.
 
-    `rows` [texts, rows]: positions of the tokens whose rows of the maps are wanted, of the first so many texts; -1 fills
-    up. None: whole maps.
+    `rows` [texts, rows]: token positions of the requested rows of the maps, of the first texts; -1 fills up. None: all rows.
     """
 
     attention_layers: tuple[int, ...]
@@ -57,29 +55,27 @@ def attention_forward(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Scaled dot-product attention; query is [batch, heads, tokens, head width], the answer [batch, tokens, heads, head width]."""
-    recording = _recording.get()
+    """Scaled dot-product attention: query [batch, heads, tokens, head dim] to [batch, tokens, heads, head dim]."""
+    recording, biased = _recording.get(), kwargs.get("position_bias") is not None
     layer = getattr(module, "layer_idx", None)
     number = 0 if layer is None else layer + 1
     if recording is not None and number in recording.projection_layers:
         recording.projections[number] = Projections(query, key, value)
     whole = False
     if recording is not None and number in recording.attention_layers:
-        if kwargs.get("position_bias") is not None:
+        if biased:
             raise DistilvecError(
                 f"[method.name] attention maps of {type(module).__name__} cannot be read: it adds a bias for positions. "
                 "Take another architecture, or a method without attention maps."
             )
         whole = recording.rows is None
         if recording.rows is not None:
-            recording.maps[number] = attention_rows(
-                module, query, key, attention_mask, scaling, is_causal, recording.rows
-            )
-    on_cpu_with_dropout = dropout > 0.0 and query.device.type == "cpu" and kwargs.get("position_bias") is None
+            arguments = module, query, key, attention_mask, scaling, is_causal
+            recording.maps[number] = attention_rows(*arguments, recording.rows)
+    on_cpu_with_dropout = dropout > 0.0 and query.device.type == "cpu" and not biased
     if not whole and not on_cpu_with_dropout:
-        return fused_attention(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs
-        )
+        kwargs |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
+        return fused_attention(module, query, key, value, attention_mask, **kwargs)
     weights = attention_weights(module, query, key, attention_mask, scaling, is_causal)
     if whole:
         assert recording is not None
@@ -93,35 +89,32 @@ def attention_forward(
 def fused_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    """The fused kernel. Where a processor is to find gradients in bf16 or fp16, it runs in float32: its way back through these makes
-    many small products, each of which costs more to set up than to compute."""
-    cast = (
-        torch.is_autocast_enabled("cpu") and query.device.type == "cpu"
-    )  # what rotary positions made float32 is cast back, too
-    dtype = torch.get_autocast_dtype("cpu") if cast else query.dtype
-    narrow = query.device.type == "cpu" and dtype in (torch.bfloat16, torch.float16)
-    if not (narrow and torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)):
+    """The fused kernel, in float32 for gradients of bf16 or fp16 on a CPU.
+
+    The kernel's backward pass in these types makes many small products, which cost more to set up than to compute.
+    """
+    on_cpu = query.device.type == "cpu"
+    autocast = on_cpu and torch.is_autocast_enabled(
+        "cpu"
+    )  # rotary positions, computed in float32, are cast back as well
+    dtype = torch.get_autocast_dtype("cpu") if autocast else query.dtype
+    learns = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    if not (on_cpu and learns and dtype in (torch.bfloat16, torch.float16)):
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
-    mask, bias = (
+    mask, kwargs["position_bias"] = (
         full_precision(added) if added is not None and added.dtype != torch.bool else added
         for added in (mask, kwargs.get("position_bias"))
     )
+    query, key, value = map(full_precision, (query, key, value))
     with torch.autocast("cpu", enabled=False):
-        found, _ = sdpa_attention_forward(
-            module,
-            full_precision(query),
-            full_precision(key),
-            full_precision(value),
-            mask,
-            **{**kwargs, "position_bias": bias},
-        )
+        found, _ = sdpa_attention_forward(module, query, key, value, mask, **kwargs)
     return found.to(dtype), None
 
 
 def attention_weights(
     module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None, is_causal: bool | None
 ) -> Tensor:
-    """softmax(Q K' / sqrt(head width)) as [batch, heads, tokens, tokens]; masked keys have weight 0."""
+    """softmax(Q K' / sqrt(head dim)) as [batch, heads, tokens, tokens]; masked keys have weight 0."""
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = torch.matmul(query * scaling, repeat_kv(key, query.shape[1] // key.shape[1]).transpose(2, 3))
     if mask is None and _is_causal(module, is_causal):
@@ -141,27 +134,27 @@ def attention_rows(
     is_causal: bool | None,
     rows: Tensor,
 ) -> Tensor:
-    """The rows `rows` [texts, rows] of the head-averaged map as [texts, rows, tokens] in full precision; 0 where a row is -1.
+    """The rows `rows` [texts, rows] of the head-averaged map as [texts, rows, tokens] in full precision; 0 for a row -1.
 
-    Only these rows are computed, for the first `len(rows)` texts. What the gradient needs is kept out of the sight of
-    gradient checkpointing, which would count it with its layer's own tensors and miss it when it runs the layer again.
+    Only these rows are computed, for the first `len(rows)` texts. Tensors saved for the gradient are hidden from gradient
+    checkpointing, which would count them with its layer's own and miss them when it runs the layer again.
     """
-    texts, wanted = rows.shape
-    heads, tokens, width = query.shape[1:]
+    texts, count = rows.shape
+    heads, tokens, dim = query.shape[1:]
     groups = key.shape[1]
-    places = rows.clamp_min(0)
+    slots = rows.clamp_min(0)
     with own_saving():
-        index = places[:, None, :, None].expand(texts, heads, wanted, width)
-        chosen = query[:texts].gather(2, index) * (width**-0.5 if scaling is None else scaling)
+        index = slots[:, None, :, None].expand(texts, heads, count, dim)
+        chosen = query[:texts].gather(2, index) * (dim**-0.5 if scaling is None else scaling)
         # heads that share keys become rows of one product, so that keys are not repeated
-        chosen = chosen.reshape(texts, groups, heads // groups * wanted, width)
-        scores = full_precision(torch.matmul(chosen, key[:texts].transpose(2, 3))).view(texts, heads, wanted, tokens)
+        chosen = chosen.reshape(texts, groups, heads // groups * count, dim)
+        scores = full_precision(torch.matmul(chosen, key[:texts].transpose(2, 3))).view(texts, heads, count, tokens)
         if mask is not None:
             seen = mask[:texts].expand(texts, -1, tokens, tokens)
             each = torch.arange(texts, device=rows.device)[:, None]
-            scores = scores + _added(seen[each, :, places].transpose(1, 2), scores.dtype)
+            scores = scores + _added(seen[each, :, slots].transpose(1, 2), scores.dtype)
         elif _is_causal(module, is_causal):
-            later = torch.arange(tokens, device=rows.device) > places[..., None]
+            later = torch.arange(tokens, device=rows.device) > slots[..., None]
             scores = scores + _added(~later[:, None], scores.dtype)
         return scores.softmax(-1).mean(1) * (rows >= 0)[..., None]
 
@@ -172,7 +165,7 @@ def _is_causal(module: nn.Module, is_causal: bool | None) -> bool:
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask to add to scores: added, not filled in, as masked_fill is much slower on a processor."""
+    """A mask to add to scores; masked_fill is much slower on a CPU."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros((), dtype=dtype, device=mask.device).where(mask, torch.finfo(dtype).min)
@@ -182,9 +175,9 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def recording(
     attention_layers: tuple[int, ...], projection_layers: tuple[int, ...] = (), rows: Tensor | None = None
 ) -> Iterator[Recording]:
-    """Keep head-averaged attention maps (their `rows`) and projections of these layers (numbered from 1) in a forward pass.
+    """Keep head-averaged attention maps (their `rows`) and projections of these layers (from 1) of a forward pass.
 
-    Errors: DistilvecError at the end, if a layer's attention did not come by.
+    Errors: DistilvecError at the end, if a layer's attention did not run through `attention_forward`.
     """
     kept = Recording(attention_layers, projection_layers, rows)
     token = _recording.set(kept if attention_layers or projection_layers else None)
@@ -192,19 +185,17 @@ def recording(
         yield kept
     finally:
         _recording.reset(token)
-    missing = sorted({*attention_layers} - {*kept.maps} | {*projection_layers} - {*kept.projections})
-    if missing:
+    if missing := sorted({*attention_layers} - {*kept.maps} | {*projection_layers} - {*kept.projections}):
         raise DistilvecError(
-            f"[method.name] the attention of layers {missing} cannot be read. Layers with attention are numbered from 1, and must run "
-            "through "
-            "transformers' attention interface with SDPA; take another architecture, or a method that does not want attention."
+            f"[method.name] the attention of layers {missing} (numbered from 1) cannot be read: expected transformers' attention "
+            "interface with SDPA. Take another architecture, or a method without attention outputs."
         )
 
 
 def attention_mask(**kwargs: Any) -> Tensor | None:
-    """transformers' mask for SDPA; in a step it is not looked at, to leave it out where nothing is padded.
+    """Transformers' mask for SDPA, kept in training steps even if nothing is padded.
 
-    Looking would wait for the device, and a batch without padding comes without a mask anyway (batch.py).
+    A look at the mask would wait for the device, and a batch without padding comes without a mask (core/batch.py).
     """
     if torch.is_grad_enabled() and kwargs.get("attention_mask") is not None:
         kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
@@ -213,7 +204,7 @@ def attention_mask(**kwargs: Any) -> Tensor | None:
 
 
 def install_attention(backbone: PreTrainedModel) -> None:
-    """Make the backbone use this function where it uses SDPA (backbones on other kernels are left alone)."""
+    """Make a backbone that uses SDPA use this function; backbones on other kernels stay as they are."""
     if getattr(backbone.config, "_attn_implementation", None) == "sdpa":
         AttentionInterface.register(NAME, attention_forward)
         AttentionMaskInterface.register(NAME, attention_mask)

@@ -1,8 +1,8 @@
-"""The student before training: a backbone in fp32, a pooling, and what leads into the teacher's space.
+"""The student before training: a backbone in fp32, a pooling, and modules that lead into the teacher's space.
 
-Whatever the teacher does, the student is backbone -> pooling -> linear layer without bias to the teacher's width (where
-the widths differ) -> normalisation (where the teacher normalises): stock modules that load everywhere. A recipe may put
-a mixture of experts behind the pooling, the one module that is our own, or keep pooling and linear layers of its model.
+Every student is backbone -> pooling -> linear layer without bias to the teacher's dim (if the dims differ) ->
+normalisation (if the teacher normalises): stock modules that load everywhere. A recipe may put a mixture of experts after
+the pooling, the one module of our own, or keep pooling and linear layers of its model.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,43 +21,17 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from distilvec.config.schema import Role, StudentSection
 from distilvec.core.errors import DistilvecError, first_line, nearest
 from distilvec.core.info import UNLIMITED
+from distilvec.core.info import TeacherInfo as TeacherInfo
 from distilvec.models.experts import Experts
 from distilvec.models.limits import lengthen, position_limit
 from distilvec.models.load import load_backbone, load_tokenizer
-from distilvec.students.dense import kept_modules
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
 from distilvec.vocabulary.transplant import give_tokenizer
 
 ROLES: tuple[Role, ...] = ("query", "document")
 # settings of transformers 4 that transformers 5 still takes, though its configurations no longer list them
-EARLIER = {
-    "rope_theta",
-    "rope_scaling",
-    "rope_local_base_freq",
-    "global_rope_theta",
-    "local_rope_theta",
-    "global_attn_every_n_layers",
-}
-EARLIER |= {"sliding_window_pattern", "torch_dtype", "architectures"}
-
-
-@dataclass(frozen=True)
-class TeacherInfo:
-    """What a student must know of its teacher: the space it lives in, and where its backbone is."""
-
-    width: int
-    normalized: bool
-    max_length: int
-    prompts: dict[Role, str] = field(default_factory=dict)
-    model: str | None = None
-    name: str = "teacher"
-    revision: str | None = None
-    hidden_width: int | None = None  # this and the rest: None where the teacher is not a transformer at hand
-    layers: int | None = None
-    heads: int | None = None
-    tokenizer: str | None = None  # its hash
-    special: tuple[int, int] | None = None  # special tokens that begin and that end every text
-    pre_dense_width: int | None = None  # of its vector before its first Dense layer, where it has one
+_ROPE = {"rope_theta", "rope_scaling", "rope_local_base_freq", "global_rope_theta", "local_rope_theta"}
+EARLIER = {*_ROPE, "global_attn_every_n_layers", "sliding_window_pattern", "torch_dtype", "architectures"}
 
 
 def build_student(
@@ -68,20 +41,19 @@ def build_student(
     compatible: bool = True,
     vocabulary: PreTrainedTokenizerBase | None = None,
 ) -> SentenceTransformer:
-    """The untrained student, in fp32 on the CPU.
+    """The untrained student, in fp32 on the CPU, with its own tokenizer, the teacher's prompts and cosine similarity.
 
-    Weights that do not come from a checkpoint (a fresh backbone, fresh layers, the linear layer: torch's own initialisation)
-    are drawn from `seed`; torch's global generator is left as it was. The student has its own tokenizer, the teacher's
-    prompts and cosine similarity. One that is not `compatible` has a space of its own and so no linear layer to the teacher's.
-    `vocabulary` is the tokenizer that the recipe's `student.vocabulary` asks for; the backbone's embedding table is composed anew for it.
-    Errors: DistilvecError for a model that cannot be found or read, layers, linear layers to keep or a length it does not
-    have, a tokenizer that does not fit.
+    Weights that do not come from a checkpoint (a fresh backbone, fresh layers, the linear layer: torch's initialisation)
+    are drawn from `seed`; torch's global generator stays as it was. A student that is not `compatible` has a space of its
+    own, and no linear layer to the teacher's. `vocabulary` is the tokenizer of the recipe's `student.vocabulary`; the
+    backbone's embedding table is composed for it.
+    Errors: DistilvecError for a model that cannot be found or read, layers, linear layers to keep or a length that the
+    model lacks, a tokenizer that does not fit.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        transformer, *others = (
-            [fresh_transformer(section)] if section.config is not None else load_modules(section, teacher)
-        )
+        fresh = section.config is not None
+        transformer, *others = [fresh_transformer(section)] if fresh else load_modules(section, teacher)
         if vocabulary is not None and section.vocabulary is not None:
             give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
         backbone = transformer.auto_model
@@ -95,57 +67,74 @@ def build_student(
         transformer.model = backbone
         _settle_tokenizer(transformer.tokenizer, backbone)
         lengthen(transformer, choose_length(section.max_length, transformer, teacher))
-        width = backbone.config.get_text_config().hidden_size
-        kept = (
-            kept_modules(section, others, width, teacher.width if compatible else None)
-            if section.dense == "keep"
-            else []
-        )
-        modules = [transformer, kept[0] if kept else Pooling(width, section.pooling)]
-        if section.experts is not None:
-            modules.append(Experts(width, section.experts.count, **section.experts.model_dump(exclude={"count"})))
-        if kept:
-            modules += kept[1:]
-        elif section.dense == "always" or (compatible and width != teacher.width):
-            modules.append(Dense(width, teacher.width, bias=False, activation_function=nn.Identity()))
-        if teacher.normalized:
-            modules.append(Normalize())
+        dim = backbone.config.get_text_config().hidden_size
+        pooling, linear, experts = Pooling(dim, section.pooling), list[Any](), section.experts
+        mixture = [Experts(dim, experts.count, **experts.model_dump(exclude={"count"}))] if experts else []
+        if section.dense == "keep":
+            pooling, *linear = kept_modules(section, others, dim, teacher.dim if compatible else None)
+        elif section.dense == "always" or (compatible and dim != teacher.dim):
+            linear = [Dense(dim, teacher.dim, bias=False, activation_function=nn.Identity())]
+        modules = [transformer, pooling, *mixture, *linear, *([Normalize()] if teacher.normalized else [])]
     prompts = {role: teacher.prompts.get(role, "") for role in ROLES}
     student = SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name="cosine", device="cpu")
     return student.float().eval()
 
 
 def load_modules(section: StudentSection, teacher: TeacherInfo) -> list[Any]:
-    """The modules of a SentenceTransformer folder or id, or of a plain Hugging Face model as one, a transformer first; fp32."""
+    """Modules of a SentenceTransformer folder or id, or of a plain Hugging Face model, a transformer first; fp32."""
     name, revision = section.model, section.revision
     if name == "teacher":
         name, revision = teacher.model, revision or teacher.revision
-        if name is None:
-            raise DistilvecError(
-                "[student.model] is 'teacher', but the teacher is a table of vectors without a model; "
-                "name a model here, or give teacher.model."
-            )
-    assert name is not None
-    trusted = section.trust_remote_code
-    model = load_backbone(
-        name, "student.model", revision=revision, trust_remote_code=trusted, model_kwargs={"dtype": torch.float32}
-    )
-    first = model[0]
-    if not isinstance(getattr(first, "auto_model", None), PreTrainedModel):
+    if name is None:
         raise DistilvecError(
-            f"[student.model] {name} begins with a {type(first).__name__} module; expected a transformer. "
+            "[student.model] is 'teacher', but the teacher is a table of vectors without a model. Name a model here, or give "
+            "teacher.model."
+        )
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
+    model = load_backbone(name, "student.model", model_kwargs={"dtype": torch.float32}, **options)
+    if not isinstance(getattr(model[0], "auto_model", None), PreTrainedModel):
+        raise DistilvecError(
+            f"[student.model] {name} begins with a {type(model[0]).__name__} module; expected a transformer. "
             "Take a SentenceTransformer or Hugging Face encoder with a transformer backbone."
         )
     return list(model)
 
 
+def kept_modules(section: StudentSection, modules: list[Any], hidden_size: int, teacher_dim: int | None) -> list[Any]:
+    """A model's pooling and all that follow but the closing Normalize, with their weights: the modules themselves.
+
+    `modules` follow the backbone; `teacher_dim` is None for a student with a space of its own.
+    Errors: DistilvecError for a model without linear layers or with another pooling than the recipe's, for linear layers
+    whose dims differ from the backbone's hidden size or the teacher's dim.
+    """
+    kept = list(modules)
+    while kept and type(kept[-1]).__name__ == "Normalize":
+        kept.pop()
+    kinds = [type(module).__name__ for module in kept]
+    fix = "Set student.dense to auto, or name another model."
+    if kinds[:1] != ["Pooling"] or "Dense" not in kinds:
+        found = f"found {', '.join(kinds) or 'nothing'} after its backbone, expected Pooling, then Dense"
+        raise DistilvecError(f"[student.dense] 'keep' needs linear layers in {section.model}: {found}. {fix}")
+    if section.pooling not in ("mean", kept[0].pooling_mode):
+        raise DistilvecError(
+            f"[student.pooling] found '{section.pooling}'; with student.dense=keep the pooling is that of {section.model}, "
+            f"'{kept[0].pooling_mode}'. Leave the key out."
+        )
+    linear = [module for module in kept if type(module).__name__ == "Dense"]
+    first, last = linear[0].in_features, linear[-1].out_features
+    if first != hidden_size or teacher_dim not in (None, last):
+        raise DistilvecError(
+            f"[student.dense] the linear layers of {section.model} lead from {first} to {last} dimensions; expected from "
+            f"{hidden_size} (the backbone) to {teacher_dim or last} (the teacher). {fix}"
+        )
+    return kept
+
+
 def fresh_transformer(section: StudentSection) -> Transformer:
     """A backbone from `section.config` with random weights from torch's current generator, and the recipe's tokenizer."""
     assert section.config is not None and section.tokenizer is not None
-    trusted = section.trust_remote_code
-    tokenizer = load_tokenizer(
-        section.tokenizer, "student.tokenizer", revision=section.revision, trust_remote_code=trusted
-    )
+    common: dict[str, Any] = {"trust_remote_code": section.trust_remote_code}  # a tokenizer with code of its own
+    tokenizer = load_tokenizer(section.tokenizer, "student.tokenizer", revision=section.revision, **common)
     config = fresh_config(section.config, tokenizer)
     try:
         backbone = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
@@ -156,29 +145,25 @@ def fresh_transformer(section: StudentSection) -> Transformer:
     with tempfile.TemporaryDirectory() as folder:
         backbone.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        common = {"trust_remote_code": trusted}  # a tokenizer with code of its own
-        return Transformer(
-            folder,
-            model_kwargs={"dtype": torch.float32, **common},
-            processor_kwargs=dict(common),
-            config_kwargs=dict(common),
-        )
+        kwargs = {"model_kwargs": {"dtype": torch.float32, **common}, "config_kwargs": dict(common)}
+        return Transformer(folder, processor_kwargs=dict(common), **kwargs)
 
 
 def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
-    """A transformers configuration from a recipe's `student.config`; vocabulary and special tokens follow the tokenizer."""
+    """A transformers configuration from a recipe's `student.config`; vocabulary and special tokens are the tokenizer's."""
     kind = settings.get("model_type")
     try:
         known = AutoConfig.for_model(str(kind))
     except ValueError as error:
         raise DistilvecError(
-            f"[student.config.model_type] found {kind!r}; expected an architecture that transformers knows, such as bert or modernbert."
+            f"[student.config.model_type] found {kind!r}; expected an architecture of transformers, such as bert or modernbert."
         ) from error
     names = {*known.to_dict(), *known.attribute_map, *EARLIER}
     for name in settings:
         if name not in names:
             raise DistilvecError(f"[student.config.{name}] {kind} has no such setting{nearest(name, names) or '.'}")
-    own = {"vocab_size": len(tokenizer), **_special_tokens(tokenizer, names)}
+    special = {f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")} & names
+    own = {"vocab_size": len(tokenizer), **{name: getattr(tokenizer, name) for name in special}}
     try:
         config = AutoConfig.for_model(**{**own, **settings})
     except (TypeError, ValueError) as error:
@@ -189,15 +174,12 @@ def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
 
 
 def with_dropout(backbone: PreTrainedModel, rate: float) -> PreTrainedModel:
-    """The backbone with every dropout rate set: in its configuration, and so in every module built from it."""
+    """The backbone with every dropout rate of its configuration, and so of its modules, set to `rate`."""
     config = copy.deepcopy(backbone.config)
-    for part in {id(part): part for part in (config, config.get_text_config())}.values():
+    for part in (config, config.get_text_config()):
         for name, value in list(vars(part).items()):
-            if (
-                ("dropout" in name or "pdrop" in name)
-                and isinstance(value, (int, float))
-                and not isinstance(value, bool)
-            ):
+            is_rate = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if is_rate and ("dropout" in name or "pdrop" in name):
                 setattr(part, name, rate)
     return rebuild(backbone, config, backbone.state_dict())
 
@@ -205,8 +187,8 @@ def with_dropout(backbone: PreTrainedModel, rate: float) -> PreTrainedModel:
 def choose_length(asked: int | None, transformer: Transformer, teacher: TeacherInfo) -> int:
     """The student's maximum length in tokens: as asked, else the smaller of its own limit and the teacher's.
 
-    Errors: DistilvecError if more is asked for than the model has positions (a limit only for learned positions;
-    rotary and relative ones go on beyond it).
+    Errors: DistilvecError for more than the model has positions (a limit of learned positions only; rotary and relative
+    ones have none).
     """
     positions = position_limit(transformer.auto_model)
     if asked is not None:
@@ -223,22 +205,15 @@ def choose_length(asked: int | None, transformer: Transformer, teacher: TeacherI
 def _settle_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedModel) -> None:
     """Pad and truncate on the right, have a padding token, and fit the backbone's vocabulary."""
     tokenizer.padding_side = tokenizer.truncation_side = "right"
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token or tokenizer.unk_token
     if tokenizer.pad_token is None:
-        stand_in = tokenizer.eos_token or tokenizer.unk_token
-        if stand_in is None:
-            raise DistilvecError(
-                "[student.tokenizer] the student's tokenizer has no padding token, nor an end or unknown token to use as one. "
-                "Set its pad_token and save it."
-            )
-        tokenizer.pad_token = stand_in
+        raise DistilvecError(
+            "[student.tokenizer] the student's tokenizer has no padding token, nor an end or unknown token to use as one. "
+            "Set its pad_token and save it."
+        )
     rows = backbone.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise DistilvecError(
-            f"[student.tokenizer] the tokenizer has {len(tokenizer)} tokens, the student's embedding table {rows} rows; "
-            "take the tokenizer that belongs to the model, or set vocab_size in student.config."
+            f"[student.tokenizer] the tokenizer has {len(tokenizer)} tokens, the student's embedding table {rows} rows. "
+            "Take the tokenizer that belongs to the model, or set vocab_size in student.config."
         )
-
-
-def _special_tokens(tokenizer: PreTrainedTokenizerBase, names: set[str]) -> dict[str, int | None]:
-    roles = [f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")]
-    return {role: getattr(tokenizer, role) for role in roles if role in names}

@@ -32,9 +32,7 @@ def keep_scale(x: Tensor, rate: float) -> Tensor:
     dropped = round(rate * LEVELS)
     seed = int(torch.empty((), dtype=torch.int64).random_())
     words: np.ndarray[tuple[int], np.dtype[np.uint64]] = np.random.SFC64(seed).random_raw((x.numel() + 3) // 4)
-    kept = torch.from_numpy(
-        (words.view(np.uint16)[: x.numel()] >= dropped).view(np.uint8)
-    )  # bool to float is slow in torch
+    kept = torch.from_numpy((words.view(np.uint16)[: x.numel()] >= dropped).view(np.uint8))  # torch casts bool slowly
     return kept.to(x.dtype).mul_(LEVELS / (LEVELS - dropped)).view(x.shape)
 
 

@@ -1,7 +1,7 @@
-"""The student (or a live teacher) as one module: tokens and wants in, exactly the wanted signals out.
+"""A student or live teacher as one module: tokens and required outputs in, exactly these outputs out.
 
-The encoder wraps a SentenceTransformer, so what is trained is what is saved. This file is the one place that reaches
-into sentence-transformers' modules; tests pin it for the supported versions.
+The encoder wraps a SentenceTransformer, so the trained weights are the saved ones. Tests pin the use of
+sentence-transformers' modules for the supported versions.
 """
 
 from __future__ import annotations
@@ -24,102 +24,98 @@ from distilvec.students.pooling import KINDS, Pool, full_precision, pool_states,
 
 
 class Encoder(nn.Module):
-    """A SentenceTransformer whose inside can be read. The wrapped model keeps its weights; nothing is copied."""
+    """A SentenceTransformer with readable layers. The wrapped model keeps its weights; nothing is copied."""
 
     def __init__(self, model: SentenceTransformer) -> None:
         super().__init__()
         self.model = model
         modules = list(model)
         if not hasattr(modules[0], "auto_model"):
+            kind = type(modules[0]).__name__
             raise DistilvecError(
-                f"[student.model] its first module is a {type(modules[0]).__name__}; expected a transformer. Take another model."
+                f"[student.model] its first module is a {kind}; expected a transformer. Take another model."
             )
         config = self.backbone.config.get_text_config()
         self.layers: int = config.num_hidden_layers
-        self.hidden_width: int = config.hidden_size
+        self.hidden_size: int = config.hidden_size
         self.experts: int = next((module.experts for module in modules if isinstance(module, Experts)), 0)
         install_attention(self.backbone)
         install_fast_dropout(self.backbone)
 
     @property
     def backbone(self) -> Any:
-        """The transformers model inside; a property, so that its weights are registered once."""
+        """The transformers model; a property, so that its weights are registered once."""
         return self.model[0].auto_model
 
     @property
     def pooling(self) -> str:
-        """How the model pools its last layer."""
+        """The model's pooling of its last layer."""
         return str(list(self.model)[1].pooling_mode)
 
     def forward(
         self, batch: TextBatch, required: OutputSpec, attention_rows: Int[Tensor, "batch rows"] | None = None
     ) -> ModelOutputs:
-        """Run the backbone once (twice the rows where a second view is wanted) and keep what is wanted.
+        """Run the backbone once (on twice the rows for a second view) and keep the required outputs.
 
-        `attention_rows` are positions of tokens, counted from each text's first one (-1 fills up): attention maps are then
-        theirs alone, [batch, rows, tokens], and 0 at -1.
+        `attention_rows` are positions of tokens, counted from each text's first one; -1 fills up. Attention maps then hold
+        these rows alone, [batch, rows, tokens], and 0 at -1.
         """
         rows, mask, tokens = len(batch), batch.mask, batch.tokens
-        if (
-            attention_rows is not None and "attention_mask" in tokens
-        ):  # where the batch is padded on the left, a text begins later
+        if attention_rows is not None and "attention_mask" in tokens:  # padded on the left, a text begins later
             attention_rows = (attention_rows + mask.int().argmax(-1, keepdim=True)).where(attention_rows >= 0, -1)
         if required.second_view:
             mask = torch.cat([mask, mask])
             tokens = {name: torch.cat([value, value]) for name, value in tokens.items()}
-        pooling = {self._layer(number) for number in required.pooled_layers}
-        hidden = {self._layer(number) for number in required.hidden_layers}
-        pool = self._pooling(required.layer_pooling, mask) if pooling else None
-        attention, projections = (
-            tuple(map(self._layer, numbers)) for numbers in (required.attention_layers, required.projection_layers)
+        pooled, hidden, maps, projected = (
+            {number: self._layer(number) for number in numbers}
+            for numbers in (
+                required.pooled_layers,
+                required.hidden_layers,
+                required.attention_layers,
+                required.projection_layers,
+            )
         )
+        pool = self._pooling(required.layer_pooling, mask) if pooled else None
+        inner = {*hidden.values()} - {self.layers}
         with (
-            recording(attention, projections, attention_rows) as kept,
-            pooling_inputs(self.backbone, pooling - {self.layers}, pool) as pooled,
+            recording(tuple(maps.values()), tuple(projected.values()), attention_rows) as kept,
+            pooling_inputs(self.backbone, {*pooled.values()} - {self.layers}, pool) as vectors,
         ):
-            output = self.backbone(**tokens, output_hidden_states=bool(hidden - {self.layers}), return_dict=True)
-        last = output.last_hidden_state  # after the final norm, where there is one
-        states = {layer: last if layer == self.layers else output.hidden_states[layer] for layer in hidden}
-        if pool is not None and self.layers in pooling:
-            pooled[self.layers] = pool(last)
-        end = (
-            self._after(last, mask)
-            if required.embedding or required.pre_dense or required.second_view or required.vector or required.experts
-            else {}
-        )
+            output = self.backbone(**tokens, output_hidden_states=bool(inner), return_dict=True)
+        last = output.last_hidden_state  # after the final norm, if there is one
+        if pool is not None and self.layers in pooled.values():
+            vectors[self.layers] = pool(last)
+        ends = required.embedding, required.pre_dense, required.second_view, required.vector, required.experts
+        end = self._after(last, mask) if any(ends) else {}
+        states = {layer: output.hidden_states[layer] for layer in inner} | {self.layers: last}
         return ModelOutputs(
             embedding=end["embedding"][:rows] if required.embedding else None,
             pre_dense=end["pre_dense"][:rows] if required.pre_dense else None,
-            pooled_layers={number: pooled[self._layer(number)][:rows] for number in required.pooled_layers},
-            hidden_layers={number: states[self._layer(number)][:rows] for number in required.hidden_layers},
-            attentions={number: kept.maps[self._layer(number)][:rows] for number in required.attention_layers},
+            pooled_layers={number: vectors[layer][:rows] for number, layer in pooled.items()},
+            hidden_layers={number: states[layer][:rows] for number, layer in hidden.items()},
+            attentions={number: kept.maps[layer][:rows] for number, layer in maps.items()},
             second_view=end["embedding"][rows:] if required.second_view else None,
             mask=mask[:rows],
-            projections={
-                number: kept.projections[self._layer(number)].first(rows) for number in required.projection_layers
-            },
+            projections={number: kept.projections[layer].first(rows) for number, layer in projected.items()},
             vector=end["vector"][:rows] if required.vector else None,
             gates=end["gates"][:rows] if required.experts else None,
             experts=end["experts"][:rows] if required.experts else None,
         )
 
     def _layer(self, number: int) -> int:
-        """A layer number counted from the embedding output (0), with negative numbers from the last."""
+        """A layer number counted from the embedding output (0); negative numbers count from the last layer."""
         layer = number if number >= 0 else self.layers + 1 + number
         if not 0 <= layer <= self.layers:
             raise DistilvecError(
-                f"[method.options] layer {number} was asked for; the model has layers 0 (embeddings) to {self.layers}. Name one."
+                f"[method.options] found layer {number}; the model has layers 0 (embeddings) to {self.layers}. Name one."
             )
         return layer
 
     def _after(self, states: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """What the modules after the backbone make of its last states, in fp32, by the names that ModelOutputs has for it."""
+        """Outputs of the modules after the backbone, in fp32, by their names in ModelOutputs."""
         found: dict[str, Tensor] = {}
         with torch.autocast(states.device.type, enabled=False):
-            features: dict[str, Any] = {
-                "token_embeddings": full_precision(states),
-                "attention_mask": mask.to(torch.int64),
-            }
+            features = _features(states, mask)
             for module in list(self.model)[1:]:
                 kind = type(module).__name__
                 if kind in ("Dense", "Normalize"):
@@ -134,14 +130,12 @@ class Encoder(nn.Module):
     def _pooling(self, kind: LayerPooling, mask: Tensor) -> Pool:
         """A function that pools hidden states [batch, tokens, inner]."""
         module = list(self.model)[1]
-        if kind == "own":
-            kind = getattr(module, "pooling_mode", "own")
+        kind = getattr(module, "pooling_mode", kind) if kind == "own" else kind
         if kind in KINDS:
             return partial(pool_states, weights=pooling_weights(mask, kind))
+        return lambda states: module(_features(states, mask))["sentence_embedding"]
 
-        def pool(states: Tensor) -> Tensor:
-            features = {"token_embeddings": full_precision(states), "attention_mask": mask.to(torch.int64)}
-            vector: Tensor = module(features)["sentence_embedding"]
-            return vector
 
-        return pool
+def _features(states: Tensor, mask: Tensor) -> dict[str, Any]:
+    """Inputs of a sentence-transformers module after the backbone."""
+    return {"token_embeddings": full_precision(states), "attention_mask": mask.to(torch.int64)}

@@ -1,4 +1,4 @@
-"""The head of a labelled task: a text's vectors in, class logits or a score out. It is saved beside the student, not in its modules."""
+"""The head of a labelled task: a text's vectors in, class logits or a score out. Saved next to the student's modules."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ _BATCH = 32
 def save_head(
     folder: Path, head: TaskHead, classes: Sequence[str], scale: tuple[float, float] | None = None, prompt: str = ""
 ) -> None:
-    """Write the head beside a model's own files: head.safetensors and head.json.
+    """Write head.safetensors and head.json into a model's folder.
 
-    `classes` in the order of the logits; `scale` is what the scores 0 and 1 stand for; `prompt` stood before every text.
+    `classes` in the order of the logits; `scale`: the task's values of the scores 0 and 1; `prompt` was prepended to texts.
     """
     info = {"task": asdict(head.task), "width": head.width, "classes": list(classes), "scale": scale, "prompt": prompt}
-    save_file(
-        {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}, folder / WEIGHTS
-    )
+    weights = {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}
+    save_file(weights, folder / WEIGHTS)
     (folder / FACTS).write_text(json.dumps(info, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
-    """A model's head and its classes, None where the folder has none. DistilvecError if its files are damaged."""
-    found = head_facts(folder)
+    """A model's head and its classes, None for a folder without one. DistilvecError for damaged files."""
+    found = head_info(folder)
     if found is None:
         return None
     try:
@@ -56,14 +55,13 @@ def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
     try:
         head.load_state_dict(load_file(folder / WEIGHTS))
     except (SafetensorError, RuntimeError, OSError) as error:
-        raise DistilvecError(
-            f"[{WEIGHTS}] {folder / WEIGHTS} does not hold the head that {FACTS} describes: {first_line(error)}. {_AGAIN}"
-        ) from None
+        reason = first_line(error)
+        raise DistilvecError(f"[{WEIGHTS}] {folder / WEIGHTS} does not match {FACTS}: {reason}. {_AGAIN}") from None
     return head.eval(), classes
 
 
-def head_facts(folder: Path) -> dict[str, Any] | None:
-    """What head.json says, None where there is none."""
+def head_info(folder: Path) -> dict[str, Any] | None:
+    """Content of head.json, None for a folder without one."""
     path = folder / FACTS
     return read_json(path, _AGAIN) if path.is_file() else None
 
@@ -78,24 +76,19 @@ class TaskModel:
 
     def __init__(self, folder: Path | str, device: str = "cpu") -> None:
         self.folder = Path(folder)
+        train = "Name the folder of a model that was trained on a labelled task."
         if not self.folder.is_dir():
-            raise DistilvecError(
-                f"[model] {folder} is no folder. Name the folder of a model that was trained on a labelled task."
-            )
-        found, info = load_head(self.folder), head_facts(self.folder)
+            raise DistilvecError(f"[model] {folder} is no folder. {train}")
+        found, info = load_head(self.folder), head_info(self.folder)
         if found is None or info is None:
-            raise DistilvecError(
-                f"[{FACTS}] {folder} has none: it was not trained on a labelled task. Name a model that was."
-            )
+            raise DistilvecError(f"[{FACTS}] {folder} has no head. {train}")
         self._head, self.classes = found
         self.kind = self._head.task.kind
         self._prompt, self._scale = str(info.get("prompt") or ""), info.get("scale") or (0.0, 1.0)
         self._model = load_model(str(self.folder), "model").to(device)
 
     def __repr__(self) -> str:
-        shown = ", ".join(map(repr, self.classes[:6])) + (
-            f", ... ({len(self.classes)})" if len(self.classes) > 6 else ""
-        )
+        shown = ", ".join(map(repr, self.classes[:6])) + (", ..." if len(self.classes) > 6 else "")
         return f"TaskModel({str(self.folder)!r}, kind={self.kind!r}, classes=[{shown}])"
 
     def predict(self, texts: Sequence[Text]) -> list[str] | list[float]:
@@ -109,35 +102,28 @@ class TaskModel:
     def predict_proba(self, texts: Sequence[Text]) -> np.ndarray[Any, Any]:
         """The probability of every class, float32 [texts, classes], in the order of `classes`. DistilvecError for sts."""
         if self.kind == "sts":
-            raise DistilvecError(
-                f"[predict_proba] {self.folder} gives scores (sts), which have no classes. Use predict."
-            )
+            raise DistilvecError(f"[predict_proba] {self.folder} gives scores (sts), not classes. Use predict.")
         probabilities: np.ndarray[Any, Any] = self._logits(texts).softmax(1).numpy()
         return probabilities
 
     def _logits(self, texts: Sequence[Text]) -> Float[Tensor, "texts classes"]:
-        inputs = [text if self._head.task.members == 2 else (text,) for text in self._checked(texts)]
-        return predict_logits(
-            self._model, self._head, [tuple(with_prompt(self._prompt, part) for part in parts) for parts in inputs]
-        )
-
-    def _checked(self, texts: Sequence[Text]) -> list[Any]:
-        """The texts as a list, pairs as tuples. DistilvecError for a single text, and for what the task does not take."""
+        """Logits of checked texts. DistilvecError for a single text, and for texts of another kind than the task's."""
         pairs = self.kind != "classification"
-        expected = f"{'pairs of texts, such as (a, b),' if pairs else 'single texts'} for a task of kind {self.kind}"
+        expected = (
+            f"a list of {'pairs of texts, such as (a, b),' if pairs else 'single texts'} (task kind: {self.kind})"
+        )
         if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-            raise DistilvecError(
-                f"[texts] expected a list of {expected}; found a {type(texts).__name__}. Put it into a list."
-            )
-        found = [tuple(text) if pairs and isinstance(text, (tuple, list)) else text for text in texts]
-        for number, text in enumerate(found):
-            if not (_is_pair(text) if pairs else isinstance(text, str)):
-                raise DistilvecError(f"[texts] expected {expected}; found {repr(text)[:80]} (number {number}).")
-        return found
-
-
-def _is_pair(text: object) -> bool:
-    return isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)
+            raise DistilvecError(f"[texts] expected {expected}; found a {type(texts).__name__}. Put it into a list.")
+        inputs = []
+        for number, text in enumerate(texts):
+            parts = tuple(text) if pairs and isinstance(text, (tuple, list)) else (text,)
+            if len(parts) != 1 + pairs or not all(isinstance(part, str) for part in parts):
+                raise DistilvecError(
+                    f"[texts] expected {expected}; found {repr(text)[:80]} (number {number}). Remove it."
+                )
+            together: Any = parts if self._head.task.members == 2 or not pairs else (parts,)
+            inputs.append(tuple(with_prompt(self._prompt, part) for part in together))
+        return predict_logits(self._model, self._head, inputs)
 
 
 def predict(folder: Path | str, texts: Sequence[Text]) -> list[str] | list[float]:
@@ -154,34 +140,25 @@ def _loaded(folder: Path, files: tuple[tuple[str, int, int], ...]) -> TaskModel:
 
 
 def with_prompt(prompt: str, text: Text) -> Text:
-    """The text behind the prompt; of a pair the first one is."""
+    """The text, or the first text of a pair, with the prompt prepended."""
     return (prompt + text[0], text[1]) if isinstance(text, tuple) else prompt + text
 
 
 def predict_logits(
     model: SentenceTransformer, head: TaskHead, inputs: Sequence[tuple[Text, ...]]
 ) -> Float[Tensor, "examples classes"]:
-    """What the head answers to inputs that hold their prompts, on the CPU; by the model's own modules, shortest inputs first."""
+    """The head's outputs for inputs that hold their prompts, on the CPU; shortest inputs first."""
     order = sorted(range(len(inputs)), key=lambda number: len(str(inputs[number])))
-    answers = torch.empty(len(inputs), head.task.classes)
-    head = head.to(model.device).eval()
+    logits, head = torch.empty(len(inputs), head.task.classes), head.to(model.device).eval()
     with evaluating(model):
         for start in range(0, len(order), _BATCH):
             numbers = order[start : start + _BATCH]
-            texts = [inputs[number][member] for member in range(head.task.members) for number in numbers]
-            features = {
-                name: value.to(model.device) if isinstance(value, Tensor) else value
-                for name, value in model.preprocess(texts).items()
-            }
-            answers[numbers] = head(read_by_heads(model, features).float()).cpu()
-    return answers
-
-
-def read_by_heads(model: SentenceTransformer, features: dict[str, Any]) -> Float[Tensor, "texts width"]:
-    """What the model makes of token ids and mask before any Dense or Normalize: pooled, and mixed by experts where there are such."""
-    for module in model:
-        if type(module).__name__ in ("Dense", "Normalize"):
-            break
-        features = module(features)
-    vector: Tensor = features["sentence_embedding"]
-    return vector
+            texts = [inputs[number][part] for part in range(head.task.members) for number in numbers]
+            features: dict[str, Any] = model.preprocess(texts)
+            features = {name: v.to(model.device) if isinstance(v, Tensor) else v for name, v in features.items()}
+            for module in model:  # the head reads the pooled vector, after experts and before any Dense or Normalize
+                if type(module).__name__ in ("Dense", "Normalize"):
+                    break
+                features = module(features)
+            logits[numbers] = head(features["sentence_embedding"].float()).cpu()
+    return logits

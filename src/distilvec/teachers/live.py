@@ -1,4 +1,4 @@
-"""A teacher that runs in every step: for corpora seen once, and for signals that no cache keeps."""
+"""A teacher that runs in every step: for corpora seen once, and for outputs that no cache keeps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import ModelOutputs, OutputSpec, Projections
@@ -19,12 +19,11 @@ from distilvec.teachers.token_signals import token_reading, token_signals
 
 
 class LiveTeacher:
-    """Answers `wants` by running the model, without gradient and without dropout, in its own precision; fp32 comes out.
+    """Runs the model for the `required` outputs, without gradient or dropout, in its own precision; returns fp32.
 
-    `tokens` are the corpus's texts in the teacher's own tokens. `head` is that of the task it was fine-tuned for: logits are
-    its answer to the pooled vectors. Padding is on the right here, on whatever side the tokenizer pads: attention does not
-    see it, so only where a model counts positions from the padding would its states differ. The model is not copied, and
-    goes on giving the same vectors as before.
+    `tokens` are the corpus's texts in the teacher's own tokens. `head` is the head of the task that the teacher was
+    fine-tuned for: logits are its outputs for the pooled vectors. Padding is on the right on whatever side the tokenizer
+    pads; attention does not see padding. The model is not copied, and its `embed` gives the same vectors as before.
     """
 
     def __init__(
@@ -33,14 +32,11 @@ class LiveTeacher:
         self.teacher, self.tokens, self.required = teacher, tokens, required
         self.encoder = Encoder(teacher.model)
         self.head = None if head is None else head.eval().to(teacher.model.device)
-        self.reading = (
-            replace(required, tokens=None, logits=False)
-            | token_reading(required.tokens)
-            | OutputSpec(vector=required.logits)
-        )
+        states = replace(required, tokens=None, logits=False)
+        self.reading = states | token_reading(required.tokens) | OutputSpec(vector=required.logits)
 
     def signals(self, batch: TextBatch) -> ModelOutputs:
-        """What is wanted of the batch's rows, float32, on the batch's device; tokens are laid out from position 0."""
+        """Outputs for the batch's rows, float32, on the batch's device; tokens begin at position 0."""
         teacher, required, device = self.teacher, self.required, batch.rows.device
         tokens = self.tokens.batch(batch.rows.cpu().numpy())
         own = TextBatch(batch.rows, tokens, batch.sources, alignment=batch.alignment).to(teacher.model.device)
@@ -64,15 +60,15 @@ class LiveTeacher:
         return _convert(kept, device)
 
     def _cut(self, embedding: Tensor) -> Tensor:
-        """The dimensions that the teacher keeps, of length 1 again where it normalises."""
-        width = self.teacher.width
-        if embedding.shape[1] == width:
+        """The dimensions that the teacher keeps, of length 1 again if the model normalises."""
+        if embedding.shape[1] == self.teacher.dim:
             return embedding
-        return F.normalize(embedding[:, :width], dim=-1) if self.teacher.normalized else embedding[:, :width]
+        cut = embedding[:, : self.teacher.dim]
+        return functional.normalize(cut, dim=-1) if self.teacher.normalized else cut
 
 
 def _convert(value: Any, device: torch.device) -> Any:
-    """Every tensor in it on `device`, floating point ones in float32."""
+    """Every tensor of a value on `device`, floating point ones in float32."""
     if isinstance(value, Tensor):
         return value.to(device, torch.float32) if value.is_floating_point() else value.to(device)
     if isinstance(value, dict):

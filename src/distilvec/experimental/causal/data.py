@@ -18,7 +18,7 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.data.readers import json_rows
 from distilvec.experimental.causal.schema import CausalDataSection
-from distilvec.train.dataset import Teacher
+from distilvec.teachers.cached import BatchTeacher
 
 IGNORED = -100  # transformers' label of a token that is not to be learnt
 FIELDS = {"instruction": ("prompt", "instruction"), "input": ("input", "context"), "response": ("response", "output")}
@@ -174,7 +174,7 @@ class CausalData:
     """What the loop draws batches from (train/dataset.py, `TrainingRows`)."""
 
     tokens: Tokens
-    teacher: Teacher
+    teacher: BatchTeacher
     train_rows: npt.NDArray[np.int64]
     holdout_rows: npt.NDArray[np.int64]
 

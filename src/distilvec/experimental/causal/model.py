@@ -45,7 +45,7 @@ class CausalEncoder(Encoder):
         nn.Module.__init__(self)
         self.model, self.mixture = model, experts
         config = model.config.get_text_config()
-        self.layers, self.hidden_width = config.num_hidden_layers, config.hidden_size
+        self.layers, self.hidden_size = config.num_hidden_layers, config.hidden_size
         self.experts = experts.experts if experts is not None else 0
         self.positions = "position_ids" in inspect.signature(model.forward).parameters
         self.tied = tied_weights(self)

@@ -1,77 +1,175 @@
-"""Filling a cache: the corpus's missing texts, in corpus order, cut in shards of equal size."""
+"""Filling a cache with the corpus's missing texts, in corpus order, in shards of equal size; caches to reuse instead.
+
+Every shard holds `cache.shard_rows` rows, the last one the rest, so that a shard's rows, batches and bytes depend on the
+corpus alone: killed at any moment and run again, filling ends with the same files.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
+import torch
 
-from distilvec.core.batch import Text
+from distilvec.alignment.store import AlignmentStore
+from distilvec.core.batch import Text, TextBatch
+from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import ModelOutputs
 from distilvec.data.corpus import Corpus
-from distilvec.teachers.cache.layout import Ragged
-from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.cache.index import Keys
+from distilvec.teachers.cache.manifest import Manifest, read_manifest
+from distilvec.teachers.cache.signals import Array, Ragged, Rows, compress, join
+from distilvec.teachers.cache.store import MANIFEST, TeacherCache
+from distilvec.teachers.cache.validate import refuse_broken
+from distilvec.teachers.encode import plan_batches
 
-Rows = npt.NDArray[np.int64]
-Progress = Callable[[int, int], None]  # (rows of the corpus that are in the cache, rows of the corpus)
-Compute = Callable[
-    [Rows, Callable[[int], None]], Mapping[str, npt.NDArray[Any] | Ragged]
-]  # corpus rows, told how many are done
+Progress = Callable[[int, int], None]  # (rows of the corpus in the cache, rows of the corpus)
+Advance = Callable[[int], None]  # rows of a shard that are done
+Compute = Callable[[Rows, Advance], Mapping[str, Array | Ragged]]  # signals of corpus rows
 
+MOST_ROWS = 2048  # of a shard with token signals, which is held in memory until it is whole
+_FLOOR = 256  # fewer tokens than this are not worth a batch of their own
 _LOOKUP = 65_536  # rows looked up together
 
 
 class Source(Protocol):
-    """Where vectors come from: a LocalTeacher or anything else with this method."""
+    """Source of vectors, such as a LocalTeacher."""
 
     def signals(
-        self, prompted: Sequence[Text], pre_dense: bool = False, progress: Callable[[int], None] | None = None
-    ) -> dict[str, npt.NDArray[np.float32]]:
-        """Vectors of texts with prompts; see LocalTeacher.signals."""
+        self, prompted: Sequence[Text], pre_dense: bool = False, progress: Advance | None = None
+    ) -> dict[str, Any]:
+        """Vectors of texts with their prompts, float32 [n, dim] by signal; see LocalTeacher.signals."""
         ...
 
 
+class BatchSource(Protocol):
+    """Source of token signals, such as a LiveTeacher."""
+
+    def signals(self, batch: TextBatch) -> ModelOutputs:
+        """Every signal of the cache for the batch's rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class TokenSource:
+    """Source of a cache's token signals: a model, its tokens of each row (`lengths` [rows]), pairs, the batch size."""
+
+    teacher: BatchSource
+    lengths: Rows | Array
+    alignment: AlignmentStore | None
+    batch_tokens: int
+    device: torch.device
+
+
 def fill_cache(cache: TeacherCache, corpus: Corpus, teacher: Source, progress: Progress | None = None) -> None:
-    """Embed the rows that the cache lacks. Killed at any moment and run again, it ends with the same files.
+    """Embed the rows that the cache lacks.
 
-    Every shard holds `cache.shard_rows` rows, the last one the rest, so a shard's rows, and with them its batches and its
-    bytes, depend on the corpus alone. Errors: DistilvecError for vectors that must not be stored, a full disk, another writer.
+    Errors: DistilvecError for vectors that must not be stored, or a full disk.
     """
+    pre_dense = "pre_dense" in cache.signals
+    fill_shards(
+        cache, corpus, lambda rows, advance: teacher.signals(corpus.prompted(rows), pre_dense, advance), progress
+    )
 
-    def compute(shard: Rows, advance: Callable[[int], None]) -> dict[str, npt.NDArray[np.float32]]:
-        return teacher.signals(corpus.prompted(shard), "pre_dense" in cache.signals, advance)
+
+def fill_tokens(cache: TeacherCache, corpus: Corpus, source: TokenSource, progress: Progress | None = None) -> None:
+    """Compute vectors and token signals of the rows that the cache lacks. Errors: as `fill_cache`."""
+
+    def compute(rows: Rows, advance: Advance) -> dict[str, Array | Ragged]:
+        return compute_tokens(cache.manifest, corpus, source, rows, advance)
 
     fill_shards(cache, corpus, compute, progress)
 
 
 def fill_shards(cache: TeacherCache, corpus: Corpus, compute: Compute, progress: Progress | None = None) -> None:
-    """`compute` the signals of the rows that the cache lacks, a shard at a time, and append them; see `fill_cache`."""
-    tell = progress or (lambda done, total: None)
-    rows = len(corpus)
-    missing = count_missing(cache, corpus)
-    tell(rows - missing, rows)
+    """`compute` the signals of the rows that the cache lacks, a shard at a time, and append them."""
+    report, rows, missing = progress or (lambda done, total: None), len(corpus), count_missing(cache, corpus)
+    report(rows - missing, rows)
     if not missing:
         return
     with cache.writing():
-        missing = count_missing(cache, corpus)  # another process may have added some
+        done = rows - count_missing(cache, corpus)  # another process may have added some
         for shard in _shards(cache, corpus):
-            done = rows - missing
-            signals = compute(shard, lambda texts, done=done: tell(done + texts, rows))  # type: ignore[misc]
+            signals = compute(shard, lambda texts, done=done: report(done + texts, rows))  # type: ignore[misc]
             cache.append(np.asarray(corpus.keys[shard]), signals, corpus.stored(shard).__getitem__)
-            missing -= len(shard)
-    tell(rows, rows)
+            done += len(shard)
+    report(rows, rows)
 
 
 def count_missing(cache: TeacherCache, corpus: Corpus) -> int:
-    """How many rows of the corpus have no vector yet."""
-    return sum(int((cache.positions(keys) < 0).sum()) for _, keys in _chunks(corpus))
+    """Number of the corpus's rows that have no vector yet."""
+    return sum(int((cache.positions(keys) < 0).sum()) for _, keys in chunks(corpus))
+
+
+def chunks(corpus: Corpus) -> Iterator[tuple[int, Keys]]:
+    """The corpus's keys, some at a time, with the number of their first row."""
+    for start in range(0, len(corpus), _LOOKUP):
+        yield start, np.asarray(corpus.keys[start : start + _LOOKUP])
+
+
+def superset_caches(folder: Path, fingerprint: str) -> list[TeacherCache]:
+    """Caches next to `folder` with all signals of the manifest with this fingerprint, and more; no damaged ones."""
+    found = []
+    for path in sorted(folder.parent.glob(f"*/{MANIFEST}")):
+        with suppress(DistilvecError):
+            if fingerprint in read_manifest(path).subsets:
+                found.append(TeacherCache.open(path.parent))
+    return found
+
+
+def complete_cache(folder: Path, fingerprint: str, corpus: Corpus) -> TeacherCache | None:
+    """A superset cache next to `folder` with every row of the corpus, unless `folder` itself has them all."""
+    supersets = superset_caches(folder, fingerprint)
+    if supersets and (folder / MANIFEST).exists() and not count_missing(TeacherCache.open(folder), corpus):
+        return None
+    return next((cache for cache in supersets if not count_missing(cache, corpus)), None)
+
+
+def compute_tokens(
+    manifest: Manifest, corpus: Corpus, source: TokenSource, rows: Rows, advance: Advance
+) -> dict[str, Array | Ragged]:
+    """Signals of a cache with this manifest for these rows, in their order; computed in batches of like length."""
+    parts, order, done = [], [], 0
+    lengths, budget = source.lengths[rows].astype(np.int64), source.batch_tokens
+    for chosen in plan_batches(lengths, budget, min(budget, _FLOOR)):
+        numbers = torch.from_numpy(rows[chosen])
+        alignment = source.alignment.batch(rows[chosen]) if source.alignment else None
+        batch = TextBatch(numbers, {}, torch.zeros_like(numbers), alignment=alignment).to(source.device)
+        parts.append(_stored_signals(manifest, corpus, source.teacher.signals(batch), rows[chosen]))
+        order.append(chosen)
+        done += len(chosen)
+        advance(done)
+    back = np.argsort(np.concatenate(order))
+
+    def whole(name: str) -> Array | Ragged:
+        found = [part[name] for part in parts]
+        return join(found).take(back) if isinstance(found[0], Ragged) else np.concatenate(found)[back]
+
+    return {name: whole(name) for name in manifest.signals}
+
+
+def _stored_signals(manifest: Manifest, corpus: Corpus, found: ModelOutputs, rows: Rows) -> dict[str, Any]:
+    """Signals of a batch by name. DistilvecError that quotes the first text with NaN or infinity."""
+    for name, layers in (("hidden states", found.hidden_layers), ("Gram matrices", found.grams)):
+        for values in layers.values():
+            refuse_broken(torch.isfinite(values).flatten(1).all(1).cpu().numpy(), name, corpus.stored(rows).__getitem__)
+    vectors = {"embedding": found.embedding, "pre_dense": found.pre_dense, "vector": found.vector}
+    kept: dict[str, Any] = {
+        name: values.float().cpu().numpy()
+        for name, values in vectors.items()
+        if name in manifest.signals and values is not None
+    }
+    return kept | (compress(found, manifest.tokens) if manifest.tokens else {})
 
 
 def _shards(cache: TeacherCache, corpus: Corpus) -> Iterator[Rows]:
-    """Rows that are missing, in order, as many as go in a shard, of equal keys the first; looked up as the cache grows."""
+    """Missing rows in order, a shard at a time, the first of equal keys; looked up as the cache grows."""
     waiting = np.empty(0, dtype=np.int64)
-    for start, keys in _chunks(corpus):
+    for start, keys in chunks(corpus):
         waiting = np.concatenate([waiting, start + np.flatnonzero(cache.positions(keys) < 0)])
         waiting = waiting[np.sort(np.unique(np.asarray(corpus.keys[waiting]), return_index=True)[1])]
         while len(waiting) >= cache.shard_rows:
@@ -79,8 +177,3 @@ def _shards(cache: TeacherCache, corpus: Corpus) -> Iterator[Rows]:
             waiting = waiting[cache.shard_rows :]
     if len(waiting):
         yield waiting
-
-
-def _chunks(corpus: Corpus) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    for start in range(0, len(corpus), _LOOKUP):
-        yield start, np.asarray(corpus.keys[start : start + _LOOKUP])

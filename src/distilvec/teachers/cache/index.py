@@ -1,4 +1,4 @@
-"""Finding a text's row by its 16-byte key: sorted runs that are merged as they grow, 20 bytes of memory a row."""
+"""Row numbers of texts by their 16-byte keys: sorted runs that are merged as they grow, 20 bytes of memory a row."""
 
 from __future__ import annotations
 
@@ -8,65 +8,57 @@ import numpy as np
 import numpy.typing as npt
 
 KEY = np.dtype("V16")
-_BLOCK = 1 << 16  # keys looked up at once
+_BLOCK = 1 << 16  # keys looked up together
 _MOST = 2**32  # rows that an index holds
 
-Run = tuple[
-    npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint32]
-]  # keys' halves and positions, by first half
+Keys = npt.NDArray[Any]  # V16, [n]
 
 
 class KeyIndex:
     """Positions by key. Positions are counted in the order in which keys were added."""
 
     def __init__(self) -> None:
-        self._runs: list[Run] = []
+        self._runs: list[list[npt.NDArray[Any]]] = []  # first halves (sorted), second halves, positions
         self._rows = 0
 
     def __len__(self) -> int:
         return self._rows
 
-    def add(self, keys: npt.NDArray[Any]) -> None:
-        """Append keys (V16, [n]) that are not there yet; a run is merged with its neighbour once it is as long."""
+    def add(self, keys: Keys) -> None:
+        """Append keys that the index does not hold yet; shorter runs become one with them."""
         assert self._rows + len(keys) < _MOST, "more rows than an index holds"
-        first, second = _halves(keys)
-        self._runs.append(_sort([(first, second, np.arange(self._rows, self._rows + len(keys), dtype=np.uint32))]))
+        if not len(keys):
+            return
+        columns = [*_halves(keys), np.arange(self._rows, self._rows + len(keys), dtype=np.uint32)]
+        while self._runs and len(self._runs[-1][2]) <= len(columns[2]):
+            columns = [np.concatenate(pair) for pair in zip(self._runs.pop(), columns, strict=True)]
+        order = np.argsort(columns[0], kind="stable")
+        self._runs.append([column[order] for column in columns])
         self._rows += len(keys)
-        while len(self._runs) > 1 and len(self._runs[-1][2]) >= len(self._runs[-2][2]):
-            self._runs[-2:] = [_sort(self._runs[-2:])]
 
-    def positions(self, keys: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """int64 [n] positions of keys (V16, [n]); -1 where a key is not there."""
+    def positions(self, keys: Keys) -> npt.NDArray[np.int64]:
+        """int64 [n] positions of keys; -1 for a key that the index does not hold."""
         found = np.full(len(keys), -1, dtype=np.int64)
         for start in range(0, len(keys), _BLOCK):
-            wanted, part = _halves(keys[start : start + _BLOCK]), found[start : start + _BLOCK]
+            halves, part = _halves(keys[start : start + _BLOCK]), found[start : start + _BLOCK]
             for run in self._runs:
-                _search(run, wanted, part)
+                _search(run, halves, part)
         return found
 
 
-def _halves(keys: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+def _halves(keys: Keys) -> npt.NDArray[np.uint64]:
     """Both halves of every key, uint64 [2, n]."""
     return np.ascontiguousarray(keys, dtype=KEY).view(np.uint64).reshape(-1, 2).T
 
 
-def _sort(runs: list[Run]) -> Run:
-    """The runs as one, column by column, so that few copies are alive at once."""
-    order = np.argsort(np.concatenate([run[0] for run in runs]), kind="stable")
-    first, second, at = (np.concatenate([run[column] for run in runs])[order] for column in range(3))
-    return first, second, at
-
-
-def _search(run: Run, wanted: npt.NDArray[np.uint64], found: npt.NDArray[np.int64]) -> None:
-    """Fill `found` where a wanted key is in the run. First halves are searched; second halves settle the few that are alike."""
+def _search(run: list[npt.NDArray[Any]], keys: npt.NDArray[np.uint64], found: npt.NDArray[np.int64]) -> None:
+    """Fill `found` for the keys of a run: first halves are searched, second halves compared with all that follow."""
     first, second, at = run
     rows = np.flatnonzero(found < 0)
-    places = np.searchsorted(first, wanted[0, rows])
+    slots = np.searchsorted(first, keys[0, rows])
     while len(rows):
-        inside = places < len(first)
-        rows, places = rows[inside], places[inside]
-        alike = first[places] == wanted[0, rows]
-        rows, places = rows[alike], places[alike]
-        same = second[places] == wanted[1, rows]
-        found[rows[same]] = at[places[same]]
-        rows, places = rows[~same], places[~same] + 1
+        alike = first[np.minimum(slots, len(first) - 1)] == keys[0, rows]
+        rows, slots = rows[alike & (slots < len(first))], slots[alike & (slots < len(first))]
+        same = second[slots] == keys[1, rows]
+        found[rows[same]] = at[slots[same]]
+        rows, slots = rows[~same], slots[~same] + 1

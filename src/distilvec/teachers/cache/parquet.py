@@ -1,253 +1,266 @@
-"""Vectors in Parquet: caches written out for others, and tables that others wrote read in.
+"""Vectors in Parquet: export of caches, and tables of others.
 
-Columns: `text` (without prompt), `role` (query or document; optional), `teacher_embedding_final` (or `embedding`) and,
-if there is one, `teacher_embedding_pre_dense`; vectors are lists or fixed-size lists of half, single or double floats.
+Columns: `text` (without prompt), `role` (query or document; optional), `teacher_embedding_final` (or `embedding`) and
+optionally `teacher_embedding_pre_dense`; vectors are lists or fixed-size lists of half, single or double floats.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import full_disk_explained, remove, scratch
 from distilvec.data.corpus import Corpus, text_key
-from distilvec.teachers.cache.conflicts import refuse_conflicts
-from distilvec.teachers.cache.index import KEY
+from distilvec.teachers.cache.index import KEY, KeyIndex
 from distilvec.teachers.cache.manifest import Manifest, parse_manifest
+from distilvec.teachers.cache.shard import KEY_NAME
+from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cache.validate import shortened
 
 FINAL, PRE_DENSE = "teacher_embedding_final", "teacher_embedding_pre_dense"
-_FINAL_NAMES = (FINAL, "embedding")
+_COLUMNS = {"embedding": FINAL, "pre_dense": PRE_DENSE}
 _METADATA = b"distilvec.manifest"
 _ROWS = 8192  # rows read or written at once
-_COLUMNS = {"embedding": FINAL, "pre_dense": PRE_DENSE}
+_ROUNDING = 2e-3  # of a vector's largest value: more than rounding to float16 or bfloat16 changes
+_MOST = 1 << 28  # bytes of repeated texts' vectors in memory together
 
-
-@dataclass(frozen=True)
-class Piece:
-    """Some rows of a table: texts, their roles (None where the table has no such column), vectors by signal."""
-
-    texts: list[str]
-    roles: list[Role] | None
-    signals: dict[str, npt.NDArray[np.float32]]
-
-    def keys(self, prompts: dict[Role, str], role: Role | None = None) -> npt.NDArray[Any]:
-        """V16 [n], the cache keys: each text behind the prompt of its own role, else of `role`."""
-        roles = self.roles or [role or "document"] * len(self.texts)
-        joined = b"".join(text_key(prompts.get(kind, ""), text) for kind, text in zip(roles, self.texts, strict=True))
-        return np.frombuffer(joined, dtype=KEY)
+Rows = dict[str, Array]  # "key" (V16), "text" (objects) and signals, float32 [n, dim], of some rows of a table
 
 
 class VectorTable:
-    """A Parquet file, or a folder of them, with texts and vectors. `key` is what messages call the setting it came from."""
+    """A Parquet file, or a folder of them, with texts and vectors.
 
-    def __init__(self, path: Path, key: str = "table") -> None:
-        self.path, self.key = path, key
+    `prompts` are prepended for the rows' cache keys. Rows of a table without roles have the role `role`; if that is None,
+    they count for both roles. `key` names the setting that the path came from, for messages.
+    """
+
+    def __init__(self, path: Path, key: str, prompts: dict[Role, str], role: Role | None = None) -> None:
+        self.path, self.key, self.prompts = path, key, prompts
+        self.roles: tuple[Role, ...] = ("query", "document") if role is None else (role,)
+        if prompts["query"] == prompts["document"]:
+            self.roles = self.roles[:1]
         self.paths = sorted(path.glob("**/*.parquet")) if path.is_dir() else [path]
         if not self.paths or not self.paths[0].is_file():
             raise DistilvecError(f"[{key}] no Parquet file at {path}. Give a .parquet file or a folder of them.")
-        schema = self._open(self.paths[0]).schema_arrow
-        names = [name for name in _FINAL_NAMES if name in schema.names]
-        if "text" not in schema.names or not names:
+        with self._readable(self.paths[0]):
+            self.schema = pq.read_schema(self.paths[0])
+        names = [name for name in (FINAL, "embedding") if name in self.schema.names]
+        if "text" not in self.schema.names or not names:
+            found = ", ".join(self.schema.names)
             raise DistilvecError(
-                f"[{key}] {path} has the columns {', '.join(schema.names)}; expected 'text' and '{FINAL}' (or 'embedding')."
+                f"[{key}] {path} has the columns {found}; expected 'text' and '{FINAL}' (or 'embedding')."
             )
-        self.columns = {"embedding": names[0], **({"pre_dense": PRE_DENSE} if PRE_DENSE in schema.names else {})}
-        self.has_roles = "role" in schema.names
-        self.type = str(getattr(schema.field(names[0]).type, "value_type", "?"))
-        self.widths: dict[str, int] = {}
-        first = next(self.pieces(), None)
+        self.columns = {"embedding": names[0], **({"pre_dense": PRE_DENSE} if PRE_DENSE in self.schema.names else {})}
+        self.type = str(getattr(self.schema.field(names[0]).type, "value_type", "?"))
+        self.dims: dict[str, int] = {}
+        first = next(self.rows(tuple(self.columns)), None)
         if first is None:
-            raise DistilvecError(f"[{key}] {path} has no rows.")
-        self.widths = {name: values.shape[1] for name, values in first.signals.items()}
+            raise DistilvecError(f"[{key}] {path} has no rows. Give a table with texts and vectors.")
+        self.dims = {name: first[name].shape[1] for name in self.columns}
 
-    def pieces(self, signals: tuple[str, ...] | None = None) -> Iterator[Piece]:
-        """All rows in order, some thousand at a time; only the named signals' columns are read."""
-        wanted = {name: self.columns[name] for name in (self.columns if signals is None else signals)}
-        columns = ["text", *(["role"] if self.has_roles else []), *wanted.values()]
-        start = 0
+    def rows(self, signals: Iterable[str]) -> Iterator[Rows]:
+        """All rows in order, some thousand at a time; only the columns of these signals are read."""
+        columns = {name: self.columns[name] for name in signals}
+        names = ["text", *(["role"] if "role" in self.schema.names else []), *columns.values()]
         for path in self.paths:
-            try:
-                for batch in self._open(path).iter_batches(batch_size=_ROWS, columns=columns):
-                    yield self._piece(path, batch, wanted, start)
-                    start += batch.num_rows
-            except (pa.ArrowException, OSError, KeyError, UnicodeError) as error:
-                raise DistilvecError(
-                    f"[{self.key}] {path} cannot be read: {first_line(error)}. Its files must have the same columns."
-                ) from None
+            with self._readable(path):
+                for batch in pq.ParquetFile(path).iter_batches(batch_size=_ROWS, columns=names):
+                    if batch.num_rows:
+                        yield self._rows(f"[{self.key}] {path}:", batch, columns)
+
+    def check_conflicts(self, signals: Iterable[str]) -> KeyIndex:
+        """All keys of the table. DistilvecError for rows of one key with different vectors.
+
+        Vectors are read only if keys repeat.
+        """
+        seen, repeated = KeyIndex(), KeyIndex()
+        for rows in self.rows(()):
+            keys, counts = np.unique(rows["key"], return_counts=True)
+            known = seen.positions(keys) >= 0
+            again = keys[known | (counts > 1)]
+            repeated.add(again[repeated.positions(again) < 0])
+            seen.add(keys[~known])
+        for signal in signals:
+            step = max(1, _MOST // (4 * self.dims[signal]))
+            for start in range(0, len(repeated), step):
+                self._compare(signal, repeated, start, min(step, len(repeated) - start))
+        return seen
 
     def manifest(self) -> Manifest | None:
-        """The manifest that the table was exported with, if it was."""
-        metadata = self._open(self.paths[0]).schema_arrow.metadata or {}
+        """The manifest that the table was exported with, None for other tables."""
+        metadata = self.schema.metadata or {}
         try:
             return parse_manifest(json.loads(metadata[_METADATA])) if _METADATA in metadata else None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DistilvecError(
-                f"[{self.key}] {self.path} has damaged metadata of the cache it was exported from ({first_line(error)}). Export it again."
+                f"[{self.key}] {self.path} has damaged metadata of its cache ({first_line(error)}). Export the table again."
             ) from None
 
-    def _open(self, path: Path) -> pq.ParquetFile:
+    @contextmanager
+    def _readable(self, path: Path) -> Iterator[None]:
         try:
-            return pq.ParquetFile(path)
-        except (pa.ArrowException, OSError) as error:
+            yield
+        except (pa.ArrowException, OSError, KeyError, UnicodeError) as error:
             raise DistilvecError(
-                f"[{self.key}] {path} cannot be read as Parquet: {first_line(error)}. Give Parquet files."
+                f"[{self.key}] {path} cannot be read as Parquet: {first_line(error)}. Give Parquet files with equal columns."
             ) from None
 
-    def _piece(self, path: Path, batch: pa.RecordBatch, wanted: dict[str, str], start: int) -> Piece:
-        texts, roles = batch.column("text").to_pylist(), batch.column("role").to_pylist() if self.has_roles else None
-        for row, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise DistilvecError(
-                    f"[{self.key}] {path}: row {start + row} has {text!r} as its text; expected a string."
-                )
-        if roles and (strange := set(roles) - {"query", "document"}):
+    def _rows(self, where: str, batch: pa.RecordBatch, columns: dict[str, str]) -> Rows:
+        texts = batch.column("text").to_pylist()
+        if (wrong := next((row for row, text in enumerate(texts) if not isinstance(text, str)), None)) is not None:
+            raise DistilvecError(f"{where} a row's text is {texts[wrong]!r}; expected a string. Remove such rows.")
+        texts = [text.strip() for text in texts]
+        every = (
+            [batch.column("role").to_pylist()]
+            if "role" in self.schema.names
+            else [[r] * len(texts) for r in self.roles]
+        )
+        if unknown := set(every[0]) - {"query", "document"}:
             raise DistilvecError(
-                f"[{self.key}] {path}: column 'role' holds {strange.pop()!r}; expected query or document."
+                f"{where} column 'role' holds {unknown.pop()!r}; expected query or document. Rename it."
             )
-        where = f"[{self.key}] {path}: "
-        vectors = {name: _matrix(batch.column(column), where + f"column '{column}'") for name, column in wanted.items()}
-        for name, found in vectors.items():
-            if found.shape[1] != self.widths.get(name, found.shape[1]):
+        keys = [text_key(self.prompts[role], text) for roles in every for role, text in zip(roles, texts, strict=True)]
+        found: Rows = {
+            "key": np.frombuffer(b"".join(keys), dtype=KEY),
+            "text": np.array(texts * len(every), dtype=object),
+        }
+        for name, column in columns.items():
+            vectors = _matrix(batch.column(column), f"{where} column '{column}'")
+            if vectors.shape[1] != self.dims.get(name, vectors.shape[1]):
                 raise DistilvecError(
-                    f"{where}column '{wanted[name]}' has vectors of {found.shape[1]} dimensions; those before have {self.widths[name]}."
+                    f"{where} column '{column}' has vectors of {vectors.shape[1]} dimensions; those before have "
+                    f"{self.dims[name]}. Give vectors of one model."
                 )
-        return Piece([text.strip() for text in texts], roles, vectors)
+            found[name] = np.tile(vectors, (len(every), 1))
+        return found
+
+    def _compare(self, signal: str, repeated: KeyIndex, start: int, count: int) -> None:
+        """Compare the rows of `count` repeated keys from position `start` on with the first row of the same key."""
+        first = np.full((count, self.dims[signal]), np.nan, dtype=np.float32)
+        for rows in self.rows((signal,)):
+            slots = repeated.positions(rows["key"]) - start
+            chosen = np.flatnonzero((slots >= 0) & (slots < count))
+            slots, vectors = slots[chosen], rows[signal][chosen]
+            new = np.isnan(first[slots, 0])
+            first[slots[new][::-1]] = vectors[new][::-1]  # the first of equal keys is written last
+            distance, size = (np.abs(values).max(1, initial=0) for values in (vectors - first[slots], first[slots]))
+            if (apart := distance > _ROUNDING * size).any():
+                text = shortened(rows["text"][chosen[np.argmax(apart)]])
+                raise DistilvecError(
+                    f"[{self.key}] {self.path} has rows of the text {text} with different vectors (column "
+                    f"'{self.columns[signal]}'). Keep one row of each text and role; roles with vectors of their own need "
+                    "different prompts."
+                )
+
+
+def take(rows: Rows, chosen: Any) -> Rows:
+    """Some rows, by a mask, numbers or a slice."""
+    return {name: values[chosen] for name, values in rows.items()}
+
+
+def append_rows(cache: TeacherCache, pieces: Iterable[Rows]) -> Iterator[int]:
+    """Append the rows that the cache lacks, regrouped to whole shards; yield the number of new rows of each shard."""
+
+    def append(rows: Rows) -> int:
+        before = len(cache)
+        cache.append(rows["key"], {name: rows[name] for name in cache.signals}, rows["text"].__getitem__)
+        return len(cache) - before
+
+    waiting, count, size = list[Rows](), 0, cache.shard_rows
+    for rows in pieces:
+        waiting.append(take(rows, cache.positions(rows["key"]) < 0))
+        count += len(waiting[-1]["key"])
+        while count >= size:
+            whole = {name: np.concatenate([part[name] for part in waiting]) for name in rows}
+            yield append(take(whole, slice(size)))
+            rest = take(whole, slice(size, None))  # the shard just written may hold some of their keys
+            waiting = [take(rest, cache.positions(rest["key"]) < 0)]
+            count = len(waiting[0]["key"])
+    if count:
+        yield append({name: np.concatenate([part[name] for part in waiting]) for name in waiting[0]})
 
 
 def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
-    """Write the corpus's texts and their vectors, in corpus order, bit for bit as they are stored; not what is told of tokens.
+    """Write the corpus's texts and their vectors, in corpus order, bit for bit as stored; without token signals.
 
     Errors: DistilvecError if rows of the corpus have no vector yet.
     """
-    widths = {name: signal.width for name, signal in cache.signals.items() if name in _COLUMNS}
-    kind, numbers = (
-        (pa.float16(), np.float16) if cache.manifest.store_dtype == "float16" else (pa.float32(), np.float32)
-    )
-    vectors = [pa.field(_COLUMNS[name], pa.list_(kind, width)) for name, width in widths.items()]
-    metadata = {_METADATA: json.dumps(replace(cache.manifest, vector_width=None, tokens=None).settings())}
-    schema = pa.schema([pa.field("text", pa.string()), pa.field("role", pa.string()), *vectors], metadata=metadata)
-    new, needed = scratch(path), len(corpus) * numbers().nbytes * sum(widths.values())
+    dims = {name: signal.width for name, signal in cache.signals.items() if name in _COLUMNS}
+    dtype = np.dtype(cache.manifest.store_dtype)
+    kind = pa.from_numpy_dtype(dtype)
+    vectors = [pa.field(_COLUMNS[name], pa.list_(kind, dim)) for name, dim in dims.items()]
+    settings = replace(cache.manifest, vector_width=None, tokens=None).settings()
+    fields = [pa.field("text", pa.string()), pa.field("role", pa.string()), *vectors]
+    schema = pa.schema(fields, metadata={_METADATA: json.dumps(settings)})
+    new, needed = scratch(path), len(corpus) * dtype.itemsize * sum(dims.values())
     try:
-        with full_disk_explained("--out", path, needed, "What was written is removed."), _writer(new, schema) as writer:
-            for start in range(0, len(corpus), _ROWS):
-                rows = np.arange(start, min(start + _ROWS, len(corpus)))
-                positions = cache.positions(np.asarray(corpus.keys[rows]))
-                if (lacking := rows[positions < 0]).size:
-                    raise DistilvecError(
-                        f"[cache.path] {lacking.size:,} of the rows from {start:,} on have no vector in {cache.folder}, such as "
-                        f"{shortened(corpus.stored(lacking[:1])[0])}. Run `distilvec cache fill` first."
-                    )
-                roles = [corpus.roles[source] for source in corpus.sources[rows]]
-                columns = [pa.array(corpus.stored(rows), pa.string()), pa.array(roles, pa.string())]
-                for name, width in widths.items():
-                    flat = cache.read(positions, name).astype(numbers).reshape(-1)
-                    columns.append(pa.FixedSizeListArray.from_arrays(pa.array(flat, kind), width))
-                writer.write_batch(pa.record_batch(columns, schema=schema))
-            writer.close()
+        with full_disk_explained("--out", path, needed, "What was written is removed."):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with pq.ParquetWriter(new, schema) as writer:
+                for start in range(0, len(corpus), _ROWS):
+                    rows = np.arange(start, min(start + _ROWS, len(corpus)))
+                    positions = cache.positions(np.asarray(corpus.keys[rows]))
+                    if (lacking := rows[positions < 0]).size:
+                        raise DistilvecError(
+                            f"[{KEY_NAME}] {lacking.size:,} of the rows from {start:,} on have no vector in {cache.folder}, "
+                            f"such as {shortened(corpus.stored(lacking[:1])[0])}. Run `distilvec cache fill` first."
+                        )
+                    columns = [pa.array(corpus.stored(rows)), pa.array([corpus.roles[s] for s in corpus.sources[rows]])]
+                    for name, dim in dims.items():
+                        flat = cache.read(positions, name).astype(dtype).reshape(-1)
+                        columns.append(pa.FixedSizeListArray.from_arrays(pa.array(flat), dim))
+                    writer.write_batch(pa.record_batch(columns, schema=schema))
             new.replace(path)
     finally:
         remove(new)
 
 
-def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return pq.ParquetWriter(path, schema)
-
-
 def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> int:
-    """Add a table's vectors to the cache, keyed with the prompts of its manifest; how many were new.
+    """Add a table's vectors to the cache, keyed with the prompts of its manifest; return the number of new rows.
 
-    `role` is that of rows where the table has no such column. Errors: DistilvecError if the table was exported from a
-    cache with other settings, has other widths, rows of one text that differ, or vectors that must not be stored.
+    `role` is the role of rows of a table without roles. Errors: DistilvecError if the table was exported from a cache
+    with other settings, has other dimensions, rows of one text that differ, or vectors that must not be stored.
     """
-    table = VectorTable(path, "--table")
-    found = table.manifest()
-    if found is not None:
-        alike = replace(found, store_dtype=cache.manifest.store_dtype, pre_dense_width=cache.manifest.pre_dense_width)
-        if differences := alike.differences(cache.manifest):
-            listed = "".join(f"\n  {line}" for line in differences)
-            raise DistilvecError(
-                f"[{table.key}] {path} holds other vectors than {cache.folder}:{listed}\nSet these back in the recipe."
-            )
-    if lacking := set(cache.signals) - set(table.columns):
+    table, manifest = VectorTable(path, "--table", cache.manifest.prompts, role), cache.manifest
+    if found := table.manifest():
+        alike = replace(found, store_dtype=manifest.store_dtype, pre_dense_width=manifest.pre_dense_width)
+        alike.check_equal(manifest, f"[{table.key}] {path}")
+    if lacking := sorted(set(cache.signals) - set(table.columns)):
+        column = _COLUMNS.get(lacking[0], lacking[0])
         raise DistilvecError(
-            f"[{table.key}] {path} has no column '{_COLUMNS.get(name := lacking.pop(), name)}'; {cache.folder} stores it for every text."
+            f"[{table.key}] {path} has no column '{column}'; {cache.folder} stores that signal for every text. Add the column."
         )
-    refuse_conflicts(table, lambda piece: [piece.keys(cache.manifest.prompts, role)], tuple(cache.signals))
-    before = len(cache)
+    table.check_conflicts(cache.signals)
     with cache.writing():
-        before = len(cache)
-        for keys, piece in in_shards(
-            ((piece.keys(cache.manifest.prompts, role), piece) for piece in table.pieces(tuple(cache.signals))), cache
-        ):
-            cache.append(keys, piece.signals, piece.texts.__getitem__)
-    return len(cache) - before
+        return sum(append_rows(cache, table.rows(cache.signals)))
 
 
-def in_shards(
-    pieces: Iterator[tuple[npt.NDArray[Any], Piece]], cache: TeacherCache
-) -> Iterator[tuple[npt.NDArray[Any], Piece]]:
-    """Rows that the cache lacks, regrouped into as many as a shard takes; equal keys within a group are left to `append`."""
-    waiting: list[tuple[npt.NDArray[Any], Piece]] = []
-    count = 0
-    for keys, piece in pieces:
-        new = np.flatnonzero(cache.positions(keys) < 0)
-        while len(new):
-            taken, new = np.split(new, [cache.shard_rows - count])
-            waiting.append((keys[taken], _select(piece, taken)))
-            count += len(taken)
-            if count == cache.shard_rows:
-                yield _join(waiting)
-                waiting, count = [], 0
-                new = new[cache.positions(keys[new]) < 0]  # the shard just written may hold some of them
-    if waiting:
-        yield _join(waiting)
-
-
-def _select(piece: Piece, rows: npt.NDArray[np.int64]) -> Piece:
-    return Piece(
-        [piece.texts[row] for row in rows], None, {name: values[rows] for name, values in piece.signals.items()}
-    )
-
-
-def _join(parts: list[tuple[npt.NDArray[Any], Piece]]) -> tuple[npt.NDArray[Any], Piece]:
-    texts = [text for _, piece in parts for text in piece.texts]
-    signals = {name: np.concatenate([piece.signals[name] for _, piece in parts]) for name in parts[0][1].signals}
-    return np.concatenate([keys for keys, _ in parts]), Piece(texts, None, signals)
-
-
-def _matrix(column: pa.Array, where: str) -> npt.NDArray[np.float32]:
-    """A column of lists as float32 [rows, width]."""
+def _matrix(column: pa.Array, where: str) -> Array:
+    """A column of lists as float32 [rows, dim]."""
     kind = column.type
-    if not (
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    ) or not pa.types.is_floating(kind.value_type):
-        raise DistilvecError(f"{where} has type {kind}; expected lists of floats.")
-    if column.null_count:
-        raise DistilvecError(f"{where} has {column.null_count:,} empty rows; expected a vector in each.")
-    flat = column.flatten()
-    width, rest = divmod(len(flat), max(1, len(column)))
-    lengths = (
-        column.value_lengths().to_numpy(zero_copy_only=False)
-        if not pa.types.is_fixed_size_list(kind)
-        else np.array([width])
-    )
-    if rest or (lengths != width).any():
+    if not isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType) or not pa.types.is_floating(
+        kind.value_type
+    ):
+        raise DistilvecError(f"{where} has type {kind}; expected lists of floats. Convert the column.")
+    flat, lengths = column.flatten(), pc.list_value_length(column).drop_null().unique().to_pylist()
+    if column.null_count or flat.null_count:
         raise DistilvecError(
-            f"{where} has vectors of {lengths.min()} to {lengths.max()} dimensions; expected the same in every row."
+            f"{where} has empty rows or values; expected a vector of numbers in each. Remove such rows."
         )
-    if flat.null_count:
-        raise DistilvecError(f"{where} has empty values inside vectors; expected numbers.")
-    return flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), width)
+    if len(lengths) > 1:
+        raise DistilvecError(
+            f"{where} has vectors of {min(lengths)} to {max(lengths)} dimensions; expected one number in every row."
+        )
+    return flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), lengths[0])

@@ -1,18 +1,17 @@
-"""The files of a cache: whole .npy files that appear at once, and a journal that says which of them count."""
+"""Files of a cache: whole .npy files that appear at once, and a journal with the ones that count."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from distilvec.core.errors import DistilvecError, explained
 from distilvec.core.files import (
@@ -24,118 +23,108 @@ from distilvec.core.files import (
     sync_folder,
     write_file,
 )
-from distilvec.core.hashing import checksum, checksum_once
+from distilvec.core.hashing import checksum_once
+from distilvec.teachers.cache.signals import Array
 
-JOURNAL = "shards.jsonl"
-LOCK = "lock"
-CACHE_PATH = "cache.path"  # what messages name
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A file as the journal records it."""
-
-    bytes: int
-    blake2b: str
+JOURNAL, LOCK = "shards.jsonl", "lock"
+KEY_NAME = "cache.path"  # the recipe's key, for messages
 
 
 @dataclass
 class Shard:
-    """One line of the journal: `rows` texts whose signals lie in `files` (signal name to file)."""
+    """One line of the journal: `rows` texts. `files` maps signals to the [bytes, checksum] of their files."""
 
     number: int
     rows: int
-    files: dict[str, Stored] = field(default_factory=dict)
+    files: dict[str, tuple[int, str]] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
 
     def path(self, folder: Path, name: str) -> Path:
-        """Where a signal's file lies."""
-        return shard_path(folder, self.number, name)
+        """The file of a signal."""
+        return folder / f"{self.number:05}.{name}.npy"
 
     def to_line(self) -> bytes:
         """The journal's line."""
-        files = {name: [stored.bytes, stored.blake2b] for name, stored in self.files.items()}
-        return (json.dumps({"shard": self.number, "rows": self.rows, "files": files, **self.notes}) + "\n").encode()
+        content = {"shard": self.number, "rows": self.rows, "files": self.files, **self.notes}
+        return (json.dumps(content) + "\n").encode()
 
-    def problems(self, folder: Path, checksums: bool) -> list[str]:
-        """One line for each file that is missing, has another size or, if asked for, other content."""
+    def problems(self, folder: Path, names: Iterable[str], checksum: Callable[[Path], str] | None) -> list[str]:
+        """One line for each file that is missing, has another size or, if `checksum` is given, other content."""
         found = []
-        for name, stored in self.files.items():
-            path = self.path(folder, name)
+        for name in names:
+            path, (expected, digest) = self.path(folder, name), self.files[name]
             size = path.stat().st_size if path.is_file() else None
             if size is None:
                 found.append(f"shard {self.number}: {path.name} is missing")
-            elif size != stored.bytes:
-                kind = "cut short" if size < stored.bytes else "too long"
-                found.append(
-                    f"shard {self.number}: {path.name} is {kind}: {size:,} bytes found, {stored.bytes:,} expected"
-                )
-            elif checksums and checksum(path) != stored.blake2b:
-                found.append(f"shard {self.number}: {path.name} {_DAMAGED}")
+            elif size != expected:
+                kind = f"is {'cut short' if size < expected else 'too long'}"
+                found.append(f"shard {self.number}: {path.name} {kind}: found {size:,} bytes, expected {expected:,}")
+            elif checksum is not None and checksum(path) != digest:
+                found.append(f"shard {self.number}: {path.name} is damaged: its content does not match its checksum")
         return found
 
     def verify(self, folder: Path, name: str) -> Path:
-        """A signal's file, whose content is compared with its checksum where this process has not read it yet.
+        """A signal's file, compared with its checksum if this process has not read the file before.
 
         Errors: DistilvecError for a file that is damaged or cannot be read.
         """
         path = self.path(folder, name)
-        with explained(CACHE_PATH, path):
-            found = checksum_once(path)
-        if found != self.files[name].blake2b:
-            raise DistilvecError(
-                f"[{CACHE_PATH}] teacher cache {folder}: shard {self.number}: {path.name} {_DAMAGED}. {how_to_repair(folder)}"
-            )
+        with explained(KEY_NAME, path):
+            problems = self.problems(folder, [name], checksum_once)
+        if problems:
+            raise damaged(folder, problems[0])
         return path
 
 
-_DAMAGED = "is damaged: its content does not match its checksum"
+def damaged(folder: Path, problem: str) -> DistilvecError:
+    """The error for damage in a cache."""
+    return DistilvecError(
+        f"[{KEY_NAME}] teacher cache {folder}: {problem}. `distilvec cache verify {folder} --repair` drops the damaged "
+        "shards; filling the cache computes them again."
+    )
 
 
-def shard_path(folder: Path, number: int, name: str) -> Path:
-    """The file of a shard's signal."""
-    return folder / f"{number:05}.{name}.npy"
+def read_journal(folder: Path, strict: bool = True) -> tuple[list[Shard], int, int]:
+    """Shards of a cache in order, bytes of the journal's whole lines, number of damaged lines.
 
-
-@dataclass(frozen=True)
-class Journal:
-    """What the journal says: shards in order, the bytes of its whole lines, and how many lines cannot be read."""
-
-    shards: list[Shard]
-    whole: int
-    damaged: int = 0
-
-
-def read_journal(folder: Path, strict: bool = True) -> Journal:
-    """The journal of a cache. A torn last line is dropped; a later line about the same shard adds files to it.
-
-    Errors: DistilvecError for a damaged line, unless not `strict`: then it is counted and left out.
+    A torn last line is dropped; a later line about the same shard adds files to it. Errors: DistilvecError for a damaged
+    line if `strict`.
     """
     path = folder / JOURNAL
     content = path.read_bytes() if path.exists() else b""
     whole = content[: content.rfind(b"\n") + 1]
     shards: dict[int, Shard] = {}
-    damaged = 0
+    broken = 0
     for number, line in enumerate(whole.split(b"\n")[:-1], 1):
         try:
             record = json.loads(line)
-            files = {name: Stored(int(size), str(digest)) for name, (size, digest) in record.pop("files").items()}
+            files = {name: (int(size), str(digest)) for name, (size, digest) in record.pop("files").items()}
             shard = Shard(int(record.pop("shard")), int(record.pop("rows")), files, record)
         except (ValueError, KeyError, TypeError, AttributeError):
             if strict:
-                raise DistilvecError(
-                    f"[{CACHE_PATH}] {path}: line {number} is damaged. {how_to_repair(folder)}"
-                ) from None
-            damaged += 1
+                raise damaged(folder, f"line {number} is damaged in {JOURNAL}") from None
+            broken += 1
             continue
         shards.setdefault(shard.number, shard).files.update(files)
-    return Journal(list(shards.values()), len(whole), damaged)
+    return list(shards.values()), len(whole), broken
 
 
-def append_journal(folder: Path, shard: Shard, whole: int) -> int:
-    """Write a line behind the first `whole` bytes, synced; the new count of whole bytes. Nothing is left if it fails."""
-    line = shard.to_line()
-    with (folder / JOURNAL).open("r+b" if (folder / JOURNAL).exists() else "wb") as file:
+def write_shard(folder: Path, shard: Shard, arrays: dict[str, Array], whole: int) -> int:
+    """Write arrays and then the journal's line after its first `whole` bytes; return the new number of whole bytes.
+
+    Each array gets a scratch name, is synced and renamed. A failure leaves the journal as it was.
+    """
+    for name, array in arrays.items():
+        new = scratch(shard.path(folder, name))
+        with new.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))  # type: ignore[no-untyped-call]
+            write_synced(file, array.view(np.uint8).reshape(-1).data)
+        shard.files[name] = (new.stat().st_size, checksum_once(new))
+    for name in arrays:
+        scratch(shard.path(folder, name)).replace(shard.path(folder, name))
+    sync_folder(folder)
+    line, journal = shard.to_line(), folder / JOURNAL
+    with journal.open("r+b" if journal.exists() else "wb") as file:
         file.truncate(whole)
         file.seek(whole)
         try:
@@ -147,30 +136,17 @@ def append_journal(folder: Path, shard: Shard, whole: int) -> int:
     return whole + len(line)
 
 
-def write_shard(folder: Path, shard: Shard, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    """Write each array to a scratch name, sync, rename, and record it in `shard.files`."""
-    for name, array in arrays.items():
-        new = scratch(shard.path(folder, name))
-        with new.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))  # type: ignore[no-untyped-call]
-            write_synced(file, array.view(np.uint8).reshape(-1).data)
-        shard.files[name] = Stored(new.stat().st_size, checksum_once(new))
-    for name in arrays:
-        scratch(shard.path(folder, name)).replace(shard.path(folder, name))
-    sync_folder(folder)
-
-
 def write_synced(file: BinaryIO, content: bytes | memoryview) -> None:
-    """Write and wait until it is on the disk."""
+    """Write and wait until the content is on the disk."""
     file.write(content)
     file.flush()
     os.fsync(file.fileno())
 
 
 def remove_leftovers(folder: Path, shards: list[Shard], names: Iterable[str]) -> None:
-    """Remove what killed writers left: scratch files, and files of the signals `names` that no shard of the journal has.
+    """Remove files of killed writers: scratch files, and files of the signals `names` that are not in the journal.
 
-    The caller holds the lock. Files with other names are not ours and stay.
+    The caller holds the lock. Files with other names stay.
     """
     remove_scratch(folder)
     ours = re.compile(rf"[0-9]{{5,}}\.({'|'.join(map(re.escape, names))})\.npy")
@@ -182,53 +158,38 @@ def remove_leftovers(folder: Path, shards: list[Shard], names: Iterable[str]) ->
 
 def write_errors(folder: Path, needed: int) -> AbstractContextManager[None]:
     """Failures to write `needed` bytes to a cache become a DistilvecError."""
-    return full_disk_explained(CACHE_PATH, folder, needed, "The shards written so far are kept.")
+    return full_disk_explained(KEY_NAME, folder, needed, "The shards written so far are kept.")
 
 
 def lock(folder: Path, wait: bool = True) -> AbstractContextManager[None]:
-    """Hold the cache for writing; the system frees it when the process ends. Without `wait`, DistilvecError if another holds it."""
-    return locked(folder / LOCK, CACHE_PATH, f"to the teacher cache {folder}", wait)
+    """Hold the cache for writing; the system frees the lock when the process ends.
+
+    Errors: DistilvecError if another process holds the lock, unless `wait`.
+    """
+    return locked(folder / LOCK, KEY_NAME, f"to the teacher cache {folder}", wait)
 
 
 def begin(manifest: Path, content: str) -> None:
-    """Write the manifest of a cache in a new or empty folder, unless another process has done so meanwhile.
+    """Write the manifest of a cache in a new or empty folder, unless another process was faster.
 
-    Errors: DistilvecError for a folder with anything else in it, or one that cannot be made.
+    Errors: DistilvecError for a folder with other files in it, or one that cannot be made.
     """
     folder = manifest.parent
-    _refuse_foreign(manifest)
-    with explained(CACHE_PATH, folder):
+    with explained(KEY_NAME, folder):
+        found = [folder] if folder.exists() and not folder.is_dir() else [*folder.iterdir()] if folder.exists() else []
+        foreign = [path for path in found if not is_scratch(path) and not _is_lock(path)]
+        if foreign and not manifest.exists():
+            raise DistilvecError(
+                f"[{KEY_NAME}] {folder} exists and is not a teacher cache: it has no {manifest.name}. Choose another folder."
+            )
         folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
         if not manifest.exists():
-            _refuse_foreign(manifest)
-            write_file(manifest, content, CACHE_PATH)
-
-
-def _refuse_foreign(manifest: Path) -> None:
-    """DistilvecError for a folder with anything in it but what a process leaves that has just begun a cache."""
-    folder = manifest.parent
-    with explained(CACHE_PATH, folder):
-        found = [folder] if folder.exists() and not folder.is_dir() else [*folder.iterdir()] if folder.exists() else []
-        foreign = [path for path in found if not is_scratch(path) and not _is_lock(path)]
-    if foreign and not manifest.exists():  # another process may have written it meanwhile
-        raise DistilvecError(
-            f"[{CACHE_PATH}] {folder} exists and is not a teacher cache: it has no {manifest.name}. Choose another folder."
-        )
+            write_file(manifest, content, KEY_NAME)
 
 
 def _is_lock(path: Path) -> bool:
     """Whether a file is the lock of a cache: it holds a process id, or nothing yet."""
-    return (
-        path.name == LOCK
-        and path.is_file()
-        and path.stat().st_size < 20
-        and (path.read_bytes().strip() or b"0").isdigit()
-    )
-
-
-def how_to_repair(folder: Path) -> str:
-    """What to do about damage."""
-    return (
-        f"`distilvec cache verify {folder} --repair` drops the damaged shards; filling the cache computes them again."
-    )
+    if path.name != LOCK or not path.is_file() or path.stat().st_size >= 20:
+        return False
+    return (path.read_bytes().strip() or b"0").isdigit()

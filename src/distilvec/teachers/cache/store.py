@@ -1,17 +1,16 @@
 """The teacher cache: vectors by text, in checked shards that survive a kill at any moment.
 
-    manifest.json             what the vectors depend on
+    manifest.json             settings that the vectors depend on
     shards.jsonl              the journal: one line a shard, with rows and, for every file, bytes and checksum
-    00000.keys.npy            [rows] V16, the key of each text behind its prompt (data.corpus.text_key)
+    00000.keys.npy            [rows] V16, the key of each text with the prompt prepended (data.corpus.text_key)
     00000.embedding.npy       [rows, width] float16 or float32
-    00000.pre_dense.npy       [rows, pre_dense_width], if the manifest says so; vector likewise
-    00000.hidden.npy          [items, width], the rows' items end to end: a signal of uneven length, if the manifest has `tokens`
-    00000.hidden-offsets.npy  [rows + 1] int64, where each row's items begin
+    00000.pre_dense.npy       [rows, pre_dense_width], if the manifest has such vectors; vector likewise
+    00000.hidden.npy          [items, width], the rows' items end to end: a signal of uneven length (manifest: `tokens`)
+    00000.hidden-offsets.npy  [rows + 1] int64, the first item of each row
     lock                      held by the one process that writes
 
-Files are plain .npy and can be memory-mapped as such. A file counts once the journal names it. A further signal is a
-further file. It may stand in the shard's line from the beginning or in a later line about the same shard; readers take
-no notice of names they do not ask for.
+Files are plain .npy and can be memory-mapped. A file counts once the journal names it. A further signal is a further
+file, in the shard's line or in a later line about the same shard; readers ignore names that they do not know.
 """
 
 from __future__ import annotations
@@ -23,44 +22,38 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_file
-from distilvec.teachers.cache.index import KEY, KeyIndex
-from distilvec.teachers.cache.layout import Ragged, Signal
+from distilvec.core.hashing import checksum
+from distilvec.teachers.cache import shard as journal
+from distilvec.teachers.cache.index import KEY, KeyIndex, Keys
 from distilvec.teachers.cache.manifest import Manifest, read_manifest
-from distilvec.teachers.cache.reader import OFFSETS, Reader
-from distilvec.teachers.cache.shard import (
-    CACHE_PATH,
-    JOURNAL,
-    Shard,
-    append_journal,
-    begin,
-    how_to_repair,
-    lock,
-    read_journal,
-    remove_leftovers,
-    write_errors,
-    write_shard,
-)
-from distilvec.teachers.cache.validate import Describe, stored_form, stored_items, worst_cosine
+from distilvec.teachers.cache.shard import JOURNAL, KEY_NAME, Shard, damaged, read_journal
+from distilvec.teachers.cache.signals import Array, Ragged, Rows, Signal, item_positions, join
+from distilvec.teachers.cache.validate import Describe, stored_form, worst_cosine
 
 MANIFEST = "manifest.json"
 SHARD_ROWS = 16384
+OFFSETS = "-offsets"  # appended to the name of a signal of uneven length
+_OFFSET = Signal(1, "int64")
 
 
 class TeacherCache:
     """Vectors of texts on disk; made by `create_or_open`, or opened from its folder. Positions count rows from 0.
 
-    Reading copies the rows that are asked for and nothing else; in memory are the keys (20 bytes a row). Any number of
-    processes may read while one writes; a reader sees the shards that were there when it opened.
+    Reading copies the requested rows and nothing else; in memory are the keys (20 bytes a row). Any number of processes
+    may read while one writes; a reader sees the shards of the moment when it opened the cache.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, shard_rows: int = SHARD_ROWS) -> None:
         self.folder, self.manifest, self.shard_rows = folder, manifest, shard_rows
-        self._reader = Reader(folder)
+        self._shards: list[Shard] = []
+        self._ends: Rows = np.zeros(0, dtype=np.int64)  # rows up to each shard's end
         self._index = KeyIndex()
-        self._whole = 0  # bytes of the journal that are whole lines
+        self._files: dict[tuple[int, str], Array] = {}
+        self._whole = 0  # bytes of the journal's whole lines
         self._writes = False
         self._load()
 
@@ -68,233 +61,220 @@ class TeacherCache:
     def create_or_open(cls, folder: Path, manifest: Manifest, shard_rows: int = SHARD_ROWS) -> TeacherCache:
         """The cache in `folder`, new if there is none; `shard_rows` is the size of shards written from now on.
 
-        A cache that holds more signals than `manifest` asks for is opened as it is.
-        Errors: DistilvecError if the folder holds something else, other vectors than `manifest` asks for (each differing
-        field is named) or damaged shards.
+        A superset cache, with more signals than `manifest` has, is opened as it is.
+        Errors: DistilvecError if the folder holds something else, vectors of other settings (each differing field is
+        named) or damaged shards.
         """
         if not (folder / MANIFEST).exists():
-            begin(folder / MANIFEST, manifest.to_json())
-        found = read_manifest(folder / MANIFEST)  # of a process that was faster, perhaps
-        if manifest.fingerprint in found.answers - {found.fingerprint}:
+            journal.begin(folder / MANIFEST, manifest.to_json())
+        found = read_manifest(folder / MANIFEST)
+        if manifest.fingerprint in found.subsets:
             return cls(folder, found, shard_rows)
-        if differences := found.differences(manifest):
-            listed = "".join(f"\n  {line}" for line in differences)
-            raise DistilvecError(
-                f"[cache.path] {folder} holds the vectors of another teacher or other settings:{listed}\n"
-                "Set these back in the recipe, or choose another cache.path (without one, every teacher gets its own folder)."
-            )
+        found.check_equal(manifest, f"[{KEY_NAME}] {folder}")
         return cls(folder, manifest, shard_rows)
 
     @classmethod
     def open(cls, folder: Path) -> TeacherCache:
-        """The cache that is in `folder`. DistilvecError if there is none, or shards are missing or cut short."""
+        """The cache in `folder`. DistilvecError if there is none, or shards are missing or cut short."""
         return cls(folder, _manifest_of(folder))
 
     @classmethod
     def verify_folder(cls, folder: Path, repair: bool = False) -> list[str]:
         """Compare every file with its checksum: one line for each problem. `repair` drops the shards concerned.
 
-        Works where `open` refuses. Errors: DistilvecError if the folder is no cache, or is to be repaired while another process
-        writes to it.
+        Works where `open` refuses. Errors: DistilvecError if the folder is no cache, or another process writes to the
+        cache that is to be repaired.
         """
         names = _file_names(_manifest_of(folder))
-        with lock(folder, wait=False) if repair else nullcontext():
-            sound, problems = cls._sound(folder)
+        with journal.lock(folder, wait=False) if repair else nullcontext():
+            shards, _, broken = read_journal(folder, strict=False)
+            found = {shard.number: shard.problems(folder, shard.files, checksum) for shard in shards}
+            again = "must be computed again"
+            problems = [f"{JOURNAL}: {broken} damaged line(s); their rows {again}"] if broken else []
+            for shard in shards:
+                problems += [f"{problem}; its {shard.rows:,} rows {again}" for problem in found[shard.number]]
             if problems and repair:
-                with write_errors(folder, 0):
-                    write_file(folder / JOURNAL, b"".join(shard.to_line() for shard in sound), CACHE_PATH)
-                    remove_leftovers(folder, sound, names)
+                sound = [shard for shard in shards if not found[shard.number]]
+                with journal.write_errors(folder, 0):
+                    write_file(folder / JOURNAL, b"".join(shard.to_line() for shard in sound), KEY_NAME)
+                    journal.remove_leftovers(folder, sound, names)
         return problems
 
-    @staticmethod
-    def _sound(folder: Path) -> tuple[list[Shard], list[str]]:
-        """The shards without damage, and a line for each problem of the others."""
-        journal = read_journal(folder, strict=False)
-        problems = (
-            [f"{JOURNAL}: {journal.damaged} damaged line(s); their rows must be computed again"]
-            if journal.damaged
-            else []
-        )
-        sound = []
-        for shard in journal.shards:
-            found = shard.problems(folder, checksums=True)
-            problems += [f"{problem}; its {shard.rows:,} rows must be computed again" for problem in found]
-            sound += [] if found else [shard]
-        return sound, problems
-
-    @property
-    def width(self) -> int:
-        """Dimensions of an embedding."""
-        return self.manifest.width
+    def verify(self) -> list[str]:
+        """Compare every file with its checksum: one line for each problem."""
+        return self.verify_folder(self.folder)
 
     @property
     def signals(self) -> dict[str, Signal]:
-        """Every signal that a row has here."""
+        """Every signal of a row."""
         return self.manifest.signals
 
     def __len__(self) -> int:
         return len(self._index)
 
-    def positions(self, keys: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """int64 [n] positions of keys (V16, [n]); -1 where a text is missing."""
+    def positions(self, keys: Keys) -> Rows:
+        """int64 [n] positions of keys; -1 for a missing text."""
         return self._index.positions(keys)
 
-    def read(self, positions: npt.NDArray[np.int64], signal: str = "embedding") -> npt.NDArray[np.float32]:
-        """float32 [n, width] of a signal at these positions. IndexError for a position that is not there."""
-        return self._reader.rows(
-            np.asarray(positions, dtype=np.int64), signal, self._known(signal, uneven=False)
-        ).astype(np.float32)
+    def read(self, positions: Rows, signal: str = "embedding") -> npt.NDArray[np.float32]:
+        """float32 [n, width] of a signal at these positions. IndexError for an unknown position."""
+        kind = self._known(signal, uneven=False)
+        found = np.empty((len(positions), kind.width), dtype=kind.dtype)
+        for number, chosen, rows in self._by_shard(positions):
+            found[chosen] = self._file(number, signal, kind)[rows]
+        return found.astype(np.float32)
 
-    def read_ragged(self, positions: npt.NDArray[np.int64], signal: str) -> Ragged:
-        """The items of a signal of uneven length at these positions, as stored. IndexError for a position that is not there."""
-        return self._reader.ragged(np.asarray(positions, dtype=np.int64), signal, self._known(signal, uneven=True))
+    def read_ragged(self, positions: Rows, signal: str) -> Ragged:
+        """Items of a signal of uneven length at these positions, as stored. IndexError for an unknown position."""
+        kind = self._known(signal, uneven=True)
+        parts, order = [Ragged(np.empty((0, kind.width), kind.dtype), np.empty(0, np.int64))], [np.empty(0, np.int64)]
+        for number, chosen, rows in self._by_shard(positions):
+            offsets = self._file(number, signal + OFFSETS, _OFFSET)[:, 0]
+            lengths = offsets[rows + 1] - offsets[rows]
+            items = self._file(number, signal, kind)[item_positions(offsets[rows], lengths)]
+            parts.append(Ragged(items, lengths))
+            order.append(chosen)
+        return join(parts).take(np.argsort(np.concatenate(order)))
 
-    def append(
-        self, keys: npt.NDArray[Any], signals: Mapping[str, npt.NDArray[Any] | Ragged], describe: Describe
-    ) -> None:
-        """Add one shard: keys (V16, [n]) and every signal of the cache ([n, width], or Ragged where it is of uneven length).
+    def append(self, keys: Keys, signals: Mapping[str, Array | Ragged], describe: Describe) -> None:
+        """Add one shard: keys (V16, [n]) and every signal of the cache ([n, width], or Ragged for an uneven one).
 
-        Texts that are there already are left out; `describe(row)` gives a row's text, for messages. Errors: DistilvecError
-        for vectors that must not be stored, or a full disk; then nothing of the shard is there. Waits for other writers.
+        Texts that the cache has are left out; `describe(row)` gives a row's text, for messages. Waits for other writers.
+        Errors: DistilvecError for vectors that must not be stored, or a full disk; nothing of the shard is left then.
         """
         if set(signals) != set(self.signals):
             raise DistilvecError(
-                f"[{CACHE_PATH}] the teacher cache {self.folder} stores {sorted(self.signals)} for a text; found {sorted(signals)}."
+                f"[{KEY_NAME}] the teacher cache {self.folder} stores {sorted(self.signals)}; found {sorted(signals)}. "
+                "Choose another cache.path."
             )
         with self.writing():
             keys = np.ascontiguousarray(keys, dtype=KEY)
             stored = {
-                name: _stored(name, signals[name], len(keys), signal, describe) for name, signal in self.signals.items()
+                name: stored_form(name, signals[name], len(keys), signal, describe)
+                for name, signal in self.signals.items()
             }
             new = np.sort(np.unique(keys, return_index=True)[1])
             new = new[self.positions(keys[new]) < 0]
             if len(new) == 0:
                 return
-            notes = {"worst_cosine": worst_cosine(np.asarray(signals["embedding"])[new], stored["embedding"][new])}
-            taken = {shard.number for shard in self._shards}
-            number = next(number for number in range(len(taken) + 1) if number not in taken)
-            shard = Shard(number, len(new), notes=notes)
-            arrays = {"keys": keys[new]}
+            arrays: dict[str, Array] = {"keys": keys[new]}
             for name, values in stored.items():
-                arrays |= _files(name, values, new)
-            with write_errors(self.folder, sum(array.nbytes for array in arrays.values())):
-                try:
-                    write_shard(self.folder, shard, arrays)
-                    self._whole = append_journal(self.folder, shard, self._whole)
-                except OSError:
-                    remove_leftovers(self.folder, self._shards, _file_names(self.manifest))
-                    raise
-            self._admit(shard, arrays["keys"])
+                if isinstance(values, Ragged):
+                    kept = values if len(new) == len(values) else values.take(new)
+                    arrays |= {name: np.ascontiguousarray(kept.values), name + OFFSETS: kept.offsets}
+                else:
+                    arrays[name] = values[new]
+            notes = {"worst_cosine": worst_cosine(np.asarray(signals["embedding"])[new], arrays["embedding"])}
+            self._write(Shard(self._free_number(), len(new), notes=notes), arrays)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the cache for writing, with whatever others have written meanwhile; waits while another process holds it."""
+        """Hold the cache for writing, with all that others have written; waits while another process holds it."""
         if self._writes:
             yield
             return
-        with lock(self.folder):
+        with journal.lock(self.folder):
             self._writes = True
             try:
                 self._load()
-                with write_errors(self.folder, 0):
-                    remove_leftovers(self.folder, self._shards, _file_names(self.manifest))
+                with journal.write_errors(self.folder, 0):
+                    journal.remove_leftovers(self.folder, self._shards, _file_names(self.manifest))
                 yield
             finally:
                 self._writes = False
 
-    def verify(self) -> list[str]:
-        """Compare every file with its checksum: one line for each problem, none if all is well."""
-        return self.verify_folder(self.folder)
-
     def inspect(self) -> dict[str, Any]:
-        """Rows, shards, bytes, bytes a text (also by signal), the worst cosine between a vector and its stored form, and the manifest."""
-        by_signal: dict[str, int] = {}
-        for shard in self._shards:
-            for name, stored in shard.files.items():
+        """Rows, shards, bytes, bytes a text (also by signal), smallest cosine to the stored form, and the manifest."""
+        shards, sizes = self._shards, dict[str, int]()
+        for shard in shards:
+            for name, (size, _) in shard.files.items():
                 name = name.removesuffix(OFFSETS)
-                by_signal[name] = by_signal.get(name, 0) + stored.bytes
-        size = sum(by_signal.values())
+                sizes[name] = sizes.get(name, 0) + size
         return {
             "rows": len(self),
-            "shards": len(self._shards),
-            "bytes": size,
-            "bytes_per_text": round(size / len(self), 1) if len(self) else 0.0,
-            "bytes_per_text_by_signal": {name: round(found / len(self), 1) for name, found in by_signal.items()},
-            "worst_cosine": min((shard.notes.get("worst_cosine", 1.0) for shard in self._shards), default=None),
+            "shards": len(shards),
+            "bytes": sum(sizes.values()),
+            "bytes_per_text": round(sum(sizes.values()) / len(self), 1) if len(self) else 0.0,
+            "bytes_per_text_by_signal": {name: round(size / len(self), 1) for name, size in sizes.items()},
+            "worst_cosine": min((shard.notes.get("worst_cosine", 1.0) for shard in shards), default=None),
             "fingerprint": self.manifest.fingerprint,
             "manifest": self.manifest.settings(),
         }
 
     def close(self) -> None:
-        """Close the files that are open; reading opens them again."""
-        self._reader.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_reader"):
-            self.close()
-
-    # -- inside ------------------------------------------------------------------------------------------------------
+        """Unmap the files; reading maps them again."""
+        self._files.clear()
 
     def _load(self) -> None:
         """Read the journal and admit the shards that are not known yet."""
-        journal = read_journal(self.folder)
-        shards, self._whole = journal.shards, journal.whole
+        shards, self._whole, _ = read_journal(self.folder)
         known = [shard.number for shard in self._shards]
         if known != [shard.number for shard in shards[: len(known)]]:  # repaired by another process
-            known, self._index = [], KeyIndex()
-            self._reader.forget()
-        problems = [problem for shard in shards for problem in shard.problems(self.folder, checksums=False)]
-        if problems:
-            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-            raise DistilvecError(
-                f"[{CACHE_PATH}] teacher cache {self.folder}: {problems[0]}{more}. {how_to_repair(self.folder)}"
-            )
-        self._reader.shards = shards[: len(known)]
+            self.close()
+            known, self._index, self._ends = [], KeyIndex(), self._ends[:0]
+        for shard in shards:
+            if problems := shard.problems(self.folder, shard.files, checksum=None):
+                raise damaged(self.folder, problems[0])
+        self._shards = shards[: len(known)]
         for shard in shards[len(known) :]:
             keys = np.load(shard.verify(self.folder, "keys"), allow_pickle=False)
             if keys.shape != (shard.rows,) or keys.dtype != KEY:
-                raise DistilvecError(
-                    f"[{CACHE_PATH}] teacher cache {self.folder}: shard {shard.number} has damaged keys. {how_to_repair(self.folder)}"
-                )
+                raise damaged(self.folder, f"shard {shard.number} has damaged keys")
             self._admit(shard, keys)
 
-    def _admit(self, shard: Shard, keys: npt.NDArray[Any]) -> None:
-        self._reader.admit(shard)
+    def _admit(self, shard: Shard, keys: Keys) -> None:
+        self._shards.append(shard)
+        self._ends = np.append(self._ends, len(self) + shard.rows)
         self._index.add(keys)
 
-    @property
-    def _shards(self) -> list[Shard]:
-        return self._reader.shards
+    def _free_number(self) -> int:
+        """The smallest number that no shard has."""
+        taken = {shard.number for shard in self._shards}
+        return next(number for number in range(len(taken) + 1) if number not in taken)
+
+    def _write(self, shard: Shard, arrays: dict[str, Array]) -> None:
+        """Write a shard and admit it; nothing of the shard is left if that fails."""
+        with journal.write_errors(self.folder, sum(array.nbytes for array in arrays.values())):
+            try:
+                self._whole = journal.write_shard(self.folder, shard, arrays, self._whole)
+            except OSError:
+                journal.remove_leftovers(self.folder, self._shards, _file_names(self.manifest))
+                raise
+        self._admit(shard, arrays["keys"])
+
+    def _by_shard(self, positions: Rows) -> Iterator[tuple[int, Rows, Rows]]:
+        """For each shard concerned: its index, rows of the result, rows of the shard."""
+        positions = np.asarray(positions, dtype=np.int64)
+        if len(positions) and not 0 <= positions.min() <= positions.max() < len(self):
+            raise IndexError(f"positions {positions.min()} to {positions.max()} of a cache with {len(self)} rows")
+        shards = np.searchsorted(self._ends, positions, side="right")
+        order = np.argsort(shards, kind="stable")
+        for chosen in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1) if len(order) else ():
+            number = int(shards[chosen[0]])
+            yield number, chosen, positions[chosen] - (self._ends[number] - self._shards[number].rows)
+
+    def _file(self, number: int, name: str, kind: Signal) -> Array:
+        """A shard's file as an array [items, width] on a memory map, which holds no file open; verified once."""
+        if (number, name) not in self._files:
+            shard = self._shards[number]
+            path, size = shard.verify(self.folder, name), shard.files[name][0]
+            data = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).numpy()
+            header = 10 + int(data[8:10].view("<u2")[0])  # of the .npy format, version 1.0
+            self._files[number, name] = data[header:].view(kind.dtype).reshape(-1, kind.width)
+        return self._files[number, name]
 
     def _known(self, name: str, uneven: bool) -> Signal:
         signal = self.signals.get(name)
         if signal is None or signal.uneven != uneven:
-            known = (
-                ", ".join(name for name, signal in self.signals.items() if signal.uneven == uneven) or "no such signals"
-            )
+            known = ", ".join(self.signals)
             raise DistilvecError(
-                f"[{CACHE_PATH}] the teacher cache {self.folder} holds {known}; '{name}' was asked for."
+                f"[{KEY_NAME}] the teacher cache {self.folder} holds {known}; '{name}' was asked for. Fill another cache."
             )
         return signal
 
 
-def _stored(name: str, values: npt.NDArray[Any] | Ragged, rows: int, signal: Signal, describe: Describe) -> Any:
-    """A signal as it is stored; DistilvecError for what must not be."""
-    if isinstance(values, Ragged):
-        return stored_items(name, values, rows, signal, describe)
-    return stored_form(name, values, rows, signal.width, signal.dtype, describe)
-
-
-def _files(name: str, values: npt.NDArray[Any] | Ragged, rows: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
-    """The arrays that hold these rows of a signal."""
-    if not isinstance(values, Ragged):
-        return {name: values[rows]}
-    kept = values if len(rows) == len(values) else values.take(rows)
-    return {name: np.ascontiguousarray(kept.values), name + OFFSETS: kept.offsets}
-
-
 def _file_names(manifest: Manifest) -> list[str]:
-    """What the files of a shard are called."""
+    """Names of a shard's files."""
     offsets = [name + OFFSETS for name, signal in manifest.signals.items() if signal.uneven]
     return ["keys", *manifest.signals, *offsets]
 
@@ -302,6 +282,7 @@ def _file_names(manifest: Manifest) -> list[str]:
 def _manifest_of(folder: Path) -> Manifest:
     if not (folder / MANIFEST).is_file():
         raise DistilvecError(
-            f"[{CACHE_PATH}] {folder} is not a teacher cache: it has no {MANIFEST}. Give the folder that `distilvec cache fill` prints."
+            f"[{KEY_NAME}] {folder} is not a teacher cache: it has no {MANIFEST}. "
+            "Give the folder that `distilvec cache fill` prints."
         )
     return read_manifest(folder / MANIFEST)

@@ -1,4 +1,4 @@
-"""Vectors are checked before any of a shard is written: what is wrong is said with the text it belongs to."""
+"""Checks of vectors before any of a shard is written: an error quotes the first text concerned."""
 
 from __future__ import annotations
 
@@ -9,89 +9,64 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.core.errors import DistilvecError
-from distilvec.teachers.cache.layout import Ragged, Signal
+from distilvec.teachers.cache.signals import Array, Ragged, Signal
 
-Describe = Callable[[int], str]
+Describe = Callable[[int], str]  # the text of a row
 
 _LONGEST_QUOTE = 80
-_CHUNK = 2048  # rows looked at together, which bounds the memory
+_BROKEN = "Look at this text and at teacher.dtype; float32 often helps."
+_FLOAT32 = "Set cache.dtype=float32."
+_EMPTY = "A zero vector has no direction: drop such texts, or look at teacher.max_length and the tokenizer."
 
 
-def stored_form(
-    signal: str, vectors: npt.NDArray[Any], rows: int, width: int, dtype: npt.DTypeLike, describe: Describe
-) -> npt.NDArray[Any]:
-    """The vectors [rows, width] in the number format of the cache.
+def stored_form(name: str, values: Array | Ragged, rows: int, signal: Signal, describe: Describe) -> Any:
+    """A signal of `rows` texts in the number format of the cache; of uneven length it comes in that format.
 
-    `describe(row)` gives the text of a row. Errors: DistilvecError for another shape, NaN, infinite or all-zero vectors
-    and values that overflow the format.
+    Errors: DistilvecError for another shape, NaN, infinite or all-zero vectors and values that overflow the format.
     """
-    vectors = np.asarray(vectors)
-    if vectors.ndim != 2 or vectors.shape[1] != width:
-        raise DistilvecError(
-            f"[teacher] the teacher's {signal} vectors have shape {vectors.shape}; expected [{rows}, {width}] as the cache's manifest "
-            "says. The model has changed since the cache was made: choose another cache folder."
-        )
-    if len(vectors) != rows:
-        raise DistilvecError(
-            f"[teacher] the teacher gave {len(vectors):,} {signal} vectors for {rows:,} texts; expected one for each. "
-            "Nothing was written: this is an error of the teacher's own code or table."
-        )
-    stored = np.empty((rows, width), dtype=dtype)
-    for start in range(0, rows, _CHUNK):
-        chunk = np.asarray(vectors[start : start + _CHUNK])
-        with np.errstate(over="ignore"):
-            cast = chunk.astype(dtype)
-        stored[start : start + _CHUNK] = cast
-        _refuse(np.isfinite(chunk).all(1), start, rows, describe, f"{signal} vectors hold NaN or infinity", _BROKEN)
-        _refuse(np.isfinite(cast).all(1), start, rows, describe, f"{signal} vectors overflow {np.dtype(dtype)}", _WIDER)
-        _refuse(chunk.any(1), start, rows, describe, f"{signal} vectors are all zeros", _EMPTY)
-        _refuse(cast.any(1), start, rows, describe, f"{signal} vectors are all zeros in {np.dtype(dtype)}", _WIDER)
+    if isinstance(values, Ragged):
+        expected = (int(values.lengths.sum()), signal.width)
+        if values.values.shape != expected or values.values.dtype != signal.dtype or len(values) != rows:
+            raise _misshaped(f"{name} of {len(values):,} rows", values.values, f"{list(expected)} {signal.dtype}", rows)
+        good = np.ones(rows, dtype=np.bool_)
+        if signal.dtype == "float16":
+            items = np.flatnonzero(~np.isfinite(values.values).all(1))
+            good[np.searchsorted(values.offsets, items, side="right") - 1] = False
+        refuse(good, f"{name} holds NaN, infinity or values beyond float16", _BROKEN, describe)
+        return values
+    values = np.asarray(values)
+    if values.shape != (rows, signal.width):
+        raise _misshaped(f"{name} vectors", values, f"[{rows}, {signal.width}]", rows)
+    with np.errstate(over="ignore"):
+        stored = values.astype(signal.dtype)
+    refuse(np.isfinite(values).all(1), f"{name} vectors hold NaN or infinity", _BROKEN, describe)
+    refuse(np.isfinite(stored).all(1), f"{name} vectors overflow {signal.dtype}", _FLOAT32, describe)
+    refuse(values.any(1), f"{name} vectors are all zeros", _EMPTY, describe)
+    refuse(stored.any(1), f"{name} vectors are all zeros in {signal.dtype}", _FLOAT32, describe)
     return stored
 
 
-def stored_items(name: str, found: Ragged, rows: int, signal: Signal, describe: Describe) -> Ragged:
-    """A signal of uneven length, which comes in the number format of the cache; DistilvecError for another shape or NaN."""
-    expected = f"[items, {signal.width}] {signal.dtype} of {rows:,} rows"
-    fits = (
-        found.values.shape == (int(found.lengths.sum()), signal.width)
-        and found.values.dtype == signal.dtype
-        and len(found) == rows
-    )
-    if not fits:
+def refuse(good: npt.NDArray[np.bool_], problem: str, fix: str, describe: Describe) -> None:
+    """DistilvecError that quotes the first text that is not `good` ([rows])."""
+    if not good.all():
+        text = shortened(describe(int(np.argmin(good))))
         raise DistilvecError(
-            f"[teacher] the teacher's {name} has shape {found.values.shape} and type {found.values.dtype} for {len(found):,} rows; "
-            f"expected {expected}, as the cache's manifest says."
+            f"[teacher] {problem}: the first of {len(good):,} texts concerned is {text}. {fix} Shards before are kept."
         )
-    if signal.dtype == "float16":
-        broken = ~np.isfinite(found.values).all(1)
-        if broken.any():
-            first = int(np.searchsorted(found.offsets, int(np.argmax(broken)), side="right")) - 1
-            good = np.arange(rows) != first
-            _refuse(good, 0, rows, describe, f"{name} holds NaN, infinity or what float16 cannot hold", _BROKEN)
-    return found
 
 
-def refuse_broken(good: npt.NDArray[np.bool_], what: str, describe: Describe) -> None:
-    """DistilvecError that names the first text that is not `good` ([rows]); `what` is the signal."""
-    _refuse(good, 0, len(good), describe, f"{what} hold NaN or infinity", _BROKEN)
+def refuse_broken(good: npt.NDArray[np.bool_], name: str, describe: Describe) -> None:
+    """DistilvecError for signals with NaN or infinity, that is, of texts that are not `good` ([rows])."""
+    refuse(good, f"{name} hold NaN or infinity", _BROKEN, describe)
 
 
-def worst_cosine(exact: npt.NDArray[Any], stored: npt.NDArray[Any]) -> float:
-    """The smallest cosine between vectors and their stored form (both [rows, width]), to 9 digits."""
-    worst = 1.0
-    for start in range(0, len(exact), _CHUNK):
-        one, other = (array[start : start + _CHUNK].astype(np.float64) for array in (exact, stored))
-        cosines = (one * other).sum(1) / np.sqrt((one * one).sum(1) * (other * other).sum(1))
-        worst = min(worst, float(cosines.min()))
-    return round(worst, 9)
-
-
-def cut_dimensions(vectors: npt.NDArray[np.float32], width: int, normalized: bool) -> npt.NDArray[np.float32]:
-    """The first `width` dimensions of [rows, full], brought back to length 1 where the model normalises."""
-    if vectors.shape[1] == width:
-        return vectors
-    cut = np.ascontiguousarray(vectors[:, :width])
-    return cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12) if normalized else cut
+def worst_cosine(exact: Array, stored: Array) -> float:
+    """Smallest cosine between vectors and their stored form (both [rows, dim]), to 9 digits."""
+    dot, own, other = (
+        np.einsum("rd,rd->r", one, two, dtype=np.float64)
+        for one, two in ((exact, stored), (exact, exact), (stored, stored))
+    )
+    return round(float(min(1.0, (dot / np.sqrt(own * other)).min())), 9)
 
 
 def shortened(text: str) -> str:
@@ -100,17 +75,8 @@ def shortened(text: str) -> str:
     return repr(line if len(line) <= _LONGEST_QUOTE else line[:_LONGEST_QUOTE] + "…")
 
 
-_BROKEN = "Look at this text and at teacher.dtype; float32 often helps."
-_WIDER = "Set cache.dtype=float32."
-_EMPTY = (
-    "A zero vector has no direction to learn from: drop such texts, or look at teacher.max_length and the tokenizer."
-)
-
-
-def _refuse(good: Any, start: int, rows: int, describe: Describe, what: str, todo: str) -> None:
-    if not good.all():
-        first = start + int(np.argmin(good))
-        raise DistilvecError(
-            f"[teacher] {what}: the first of them among the {rows:,} texts of this shard belongs to {shortened(describe(first))}. "
-            f"{todo} Nothing of this shard was written; shards before it are kept."
-        )
+def _misshaped(what: str, values: Array, expected: str, rows: int) -> DistilvecError:
+    return DistilvecError(
+        f"[teacher] the teacher's {what} have shape {values.shape} and type {values.dtype}; expected {expected}, for "
+        f"{rows:,} texts, as the cache's manifest has it. The model has changed since: choose another cache folder."
+    )

@@ -1,0 +1,106 @@
+"""Teachers of a training step: outputs for a batch, from a cache, from several teachers, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from distilvec.core.batch import TextBatch
+from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.teachers.cache.index import Keys
+from distilvec.teachers.cache.signals import decompress
+from distilvec.teachers.cache.store import TeacherCache
+
+
+class BatchTeacher(Protocol):
+    """Outputs of a teacher for a batch: CachedTeacher, LiveTeacher (live.py), SeveralTeachers or NoTeacher."""
+
+    def signals(self, batch: TextBatch) -> ModelOutputs:
+        """The required outputs on the batch's device, float32, without gradient."""
+        ...
+
+
+class CachedTeacher:
+    """Reads a teacher's outputs from its cache; the model is not in memory.
+
+    `keys` are those of all corpus rows. `head` is the head of the task that the teacher was fine-tuned for: logits are its
+    outputs for the cached vectors.
+    """
+
+    def __init__(self, cache: TeacherCache, keys: Keys, required: OutputSpec, head: nn.Module | None = None) -> None:
+        if found := uncached(required):
+            raise DistilvecError(
+                f"[teacher.live] the method requires {', '.join(found)}, which no teacher cache holds. Set teacher.live=true."
+            )
+        fix = "Fill one for this recipe: distilvec cache fill."
+        if required.tokens and not cache.manifest.tokens:
+            raise DistilvecError(
+                f"[cache] the method requires a teacher's token signals; the cache {cache.folder} has none. {fix}"
+            )
+        self.positions = cache.positions(keys)
+        if missing := int((self.positions < 0).sum()):
+            raise DistilvecError(
+                f"[cache] {missing:,} of {len(keys):,} corpus rows have no teacher vector in {cache.folder}. {fix}"
+            )
+        self.cache, self.required, self.head = cache, required, None if head is None else head.eval()
+        self._settings = cache.manifest.tokens if required.tokens else None
+        self._token_signals = list(self._settings.signals) if self._settings else []
+
+    @torch.no_grad()
+    def signals(self, batch: TextBatch) -> ModelOutputs:
+        """Outputs for the batch's rows, float32; token signals are padded on the right."""
+        required, device = self.required, batch.rows.device
+        positions = self.positions[batch.rows.cpu().numpy()]
+
+        def read(signal: str) -> Tensor:
+            return torch.from_numpy(self.cache.read(positions, signal)).to(device, non_blocking=True)
+
+        logits, vector = None, read("vector") if required.vector or required.logits else None
+        if required.logits:
+            assert self.head is not None and vector is not None
+            logits = self.head.to(device)(vector)
+        tokens = {name: self.cache.read_ragged(positions, name) for name in self._token_signals}
+        return ModelOutputs(
+            embedding=read("embedding") if required.embedding else None,
+            pre_dense=read("pre_dense") if required.pre_dense else None,
+            vector=vector if required.vector else None,
+            logits=logits,
+            **(decompress(tokens, self._settings, device) if self._settings and tokens else {}),
+        )
+
+
+class SeveralTeachers:
+    """A recipe's first teacher; `others` of its outputs are those of the further ones."""
+
+    def __init__(self, first: BatchTeacher, others: Sequence[BatchTeacher]) -> None:
+        self.first, self.others = first, others
+
+    def signals(self, batch: TextBatch) -> ModelOutputs:
+        """Every teacher's outputs."""
+        return replace(self.first.signals(batch), others=tuple(other.signals(batch) for other in self.others))
+
+
+class NoTeacher:
+    """Teacher of a method that requires none."""
+
+    def signals(self, batch: TextBatch) -> ModelOutputs:
+        """No outputs."""
+        return ModelOutputs()
+
+
+def uncached(required: OutputSpec) -> list[str]:
+    """Required outputs that no cache keeps, in words."""
+    named = {
+        "attention maps": required.attention_layers,
+        "hidden states of layers": required.hidden_layers,
+        "queries, keys and values": required.projection_layers,
+        "a second view": required.second_view,
+        "pooled states of layers": required.pooled_layers,
+        "gates and experts": required.experts,
+    }
+    return [name for name, layers in named.items() if layers]

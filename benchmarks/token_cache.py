@@ -35,8 +35,10 @@ from benchmarks.texts import sample_texts
 from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.core.batch import TextBatch
-from distilvec.core.objective import Objective, Sizes, build_objective, total
+from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
+from distilvec.core.objective import Objective, weighted_loss
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
+from distilvec.core.registry import build_objective
 from distilvec.data.corpus import Corpus, build_corpus
 from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.models.tokenizers import tokenizer_hash
@@ -174,7 +176,7 @@ def loss_and_gradient(bench: Bench, teacher: Teacher, batch: TextBatch, term: st
     rows = None if told.selected is None else told.selected[..., 0]
     bench.encoder.eval()
     terms = bench.objective(batch, bench.encoder(batch, bench.objective.student_outputs, rows), told)
-    loss = total(terms, bench.objective.weights) if term == "total" else terms[term].mean()
+    loss = weighted_loss(terms, bench.objective.weights) if term == "total" else terms[term].mean()
     parameters = [*bench.encoder.parameters(), *bench.objective.parameters()]
     slopes = torch.autograd.grad(loss, parameters, allow_unused=True)
     return loss.detach(), torch.cat([slope.flatten() for slope in slopes if slope is not None])
@@ -215,15 +217,16 @@ def emo(encoder: Encoder, teacher: LocalTeacher) -> Objective:
         "emo",
         {},
         {},
-        Sizes(
-            encoder.hidden_width,
-            encoder.layers,
-            teacher.width,
-            teacher.normalized,
-            config.hidden_size,
-            config.num_hidden_layers,
-            student_heads=4,
-            teacher_heads=config.num_attention_heads,
+        ObjectiveContext(
+            StudentInfo(encoder.hidden_width, encoder.layers),
+            (
+                TeacherInfo(
+                    teacher.width,
+                    teacher.normalized,
+                    hidden_size=config.hidden_size,
+                    layers=config.num_hidden_layers,
+                ),
+            ),
         ),
     )
 

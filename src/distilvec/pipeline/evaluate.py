@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
-from distilvec.core.objective import method_class
+from distilvec.core.registry import method_class
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.experts import labelled_groups
 from distilvec.evaluation.suite import suite_fingerprint
@@ -58,7 +58,7 @@ def side_by_side(run: Run, tasks: list[Task], found: dict[str, Any]) -> Evaluati
     student = wrap_model(load(run.folder / "student", device="cpu"), "student", section.batch_tokens, prompts)
     untrained = wrap_model(run.student(), "untrained", section.batch_tokens, prompts)
     teacher = run.teacher if isinstance(run.teacher, LocalTeacher) else None
-    compatible = method_class(run.stages[-1].recipe.method.name).compatible
+    compatible = method_class(run.stages[-1].recipe.method.name).in_teacher_space
     labelled = labelled_groups(run.examples, prepare.test_split(run)) if run.examples is not None else []
     kept, texts = kept_students(run), run.corpus
     return EvaluationRun(

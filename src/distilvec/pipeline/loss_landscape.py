@@ -26,7 +26,7 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.device import keep_memory, pick_device
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import UNLIMITED
-from distilvec.core.objective import total
+from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import ModelOutputs
 from distilvec.data.sampler import epoch_batches
 from distilvec.models.load import load
@@ -74,7 +74,7 @@ class Landscape:
             copies = {name: buffer.clone() for name, buffer in buffers.items()}
             with sdpa_kernel(SDPBackend.MATH):
                 terms = functional_call(self.module, copies, (batch, teacher))
-            yield total(terms, self.module.objective.weights) * (len(batch) / self.rows)
+            yield weighted_loss(terms, self.module.objective.weights) * (len(batch) / self.rows)
 
 
 class Landscapes:
@@ -127,7 +127,7 @@ class Landscapes:
         data = self.run.training_data(tokens, teacher)
         cut = epoch_batches(
             data.train_rows, data.lengths, batch_size=train.batch_size, max_tokens=train.max_tokens, window=train.window,
-            seed=self.seed, epoch=0, drop_last=module.objective.in_batch,
+            seed=self.seed, epoch=0, drop_last=module.objective.needs_fixed_batch,
         )  # fmt: skip
         found: list[Batch] = []
         for number in range(len(cut)):

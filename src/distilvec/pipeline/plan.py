@@ -51,7 +51,7 @@ class SampleTeacher:
             embedding=zeros[:, : info.width],
             pre_dense=zeros[:, :pre_dense] if pre_dense else None,
             vector=zeros[:, : info.hidden_width],
-            logits=zeros.new_zeros(len(batch) // batch.members, self.classes),
+            logits=zeros.new_zeros(len(batch) // batch.texts_per_example, self.classes),
         )
         return found if self.required.tokens is None else self._tokens(batch, found)
 

@@ -82,7 +82,7 @@ def distillation_record(
             for name, column in scores.items()
         },
         "versions": versions(),
-        "teacher_compatible": objective.compatible and student.get_embedding_dimension() == teachers[0]["width"],
+        "teacher_compatible": objective.in_teacher_space and student.get_embedding_dimension() == teachers[0]["width"],
     }
 
 

@@ -7,7 +7,8 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Objective, OtherTeacher, Sizes
+from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
+from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.teachers import TeacherSide, special_tokens
@@ -18,35 +19,35 @@ if TYPE_CHECKING:
     from distilvec.pipeline.run import Run
 
 
-def sizes(run: Run, encoder: Encoder) -> Sizes:
-    """What an objective may know of student and teachers."""
-    info, tokenizer = run.info, encoder.model.tokenizer
-    return Sizes(
+def context(run: Run, encoder: Encoder) -> ObjectiveContext:
+    """Describe student and teachers for an objective."""
+    tokenizer, dim = encoder.model.tokenizer, encoder.model.get_embedding_dimension()
+    student = StudentInfo(
         encoder.hidden_width,
         encoder.layers,
+        dim,
+        encoder.backbone.config.get_text_config().num_attention_heads,
+        tokenizer_hash(tokenizer),
+        special_tokens(tokenizer),
+        encoder.experts,
+    )
+    teachers = tuple(_teacher(side) for side in run.sides)
+    return ObjectiveContext(student, teachers, None if run.examples is None else run.examples.info)
+
+
+def _teacher(side: TeacherSide) -> TeacherInfo:
+    info = side.info
+    return TeacherInfo(
         info.width,
         info.normalized,
-        teacher_hidden_width=info.hidden_width,
-        teacher_layers=info.layers,
-        embedding_width=encoder.model.get_embedding_dimension(),
-        task=None if run.examples is None else run.examples.info,
-        teacher_logits=run.teacher_head is not None,
-        same_tokenizer=info.tokenizer is not None and info.tokenizer == tokenizer_hash(tokenizer),
-        student_heads=encoder.backbone.config.get_text_config().num_attention_heads,
-        teacher_heads=info.heads,
-        student_special=special_tokens(tokenizer),
-        teacher_special=info.special,
-        experts=encoder.experts,
-        teacher_weight=run.recipe.teacher.weight,
-        others=tuple(_other(side) for side in run.sides[1:]),
-        pre_dense_width=info.pre_dense_width,
-    )
-
-
-def _other(side: TeacherSide) -> OtherTeacher:
-    info = side.info
-    return OtherTeacher(
-        info.width, info.normalized, info.hidden_width, info.layers, side.section.weight, info.pre_dense_width
+        weight=side.section.weight,
+        logits=side.key == "teacher" and side.head is not None,
+        hidden_size=info.hidden_width,
+        layers=info.layers,
+        heads=info.heads,
+        tokenizer=info.tokenizer,
+        special_tokens=info.special,
+        pre_dense_dim=info.pre_dense_width,
     )
 
 

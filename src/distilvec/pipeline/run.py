@@ -34,8 +34,9 @@ from distilvec.config.schema import Recipe
 from distilvec.core.device import processes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
-from distilvec.core.objective import Objective, build_objective, method_class
+from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.registry import build_objective, method_class
 from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples
@@ -203,7 +204,7 @@ class Run:
 
     def student(self) -> SentenceTransformer:
         """The untrained student; the same every time."""
-        compatible = any(method_class(stage.recipe.method.name).compatible for stage in self.stages)
+        compatible = any(method_class(stage.recipe.method.name).in_teacher_space for stage in self.stages)
         return build_student(self.recipe.student, self.info, self.recipe.train.seed, compatible, self.vocabulary)
 
     def encoder(self) -> Encoder:
@@ -223,11 +224,11 @@ class Run:
         """A stage's method (the last one's by default) for this student and teacher; its own parameters are drawn from the seed."""
         stage = stage or self.stages[-1]
         method, train = stage.recipe.method, stage.recipe.train
-        sizes = resolve.sizes(self, encoder)
+        context = resolve.context(self, encoder)
         torch.manual_seed(train.seed)
         with errors_named(stage):
-            objective = build_objective(method.name, method.options, method.weights, sizes)
-            if objective.in_batch and train.max_tokens:
+            objective = build_objective(method.name, method.options, method.weights, context)
+            if objective.needs_fixed_batch and train.max_tokens:
                 raise DistilvecError(
                     f"[train.max_tokens] {method.name} compares the texts of a batch with each other, so batches need a fixed "
                     "number of rows. Remove max_tokens and set batch_size."

@@ -110,5 +110,5 @@ def with_supervised(run: Run, found: dict[str, Any], mark: str) -> dict[str, Any
 
 def _in_words(head: TaskHead, classes: list[str]) -> str:
     shown = ", ".join(classes[:6]) + (", ..." if len(classes) > 6 else "")
-    members = ", its texts encoded apart" if head.task.members == 2 else ""
+    members = ", its texts encoded apart" if head.task.texts_per_example == 2 else ""
     return f"{head.task.kind}{members}" + (f" with the {len(classes)} classes {shown}" if classes else "")

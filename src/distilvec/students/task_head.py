@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,11 +34,17 @@ def save_head(
 
     `classes` in the order of the logits; `scale` is what the scores 0 and 1 stand for; `prompt` stood before every text.
     """
-    info = {"task": asdict(head.task), "width": head.width, "classes": list(classes), "scale": scale, "prompt": prompt}
+    task = {"kind": head.task.kind, "classes": head.task.classes, "members": head.task.texts_per_example}
+    info = {"task": task, "width": head.width, "classes": list(classes), "scale": scale, "prompt": prompt}
     save_file(
         {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}, folder / WEIGHTS
     )
     (folder / FACTS).write_text(json.dumps(info, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _task(kind: Literal["classification", "pair", "sts"], classes: int, members: int = 1) -> TaskInfo:
+    """Return the task that head.json describes, with the names of format 1."""
+    return TaskInfo(kind, classes, members)
 
 
 def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
@@ -48,7 +53,7 @@ def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
     if found is None:
         return None
     try:
-        head = TaskHead(found["width"], TaskInfo(**found["task"]))
+        head = TaskHead(found["width"], _task(**found["task"]))
         classes = [str(name) for name in found["classes"]]
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
@@ -116,7 +121,7 @@ class TaskModel:
         return probabilities
 
     def _logits(self, texts: Sequence[Text]) -> Float[Tensor, "texts classes"]:
-        inputs = [text if self._head.task.members == 2 else (text,) for text in self._checked(texts)]
+        inputs = [text if self._head.task.texts_per_example == 2 else (text,) for text in self._checked(texts)]
         return predict_logits(
             self._model, self._head, [tuple(with_prompt(self._prompt, part) for part in parts) for parts in inputs]
         )
@@ -168,7 +173,7 @@ def predict_logits(
     with evaluating(model):
         for start in range(0, len(order), _BATCH):
             numbers = order[start : start + _BATCH]
-            texts = [inputs[number][member] for member in range(head.task.members) for number in numbers]
+            texts = [inputs[number][member] for member in range(head.task.texts_per_example) for number in numbers]
             features = {
                 name: value.to(model.device) if isinstance(value, Tensor) else value
                 for name, value in model.preprocess(texts).items()

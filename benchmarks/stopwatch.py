@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.memory import own_megabytes
-from distilvec.core.objective import Terms
+from distilvec.core.objective import LossTerms
 from distilvec.data.sampler import Batches
 from distilvec.train.trainer import Trainer
 from distilvec.train.update import Gradients, SharpnessAware, Update
@@ -24,7 +24,7 @@ class Stopwatch:
         if isinstance(update, SharpnessAware):
             update.plain.descend = self.apart(update.plain.descend)  # type: ignore[method-assign]
 
-    def step(self, gradients: Gradients, number: int) -> Terms:
+    def step(self, gradients: Gradients, number: int) -> LossTerms:
         """The rule's own step."""
         self.elsewhere, began = 0.0, now(self.device)
         terms = self.update.step(self.apart(gradients), number)

@@ -35,8 +35,10 @@ from benchmarks.texts import sample_texts
 from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
 from distilvec.core.batch import TextBatch
-from distilvec.core.objective import Objective, Sizes, build_objective, total
+from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
+from distilvec.core.objective import Objective, weighted_loss
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
+from distilvec.core.registry import build_objective
 from distilvec.data.corpus import Corpus, build_corpus
 from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.models.tokenizers import tokenizer_hash
@@ -175,7 +177,7 @@ def loss_and_gradient(bench: Bench, teacher: BatchTeacher, batch: TextBatch, ter
     rows = None if told.selected is None else told.selected[..., 0]
     bench.encoder.eval()
     terms = bench.objective(batch, bench.encoder(batch, bench.objective.student_outputs, rows), told)
-    loss = total(terms, bench.objective.weights) if term == "total" else terms[term].mean()
+    loss = weighted_loss(terms, bench.objective.weights) if term == "total" else terms[term].mean()
     parameters = [*bench.encoder.parameters(), *bench.objective.parameters()]
     slopes = torch.autograd.grad(loss, parameters, allow_unused=True)
     return loss.detach(), torch.cat([slope.flatten() for slope in slopes if slope is not None])
@@ -216,15 +218,16 @@ def emo(encoder: Encoder, teacher: LocalTeacher) -> Objective:
         "emo",
         {},
         {},
-        Sizes(
-            encoder.hidden_size,
-            encoder.layers,
-            teacher.dim,
-            teacher.normalized,
-            config.hidden_size,
-            config.num_hidden_layers,
-            student_heads=4,
-            teacher_heads=config.num_attention_heads,
+        ObjectiveContext(
+            StudentInfo(encoder.hidden_size, encoder.layers),
+            (
+                TeacherInfo(
+                    teacher.dim,
+                    teacher.normalized,
+                    hidden_size=config.hidden_size,
+                    layers=config.num_hidden_layers,
+                ),
+            ),
         ),
     )
 

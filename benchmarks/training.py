@@ -32,7 +32,8 @@ from benchmarks.texts import sample_texts
 from distilvec.config.schema import CorpusSection, MethodSection, Recipe, SourceSection, StudentSection, TeacherSection
 from distilvec.config.training import ScheduleSection, TrainSection
 from distilvec.core.device import fast_bf16
-from distilvec.core.objective import Sizes, build_objective
+from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
+from distilvec.core.registry import build_objective
 from distilvec.data.corpus import Corpus
 from distilvec.pipeline.prepare import build_token_store
 from distilvec.pipeline.run import Run
@@ -131,9 +132,9 @@ class Ours:
     def train(self, rows: np.ndarray) -> float:
         """Train one round on `rows`; seconds."""
         self.rounds += 1
-        objective = build_objective(
-            "redact", {}, {}, Sizes(self.encoder.hidden_size, self.encoder.layers, self.run.info.dim)
-        )
+        student = StudentInfo(self.encoder.hidden_size, self.encoder.layers)
+        context = ObjectiveContext(student, (TeacherInfo(self.run.info.width),))
+        objective = build_objective("redact", {}, {}, context)
         teacher = CachedTeacher(self.run.cache, self.run.corpus.keys, objective.teacher_outputs)
         data = TrainingData(self.run.corpus, self.tokens, teacher, np.sort(rows), self.run.corpus.holdout_rows[:1])
         section = TrainSection(

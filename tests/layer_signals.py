@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import torch
+from contexts import make_context
 
 from distilvec.core.batch import TextBatch
-from distilvec.core.objective import Sizes
 from distilvec.core.outputs import ModelOutputs, Projections
 
 LENGTHS = (5, 3, 1)
-SIZES = Sizes(12, 2, 7, True, 24, 4, same_tokenizer=True, student_heads=4, teacher_heads=4)
+CONTEXT = make_context(
+    student_hidden_size=12,
+    student_layers=2,
+    teacher_dim=7,
+    teacher_normalized=True,
+    teacher_hidden_size=24,
+    teacher_layers=4,
+    same_tokenizer=True,
+    student_heads=4,
+    teacher_heads=4,
+)
 
 
 def text_batch():

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
+from contexts import make_context
 
 from distilvec.core.batch import Alignment, TextBatch
-from distilvec.core.objective import Sizes, Terms, total
+from distilvec.core.objective import LossTerms, weighted_loss
 from distilvec.core.outputs import ModelOutputs
 from distilvec.core.task_head import TaskInfo
 
 TEXTS, CLASSES = 4, 3
 STUDENT_LENGTHS, TEACHER_LENGTHS = (5, 3, 6, 2), (4, 5, 7, 2)
 PAIRS = [[(0, 0), (1, 2), (4, 3)], [(2, 4)], [(0, 0), (2, 1), (3, 2), (5, 6)], []]
-SIZES = Sizes(
-    student_width=6, student_layers=2, teacher_width=5, teacher_hidden_width=8, teacher_layers=2, embedding_width=6
+CONTEXT = make_context(
+    student_hidden_size=6, student_layers=2, teacher_dim=5, teacher_hidden_size=8, teacher_layers=2, student_dim=6
 )
-TASK = replace(SIZES, task=TaskInfo("classification", CLASSES), teacher_logits=True)
-SCORES = replace(SIZES, task=TaskInfo("sts", 1), teacher_logits=True)
+TASK = make_context(CONTEXT, task=TaskInfo("classification", CLASSES), teacher_logits=True)
+SCORES = make_context(CONTEXT, task=TaskInfo("sts", 1), teacher_logits=True)
 
 
 def signals(
@@ -36,19 +35,19 @@ def signals(
         padded = torch.cat([values, torch.zeros(len(lengths), padding, width, dtype=torch.float64)], 1)
         return torch.where(mask[..., None], padded, torch.randn_like(padded)), mask
 
-    ours, our_mask = states(STUDENT_LENGTHS, SIZES.student_width, student_padding)
-    theirs, their_mask = states(TEACHER_LENGTHS, SIZES.teacher_hidden_width, teacher_padding)
+    ours, our_mask = states(STUDENT_LENGTHS, CONTEXT.student.hidden_size, student_padding)
+    theirs, their_mask = states(TEACHER_LENGTHS, CONTEXT.teacher.hidden_size, teacher_padding)
     pairs = torch.full((TEXTS, max(map(len, PAIRS)) + student_padding, 2), -1)
     for row, found in enumerate(PAIRS):
         pairs[row, : len(found)] = torch.tensor(found).view(-1, 2)
     student = ModelOutputs(
-        embedding=draw(TEXTS, SIZES.embedding_width).requires_grad_(),
+        embedding=draw(TEXTS, CONTEXT.student_dim).requires_grad_(),
         hidden_layers={-1: ours.requires_grad_()},
         mask=our_mask,
         logits=draw(TEXTS, CLASSES).requires_grad_(),
     )
     teacher = ModelOutputs(
-        embedding=torch.nn.functional.normalize(draw(TEXTS, SIZES.teacher_width), dim=-1),
+        embedding=torch.nn.functional.normalize(draw(TEXTS, CONTEXT.teacher.dim), dim=-1),
         hidden_layers={-1: theirs},
         mask=their_mask,
         logits=draw(TEXTS, CLASSES),
@@ -68,12 +67,12 @@ def texts_of(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs):
         yield student.hidden_layers[-1][row, :ours], teacher.hidden_layers[-1][row, :theirs], PAIRS[row]
 
 
-def outcome(objective, student_padding: int, teacher_padding: int) -> tuple[Terms, list[torch.Tensor]]:
+def outcome(objective, student_padding: int, teacher_padding: int) -> tuple[LossTerms, list[torch.Tensor]]:
     """The terms, and the gradients of everything that has one: the student's real tokens, vectors and logits, the parameters."""
     batch, student, teacher = signals(student_padding, teacher_padding)
     objective.zero_grad()
     terms = objective(batch, student, teacher)
-    total(terms, objective.weights).backward()
+    weighted_loss(terms, objective.weights).backward()
     states = student.hidden_layers[-1].grad
     if states is not None:
         real = student.mask[..., None]

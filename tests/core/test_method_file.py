@@ -8,22 +8,25 @@ from pathlib import Path
 
 import pytest
 import torch
+from contexts import make_context
 
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.method_file import method_code, method_files
-from distilvec.core.objective import Sizes, _check_option, build_objective, check_terms, method_class, method_names
+from distilvec.core.objective import check_terms
+from distilvec.core.options import check_options
+from distilvec.core.registry import build_objective, method_class, method_names
 from distilvec.pipeline.run import Run
 from distilvec.pipeline.run_dir import training_fingerprint
 from distilvec.train.stages import training_stages
 from experiments.shootout import mark_of, read_rows
 
-SIZES = Sizes(32, 2, 24)
+CONTEXT = make_context(student_hidden_size=32, student_layers=2, teacher_dim=24)
 METHOD = """from distilvec.core.objective import Objective
 {imports}
 
 class Mine(Objective):
-    def __init__(self, sizes, scale: float = 2.0):
+    def __init__(self, context, scale: float = 2.0):
         super().__init__()
         self.weights = {{'mine': scale}}
 
@@ -114,12 +117,12 @@ def test_local_imports_work_from_any_folder_and_edits_are_loaded(tmp_path, monke
     monkeypatch.chdir("/")
     before = list(sys.path)
     found = [
-        build_objective(str(tmp_path / folder / "mine.py"), {}, {}, SIZES).weights["mine"]
+        build_objective(str(tmp_path / folder / "mine.py"), {}, {}, CONTEXT).weights["mine"]
         for folder in ("one", "two", "one")
     ]
     assert found == [3.0, 4.0, 3.0] and sys.path == before, "each its own helper"
     (tmp_path / "one" / "helper.py").write_text("SCALE = 5.25\n")
-    assert build_objective(str(tmp_path / "one" / "mine.py"), {}, {}, SIZES).weights["mine"] == 5.25
+    assert build_objective(str(tmp_path / "one" / "mine.py"), {}, {}, CONTEXT).weights["mine"] == 5.25
     assert method_class(str(tmp_path / "one" / "mine.py")) is method_class(str(tmp_path / "one" / "mine.py"))
 
 
@@ -147,16 +150,16 @@ def test_a_file_that_cannot_be_loaded(tmp_path, source, message):
 def test_a_constructor_that_raises(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
-        METHOD.format(imports="").replace("{'mine': scale}", "{'mine': scale}\n        self.x = sizes.moon")
+        METHOD.format(imports="").replace("{'mine': scale}", "{'mine': scale}\n        self.x = context.moon")
     )
     with pytest.raises(DistilvecError, match=r"^\[method.name\] .*mine.py, line 8: AttributeError: .*moon"):
-        build_objective(str(path), {}, {}, SIZES)
-    path.write_text(METHOD.format(imports="").replace("self, sizes, scale: float = 2.0", "self"))
+        build_objective(str(path), {}, {}, CONTEXT)
+    path.write_text(METHOD.format(imports="").replace("self, context, scale: float = 2.0", "self"))
     with pytest.raises(DistilvecError, match=r"^\[method.name\] .*mine.py: TypeError"):
-        build_objective(str(path), {}, {}, SIZES)
+        build_objective(str(path), {}, {}, CONTEXT)
     path.write_text(METHOD.format(imports="").replace("scale: float = 2.0", "scale: float"))
     with pytest.raises(DistilvecError, match=r"^\[method.options.scale\] is missing"):
-        build_objective(str(path), {}, {}, SIZES)
+        build_objective(str(path), {}, {}, CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +179,7 @@ def test_a_constructor_that_raises(tmp_path):
 )
 def test_options_of_another_type(method, options, message):
     with pytest.raises(DistilvecError, match=rf"^\[method.options.{message}"):
-        build_objective(method, options, {}, SIZES)
+        build_objective(method, options, {}, CONTEXT)
 
 
 def test_options_of_the_right_type():
@@ -187,8 +190,13 @@ def test_options_of_the_right_type():
         (Sequence[float] | None, [1]),
         (dict[str, int], {"a": 1}),
     ):
-        _check_option("x", value, kind)
-    assert build_objective("jasper", {"prefixes": [8, 16]}, {}, SIZES).prefixes == [8, 16]
+
+        def constructor(self, context, weights, x):
+            pass
+
+        constructor.__annotations__ = {"x": kind}
+        check_options("any", constructor, {"x": value})
+    assert build_objective("jasper", {"prefixes": [8, 16]}, {}, CONTEXT).prefixes == [8, 16]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +211,7 @@ def test_options_of_the_right_type():
     ],
 )
 def test_terms_of_another_form(tmp_path, terms, found):
-    objective = build_objective(write(tmp_path / "mine.py"), {}, {}, SIZES)
+    objective = build_objective(write(tmp_path / "mine.py"), {}, {}, CONTEXT)
     with pytest.raises(
         DistilvecError, match=rf"^\[method.name\] .*mine.py: forward of Mine gave {found}; expected a dict"
     ):

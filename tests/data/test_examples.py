@@ -55,7 +55,7 @@ def test_texts_are_stored_once_and_labels_numbered_by_name(tmp_path):
         "test texts are in no corpus"
     )
     assert examples.train.tolist() == [0, 1, 2] and examples.holdout.tolist() == [3]
-    assert (examples.info.kind, examples.info.classes, examples.info.members) == ("classification", 2, 1)
+    assert (examples.info.kind, examples.info.classes, examples.info.texts_per_example) == ("classification", 2, 1)
     test = read_split(section, "test", "p: ", examples.classes, None)
     assert test.inputs == [("p: test only",)] and test.labels.tolist() == [1]
 
@@ -91,7 +91,7 @@ def test_scores_reach_from_0_to_1_by_the_training_scale(tmp_path):
         and examples.labels.dtype == np.float32
         and examples.labels.tolist() == [0, 1, 0.25]
     )
-    assert examples.info.classes == 1 and examples.info.members == 2 and examples.rows.shape == (3, 2)
+    assert examples.info.classes == 1 and examples.info.texts_per_example == 2 and examples.rows.shape == (3, 2)
     assert read_split(section, "test", "", [], examples.scale).labels.tolist() == [1.0]
 
 
@@ -190,7 +190,7 @@ def test_examples_make_batches_of_first_and_then_second_texts(tmp_path, tiny_mod
     batch = data.batch(numbers)
     assert batch.rows.tolist() == [*examples.rows[numbers, 0].tolist(), *examples.rows[numbers, 1].tolist()]
     assert (
-        batch.members == 2 and batch.labels.tolist() == examples.labels[numbers].tolist() and len(batch.sources) == 10
+        batch.texts_per_example == 2 and batch.labels.tolist() == examples.labels[numbers].tolist() and len(batch.sources) == 10
     )
     assert data.lengths[numbers].tolist() == tokens.lengths[examples.rows[numbers]].sum(1).tolist()
     plain = TrainingData(examples.corpus, tokens, None, np.arange(4), np.arange(1))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import byte_level, metaspace
+from contexts import make_context
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from distilvec.config import recipe as recipes
@@ -16,7 +17,7 @@ from distilvec.config.builtin import recipe_folder
 from distilvec.config.yaml_dialect import dump_yaml
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes, total
+from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import OutputSpec
 from distilvec.experimental.causal.answers import answer, rouge_l
 from distilvec.experimental.causal.data import IGNORED, read_pairs, tokenise
@@ -184,7 +185,7 @@ def test_the_losses_of_a_step_are_those_of_the_equations(step):
             torch.testing.assert_close(terms["dynamic_cka"][i], torch.stack(layers).mean(), atol=1e-4, rtol=1e-3)
     parts = {name: float(value.mean()) for name, value in terms.items()}
     expected = 0.5 * parts["task"] + 0.5 * (0.8 * (parts["moe"] + parts["diversity"]) + 0.2 * parts["dynamic_cka"])
-    assert float(total(terms, objective.weights)) == pytest.approx(expected, rel=1e-5)
+    assert float(weighted_loss(terms, objective.weights)) == pytest.approx(expected, rel=1e-5)
 
 
 def shifted(batch: TextBatch) -> TextBatch:
@@ -235,12 +236,12 @@ def test_the_prompt_is_read_but_not_learnt(step):
 
 
 def test_weights_replace_those_of_the_equation_and_unused_terms_ask_for_nothing():
-    sizes = Sizes(32, 3, 48, normalized=False, teacher_hidden_width=48, teacher_layers=4)
+    sizes = make_context(student_hidden_size=32, student_layers=3, teacher_dim=48, teacher_normalized=False, teacher_hidden_size=48, teacher_layers=4)
     objective = build_causal_objective(
         "distillmoe", {"alpha": 0.25, "mix": 0.5}, {"moe": 0.0, "diversity": 0.0, "task": 0.4}, sizes
     )
     assert objective.weights == {"task": 0.4, "moe": 0, "diversity": 0, "uniform": 0, "dynamic_cka": 0.375}
-    assert not objective.student_outputs.experts and not objective.teacher_outputs.embedding and not objective.in_batch
+    assert not objective.student_outputs.experts and not objective.teacher_outputs.embedding and not objective.needs_fixed_batch
     with pytest.raises(DistilvecError, match="student.experts"):
         build_causal_objective("distillmoe", {}, {}, sizes)
     with pytest.raises(DistilvecError, match="no option 'alhpa'"):
@@ -427,7 +428,7 @@ def test_without_a_teacher_the_task_stands_alone(causal_recipe, tmp_path):
     assert (
         loop.module.objective.weights == {"task": 1.0}
         and loop.module.encoder.mixture is None
-        and not loop.module.objective.in_batch
+        and not loop.module.objective.needs_fixed_batch
     )
     loop.run()
     assert not any("moe" in line for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())

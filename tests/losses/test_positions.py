@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from distilvec.losses.padding import from_first_token, shared_mask, token_mean
+from distilvec.losses.tokens import from_first_token, shared_mask, token_mean
 
 RIGHT = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
 LEFT = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]).bool()

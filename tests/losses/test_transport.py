@@ -6,7 +6,8 @@ import ot
 import pytest
 import torch
 
-from distilvec.losses.transport import emo_cost, transport_cost, transport_plan
+from distilvec.losses.emo import otis_cost
+from distilvec.losses.transport import transport_cost, transport_plan
 
 DOMAINS = ["kernel", "log"]
 
@@ -173,17 +174,17 @@ def test_small_epsilon_takes_logarithms_by_itself():
     torch.testing.assert_close(plan, transport_plan(cost, half, half, epsilon=0.002, iterations=1000, domain="log"))
 
 
-def test_emo_cost_check_value():
+def test_otis_cost_check_value():
     generator = torch.Generator().manual_seed(2)
     student, teacher = (torch.randn(1, rows, 4, generator=generator, dtype=torch.float64) for rows in (3, 5))
-    cost = emo_cost(student, teacher, torch.ones(1, 5, dtype=torch.bool))
+    cost = otis_cost(student, teacher, torch.ones(1, 5, dtype=torch.bool))
     assert cost[0, 0].tolist() == pytest.approx(
         [0.8282334877, 0.8359615558, 0.7854966187, 0.6795951295, 0.8707132084], abs=1e-6
     )
     torch.testing.assert_close(cost.sum(2), torch.full((1, 3), 4.0))
     mask = torch.tensor([[True] * 3 + [False] * 2])
     torch.testing.assert_close(
-        emo_cost(student, teacher, mask)[..., :3], emo_cost(student, teacher[:, :3], mask[:, :3])
+        otis_cost(student, teacher, mask)[..., :3], otis_cost(student, teacher[:, :3], mask[:, :3])
     )
-    assert emo_cost(student, teacher, mask)[..., 3:].tolist() == [[[1.0, 1.0]] * 3]
-    assert torch.isfinite(emo_cost(student, teacher, mask & False)).all()
+    assert otis_cost(student, teacher, mask)[..., 3:].tolist() == [[[1.0, 1.0]] * 3]
+    assert torch.isfinite(otis_cost(student, teacher, mask & False)).all()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from token_signals import SCORES, SIZES, TASK, assert_padding_is_nothing, signals, texts_of
+from token_signals import CONTEXT, SCORES, TASK, assert_padding_is_nothing, signals, texts_of
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import build_objective
 from distilvec.core.outputs import OutputSpec, TokenOutputSpec
+from distilvec.core.registry import build_objective
 from distilvec.losses.logits import soft_kl
 
 
 def test_on_states():
-    objective = build_objective("cdm", {}, {}, SIZES).double()
+    objective = build_objective("cdm", {}, {}, CONTEXT).double()
     assert objective.weights == {"tokens": 100.0, "sentence": 1.0}
     assert objective.teacher_outputs == OutputSpec(
         embedding=True, tokens=TokenOutputSpec(alignment="strict", hidden=(-1,))
@@ -38,9 +38,9 @@ def test_on_class_logits_there_is_nothing_to_warp():
     torch.testing.assert_close(objective(batch, student, teacher)["kl"], soft_kl(student.logits, teacher.logits, 2.0))
 
 
-@pytest.mark.parametrize(("sizes", "options"), [(SIZES, {}), (TASK, {}), (TASK, {"on": "hidden"})])
-def test_padding_is_nothing(sizes, options):
-    assert_padding_is_nothing(build_objective("cdm", options, {}, sizes).double())
+@pytest.mark.parametrize(("context", "options"), [(CONTEXT, {}), (TASK, {}), (TASK, {"on": "hidden"})])
+def test_padding_is_nothing(context, options):
+    assert_padding_is_nothing(build_objective("cdm", options, {}, context).double())
 
 
 def test_scores_take_the_states():
@@ -49,7 +49,7 @@ def test_scores_take_the_states():
     with pytest.raises(DistilvecError, match=r"\[method.options.temperature\] found 0"):
         build_objective("cdm", {"temperature": 0.0}, {}, TASK)
     batch, student, teacher = signals()
-    without = build_objective("cdm", {}, {"tokens": 0.0}, SIZES).double()
+    without = build_objective("cdm", {}, {"tokens": 0.0}, CONTEXT).double()
     assert (
         set(without(batch, student, teacher)) == {"sentence"}
         and torch.isfinite(without(batch, student, teacher)["sentence"]).all()

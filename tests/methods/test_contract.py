@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from contexts import make_context
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 from signals import OPTIONS, ROWS, STUDENTS, labelled_batch, teacher_signals
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes, build_objective, method_class, method_names, total
+from distilvec.core.objective import weighted_loss
+from distilvec.core.registry import build_objective, method_class, method_names
 from distilvec.core.task_head import TaskInfo
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherInfo, build_student
@@ -31,7 +33,7 @@ def model(tiny_model, name):
 
     info = TeacherInfo(dim=24, normalized=True, max_length=64, model=str(tiny_model))
     section = StudentSection(model="teacher", layers=2, **STUDENTS.get(name, {}))
-    return build_student(section, info, seed=0, compatible=method_class(name).compatible)
+    return build_student(section, info, seed=0, compatible=method_class(name).in_teacher_space)
 
 
 @pytest.fixture
@@ -44,23 +46,23 @@ def objective(name, model, request):
     """The method on unlabelled texts, and on a labelled task with a fine-tuned teacher where it knows such."""
     encoder = Encoder(model)
     width = model.get_embedding_dimension()
-    sizes = Sizes(
-        encoder.hidden_size,
-        encoder.layers,
-        24,
-        True,
-        40,
-        4,
-        width,
+    context = make_context(
+        student_hidden_size=encoder.hidden_size,
+        student_layers=encoder.layers,
+        teacher_dim=24,
+        teacher_normalized=True,
+        teacher_hidden_size=40,
+        teacher_layers=4,
+        student_dim=width,
         same_tokenizer=True,
         student_heads=4,
         teacher_heads=4,
     )
-    sizes = replace(sizes, experts=encoder.experts)
+    context = make_context(context, student_experts=encoder.experts)
     if request.param == "task":
-        sizes = replace(sizes, task=TaskInfo("classification", 3), teacher_logits=True)
+        context = make_context(context, task=TaskInfo("classification", 3), teacher_logits=True)
     try:
-        return build_objective(name, OPTIONS.get(name, {}), {}, sizes)
+        return build_objective(name, OPTIONS.get(name, {}), {}, context)
     except DistilvecError as error:
         if "task" not in str(error):
             raise
@@ -84,7 +86,7 @@ def test_two_steps_lower_the_loss_and_reach_every_parameter(objective, model, ba
     for _ in range(8):
         optimizer.zero_grad()
         torch.manual_seed(0)
-        loss = total(module(batch, teacher), objective.weights)
+        loss = weighted_loss(module(batch, teacher), objective.weights)
         loss.backward()
         if not losses:
             silent = [n for n, p in module.named_parameters() if p.grad is None and "pooler" not in n]
@@ -99,7 +101,7 @@ def test_no_gradient_reaches_the_teacher(objective, model, batch):
     teacher = teacher_signals(objective.teacher_outputs, batch)
     tensors = [t.requires_grad_() for t in (teacher.embedding, teacher.pre_dense) if t is not None]
     detached = replace(teacher, embedding=None if teacher.embedding is None else teacher.embedding.detach())
-    total(Distillation(Encoder(model), objective)(batch, detached), objective.weights).backward()
+    weighted_loss(Distillation(Encoder(model), objective)(batch, detached), objective.weights).backward()
     assert all(tensor.grad is None for tensor in tensors)
 
 
@@ -129,14 +131,14 @@ def test_exported_student_reloads_in_plain_sentence_transformers(name, objective
 
 
 def test_options_and_terms_are_checked(name):
-    sizes = Sizes(32, 2, 24)
+    context = make_context(student_hidden_size=32, student_layers=2, teacher_dim=24)
     with pytest.raises(DistilvecError, match=r"no option 'nonsense'"):
-        build_objective(name, {"nonsense": 1}, {}, sizes)
-    labelled = replace(sizes, task=TaskInfo("classification", 3), teacher_logits=True)
+        build_objective(name, {"nonsense": 1}, {}, context)
+    labelled = make_context(context, task=TaskInfo("classification", 3), teacher_logits=True)
     with pytest.raises(DistilvecError, match=r"no term 'nonsense'|does not train on labels"):
         build_objective(name, {}, {"nonsense": 1.0}, labelled)
     with pytest.raises(DistilvecError, match=r"no term 'nonsense'|task"):
-        build_objective(name, {}, {"nonsense": 1.0}, sizes)
+        build_objective(name, {}, {"nonsense": 1.0}, context)
 
 
 def test_documented(name):
@@ -154,10 +156,12 @@ def test_a_method_may_live_in_a_file_of_its_own(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from distilvec.core.objective import Objective\n\n\nclass Mine(Objective):\n"
-        "    def __init__(self, sizes, scale: float = 2.0):\n        super().__init__()\n        self.weights = {'mine': scale}\n"
+        "    def __init__(self, context, scale: float = 2.0):\n        super().__init__()\n        self.weights = {'mine': scale}\n"
         "    def forward(self, batch, student, teacher):\n        return {'mine': (student.embedding - teacher.embedding).abs().sum(-1)}\n"
     )
-    objective = build_objective(str(file), {"scale": 3.0}, {}, Sizes(32, 2, 24))
+    objective = build_objective(
+        str(file), {"scale": 3.0}, {}, make_context(student_hidden_size=32, student_layers=2, teacher_dim=24)
+    )
     assert objective.weights == {"mine": 3.0}
     with pytest.raises(DistilvecError, match="no such file"):
         method_class(str(tmp_path / "absent.py"))

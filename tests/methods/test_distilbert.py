@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-from layer_signals import LENGTHS, SIZES, signals, text_batch
+from contexts import make_context
+from layer_signals import CONTEXT, LENGTHS, signals, text_batch
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import build_objective, total
+from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.registry import build_objective
 from distilvec.losses.distance import l2_distance
 
 BATCH = text_batch()
@@ -20,7 +20,7 @@ BATCH = text_batch()
 def test_terms_against_a_loop_of_equation_12(projection):
     width = 24 if projection else 12
     objective = build_objective(
-        "distilbert", {"projection": projection}, {}, replace(SIZES, teacher_hidden_width=width)
+        "distilbert", {"projection": projection}, {}, make_context(CONTEXT, teacher_hidden_size=width)
     )
     assert objective.weights == {"distance": 1.0, "cosine": 1.0}
     assert objective.student_outputs == objective.teacher_outputs == OutputSpec(embedding=True, hidden_layers=(-1,))
@@ -39,11 +39,11 @@ def test_terms_against_a_loop_of_equation_12(projection):
 
 
 def test_padding_of_either_model_changes_neither_value_nor_gradient():
-    objective = build_objective("distilbert", {}, {}, SIZES)
+    objective = build_objective("distilbert", {}, {}, CONTEXT)
     (student, leaves), (teacher, _) = signals(1, 12, 4, 2, grad=True), signals(2, 24, 4, 4)
     expected = objective(BATCH, student, teacher)
     gradients = torch.autograd.grad(
-        total(expected, objective.weights), [*leaves, *objective.parameters()], allow_unused=True
+        weighted_loss(expected, objective.weights), [*leaves, *objective.parameters()], allow_unused=True
     )
     assert all(torch.isfinite(g).all() for g in gradients if g is not None) and gradients[-1] is not None
     for left, columns, their_left, their_columns in (
@@ -56,7 +56,7 @@ def test_padding_of_either_model_changes_neither_value_nor_gradient():
         found = objective(BATCH, student, signals(2, 24, 4, 4, their_columns, their_left)[0])
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
         again = torch.autograd.grad(
-            total(found, objective.weights), [*leaves, *objective.parameters()], allow_unused=True
+            weighted_loss(found, objective.weights), [*leaves, *objective.parameters()], allow_unused=True
         )
         for one, other in zip(again, gradients, strict=True):
             assert (one is None) == (other is None)
@@ -65,7 +65,7 @@ def test_padding_of_either_model_changes_neither_value_nor_gradient():
 
 
 def test_without_the_cosine_it_is_redact():
-    alone = replace(SIZES, teacher_layers=None, teacher_hidden_width=None, same_tokenizer=False)
+    alone = make_context(CONTEXT, teacher_layers=None, teacher_hidden_size=None, same_tokenizer=False)
     objective = build_objective("distilbert", {}, {"cosine": 0.0}, alone)
     assert objective.teacher_outputs == OutputSpec(embedding=True)
     assert set(objective(BATCH, signals(1, 12, 4, 2)[0], signals(2, 24, 4, 4)[0])) == {"distance"}
@@ -75,4 +75,4 @@ def test_other_widths_need_the_projection():
     with pytest.raises(
         DistilvecError, match=r"projection\] the hidden states are 12 wide in the student and 24 in the teacher"
     ):
-        build_objective("distilbert", {"projection": False}, {}, SIZES)
+        build_objective("distilbert", {"projection": False}, {}, CONTEXT)

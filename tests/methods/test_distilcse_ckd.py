@@ -7,17 +7,18 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from contexts import make_context
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes, build_objective
 from distilvec.core.outputs import ModelOutputs
+from distilvec.core.registry import build_objective
 from distilvec.methods.distilcse_ckd import DistilCseCkd
 from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
 from distilvec.train.trainer import Trainer
 
-SIZES = Sizes(4, 2, 4)
+CONTEXT = make_context(student_hidden_size=4, student_layers=2, teacher_dim=4)
 
 
 def vectors_of(rows):
@@ -53,7 +54,7 @@ def negatives(objective, rows):
 def test_check_value():
     generator = torch.Generator().manual_seed(18)
     student, teacher, queue = (torch.randn(rows, 4, generator=generator, dtype=torch.float64) for rows in (3, 3, 5))
-    objective = DistilCseCkd(SIZES, queue=5, scale=20.0).double()
+    objective = DistilCseCkd(CONTEXT, {}, queue=5, scale=20.0).double()
     torch.nn.init.eye_(objective.projection.weight)
     torch.nn.init.zeros_(objective.projection.bias)
     objective.queue_vectors = queue.half()
@@ -68,7 +69,7 @@ def test_check_value():
 
 
 def test_the_queue_serves_a_batch_first_and_then_takes_it_up():
-    objective = DistilCseCkd(SIZES, queue=8)
+    objective = DistilCseCkd(CONTEXT, {}, queue=8)
     seen = []
     for rows in ([0, 1, 2], [3, 4, 5]):
         seen.append(negatives(objective, rows))
@@ -78,7 +79,7 @@ def test_the_queue_serves_a_batch_first_and_then_takes_it_up():
 
 
 def test_the_oldest_vectors_make_room():
-    objective = DistilCseCkd(SIZES, queue=5)
+    objective = DistilCseCkd(CONTEXT, {}, queue=5)
     for rows in ([0, 1, 2], [3, 4, 5], [6, 7, 8]):
         terms(objective, rows)
     assert queued(objective) == [5, 6, 7, 8, 4]
@@ -87,14 +88,14 @@ def test_the_oldest_vectors_make_room():
 
 
 def test_a_queue_shorter_than_a_batch():
-    objective = DistilCseCkd(SIZES, queue=2)
+    objective = DistilCseCkd(CONTEXT, {}, queue=2)
     terms(objective, [0, 1, 2])
     terms(objective, [3, 4, 5])
     assert set(queued(objective)) == {3, 4}
 
 
 def test_no_text_is_its_own_negative_and_a_second_pass_sees_the_same():
-    objective = DistilCseCkd(SIZES, queue=8)
+    objective = DistilCseCkd(CONTEXT, {}, queue=8)
     terms(objective, [0, 1, 2])
     first = terms(objective, [3, 4, 1])
     state = {name: value.clone() for name, value in objective.state_dict().items()}
@@ -106,7 +107,7 @@ def test_no_text_is_its_own_negative_and_a_second_pass_sees_the_same():
 
 @pytest.mark.parametrize("size", [0, 1, 3, 7, 16])
 def test_the_queue_is_that_of_a_loop_over_texts(size):
-    objective = DistilCseCkd(SIZES, queue=size)
+    objective = DistilCseCkd(CONTEXT, {}, queue=size)
     expected, taken = [-1] * size, 0
     for step in range(12):
         rows = torch.randperm(20, generator=torch.Generator().manual_seed(step))[: 1 + step % 5].tolist()
@@ -119,7 +120,7 @@ def test_the_queue_is_that_of_a_loop_over_texts(size):
 
 
 def test_loss_agrees_with_a_loop():
-    objective = DistilCseCkd(SIZES, queue=8, scale=5.0)
+    objective = DistilCseCkd(CONTEXT, {}, queue=8, scale=5.0)
     objective.weights["mse"] = 1.0
     terms(objective, [0, 1, 2])
     student, teacher = vectors_of([20, 21]), vectors_of([3, 4])
@@ -133,7 +134,7 @@ def test_loss_agrees_with_a_loop():
 
 
 def test_evaluation_uses_the_queue_and_leaves_it_alone():
-    objective = DistilCseCkd(SIZES, queue=8, scale=5.0)  # at 20 a far negative adds less than float32 can hold
+    objective = DistilCseCkd(CONTEXT, {}, queue=8, scale=5.0)  # at 20 a far negative adds less than float32 can hold
     terms(objective, [0, 1, 2])
     before = queued(objective)
     objective.eval()
@@ -145,7 +146,7 @@ def test_evaluation_uses_the_queue_and_leaves_it_alone():
 
 
 def test_resumes_from_its_state():
-    whole, resumed = (DistilCseCkd(SIZES, queue=5) for _ in range(2))
+    whole, resumed = (DistilCseCkd(CONTEXT, {}, queue=5) for _ in range(2))
     steps = [[0, 1, 2], [3, 4, 5], [6, 0, 7], [8, 9, 3]]
     for rows in steps[:2]:
         terms(whole, rows)
@@ -156,7 +157,7 @@ def test_resumes_from_its_state():
 
 
 def test_scale_is_learnt_and_stays_positive():
-    objective = DistilCseCkd(SIZES, queue=0, scale=20.0)
+    objective = DistilCseCkd(CONTEXT, {}, queue=0, scale=20.0)
     assert objective.log_scale.item() == pytest.approx(math.log(20))
     terms(objective, [0, 1, 2])["ckd"].mean().backward()
     torch.optim.SGD(objective.parameters(), lr=0.01).step()
@@ -165,15 +166,15 @@ def test_scale_is_learnt_and_stays_positive():
 
 def test_options_are_checked_and_mse_has_no_weight_by_default():
     with pytest.raises(DistilvecError, match=r"\[method.options.queue\] found -1"):
-        DistilCseCkd(SIZES, queue=-1)
+        DistilCseCkd(CONTEXT, {}, queue=-1)
     with pytest.raises(DistilvecError, match=r"\[method.options.scale\] found 0"):
-        DistilCseCkd(SIZES, scale=0.0)
-    assert build_objective("distilcse_ckd", {"queue": 4}, {}, SIZES).weights == {"ckd": 1.0, "mse": 0.0}
+        DistilCseCkd(CONTEXT, {}, scale=0.0)
+    assert build_objective("distilcse_ckd", {"queue": 4}, {}, CONTEXT).weights == {"ckd": 1.0, "mse": 0.0}
 
 
 @pytest.mark.parametrize("queue", [0, 4])
 def test_gradients_are_finite_for_a_collapsed_student_and_a_batch_of_one(queue):
-    objective = DistilCseCkd(SIZES, queue=queue)
+    objective = DistilCseCkd(CONTEXT, {}, queue=queue)
     for rows in ([0], [1, 2, 3]):
         student = torch.zeros(len(rows), 4, requires_grad=True)
         sum(values.mean() for values in terms(objective, rows, student).values()).backward()

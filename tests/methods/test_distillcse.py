@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from contexts import make_context
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes, build_objective
 from distilvec.core.outputs import ModelOutputs
+from distilvec.core.registry import build_objective
 from distilvec.methods.distillcse import DistillCse
 
 
@@ -33,7 +34,9 @@ def terms(objective, student, teacher, second=None):
 )
 def test_check_values(temperatures, expected):
     student, teacher = draw((5, 4), (5, 6))
-    objective = DistillCse(Sizes(4, 2, 6), *temperatures, shuffle=None)
+    objective = DistillCse(
+        make_context(student_hidden_size=4, student_layers=2, teacher_dim=6), {}, *temperatures, shuffle=None
+    )
     assert terms(objective, student, teacher)["distill"].mean().item() == pytest.approx(expected, abs=1e-9)
 
 
@@ -45,13 +48,17 @@ def test_the_diagonal_takes_no_part():
         candidates = [j for j in range(5) if j != i]
         target = (theirs[i, candidates] / 0.0125).softmax(-1)
         expected.append(-(target * (ours[i, candidates] / 0.025).log_softmax(-1)).sum())
-    found = terms(DistillCse(Sizes(4, 2, 6)).eval(), student, teacher)["distill"]
+    found = terms(
+        DistillCse(make_context(student_hidden_size=4, student_layers=2, teacher_dim=6), {}).eval(), student, teacher
+    )["distill"]
     torch.testing.assert_close(found, torch.stack(expected))
 
 
 def test_simcse_against_the_second_view():
     first, second, teacher = draw((5, 4), (5, 4), (5, 6), seed=1)
-    found = terms(DistillCse(Sizes(4, 2, 6)), first, teacher, second)["simcse"]
+    found = terms(
+        DistillCse(make_context(student_hidden_size=4, student_layers=2, teacher_dim=6), {}), first, teacher, second
+    )["simcse"]
     for i in range(5):
         logits = torch.stack([F.cosine_similarity(first[i], second[j], dim=0) for j in range(5)]) / 0.05
         assert found[i].item() == pytest.approx(-logits.log_softmax(-1)[i].item(), abs=1e-9)
@@ -59,9 +66,9 @@ def test_simcse_against_the_second_view():
 
 def test_shuffled_only_while_training_and_only_if_asked():
     student, teacher = draw((12, 4), (12, 6), seed=2)
-    still = DistillCse(Sizes(4, 2, 6), shuffle=None)
+    still = DistillCse(make_context(student_hidden_size=4, student_layers=2, teacher_dim=6), {}, shuffle=None)
     expected = terms(still, student, teacher)["distill"]
-    objective = DistillCse(Sizes(4, 2, 6), shuffle=0.5)
+    objective = DistillCse(make_context(student_hidden_size=4, student_layers=2, teacher_dim=6), {}, shuffle=0.5)
     torch.manual_seed(0)
     first, second = (terms(objective, student, teacher)["distill"] for _ in range(2))
     torch.manual_seed(0)
@@ -69,19 +76,28 @@ def test_shuffled_only_while_training_and_only_if_asked():
     assert not torch.equal(first, second) and torch.equal(first, again), "drawn anew from torch's global generator"
     assert not torch.allclose(first, expected)
     torch.testing.assert_close(terms(objective.eval(), student, teacher)["distill"], expected)
-    alone = DistillCse(Sizes(4, 2, 6), shuffle=1e-4)  # groups of one
+    alone = DistillCse(
+        make_context(student_hidden_size=4, student_layers=2, teacher_dim=6), {}, shuffle=0.0001
+    )  # groups of one
     torch.testing.assert_close(terms(alone, student, teacher)["distill"], expected)
 
 
 def test_several_teachers_are_averaged_and_equal_their_concatenated_unit_vectors():
     student, first, second = draw((6, 4), (6, 3), (6, 5), seed=3)
-    several = DistillCse(Sizes(4, 2, 8), shuffle=None, teacher_widths=[3, 5])
+    several = DistillCse(
+        make_context(student_hidden_size=4, student_layers=2, teacher_dim=8), {}, shuffle=None, teacher_widths=[3, 5]
+    )
     raw = torch.cat([first, 7 * second], -1)
     average = (cosines(first) + cosines(second)) / 2
     torch.testing.assert_close(several.similarities(raw), average)
     unit = torch.cat([F.normalize(first, dim=-1), F.normalize(second, dim=-1)], -1)
-    torch.testing.assert_close(DistillCse(Sizes(4, 2, 8)).similarities(unit), average)
-    both = [terms(objective.eval(), student, unit)["distill"] for objective in (several, DistillCse(Sizes(4, 2, 8)))]
+    torch.testing.assert_close(
+        DistillCse(make_context(student_hidden_size=4, student_layers=2, teacher_dim=8), {}).similarities(unit), average
+    )
+    both = [
+        terms(objective.eval(), student, unit)["distill"]
+        for objective in (several, DistillCse(make_context(student_hidden_size=4, student_layers=2, teacher_dim=8), {}))
+    ]
     torch.testing.assert_close(*both)
 
 
@@ -91,17 +107,21 @@ def cosines(x):
 
 def test_options_are_checked():
     with pytest.raises(DistilvecError, match=r"\[method.options.shuffle\] found 1.5"):
-        DistillCse(Sizes(4, 2, 6), shuffle=1.5)
+        DistillCse(make_context(student_hidden_size=4, student_layers=2, teacher_dim=6), {}, shuffle=1.5)
     with pytest.raises(DistilvecError, match=r"\[method.options.teacher_widths\] found \[3, 4\].*6"):
-        DistillCse(Sizes(4, 2, 6), teacher_widths=[3, 4])
+        DistillCse(make_context(student_hidden_size=4, student_layers=2, teacher_dim=6), {}, teacher_widths=[3, 4])
 
 
 def test_a_term_without_weight_asks_for_nothing():
-    alone = build_objective("distillcse", {}, {"simcse": 0.0}, Sizes(4, 2, 6))
+    alone = build_objective(
+        "distillcse", {}, {"simcse": 0.0}, make_context(student_hidden_size=4, student_layers=2, teacher_dim=6)
+    )
     assert not alone.student_outputs.second_view and alone.teacher_outputs.embedding
     student, teacher = draw((5, 4), (5, 6))
     assert set(terms(alone, student, teacher)) == {"distill"}
-    without = build_objective("distillcse", {}, {"distill": 0.0}, Sizes(4, 2, 6))
+    without = build_objective(
+        "distillcse", {}, {"distill": 0.0}, make_context(student_hidden_size=4, student_layers=2, teacher_dim=6)
+    )
     assert without.student_outputs.second_view and not without.teacher_outputs.embedding
     assert set(terms(without, student, None)) == {"simcse"}
 
@@ -109,7 +129,11 @@ def test_a_term_without_weight_asks_for_nothing():
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_gradients_are_finite_for_a_collapsed_student_and_tiny_batches(rows):
     student = torch.ones(rows, 4, requires_grad=True)
-    found = terms(DistillCse(Sizes(4, 2, 6)), student, torch.ones(rows, 6))
+    found = terms(
+        DistillCse(make_context(student_hidden_size=4, student_layers=2, teacher_dim=6), {}),
+        student,
+        torch.ones(rows, 6),
+    )
     assert all(values.shape == (rows,) for values in found.values())
     sum(values.mean() for values in found.values()).backward()
     assert torch.isfinite(student.grad).all()

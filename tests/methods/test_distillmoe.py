@@ -6,35 +6,38 @@ from dataclasses import replace
 
 import pytest
 import torch
+from contexts import make_context
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import OtherTeacher, Sizes, build_objective, total
+from distilvec.core.info import TeacherInfo
+from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
+from distilvec.core.registry import build_objective
 from distilvec.core.task_head import TaskInfo
 from distilvec.losses.dynamic_cka import RULES, Rule
 from distilvec.methods.distillmoe import FACETS, SIMCSE_TEMPERATURE
 
 OURS, THEIRS = (5, 3, 6, 4), ((4, 5, 9, 2), (7, 2, 5, 6))  # tokens of the student, of two teachers
-OTHER = OtherTeacher(width=7, hidden_width=4, layers=2, weight=3.0)
-SIZES = Sizes(
-    student_width=6,
+OTHER = TeacherInfo(dim=7, hidden_size=4, layers=2, weight=3.0)
+CONTEXT = make_context(
+    student_hidden_size=6,
     student_layers=3,
-    teacher_width=5,
-    teacher_hidden_width=8,
+    teacher_dim=5,
+    teacher_hidden_size=8,
     teacher_layers=4,
-    embedding_width=6,
-    experts=3,
+    student_dim=6,
+    student_experts=3,
 )
-TASK = replace(SIZES, task=TaskInfo("classification", 3))
-BOTH = replace(TASK, experts=6, others=(OTHER,))
-VECTORS = replace(SIZES, teacher_hidden_width=None, teacher_layers=None)
+TASK = make_context(CONTEXT, task=TaskInfo("classification", 3))
+BOTH = make_context(TASK, student_experts=6, others=(OTHER,))
+VECTORS = make_context(CONTEXT, teacher_hidden_size=None, teacher_layers=None)
 
 
-def moe(sizes=SIZES, weights=None, **options):
+def moe(context=CONTEXT, weights=None, **options):
     torch.manual_seed(0)
     given = {name: float(weight) for name, weight in (weights or {}).items()}
-    return build_objective("distillmoe", {"layers": 2, **options}, given, sizes)
+    return build_objective("distillmoe", {"layers": 2, **options}, given, context)
 
 
 def signals(experts=3, padding=(0, 0), left=False):
@@ -181,12 +184,12 @@ def leaves(student, objective):
 
 
 def gradients(terms, student, objective):
-    loss = total(terms, {name: objective.weights[name] for name in terms})
+    loss = weighted_loss(terms, {name: objective.weights[name] for name in terms})
     return torch.autograd.grad(loss, leaves(student, objective), allow_unused=True, retain_graph=True)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "options", "paper"),
+    ("context", "options", "paper"),
     [
         (TASK, {"beta": 0.5}, {}),
         (TASK, {"rule": "authors"}, {"rule": RULES["authors"]}),
@@ -195,15 +198,19 @@ def gradients(terms, student, objective):
             {"threshold": 0.5, "match_temperature": 0.2, "most": 2, "least": -0.2},
             {"rule": Rule(0.5, 0.2, 2, -0.2)},
         ),
-        (replace(TASK, experts=2), {"facets": ["pairwise", "pointwise"]}, {"facets": ("pairwise", "pointwise")}),
-        (replace(TASK, experts=0), {"manual": [0.2, 0.6, 0.2]}, {"manual": [0.2, 0.6, 0.2]}),
+        (
+            make_context(TASK, student_experts=2),
+            {"facets": ["pairwise", "pointwise"]},
+            {"facets": ("pairwise", "pointwise")},
+        ),
+        (make_context(TASK, student_experts=0), {"manual": [0.2, 0.6, 0.2]}, {"manual": [0.2, 0.6, 0.2]}),
         (BOTH, {}, {"shares": (0.5, 1.5)}),
     ],
     ids=["paper", "authors", "own rule", "two facets", "manual", "two teachers"],
 )
-def test_terms_and_gradients_are_the_papers_text_by_text(sizes, options, paper):
-    objective = moe(sizes, **options)
-    batch, student, teacher = signals(sizes.experts or 3)
+def test_terms_and_gradients_are_the_papers_text_by_text(context, options, paper):
+    objective = moe(context, **options)
+    batch, student, teacher = signals(context.student.experts or 3)
     found = objective(batch, student, teacher)
     expected = papers_terms(objective, batch, student, teacher, **paper)
     assert (
@@ -221,12 +228,12 @@ def test_terms_and_gradients_are_the_papers_text_by_text(sizes, options, paper):
 
 
 def test_one_shared_projection_is_three_of_equal_weights():
-    sizes = replace(TASK, teacher_hidden_width=5)
+    context = make_context(TASK, teacher_hidden_size=5)
     batch, student, teacher = signals()
     teacher = replace(
         teacher, hidden_layers={layer: values[..., :5] for layer, values in teacher.hidden_layers.items()}
     )
-    shared, apart = moe(sizes, share_projection=True), moe(sizes)
+    shared, apart = moe(context, share_projection=True), moe(context)
     assert [tuple(p.shape) for p in shared.projections.parameters()] == [(5, 6)] and len(
         list(apart.projections.parameters())
     ) == 3
@@ -235,13 +242,13 @@ def test_one_shared_projection_is_three_of_equal_weights():
     one, two = shared(batch, student, teacher), apart(batch, student, teacher)
     for name, values in one.items():
         torch.testing.assert_close(values, two[name])
-    total(one, shared.weights).backward()
-    total(two, apart.weights).backward()
+    weighted_loss(one, shared.weights).backward()
+    weighted_loss(two, apart.weights).backward()
     torch.testing.assert_close(
         next(shared.projections.parameters()).grad, sum(p.grad for p in apart.projections.parameters())
     )
     assert moe(
-        replace(TASK, teacher_hidden_width=8), {"dynamic_cka": 0}, share_projection=True
+        make_context(TASK, teacher_hidden_size=8), {"dynamic_cka": 0}, share_projection=True
     ).projections  # nothing leads to the states
 
 
@@ -250,7 +257,7 @@ def test_weights_are_those_of_equation_14():
         {"task": 0.1, "moe": 0.63, "diversity": 0.63, "uniform": 0.315, "dynamic_cka": 0.27}
     )
     assert moe().weights == pytest.approx({"moe": 0.8, "diversity": 0.8, "uniform": 0, "dynamic_cka": 0.2})
-    manual = moe(replace(TASK, experts=0), manual=[0.3, 0.3, 0.3], alpha=0.3)
+    manual = moe(make_context(TASK, student_experts=0), manual=[0.3, 0.3, 0.3], alpha=0.3)
     assert manual.weights == pytest.approx({"task": 0.3, "moe": 0.56, "dynamic_cka": 0.14})
     simcse = moe(simcse=True, alpha=0.25, mix=0.5).weights
     assert simcse == pytest.approx(
@@ -261,7 +268,7 @@ def test_weights_are_those_of_equation_14():
 def test_two_teachers_of_equal_weight_are_added_up():
     """Six experts under one gate: the facets' losses are summed over both teachers, DynamicCKA is their mean."""
     batch, student, teacher = signals(6)
-    objective = moe(replace(BOTH, others=(replace(OTHER, weight=1.0),)))
+    objective = moe(make_context(BOTH, others=(replace(OTHER, weight=1.0),)))
     expected = papers_terms(objective, batch, student, teacher, shares=(1.0, 1.0))
     found = objective(batch, student, teacher)
     for name in ("moe", "dynamic_cka"):
@@ -274,21 +281,23 @@ def test_two_teachers_of_equal_weight_are_added_up():
 def test_a_term_without_weight_asks_for_nothing():
     states = TokenOutputSpec(hidden=(-1, -2))
     full = moe()
-    assert full.student_outputs == OutputSpec(hidden_layers=(-2, -1), experts=True) and full.in_batch
+    assert full.student_outputs == OutputSpec(hidden_layers=(-2, -1), experts=True) and full.needs_fixed_batch
     assert full.teacher_outputs == OutputSpec(embedding=True, tokens=states)
     vectors = moe(VECTORS, {"dynamic_cka": 0})
     assert vectors.student_outputs == OutputSpec(experts=True) and vectors.teacher_outputs == OutputSpec(embedding=True)
     assert set(vectors.projections) == {"pointwise_0", "contrastive_0"}
-    headless = moe(replace(SIZES, experts=0), {"moe": 0, "diversity": 0})
+    headless = moe(make_context(CONTEXT, student_experts=0), {"moe": 0, "diversity": 0})
     assert headless.student_outputs == OutputSpec(hidden_layers=(-2, -1)) and headless.teacher_outputs == OutputSpec(
         tokens=states
     )
-    assert set(headless.projections) == {"tokens_0"} and not headless.in_batch
-    alone = moe(replace(SIZES, experts=1), {"dynamic_cka": 0}, facets=["pointwise"])
-    assert not alone.in_batch and set(alone.projections) == {"pointwise_0"}
-    manual = moe(replace(VECTORS, experts=0), {"dynamic_cka": 0}, manual=[0.4, 0.4, 0.2])
+    assert set(headless.projections) == {"tokens_0"} and not headless.needs_fixed_batch
+    alone = moe(make_context(CONTEXT, student_experts=1), {"dynamic_cka": 0}, facets=["pointwise"])
+    assert not alone.needs_fixed_batch and set(alone.projections) == {"pointwise_0"}
+    manual = moe(make_context(VECTORS, student_experts=0), {"dynamic_cka": 0}, manual=[0.4, 0.4, 0.2])
     assert manual.student_outputs == OutputSpec(vector=True)
-    labels = moe(replace(TASK, experts=0, teacher_layers=None), {"moe": 0, "diversity": 0, "dynamic_cka": 0})
+    labels = moe(
+        make_context(TASK, student_experts=0, teacher_layers=None), {"moe": 0, "diversity": 0, "dynamic_cka": 0}
+    )
     batch, student, teacher = signals()
     assert labels.teacher_outputs == OutputSpec() and set(labels(batch, student, ModelOutputs())) == {"task"}
     expected = full(batch, student, teacher)
@@ -301,7 +310,7 @@ def test_a_term_without_weight_asks_for_nothing():
 
 def test_simcse_takes_the_place_of_a_task():
     objective = moe(simcse=True)
-    assert objective.student_outputs.embedding and objective.student_outputs.second_view and objective.in_batch
+    assert objective.student_outputs.embedding and objective.student_outputs.second_view and objective.needs_fixed_batch
     batch, student, teacher = signals()
     found = objective(batch, student, teacher)["simcse"]
     for row in range(len(OURS)):
@@ -337,7 +346,7 @@ def test_padding_of_either_side_changes_neither_value_nor_gradient(rule):
 def test_figures_tell_of_losses_and_tokens():
     batch, student, teacher = signals(6)
     objective = moe(BOTH)
-    found = objective.figures(batch, student, teacher)
+    found = objective.metrics(batch, student, teacher)
     names = [f"facet_{facet}_{number}" for number in (1, 2) for facet in FACETS]
     assert list(found) == [*names, "kept_tokens"] and all(value.shape == () for value in found.values())
     weighed = objective(batch, replace(student, gates=torch.full((4, 6), 1 / 6)), teacher)["moe"].mean()
@@ -347,9 +356,9 @@ def test_figures_tell_of_losses_and_tokens():
         states, others = (side.hidden_layers[-1][row][side.mask[row]].detach() for side in (student, teacher))
         counts += cka_loss(states, others, objective.projection("tokens", 0).detach(), RULES["paper"])[1]
     assert found["kept_tokens"].item() == pytest.approx(sum(counts) / len(counts)) and len(set(counts)) > 1
-    few = moe(replace(VECTORS, experts=1), {"dynamic_cka": 0}, facets=["pointwise"])
+    few = moe(make_context(VECTORS, student_experts=1), {"dynamic_cka": 0}, facets=["pointwise"])
     alone = replace(student, gates=student.gates[:, :1], experts=student.experts[:, :1])
-    assert list(few.figures(batch, alone, replace(teacher, others=()))) == ["facet_pointwise"]
+    assert list(few.metrics(batch, alone, replace(teacher, others=()))) == ["facet_pointwise"]
 
 
 def test_the_gate_learns_to_prefer_the_smaller_loss():
@@ -360,51 +369,56 @@ def test_the_gate_learns_to_prefer_the_smaller_loss():
     terms = objective(batch, replace(student, gates=gates), teacher)
     slopes = torch.autograd.grad(terms["moe"].sum(), gates)[0]
     losses = torch.stack(
-        [objective.figures(batch, replace(student, gates=gates), teacher)[f"facet_{name}"] for name in FACETS]
+        [objective.metrics(batch, replace(student, gates=gates), teacher)[f"facet_{name}"] for name in FACETS]
     )
     torch.testing.assert_close(slopes.mean(0), losses.detach())
 
 
 @pytest.mark.parametrize(
-    ("sizes", "options", "weights", "match"),
+    ("context", "options", "weights", "match"),
     [
-        (replace(SIZES, experts=0), {}, {}, r"student.experts: \{count: 3\}.*manual.*moe: 0"),
+        (make_context(CONTEXT, student_experts=0), {}, {}, r"student.experts: \{count: 3\}.*manual.*moe: 0"),
         (
-            replace(SIZES, experts=4),
+            make_context(CONTEXT, student_experts=4),
             {},
             {},
             r"3 facets of 1 teacher; found 4, expected 3. Set student.experts.count: 3",
         ),
-        (replace(SIZES, others=(OTHER,)), {}, {}, r"3 facets of 2 teachers; found 3, expected 6"),
+        (make_context(CONTEXT, others=(OTHER,)), {}, {}, r"3 facets of 2 teachers; found 3, expected 6"),
         (VECTORS, {}, {}, r"method.weights.dynamic_cka=0"),
-        (replace(BOTH, others=(OtherTeacher(7),)), {}, {}, r"method.weights.dynamic_cka=0"),
-        (SIZES, {"layers": 4}, {}, r"layers\] found 4; expected 1 to 3: the student has 3 layers, the teacher 4"),
+        (make_context(BOTH, others=(TeacherInfo(7),)), {}, {}, r"method.weights.dynamic_cka=0"),
+        (CONTEXT, {"layers": 4}, {}, r"layers\] found 4; expected 1 to 3: the student has 3 layers, the teacher 4"),
         (BOTH, {"layers": 3}, {}, r"expected 1 to 2: the student has 3 layers, the teacher 2"),
-        (SIZES, {"layers": 0}, {}, r"layers\] found 0"),
-        (SIZES, {"share_projection": True}, {}, r"5 wide, and to its hidden states, 8 wide"),
-        (SIZES, {"facets": ["pointwise", "pairwize"]}, {}, r"no facet 'pairwize'; did you mean 'pairwise'"),
-        (SIZES, {"facets": []}, {}, r"one or more"),
-        (SIZES, {"facets": ["pointwise", "pointwise"]}, {}, r"each of them once"),
+        (CONTEXT, {"layers": 0}, {}, r"layers\] found 0"),
+        (CONTEXT, {"share_projection": True}, {}, r"5 wide, and to its hidden states, 8 wide"),
+        (CONTEXT, {"facets": ["pointwise", "pairwize"]}, {}, r"no facet 'pairwize'; did you mean 'pairwise'"),
+        (CONTEXT, {"facets": []}, {}, r"one or more"),
+        (CONTEXT, {"facets": ["pointwise", "pointwise"]}, {}, r"each of them once"),
         (
-            SIZES,
+            CONTEXT,
             {"manual": [0.5, 0.5]},
             {},
             r"found 2 weights; expected one for each of pointwise, contrastive, pairwise",
         ),
-        (SIZES, {"manual": [0.3, 0.3, 0.3]}, {}, r"Set student.experts: null"),
+        (CONTEXT, {"manual": [0.3, 0.3, 0.3]}, {}, r"Set student.experts: null"),
         (TASK, {"simcse": True}, {}, r"simcse.*has labels"),
-        (SIZES, {"mix": 1.5}, {}, r"mix\] found 1.5"),
-        (SIZES, {"alpha": -1.0}, {}, r"alpha"),
-        (SIZES, {"temperature": 0.0}, {}, r"temperature\] found 0.0; expected a number above 0"),
-        (SIZES, {"floor": 2.0}, {}, r"floor\] found 2.0; expected a share"),
-        (SIZES, {"beta": -0.1}, {}, r"beta\] found -0.1; expected 0 or more"),
-        (SIZES, {"rule": "mine"}, {}, r"rule"),
-        (replace(SIZES, experts=0), {"manual": [0.3, 0.3, 0.3]}, {"diversity": 1}, r"no term 'diversity'"),
+        (CONTEXT, {"mix": 1.5}, {}, r"mix\] found 1.5"),
+        (CONTEXT, {"alpha": -1.0}, {}, r"alpha"),
+        (CONTEXT, {"temperature": 0.0}, {}, r"temperature\] found 0.0; expected a number above 0"),
+        (CONTEXT, {"floor": 2.0}, {}, r"floor\] found 2.0; expected a share"),
+        (CONTEXT, {"beta": -0.1}, {}, r"beta\] found -0.1; expected 0 or more"),
+        (CONTEXT, {"rule": "mine"}, {}, r"rule"),
+        (
+            make_context(CONTEXT, student_experts=0),
+            {"manual": [0.3, 0.3, 0.3]},
+            {"diversity": 1},
+            r"no term 'diversity'",
+        ),
     ],
 )
-def test_what_cannot_be_is_refused(sizes, options, weights, match):
+def test_what_cannot_be_is_refused(context, options, weights, match):
     with pytest.raises(DistilvecError, match=match):
-        moe(sizes, weights, **options)
+        moe(context, weights, **options)
 
 
 def test_one_match_alone_teaches_its_projection_nothing():

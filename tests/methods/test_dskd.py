@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from token_signals import CLASSES, SCORES, SIZES, TASK, TEXTS, assert_padding_is_nothing, signals, texts_of
+from contexts import make_context
+from token_signals import CLASSES, CONTEXT, SCORES, TASK, TEXTS, assert_padding_is_nothing, signals, texts_of
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import build_objective, total
+from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import OutputSpec, TokenOutputSpec
+from distilvec.core.registry import build_objective
 from distilvec.core.task_head import TaskInfo
 
 TOKENS = TokenOutputSpec(hidden=(-1,))
@@ -83,7 +85,7 @@ def test_heads_are_frozen_and_targets_stand(term, reached):
 
 
 def test_on_states():
-    objective = build_objective("dskd", {}, {}, SIZES).double()
+    objective = build_objective("dskd", {}, {}, CONTEXT).double()
     assert objective.weights == {"sentence": 1.0, "token": 1.0}
     assert objective.student_outputs == OutputSpec(embedding=True, hidden_layers=(-1,))
     assert objective.teacher_outputs == OutputSpec(embedding=True, tokens=TOKENS)
@@ -101,34 +103,34 @@ def test_on_states():
 
 
 def test_the_teachers_side_in_the_students_space_is_a_constant_that_is_saved():
-    objective = build_objective("dskd", {}, {}, SIZES)
+    objective = build_objective("dskd", {}, {}, CONTEXT)
     assert (
-        objective.to_student.shape == (SIZES.embedding_width, SIZES.teacher_width)
+        objective.to_student.shape == (CONTEXT.student_dim, CONTEXT.teacher.dim)
         and not objective.to_student.requires_grad
     )
     assert "to_student" in objective.state_dict()
     assert len(list(objective.parameters())) == 7  # one layer for vectors, six for attention
 
 
-@pytest.mark.parametrize(("sizes", "options"), [(SIZES, {}), (TASK, {}), (TASK, {"on": "hidden"})])
-def test_padding_is_nothing(sizes, options):
+@pytest.mark.parametrize(("context", "options"), [(CONTEXT, {}), (TASK, {}), (TASK, {"on": "hidden"})])
+def test_padding_is_nothing(context, options):
     torch.manual_seed(0)
-    assert_padding_is_nothing(build_objective("dskd", options, {}, sizes).double())
+    assert_padding_is_nothing(build_objective("dskd", options, {}, context).double())
 
 
 def test_pairs_encoded_apart():
     """Two texts an example: all first ones, then all second ones; both heads see them as the task's head does."""
-    sizes = replace(TASK, task=TaskInfo("pair", CLASSES, members=2))
-    objective = build_objective("dskd", {}, {}, sizes).double()
+    context = make_context(TASK, task=TaskInfo("pair", CLASSES, texts_per_example=2))
+    objective = build_objective("dskd", {}, {}, context).double()
     batch, student, teacher = signals()
-    batch = replace(batch, labels=batch.labels[:2], members=2)
+    batch = replace(batch, labels=batch.labels[:2], texts_per_example=2)
     student, teacher = replace(student, logits=student.logits[:2]), replace(teacher, logits=teacher.logits[:2])
     terms = objective(batch, student, teacher)
     assert {values.shape for values in terms.values()} == {(TEXTS // 2,)}
     theirs = [states.mean(0) for _, states, _ in texts_of(batch, student, teacher)]
     features = torch.cat([theirs[1], theirs[3], (theirs[1] - theirs[3]).abs()])
     torch.testing.assert_close(terms["probe"][1], kl(teacher.logits[1], objective.probe.linear(features), 1.0))
-    total(terms, objective.weights).backward()
+    weighted_loss(terms, objective.weights).backward()
     assert torch.isfinite(student.hidden_layers[-1].grad).all()
 
 

@@ -8,22 +8,24 @@ import numpy as np
 import ot
 import pytest
 import torch
+from contexts import make_context
 
 from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes, build_objective, total
+from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
+from distilvec.core.registry import build_objective
 from distilvec.core.task_head import TaskInfo
-from distilvec.teachers.token_signals import importance, select, selected_gram
+from distilvec.losses.emo import importance, select, selected_gram
 
-SIZES = Sizes(student_width=6, student_layers=3, teacher_width=8, teacher_hidden_width=8, teacher_layers=7)
+CONTEXT = make_context(student_hidden_size=6, student_layers=3, teacher_dim=8, teacher_hidden_size=8, teacher_layers=7)
 LENGTHS = [(9, 8), (6, 8), (4, 3)]  # of the student's and the teacher's tokens
 PAIRS = [[(0, 0), (1, 1), (2, 3), (4, 4), (5, 5), (7, 6), (8, 7)], [(0, 0), (2, 1), (3, 5), (5, 7)], [(0, 0), (3, 2)]]
 
 
-def emo(weights=None, sizes=SIZES, **options):
+def emo(weights=None, context=CONTEXT, **options):
     torch.manual_seed(0)
-    return build_objective("emo", options, {name: float(weight) for name, weight in (weights or {}).items()}, sizes)
+    return build_objective("emo", options, {name: float(weight) for name, weight in (weights or {}).items()}, context)
 
 
 def attention(generator, rows, tokens):
@@ -103,7 +105,7 @@ def otis_of_one_text(row, student, teacher, maps, projection, skipped=False):
 
 def test_terms_are_the_papers_text_by_text(signals):
     batch, student, teacher, full, maps = signals
-    objective = emo(iterations=500, sizes=replace(SIZES, task=TaskInfo("classification", 4)))
+    objective = emo(iterations=500, context=make_context(CONTEXT, task=TaskInfo("classification", 4)))
     terms = objective(batch, student, teacher)
     expected = [ira_of_one_text(row, full, maps, {2: 4, 3: 6}) for row in range(3)]
     assert terms["ira"].tolist() == pytest.approx(expected, abs=1e-5) and min(expected[:2]) > 1e-3
@@ -119,9 +121,13 @@ def test_terms_are_the_papers_text_by_text(signals):
 
 
 def test_weights_are_those_of_equation_22():
-    task = replace(SIZES, task=TaskInfo("classification", 4))
-    assert emo(sizes=task, alpha=0.1).weights == {"task": 0.1, "ira": pytest.approx(0.9), "otis": pytest.approx(0.9)}
-    assert emo(sizes=task, alpha=0.5, ira_weight=0.1).weights == {"task": 0.5, "ira": pytest.approx(0.05), "otis": 0.5}
+    task = make_context(CONTEXT, task=TaskInfo("classification", 4))
+    assert emo(context=task, alpha=0.1).weights == {"task": 0.1, "ira": pytest.approx(0.9), "otis": pytest.approx(0.9)}
+    assert emo(context=task, alpha=0.5, ira_weight=0.1).weights == {
+        "task": 0.5,
+        "ira": pytest.approx(0.05),
+        "otis": 0.5,
+    }
     assert emo(ira_weight=0.1).weights == {"ira": 0.1, "otis": 1.0}
 
 
@@ -129,15 +135,17 @@ def test_layers_are_mapped_as_the_paper_does_or_from_the_last():
     assert emo().layers == {2: 4, 3: 6}
     assert emo(ira_layers=3).layers == {1: 2, 2: 4, 3: 6}
     assert emo(layer_map="last_aligned").layers == {2: 5, 3: 7}
-    mistral = replace(SIZES, student_layers=12, teacher_layers=32)
-    assert emo(sizes=mistral).layers == {11: 22, 12: 24}
-    assert emo(sizes=mistral, layer_map="last_aligned").layers == {11: 30, 12: 32}
+    mistral = make_context(CONTEXT, student_layers=12, teacher_layers=32)
+    assert emo(context=mistral).layers == {11: 22, 12: 24}
+    assert emo(context=mistral, layer_map="last_aligned").layers == {11: 30, 12: 32}
 
 
 def test_special_tokens_can_be_left_out_of_otis(signals):
     batch, student, teacher, _, maps = signals
     objective = emo(
-        sizes=replace(SIZES, student_special=(1, 1), teacher_special=(1, 1)), iterations=500, drop_special=True
+        context=make_context(CONTEXT, student_special_tokens=(1, 1), teacher_special_tokens=(1, 1)),
+        iterations=500,
+        drop_special=True,
     )
     found = objective(batch, student, teacher)["otis"]
     projection = objective.projection.weight.detach().T
@@ -145,9 +153,9 @@ def test_special_tokens_can_be_left_out_of_otis(signals):
     assert found.tolist() == pytest.approx(expected, abs=1e-5)
     with pytest.raises(DistilvecError, match="special tokens are not known"):
         emo(drop_special=True)
-    none_left = emo(sizes=replace(SIZES, student_special=(2, 2), teacher_special=(2, 2)), drop_special=True)(
-        batch, student, teacher
-    )
+    none_left = emo(
+        context=make_context(CONTEXT, student_special_tokens=(2, 2), teacher_special_tokens=(2, 2)), drop_special=True
+    )(batch, student, teacher)
     assert torch.isfinite(none_left["otis"]).all() and none_left["otis"][2] == 0
 
 
@@ -165,7 +173,7 @@ def test_a_term_without_weight_asks_for_nothing(signals):
         terms = objective(batch, student, teacher)
         assert set(terms) == {name}
         torch.testing.assert_close(terms[name], expected[name])
-    task = emo({"ira": 0, "otis": 0}, replace(SIZES, task=TaskInfo("classification", 4), teacher_layers=None))
+    task = emo({"ira": 0, "otis": 0}, make_context(CONTEXT, task=TaskInfo("classification", 4), teacher_layers=None))
     assert set(task(batch, student, ModelOutputs())) == {"task"} and task.teacher_outputs == OutputSpec()
 
 
@@ -194,7 +202,7 @@ def test_padding_of_either_side_changes_neither_value_nor_gradient(signals):
             objective = emo(unroll=unroll)
             leaves = [inputs[1].hidden_layers[-1].requires_grad_(), inputs[1].attentions[3].requires_grad_()]
             terms = objective(*inputs)
-            found = torch.autograd.grad(total(terms, objective.weights), [*leaves, objective.projection.weight])
+            found = torch.autograd.grad(weighted_loss(terms, objective.weights), [*leaves, objective.projection.weight])
             assert all(torch.isfinite(grad).all() for grad in found)
             grads.append((found[0][:, :9], found[1][:, : teacher.selected.shape[1], :9], found[2]))
             values.append(terms)
@@ -219,17 +227,17 @@ def test_a_text_with_one_pair_has_nothing_to_align_and_hurts_nothing(signals):
 
 
 @pytest.mark.parametrize(
-    ("options", "sizes", "match"),
+    ("options", "context", "match"),
     [
-        ({"ira_layers": 4}, SIZES, "ira_layers.*1 to 3"),
-        ({"divisor": 0}, SIZES, "divisor"),
-        ({"alpha": 1.5}, SIZES, "alpha"),
-        ({"layer_map": "other"}, SIZES, "layer_map"),
-        ({"alignment": "overlap"}, SIZES, "alignment"),
-        ({}, replace(SIZES, teacher_layers=2), "no more layers than the teacher"),
-        ({}, replace(SIZES, teacher_layers=None), "reads the teacher's layers"),
+        ({"ira_layers": 4}, CONTEXT, "ira_layers.*1 to 3"),
+        ({"divisor": 0}, CONTEXT, "divisor"),
+        ({"alpha": 1.5}, CONTEXT, "alpha"),
+        ({"layer_map": "other"}, CONTEXT, "layer_map"),
+        ({"alignment": "overlap"}, CONTEXT, "alignment"),
+        ({}, make_context(CONTEXT, teacher_layers=2), "no more layers than the teacher"),
+        ({}, make_context(CONTEXT, teacher_layers=None), "reads the teacher's layers"),
     ],
 )
-def test_what_cannot_be_is_refused(options, sizes, match):
+def test_what_cannot_be_is_refused(options, context, match):
     with pytest.raises(DistilvecError, match=match):
-        emo(sizes=sizes, **options)
+        emo(context=context, **options)

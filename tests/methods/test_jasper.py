@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from contexts import make_context
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes, build_objective
 from distilvec.core.outputs import ModelOutputs
+from distilvec.core.registry import build_objective
 from distilvec.methods.jasper import Jasper
 
 
@@ -26,7 +27,7 @@ def terms(objective, student, teacher):
 
 def test_check_values():
     student, teacher = draw((5, 4), (5, 6))
-    objective = Jasper(Sizes(4, 2, 4))
+    objective = Jasper(make_context(student_hidden_size=4, student_layers=2, teacher_dim=4), {})
     assert terms(objective, student, teacher[:, :4])["cosine"].mean().item() == pytest.approx(1.4667210738, abs=1e-6)
     objective.weights["cosine"] = 0.0  # the two widths differ: only the relations can be compared
     found = terms(objective, student, teacher)
@@ -38,9 +39,14 @@ def test_check_values():
 def test_relations_are_averaged_over_prefixes_that_are_normalised_anew():
     student, teacher = draw((6, 8), (6, 8), seed=1)
     both, three, eight = (
-        terms(Jasper(Sizes(8, 2, 8), prefixes=prefixes), student, teacher) for prefixes in ([3, 8], [3], [8])
+        terms(
+            Jasper(make_context(student_hidden_size=8, student_layers=2, teacher_dim=8), {}, prefixes=prefixes),
+            student,
+            teacher,
+        )
+        for prefixes in ([3, 8], [3], [8])
     )
-    cut = Jasper(Sizes(3, 2, 3))
+    cut = Jasper(make_context(student_hidden_size=3, student_layers=2, teacher_dim=3), {})
     cut.weights["cosine"] = 0.0
     scaled = terms(cut, student[:, :3] * torch.rand(6, 1), teacher)
     for name in ("similarity", "triplet"):
@@ -56,7 +62,9 @@ def test_similarity_agrees_with_a_loop():
     expected = [
         sum(float(student[i] @ student[j] - teacher[i] @ teacher[j]) ** 2 for j in range(4)) / 4 for i in range(4)
     ]
-    found = terms(Jasper(Sizes(3, 2, 3)), student, teacher)["similarity"]
+    found = terms(Jasper(make_context(student_hidden_size=3, student_layers=2, teacher_dim=3), {}), student, teacher)[
+        "similarity"
+    ]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
@@ -71,25 +79,34 @@ def test_similarity_agrees_with_a_loop():
     ],
 )
 def test_the_widths_that_fit_are_the_default(width, expected):
-    assert Jasper(Sizes(width, 2, width)).prefixes == expected
+    assert Jasper(make_context(student_hidden_size=width, student_layers=2, teacher_dim=width), {}).prefixes == expected
 
 
 @pytest.mark.parametrize("prefixes", [[], [0, 4], [5]])
 def test_prefixes_outside_the_student_are_refused(prefixes):
     with pytest.raises(DistilvecError, match=r"\[method.options.prefixes\].*1 to the student's 4"):
-        Jasper(Sizes(4, 2, 4), prefixes=prefixes)
+        Jasper(make_context(student_hidden_size=4, student_layers=2, teacher_dim=4), {}, prefixes=prefixes)
 
 
 def test_a_student_equal_to_its_teacher_pays_only_for_the_margin():
     (student,) = draw((7, 4), seed=3)
-    found = terms(Jasper(Sizes(4, 2, 4)), student, student)
+    found = terms(Jasper(make_context(student_hidden_size=4, student_layers=2, teacher_dim=4), {}), student, student)
     assert found["cosine"].abs().max() < 1e-6 and found["similarity"].abs().max() < 1e-12
     assert 0 < found["triplet"].mean() < 0.015
-    assert terms(Jasper(Sizes(4, 2, 4), margin=0.0), student, student)["triplet"].abs().max() < 1e-12
+    assert (
+        terms(
+            Jasper(make_context(student_hidden_size=4, student_layers=2, teacher_dim=4), {}, margin=0.0),
+            student,
+            student,
+        )["triplet"]
+        .abs()
+        .max()
+        < 1e-12
+    )
 
 
 def test_gradients_are_finite_for_a_collapsed_student_and_a_batch_of_one():
-    objective = build_objective("jasper", {}, {}, Sizes(4, 2, 4))
+    objective = build_objective("jasper", {}, {}, make_context(student_hidden_size=4, student_layers=2, teacher_dim=4))
     for rows in (1, 5):
         student = torch.ones(rows, 4, requires_grad=True)
         found = terms(objective, student, torch.ones(rows, 4))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from token_signals import PAIRS, SCORES, SIZES, TASK, assert_padding_is_nothing, signals, texts_of
+from token_signals import CONTEXT, PAIRS, SCORES, TASK, assert_padding_is_nothing, signals, texts_of
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import build_objective
 from distilvec.core.outputs import OutputSpec, TokenOutputSpec
+from distilvec.core.registry import build_objective
 
 
 def test_on_class_logits_it_is_kl():
@@ -24,7 +24,7 @@ def test_on_class_logits_it_is_kl():
 
 @pytest.mark.parametrize("distance", ["cosine", "mse"])
 def test_on_token_states_pair_by_pair(distance):
-    objective = build_objective("mined", {"distance": distance}, {}, SIZES).double()
+    objective = build_objective("mined", {"distance": distance}, {}, CONTEXT).double()
     assert objective.teacher_outputs == OutputSpec(tokens=TokenOutputSpec(alignment="mined", hidden=(-1,)))
     batch, student, teacher = signals(2, 1)
     found = objective(batch, student, teacher)["mined"]
@@ -39,13 +39,13 @@ def test_on_token_states_pair_by_pair(distance):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "options"), [(SIZES, {}), (SIZES, {"distance": "mse"}), (TASK, {}), (TASK, {"on": "hidden"})]
+    ("context", "options"), [(CONTEXT, {}), (CONTEXT, {"distance": "mse"}), (TASK, {}), (TASK, {"on": "hidden"})]
 )
-def test_padding_is_nothing(sizes, options):
-    assert_padding_is_nothing(build_objective("mined", options, {}, sizes).double())
+def test_padding_is_nothing(context, options):
+    assert_padding_is_nothing(build_objective("mined", options, {}, context).double())
 
 
 def test_states_of_a_task_without_class_logits():
     assert build_objective("mined", {"on": "hidden"}, {}, SCORES).weights == {"task": 0.5, "mined": 0.5}
     with pytest.raises(DistilvecError, match=r"\[method.options.temperature\] found -1"):
-        build_objective("mined", {"temperature": -1.0}, {}, SIZES)
+        build_objective("mined", {"temperature": -1.0}, {}, CONTEXT)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-from layer_signals import SIZES, signals, text_batch
+from contexts import make_context
+from layer_signals import CONTEXT, signals, text_batch
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import build_objective, total
+from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.registry import build_objective
 from distilvec.losses.distance import cosine_distance, l2_distance
-from distilvec.losses.padding import shared_mask
 from distilvec.losses.relation_heads import laid_out, relation_term
+from distilvec.losses.tokens import shared_mask
 
 BATCH = text_batch()
 
@@ -23,7 +23,7 @@ def values(objective, **student):
 
 
 def test_terms_of_version_1_at_the_last_layers():
-    objective = build_objective("minilm", {}, {}, SIZES)
+    objective = build_objective("minilm", {}, {}, CONTEXT)
     assert objective.weights == {"distance": 1.0, "attention": 1.0, "value": 1.0}
     assert objective.student_outputs == objective.teacher_outputs == OutputSpec(embedding=True, projection_layers=(-1,))
     (student, _), (teacher, _) = signals(1, 12, 4, 2), signals(2, 24, 4, 4)
@@ -36,8 +36,8 @@ def test_terms_of_version_1_at_the_last_layers():
 
 
 def test_version_2_takes_other_heads_and_a_layer_below_the_last():
-    sizes = replace(SIZES, teacher_heads=6)
-    objective = build_objective("minilm", {"relation_heads": 3, "teacher_layer": 3, "distance": "cosine"}, {}, sizes)
+    context = make_context(CONTEXT, teacher_heads=6)
+    objective = build_objective("minilm", {"relation_heads": 3, "teacher_layer": 3, "distance": "cosine"}, {}, context)
     assert objective.weights == {"distance": 1.0, "query": 1.0, "key": 1.0, "value": 1.0}
     assert objective.teacher_outputs.projection_layers == (3,) and objective.student_outputs.projection_layers == (-1,)
     (student, _), (teacher, _) = signals(1, 12, 4, 2), signals(2, 24, 6, 4)
@@ -51,10 +51,10 @@ def test_version_2_takes_other_heads_and_a_layer_below_the_last():
 
 @pytest.mark.parametrize("options", [{}, {"relation_heads": 6}])
 def test_padding_of_either_model_changes_neither_value_nor_gradient(options):
-    objective = build_objective("minilm", options, {}, SIZES)
+    objective = build_objective("minilm", options, {}, CONTEXT)
     (student, leaves), (teacher, _) = signals(1, 12, 4, 2, grad=True), signals(2, 24, 4, 4)
     expected = objective(BATCH, student, teacher)
-    gradients = torch.autograd.grad(total(expected, objective.weights), leaves, allow_unused=True)
+    gradients = torch.autograd.grad(weighted_loss(expected, objective.weights), leaves, allow_unused=True)
     assert all(torch.isfinite(g).all() for g in gradients if g is not None)
     for left, columns, their_left, their_columns in (
         (False, 8, False, 5),
@@ -67,7 +67,9 @@ def test_padding_of_either_model_changes_neither_value_nor_gradient(options):
         for name in expected:
             torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-5)
         for one, other in zip(
-            torch.autograd.grad(total(found, objective.weights), leaves, allow_unused=True), gradients, strict=True
+            torch.autograd.grad(weighted_loss(found, objective.weights), leaves, allow_unused=True),
+            gradients,
+            strict=True,
         ):
             assert (one is None) == (other is None)
             if one is not None:
@@ -75,12 +77,12 @@ def test_padding_of_either_model_changes_neither_value_nor_gradient(options):
 
 
 def test_a_term_of_weight_0_is_not_computed():
-    objective = build_objective("minilm", {}, {"attention": 0.0, "distance": 0.0}, SIZES)
+    objective = build_objective("minilm", {}, {"attention": 0.0, "distance": 0.0}, CONTEXT)
     assert set(values(objective)) == {"value"}
 
 
 def test_without_relations_it_is_redact_and_needs_nothing_of_the_teachers_inside():
-    alone = replace(SIZES, teacher_layers=None, teacher_hidden_width=None, same_tokenizer=False)
+    alone = make_context(CONTEXT, teacher_layers=None, teacher_hidden_size=None, same_tokenizer=False)
     objective = build_objective("minilm", {}, {"attention": 0.0, "value": 0.0}, alone)
     assert objective.student_outputs == objective.teacher_outputs == OutputSpec(embedding=True)
     assert set(values(objective)) == {"distance"}
@@ -91,10 +93,10 @@ def test_relation_heads_must_divide_both_widths(heads):
     with pytest.raises(
         DistilvecError, match=rf"relation_heads\] found {heads}; expected a divisor of both hidden widths, 12 .* 24"
     ):
-        build_objective("minilm", {"relation_heads": heads}, {}, SIZES)
+        build_objective("minilm", {"relation_heads": heads}, {}, CONTEXT)
 
 
 @pytest.mark.parametrize("layer", [0, 5, -5])
 def test_the_teachers_layer_must_be_there(layer):
     with pytest.raises(DistilvecError, match=rf"teacher_layer\] found {layer}; expected 1 to 4"):
-        build_objective("minilm", {"teacher_layer": layer}, {}, SIZES)
+        build_objective("minilm", {"teacher_layer": layer}, {}, CONTEXT)

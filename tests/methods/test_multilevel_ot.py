@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from token_signals import SIZES, TASK, assert_padding_is_nothing, signals
+from token_signals import CONTEXT, TASK, assert_padding_is_nothing, signals
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import build_objective
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.registry import build_objective
 from distilvec.losses.logits import absolute_gaps, normalised_plan_cost, swapped_cross_entropy
 
 
 def test_weights_of_the_levels():
-    objective = build_objective("multilevel_ot", {}, {}, SIZES)
+    objective = build_objective("multilevel_ot", {}, {}, CONTEXT)
     assert objective.weights == {"absolute": 1.0, "cross_entropy": 0.1, "sinkhorn": pytest.approx(1e-4)}
-    assert objective.in_batch and not objective.compatible
+    assert objective.needs_fixed_batch and not objective.in_teacher_space
     on_task = build_objective("multilevel_ot", {"alpha": 0.2}, {}, TASK)
     assert on_task.weights == {
         "task": 0.2,
@@ -46,7 +46,7 @@ def test_on_class_logits(kept):
 
 
 def test_on_token_states():
-    objective = build_objective("multilevel_ot", {"kept": 4}, {}, SIZES)
+    objective = build_objective("multilevel_ot", {"kept": 4}, {}, CONTEXT)
     batch, student, teacher = signals(1, 2)
     terms = objective(batch, student, teacher)
     ordered = []
@@ -80,13 +80,13 @@ def test_a_text_depends_on_its_batch():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "options"), [(SIZES, {}), (SIZES, {"kept": 3}), (TASK, {}), (TASK, {"on": "hidden"})]
+    ("context", "options"), [(CONTEXT, {}), (CONTEXT, {"kept": 3}), (TASK, {}), (TASK, {"on": "hidden"})]
 )
-def test_padding_is_nothing(sizes, options):
-    assert_padding_is_nothing(build_objective("multilevel_ot", options, {}, sizes).double())
+def test_padding_is_nothing(context, options):
+    assert_padding_is_nothing(build_objective("multilevel_ot", options, {}, context).double())
 
 
 @pytest.mark.parametrize(("key", "value"), [("kept", 0), ("temperature", 0.0)])
 def test_refused_options(key, value):
     with pytest.raises(DistilvecError, match=rf"\[method.options.{key}\] found {value}"):
-        build_objective("multilevel_ot", {key: value}, {}, SIZES)
+        build_objective("multilevel_ot", {key: value}, {}, CONTEXT)

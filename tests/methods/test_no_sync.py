@@ -12,13 +12,15 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 import torch
+from contexts import make_context
 from signals import OPTIONS, STUDENTS, labelled_batch, teacher_signals
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distilvec.config.schema import StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes, build_objective, method_class, method_names, total
+from distilvec.core.objective import weighted_loss
+from distilvec.core.registry import build_objective, method_class, method_names
 from distilvec.core.task_head import TaskInfo
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
@@ -81,24 +83,24 @@ def step(name, request, tiny_model):
     kind = request.param
     info = TeacherInfo(dim=24, normalized=True, max_length=64, model=str(tiny_model))
     student = StudentSection(model="teacher", layers=2, **STUDENTS.get(name, {}))
-    model = build_student(student, info, seed=0, compatible=method_class(name).compatible)
+    model = build_student(student, info, seed=0, compatible=method_class(name).in_teacher_space)
     encoder, batch = Encoder(model), labelled_batch(model)
-    sizes = Sizes(
-        encoder.hidden_size,
-        encoder.layers,
-        24,
-        teacher_hidden_width=40,
+    context = make_context(
+        student_hidden_size=encoder.hidden_size,
+        student_layers=encoder.layers,
+        teacher_dim=24,
+        teacher_hidden_size=40,
         teacher_layers=4,
-        embedding_width=model.get_embedding_dimension(),
+        student_dim=model.get_embedding_dimension(),
         task=TaskInfo("classification", 3) if kind == "task" else None,
         teacher_logits=kind == "task",
         same_tokenizer=True,
         student_heads=4,
         teacher_heads=4,
-        experts=encoder.experts,
+        student_experts=encoder.experts,
     )
     try:
-        objective = build_objective(name, OPTIONS.get(name, {}), {}, sizes)
+        objective = build_objective(name, OPTIONS.get(name, {}), {}, context)
     except DistilvecError as error:
         assert "task" in str(error)
         pytest.skip(str(error))
@@ -110,7 +112,7 @@ def step(name, request, tiny_model):
 def test_no_operator_waits(name, step):
     module, batch, teacher = step
     with Count() as count:
-        total(module(batch, teacher), module.objective.weights).backward()
+        weighted_loss(module(batch, teacher), module.objective.weights).backward()
     assert count.seen > 100
     assert count.calls == ON_A_PROCESSOR.get(name, Counter())
 
@@ -121,7 +123,7 @@ def test_no_value_is_read(step, monkeypatch):
     batch, teacher = on_meta(batch), on_meta(teacher)
     assert isinstance(batch, TextBatch) and batch.rows.device.type == "meta"
     module = module.to("meta")
-    loss = total(module(batch, teacher), module.objective.weights)
+    loss = weighted_loss(module(batch, teacher), module.objective.weights)
     loss.backward()
     assert loss.device.type == "meta"
     assert any(parameter.grad is not None for parameter in module.parameters())

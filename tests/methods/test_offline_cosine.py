@@ -6,31 +6,32 @@ from dataclasses import replace
 
 import pytest
 import torch
+from contexts import make_context
 from torch.nn.functional import cosine_similarity, normalize
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import OtherTeacher, Sizes, build_objective, total
+from distilvec.core.info import TeacherInfo
+from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.registry import build_objective
 
 ROWS = 5
-ONE = Sizes(6, 2, 8, pre_dense_width=6)
+ONE = make_context(student_hidden_size=6, student_layers=2, teacher_dim=8, teacher_pre_dense_dim=6)
 OTHERS = (
-    OtherTeacher(12, weight=3.0, pre_dense_width=4),
-    OtherTeacher(3, normalized=False, weight=0.5, pre_dense_width=7),
+    TeacherInfo(12, weight=3.0, pre_dense_dim=4),
+    TeacherInfo(3, normalized=False, weight=0.5, pre_dense_dim=7),
 )
-SEVERAL = replace(ONE, others=OTHERS, teacher_weight=0.5)
+SEVERAL = make_context(ONE, others=OTHERS, teacher_weight=0.5)
 
 
-def signals(target, sizes):
+def signals(target, context):
     """A batch, the student's vector and the teachers' answers: the wanted signal and no other."""
     generator = torch.Generator().manual_seed(2)
     rows, name = torch.arange(ROWS), "embedding" if target == "final" else "pre_dense"
-    teachers = (sizes, *sizes.others)
+    teachers = context.teachers
     widths = (
-        [sizes.teacher_width, *(other.width for other in sizes.others)]
-        if target == "final"
-        else [t.pre_dense_width for t in teachers]
+        [teacher.dim for teacher in context.teachers] if target == "final" else [t.pre_dense_width for t in teachers]
     )
     student, *vectors = (torch.randn(ROWS, width, generator=generator) for width in (widths[0], *widths))
     first, *others = (ModelOutputs(**{name: vector}) for vector in vectors)
@@ -49,13 +50,15 @@ def test_one_teacher(target):
     terms = objective(batch, encoded, teacher)
     expected = [1 - (a / a.norm()) @ (b / b.norm()) for a, b in zip(student, vectors, strict=True)]
     torch.testing.assert_close(terms["cosine"], torch.stack(expected))
-    assert total(terms, objective.weights).item() == pytest.approx(
+    assert weighted_loss(terms, objective.weights).item() == pytest.approx(
         sum(value.item() for value in expected) / ROWS, abs=1e-6
     )
 
 
 def test_loss_is_largest_for_opposite_vectors():
-    objective = build_objective("offline_cosine", {}, {}, Sizes(2, 2, 2))
+    objective = build_objective(
+        "offline_cosine", {}, {}, make_context(student_hidden_size=2, student_layers=2, teacher_dim=2)
+    )
     rows = torch.arange(3)
     batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
     student, teacher = torch.tensor([[1.0, 0], [0, 3.0], [-2.0, 0]]), torch.tensor([[1.0, 0]]).expand(3, 2)
@@ -80,26 +83,26 @@ def test_several_teachers_are_a_loop_over_teachers(target):
     terms = objective(batch, encoded, teacher)
     for found, each in zip(terms.values(), expected, strict=True):
         torch.testing.assert_close(found, each)
-    loss = total(terms, objective.weights)
+    loss = weighted_loss(terms, objective.weights)
     for gradient in torch.autograd.grad(loss, [student, *objective.parameters()]):
         assert gradient.isfinite().all() and gradient.any()
 
 
 @pytest.mark.parametrize(
-    ("sizes", "message"),
+    ("context", "message"),
     [
-        (replace(ONE, pre_dense_width=None), r"method.options.target.*\[teacher\] has none"),
+        (make_context(ONE, teacher_pre_dense_dim=None), r"method.options.target.*\[teacher\] has none"),
         (
-            replace(SEVERAL, others=(OTHERS[0], replace(OTHERS[1], pre_dense_width=None))),
+            make_context(SEVERAL, others=(OTHERS[0], replace(OTHERS[1], pre_dense_dim=None))),
             r"\[more_teachers.1\] has none",
         ),
-        (replace(ONE, pre_dense_width=10), "the student's have 6 dimensions, the teacher's 10"),
+        (make_context(ONE, teacher_pre_dense_dim=10), "the student's have 6 dimensions, the teacher's 10"),
     ],
 )
-def test_pre_dense_needs_vectors_of_one_width(sizes, message):
+def test_pre_dense_needs_vectors_of_one_width(context, message):
     with pytest.raises(DistilvecError, match=message):
-        build_objective("offline_cosine", {"target": "pre_dense"}, {}, sizes)
-    assert build_objective("offline_cosine", {"target": "final"}, {}, sizes).weights
+        build_objective("offline_cosine", {"target": "pre_dense"}, {}, context)
+    assert build_objective("offline_cosine", {"target": "final"}, {}, context).weights
 
 
 def test_targets_are_checked():

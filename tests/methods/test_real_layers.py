@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from contexts import make_context
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.batch import TextBatch
-from distilvec.core.objective import Sizes, build_objective
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.registry import build_objective
 from distilvec.losses.relation_heads import laid_out, relation_scores
 from distilvec.students.encoder import Encoder
 
 
 @pytest.fixture
 def real(tiny_model):
-    """A real model's encoder, six texts of different lengths for it, and sizes for a student that is its own teacher."""
+    """A real model's encoder, six texts of different lengths for it, and context for a student that is its own teacher."""
     model = SentenceTransformer(str(tiny_model), device="cpu")
     encoder = Encoder(model).eval()
     tokens = dict(
@@ -27,8 +28,18 @@ def real(tiny_model):
     tokens = {name: tokens[name] for name in ("input_ids", "attention_mask")}
     assert not tokens["attention_mask"].all()
     width, layers = encoder.hidden_size, encoder.layers
-    sizes = Sizes(width, layers, 32, True, width, layers, same_tokenizer=True, student_heads=4, teacher_heads=4)
-    return encoder, TextBatch(torch.arange(6), tokens, torch.zeros(6, dtype=torch.long)), sizes
+    context = make_context(
+        student_hidden_size=width,
+        student_layers=layers,
+        teacher_dim=32,
+        teacher_normalized=True,
+        teacher_hidden_size=width,
+        teacher_layers=layers,
+        same_tokenizer=True,
+        student_heads=4,
+        teacher_heads=4,
+    )
+    return encoder, TextBatch(torch.arange(6), tokens, torch.zeros(6, dtype=torch.long)), context
 
 
 def test_relations_of_a_real_model_are_its_attention(real):
@@ -46,8 +57,8 @@ def test_relations_of_a_real_model_are_its_attention(real):
     ("name", "options"), [("minilm", {}), ("minilm", {"relation_heads": 8}), ("tinybert", {}), ("distilbert", {})]
 )
 def test_a_real_student_that_is_its_teacher_has_nothing_to_learn(real, name, options):
-    encoder, batch, sizes = real
-    objective = build_objective(name, options, {}, sizes)
+    encoder, batch, context = real
+    objective = build_objective(name, options, {}, context)
     for parameter in objective.parameters():
         torch.nn.init.eye_(parameter)
     with torch.no_grad():

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pytest
 import torch
+from contexts import make_context
 
 from distilvec.core.batch import TextBatch
-from distilvec.core.objective import OtherTeacher, Sizes, build_objective, total
+from distilvec.core.info import TeacherInfo
+from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import ModelOutputs
+from distilvec.core.registry import build_objective
 from distilvec.methods.redact import DISTANCES
 
 ROWS, WIDTHS = 5, (8, 12, 3)
-SEVERAL = Sizes(
-    6, 2, 8, others=(OtherTeacher(12, weight=3.0), OtherTeacher(3, normalized=False, weight=0.5)), teacher_weight=0.5
+SEVERAL = make_context(
+    student_hidden_size=6,
+    student_layers=2,
+    teacher_dim=8,
+    others=(TeacherInfo(12, weight=3.0), TeacherInfo(3, normalized=False, weight=0.5)),
+    teacher_weight=0.5,
 )
 
 
@@ -31,8 +38,11 @@ def signals(widths=WIDTHS):
 
 @pytest.mark.parametrize("distance", DISTANCES)
 def test_one_teacher_s_term_is_the_distance_itself(distance):
-    for sizes in (Sizes(6, 2, 8), Sizes(6, 2, 8, teacher_weight=0.3)):
-        objective = build_objective("redact", {"distance": distance}, {}, sizes)
+    for context in (
+        make_context(student_hidden_size=6, student_layers=2, teacher_dim=8),
+        make_context(student_hidden_size=6, student_layers=2, teacher_dim=8, teacher_weight=0.3),
+    ):
+        objective = build_objective("redact", {"distance": distance}, {}, context)
         assert objective.weights == {distance: 1.0} and not list(objective.parameters()) and not objective.state_dict()
         batch, student, teacher = signals((8,))
         terms = objective(batch, ModelOutputs(embedding=student), teacher)
@@ -69,7 +79,7 @@ def test_several_teachers_are_a_loop_over_texts_and_teachers(distance):
                 value.item(), abs=1e-5
             )
             expected += weight / 4.0 * value / ROWS
-    loss = total(terms, objective.weights)
+    loss = weighted_loss(terms, objective.weights)
     assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
     for found, exact in zip(
         *(torch.autograd.grad(each, [student, *objective.parameters()]) for each in (loss, expected)), strict=True

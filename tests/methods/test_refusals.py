@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from layer_signals import SIZES
+from contexts import make_context
+from layer_signals import CONTEXT
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import build_objective
+from distilvec.core.registry import build_objective
 from distilvec.core.task_head import TaskInfo
 
 METHODS = ["minilm", "tinybert", "distilbert"]
@@ -20,7 +19,7 @@ def test_other_tokenizers(name):
         DistilvecError,
         match=rf"{name} compares .* position by token position, so their tokenizers must match.*student.model: teacher",
     ):
-        build_objective(name, {}, {}, replace(SIZES, same_tokenizer=False))
+        build_objective(name, {}, {}, make_context(CONTEXT, same_tokenizer=False))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -28,7 +27,7 @@ def test_a_table_of_vectors_has_no_layers(name):
     with pytest.raises(
         DistilvecError, match=rf"{name} reads the teacher's layers, and a table of vectors .* teacher.model"
     ):
-        build_objective(name, {}, {}, replace(SIZES, teacher_layers=None, teacher_hidden_width=None))
+        build_objective(name, {}, {}, make_context(CONTEXT, teacher_layers=None, teacher_hidden_size=None))
 
 
 @pytest.mark.parametrize("name", ["minilm", "tinybert"])
@@ -37,11 +36,11 @@ def test_a_table_of_vectors_has_no_layers(name):
 )
 def test_other_heads_and_the_way_out(name, heads, found):
     with pytest.raises(DistilvecError, match=rf"attention.* of {name} .*{found}.* option relation_heads"):
-        build_objective(name, {}, {}, replace(SIZES, teacher_heads=heads))
+        build_objective(name, {}, {}, make_context(CONTEXT, teacher_heads=heads))
 
 
 def test_what_lifts_the_refusal_of_other_heads():
-    other = replace(SIZES, teacher_heads=6)
+    other = make_context(CONTEXT, teacher_heads=6)
     assert build_objective("minilm", {"relation_heads": 12}, {}, other).relation_heads == 12
     assert build_objective("tinybert", {}, {"attention": 0.0}, other).weights["hidden"] == 1.0
     assert build_objective("distilbert", {}, {}, other).weights["cosine"] == 1.0
@@ -50,4 +49,4 @@ def test_what_lifts_the_refusal_of_other_heads():
 @pytest.mark.parametrize("name", METHODS)
 def test_labelled_tasks(name):
     with pytest.raises(DistilvecError, match=rf"{name} does not train on labels"):
-        build_objective(name, {}, {}, replace(SIZES, task=TaskInfo("classification", 2)))
+        build_objective(name, {}, {}, make_context(CONTEXT, task=TaskInfo("classification", 2)))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from contexts import make_context
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes, build_objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.registry import build_objective
 from distilvec.losses.contrastive import info_nce
 
 BATCH = TextBatch(torch.arange(4), {"input_ids": torch.ones(4, 2, dtype=torch.long)}, torch.zeros(4, dtype=torch.long))
-SIZES = Sizes(student_width=6, student_layers=2, teacher_width=5, embedding_width=3)
+CONTEXT = make_context(student_hidden_size=6, student_layers=2, teacher_dim=5, student_dim=3)
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def student():
 
 
 def test_check_value_and_no_teacher(student):
-    objective = build_objective("simcse", {}, {}, SIZES)
+    objective = build_objective("simcse", {}, {}, CONTEXT)
     assert objective(BATCH, student, ModelOutputs())["simcse"].mean().item() == pytest.approx(6.7589653595, abs=1e-9)
     assert objective.teacher_outputs == OutputSpec() and objective.student_outputs == OutputSpec(
         embedding=True, second_view=True
@@ -32,7 +33,7 @@ def test_check_value_and_no_teacher(student):
 
 
 def test_the_head_is_a_linear_layer_and_tanh(student):
-    objective = build_objective("simcse", {"head": "mlp", "temperature": 0.1}, {}, SIZES).double()
+    objective = build_objective("simcse", {"head": "mlp", "temperature": 0.1}, {}, CONTEXT).double()
     weight, bias = objective.mlp[0].weight, objective.mlp[0].bias
     assert weight.shape == (3, 3)
     views = [
@@ -47,4 +48,4 @@ def test_the_head_is_a_linear_layer_and_tanh(student):
 
 def test_an_unknown_head():
     with pytest.raises(DistilvecError, match=r"\[method.options.head\] found 'cls'; expected one of none, mlp"):
-        build_objective("simcse", {"head": "cls"}, {}, SIZES)
+        build_objective("simcse", {"head": "cls"}, {}, CONTEXT)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import architectures
 import pytest
 import torch
+from contexts import make_context
 from samples import make_texts
 from torch.nn.functional import cosine_similarity
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes, build_objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.registry import build_objective
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.relations import layer_relation_gaps
 from distilvec.pipeline.run import Run
@@ -19,12 +20,12 @@ from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
 
-SIZES = Sizes(student_width=3, student_layers=4, teacher_width=5)
+CONTEXT = make_context(student_hidden_size=3, student_layers=4, teacher_dim=5)
 BATCH = TextBatch(torch.arange(4), {"input_ids": torch.ones(4, 2, dtype=torch.long)}, torch.zeros(4, dtype=torch.long))
 
 
-def talas(weights=None, sizes=SIZES, **options):
-    return build_objective("talas", options, {name: float(weight) for name, weight in (weights or {}).items()}, sizes)
+def talas(weights=None, context=CONTEXT, **options):
+    return build_objective("talas", options, {name: float(weight) for name, weight in (weights or {}).items()}, context)
 
 
 @pytest.fixture
@@ -135,7 +136,10 @@ def test_the_student_runs_half_the_rows_without_simcse(tiny_model):
     tokens = encoder.model.tokenizer(make_texts(4), padding=True, return_tensors="pt")
     batch = TextBatch(BATCH.rows, {name: tokens[name] for name in ("input_ids", "attention_mask")}, BATCH.sources)
     for weights in ({}, {"simcse": 0}):
-        encoder(batch, talas(weights, Sizes(32, 4, 32)).student_outputs)
+        encoder(
+            batch,
+            talas(weights, make_context(student_hidden_size=32, student_layers=4, teacher_dim=32)).student_outputs,
+        )
     assert rows == [8, 4]
 
 
@@ -151,11 +155,16 @@ def test_the_student_runs_half_the_rows_without_simcse(tiny_model):
 )
 def test_what_cannot_be_is_refused(layers, weights, options, message):
     with pytest.raises(DistilvecError, match=message):
-        talas(weights, Sizes(3, layers, 5), **options)
+        talas(weights, make_context(student_hidden_size=3, student_layers=layers, teacher_dim=5), **options)
 
 
 def test_a_single_layer_can_be_anchored():
-    assert talas({"lasd": 0}, Sizes(3, 1, 5), anchored_layers=1).student_outputs.pooled_layers == ()
+    assert (
+        talas(
+            {"lasd": 0}, make_context(student_hidden_size=3, student_layers=1, teacher_dim=5), anchored_layers=1
+        ).student_outputs.pooled_layers
+        == ()
+    )
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from token_signals import CLASSES, SCORES, SIZES, TASK, assert_padding_is_nothing, signals, texts_of
+from token_signals import CLASSES, CONTEXT, SCORES, TASK, assert_padding_is_nothing, signals, texts_of
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import build_objective
 from distilvec.core.outputs import OutputSpec, TokenOutputSpec
+from distilvec.core.registry import build_objective
 from distilvec.losses.supervised import task_loss
 
 
@@ -34,7 +34,7 @@ def test_on_class_logits():
 
 
 def test_on_token_states():
-    objective = build_objective("uld", {}, {}, SIZES)
+    objective = build_objective("uld", {}, {}, CONTEXT)
     assert objective.weights == {"uld": 1.0}
     assert objective.student_outputs == OutputSpec(hidden_layers=(-1,)) and objective.teacher_outputs == OutputSpec(
         tokens=TokenOutputSpec(hidden=(-1,))
@@ -54,14 +54,14 @@ def test_temperatures_are_separate():
     expected = [gap(s / 2, t / 0.5) for s, t in zip(student.logits, teacher.logits, strict=True)]
     assert found.tolist() == pytest.approx(expected, abs=1e-12)
     with pytest.raises(DistilvecError, match=r"\[method.options.teacher_temperature\] found 0"):
-        build_objective("uld", {"teacher_temperature": 0.0}, {}, SIZES)
+        build_objective("uld", {"teacher_temperature": 0.0}, {}, CONTEXT)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "options"), [(SIZES, {}), (TASK, {}), (TASK, {"on": "hidden"}), (SCORES, {"on": "hidden"})]
+    ("context", "options"), [(CONTEXT, {}), (TASK, {}), (TASK, {"on": "hidden"}), (SCORES, {"on": "hidden"})]
 )
-def test_padding_is_nothing(sizes, options):
-    objective = build_objective("uld", options, {"task": 0.0} if sizes is SCORES else {}, sizes).double()
+def test_padding_is_nothing(context, options):
+    objective = build_objective("uld", options, {"task": 0.0} if context is SCORES else {}, context).double()
     assert_padding_is_nothing(objective)
 
 
@@ -74,7 +74,7 @@ def test_no_logits_to_match(name):
     with pytest.raises(DistilvecError, match="found sts, one score"):
         build_objective(name, {"on": "logits"}, {}, SCORES)
     with pytest.raises(DistilvecError, match="found texts without a task"):
-        build_objective(name, {"on": "logits"}, {}, SIZES)
+        build_objective(name, {"on": "logits"}, {}, CONTEXT)
 
 
 @pytest.mark.parametrize("name", ["uld", "mined", "multilevel_ot", "cdm", "dskd"])

@@ -269,7 +269,7 @@ def test_a_cache_of_another_teacher_is_refused(tiny_recipe, tmp_path):
 def test_in_batch_methods_refuse_token_budgets(tiny_recipe, tmp_path):
     method = tmp_path / "contrast.py"
     method.write_text(
-        "from distilvec.core.objective import Objective\n\n\nclass Contrast(Objective):\n    in_batch = True\n"
+        "from distilvec.core.objective import Objective\n\n\nclass Contrast(Objective):\n    needs_fixed_batch = True\n"
         "    def __init__(self, sizes):\n        super().__init__()\n        self.weights = {'x': 1.0}\n"
         "    def forward(self, batch, student, teacher):\n        return {'x': student.embedding.sum(-1)}\n"
     )

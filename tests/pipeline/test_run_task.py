@@ -113,7 +113,7 @@ def test_the_saved_student_gives_pairs_the_vectors_of_training(task_recipe, tmp_
     data = run.data(model, run.objective(Encoder(model)))
     assert isinstance(data.tokens, TokenStore) and data.tokens.seconds is not None
     batch = data.batch(data.train_rows[:12])
-    assert batch.tokens["token_type_ids"].any() and len(batch.labels) == 12 and batch.members == 1
+    assert batch.tokens["token_type_ids"].any() and len(batch.labels) == 12 and batch.texts_per_example == 1
     encoder = Encoder(model).eval()
     required = run.objective(encoder).student_outputs | OutputSpec(embedding=True)
     with torch.no_grad():

@@ -310,7 +310,7 @@ from distilvec.core.objective import Objective
 
 
 class Odd(Objective):
-    several_teachers = True
+    max_teachers = None
 
     def __init__(self, sizes):
         super().__init__()

@@ -14,7 +14,7 @@ from samples import make_texts
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files
 from distilvec.config.schema import TaskSection
-from distilvec.core.objective import method_class
+from distilvec.core.registry import method_class
 from distilvec.core.task_head import TaskHead
 from distilvec.data.labeled import build_examples
 from distilvec.evaluation.suite import read_suite

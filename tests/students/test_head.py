@@ -14,14 +14,14 @@ from distilvec.students.task_head import load_head, predict, save_head
 TASKS = [TaskInfo("classification", 3), TaskInfo("pair", 2, 2), TaskInfo("sts", 1), TaskInfo("sts", 1, 2)]
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.kind}-{task.members}")
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.kind}-{task.texts_per_example}")
 def test_loads_as_it_was_saved(task, tmp_path):
     head, pooled = TaskHead(8, task), torch.randn(6, 8)
     classes = [f"class {number}" for number in range(task.classes)] if task.kind != "sts" else []
     save_head(tmp_path, head, classes, (0.0, 5.0) if task.kind == "sts" else None)
     again, names = load_head(tmp_path)
     assert names == classes and again.task == task and not again.training
-    assert torch.equal(again(pooled), head(pooled)) and again(pooled).shape == (6 // task.members, task.classes)
+    assert torch.equal(again(pooled), head(pooled)) and again(pooled).shape == (6 // task.texts_per_example, task.classes)
     assert not [path for path in tmp_path.iterdir() if path.suffix not in (".json", ".safetensors")]
 
 

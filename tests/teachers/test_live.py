@@ -17,10 +17,10 @@ from distilvec.core.outputs import OutputSpec, TokenOutputSpec
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
+from distilvec.losses.emo import importance, select, selected_gram
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import load_teacher
-from distilvec.teachers.token_signals import importance, select, selected_gram
 
 NAMES = ["bert", "modernbert", "qwen3", "mistral"]
 TOKENS = TokenOutputSpec(hidden=(-1,), importance=True, gram_layers=(1, 4), divisor=2)

@@ -142,7 +142,7 @@ def test_bf16_keeps_fp32_weights_and_learns(tiny_recipe, tmp_path, monkeypatch):
     loop.run()
     assert cast and not any(cast), "figures are computed as the terms are, not under autocast"
     assert all(p.dtype == torch.float32 for p in loop.module.parameters())
-    assert loop.module.objective.products == torch.bfloat16
+    assert loop.module.objective.matmul_dtype == torch.bfloat16
     distances = [
         line["eval/distance"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/distance" in line
     ]

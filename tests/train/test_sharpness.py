@@ -14,7 +14,7 @@ from torch import nn
 from distilvec.__main__ import main as cli_main
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import method_names
+from distilvec.core.registry import method_names
 from distilvec.evaluation.curvature import (
     gradient,
     hessian_product,
@@ -168,8 +168,8 @@ from distilvec.core.objective import Objective
 class Views(Objective):
     """A projection of its own, two views under dropout, and a buffer that every forward pass changes."""
 
-    compatible = False  # as TALAS: the held-out figure is not a distance
-    in_batch = True
+    in_teacher_space = False  # as TALAS: the held-out figure is not a distance
+    needs_fixed_batch = True
 
     def __init__(self, sizes):
         super().__init__()

@@ -15,8 +15,8 @@ UNLIMITED = 1_000_000  # tokens: longer than any model's input
 class TeacherInfo:
     """A teacher: its vectors, its input and its layers.
 
-    `dim` is the dimension of its embeddings. `prompts` maps roles (query, document) to prefixes. Fields from `hidden_size`
-    on are None if the teacher is a table of vectors or an API.
+    `dim` is the dimension of its embeddings. `prompts` maps roles (query, document) to prefixes. Fields from
+    `hidden_size` on are None if the teacher is a table of vectors or an API.
     """
 
     dim: int
@@ -73,5 +73,15 @@ class ObjectiveContext:
 
     @property
     def same_tokenizer(self) -> bool:
-        """Whether student and first teacher split every text into the same tokens."""
+        """True if student and first teacher split every text into the same tokens."""
         return self.student.tokenizer is not None and self.student.tokenizer == self.teacher.tokenizer
+
+    @property
+    def student_dim(self) -> int:
+        """The dimension of the student's embedding."""
+        return self.student.dim or self.teacher.dim
+
+    @property
+    def state_size(self) -> int:
+        """The hidden size of the first teacher; of a table of vectors their dimension."""
+        return self.teacher.hidden_size or self.teacher.dim

@@ -1,4 +1,4 @@
-"""Methods in files of the user's own: what they consist of, how they are loaded, and how their errors are told."""
+"""Methods in files of the user's own: their local imports, loading, and errors that name file and line."""
 
 from __future__ import annotations
 
@@ -16,21 +16,30 @@ from types import ModuleType
 from distilvec.core.errors import DistilvecError, explain, explained, first_line
 from distilvec.core.hashing import checksum, combine
 
-OURS = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[1]
 _loaded: dict[Path, tuple[str, ModuleType]] = {}  # by method file: the hash it was loaded at, and the module
-_blamed: set[str] = set()  # the files that these modules consist of
+_sources: set[str] = set()  # all files of loaded method files
 
 
 def is_file(name: str) -> bool:
-    """Whether a recipe's method.name is a path, not the name of a method in the package."""
+    """Return whether method.name is a path, not the name of a method in the package."""
     return name.endswith(".py")
 
 
-def method_code(name: str) -> str | None:
-    """A hash of a method file and of all that it imports from outside the installed packages; None for the package's own methods.
+def method_path(name: str) -> Path:
+    """Return the file that method.name leads to; DistilvecError if there is none."""
+    path = Path(name).expanduser().absolute()
+    if not path.is_file():
+        raise DistilvecError(f"[method.name] no such file: {path}. Relative paths begin in the current folder.")
+    return path
 
-    Imports are found by reading the files, never by running them: a module that a string names, or a data file, does not count.
-    Errors: DistilvecError where there is no such file.
+
+def method_code(name: str) -> str | None:
+    """Return a hash of a method file and its local imports; None for the package's own methods.
+
+    Imports are found by reading the files, never by running them: modules named by a string, and data files, do not
+    count.
+    Errors: DistilvecError if there is no such file.
     """
     if not is_file(name):
         return None
@@ -39,16 +48,8 @@ def method_code(name: str) -> str | None:
         return combine((module, checksum(file)) for module, file in method_files(path).items())
 
 
-def method_path(name: str) -> Path:
-    """The file that method.name leads to; DistilvecError where there is none."""
-    path = Path(name).expanduser().absolute()
-    if not path.is_file():
-        raise DistilvecError(f"[method.name] no such file: {path}. Relative paths start where the command runs.")
-    return path
-
-
 def method_files(path: Path) -> dict[str, Path]:
-    """A method file and, transitively, its local imports, by name in order; of a package all its .py files."""
+    """Return a method file and, transitively, its local imports, by name in order; of a package all .py files."""
     found, seen, waiting = {path.name: path}, {"distilvec", *sys.stdlib_module_names}, [path]
     while waiting:
         tops = _imports(waiting.pop()) - seen
@@ -60,19 +61,19 @@ def method_files(path: Path) -> dict[str, Path]:
 
 
 def load_method_file(name: str) -> ModuleType:
-    """The module of a method file, which may import modules of its folder. A file that has not changed is loaded once.
+    """Return the module of a method file, which may import modules of its folder. An unchanged file is loaded once.
 
-    Errors: DistilvecError for a file that is missing or cannot be imported; it names file and line.
+    Errors: DistilvecError for a file that is missing or cannot be imported, with file and line.
     """
     path, code = method_path(name), method_code(name)
     assert code is not None
     if path in _loaded and _loaded[path][0] == code:
         return _loaded[path][1]
     files = method_files(path)
-    _blamed.update(map(str, files.values()))
+    _sources.update(map(str, files.values()))
     imported = {name.removesuffix(".py").split("/")[0] for name, file in files.items() if file != path}
     for known in [known for known in sys.modules if known.split(".")[0] in imported]:
-        del sys.modules[known]  # another method file's module of that name, or an earlier state of this one's
+        del sys.modules[known]  # a module of another method file, or an earlier state of this file's own
     spec = importlib.util.spec_from_file_location(f"distilvec_method_{path.stem}", path)
     assert spec is not None and spec.loader is not None, "a file that ends in .py has a loader"
     module = importlib.util.module_from_spec(spec)
@@ -88,47 +89,43 @@ def load_method_file(name: str) -> ModuleType:
 
 @contextmanager
 def blamed(path: Path | None = None) -> Iterator[None]:
-    """An error inside that comes from a method file is a DistilvecError which names the file and the line.
+    """Turn an error of a method file into a DistilvecError with file and line; with `path` every error inside.
 
-    With `path` every error does, whether or not that file is where it came from. What `errors.explain` knows (no memory, say)
-    is left to it.
+    Errors that `errors.explain` knows (no memory, for example) pass through.
     """
     try:
         yield
     except (DistilvecError, KeyboardInterrupt):
         raise
     except (Exception, SystemExit) as error:
-        place = _place(error) or (str(path) if path is not None else None)
-        if place is None or explain(error) is not None:
+        line = _line(error) or (str(path) if path is not None else None)
+        if line is None or explain(error) is not None:
             raise
-        raise DistilvecError(
-            f"[method.name] {place}: {type(error).__name__}: {first_line(error).rstrip('.')}. Correct that file."
-        ) from error
+        problem = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
+        raise DistilvecError(f"[method.name] {line}: {problem}. Correct that file.") from error
 
 
-def _place(error: BaseException) -> str | None:
-    """The last line of a method file that an error went through."""
-    if isinstance(error, SyntaxError) and error.filename in _blamed:
+def _line(error: BaseException) -> str | None:
+    """Return the last line of a method file that an error went through."""
+    if isinstance(error, SyntaxError) and error.filename in _sources:
         return f"{error.filename}, line {error.lineno}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _blamed]
-    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else None
+    lines = [line for line in traceback.extract_tb(error.__traceback__) if line.filename in _sources]
+    return f"{lines[-1].filename}, line {lines[-1].lineno}" if lines else None
 
 
 def _imports(path: Path) -> set[str]:
-    """The first names of all modules that a file imports; none where it cannot be read as Python, which loading it will tell."""
+    """Return the top names of all modules that a file imports; none if the file is not valid Python."""
     try:
-        tree = ast.parse(path.read_bytes())
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
     except (SyntaxError, ValueError, RecursionError):
         return set()
-    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    found |= {
-        node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level
-    }
+    found = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    found += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
     return {name.split(".")[0] for name in found}
 
 
 def _local(top: str, folder: Path) -> dict[str, Path]:
-    """The files of a module or package as Python would find it for a method in `folder`; none where it is installed or not found."""
+    """Return the files of a module or package as a method in `folder` would import it; none if it is installed or not found."""
     importlib.invalidate_caches()
     spec = importlib.machinery.PathFinder.find_spec(top, [*sys.path, str(folder)])
     if spec is None:
@@ -136,15 +133,12 @@ def _local(top: str, folder: Path) -> dict[str, Path]:
     if spec.submodule_search_locations is None:
         origin = Path(spec.origin or "")
         return {f"{top}.py": origin} if origin.is_file() and not _installed(origin) else {}
-    folders = [place for place in map(Path, spec.submodule_search_locations) if not _installed(place)]
-    return {f"{top}/{file.relative_to(place).as_posix()}": file for place in folders for file in place.rglob("*.py")}
+    roots = [root for root in map(Path, spec.submodule_search_locations) if not _installed(root)]
+    return {f"{top}/{file.relative_to(root).as_posix()}": file for root in roots for file in root.rglob("*.py")}
 
 
-def _installed(place: Path) -> bool:
-    """Whether a module lies among installed packages, or in this one."""
-    place = place.resolve()
-    return (
-        bool({"site-packages", "dist-packages"} & {*place.parts})
-        or place.is_relative_to(OURS)
-        or any(place.parent.glob("*.dist-info"))
-    )
+def _installed(path: Path) -> bool:
+    """Return whether a module belongs to an installed package, or to this one."""
+    path = path.resolve()
+    packages = {"site-packages", "dist-packages"} & {*path.parts}
+    return bool(packages) or path.is_relative_to(PACKAGE) or any(path.parent.glob("*.dist-info"))

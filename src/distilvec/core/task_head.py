@@ -1,4 +1,4 @@
-"""The head of a labelled task: a text's vectors in, class logits or a score out."""
+"""Head of a labelled task: from the vectors of texts to class logits or a score."""
 
 from __future__ import annotations
 
@@ -12,30 +12,28 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What a labelled task is to an objective. `classes` is 1 for scores (STS); `members` 2 where a pair is encoded apart."""
+    """A labelled task. `classes` is 1 for scores (STS); `texts_per_example` is 2 if the texts of a pair are encoded separately."""
 
     kind: Literal["classification", "pair", "sts"]
     classes: int
-    members: int = 1
+    texts_per_example: int = 1
 
 
 class TaskHead(nn.Module):
-    """A linear layer on the text's vector in the backbone's width (ModelOutputs.vector).
+    """A linear layer on `ModelOutputs.vector`, for classes or for a score from 0 to 1.
 
-    Classification and pairs give logits. STS gives a score from 0 to 1: the sigmoid of one logit where the pair is one input,
-    the cosine of the two vectors where its texts are encoded apart (no parameters then). Classes of texts encoded apart come
-    from u, v and |u - v| side by side (Sentence-BERT, section 3).
+    - Classes: logits of the vector, or of [u, v, |u - v|] for two texts encoded separately (Sentence-BERT, section 3).
+    - STS: the sigmoid of one logit, or the cosine of two vectors, which needs no parameters.
     """
 
     def __init__(self, width: int, task: TaskInfo) -> None:
         super().__init__()
-        self.task, self.width = task, width
-        cosine = task.kind == "sts" and task.members == 2
-        self.linear = None if cosine else nn.Linear(width * (3 if task.members == 2 else 1), task.classes)
+        self.task, self.width, pair = task, width, task.texts_per_example == 2
+        self.linear = None if pair and task.kind == "sts" else nn.Linear(width * (3 if pair else 1), task.classes)
 
-    def forward(self, pooled: Float[Tensor, "texts width"]) -> Float[Tensor, "examples classes"]:
-        """Logits [examples, classes], or scores [examples, 1]; of two members the first texts come before all second ones."""
-        if self.task.members == 2:
+    def forward(self, pooled: Float[Tensor, "texts dim"]) -> Float[Tensor, "examples classes"]:
+        """Return logits [examples, classes] or scores [examples, 1]; of pairs all first texts come before all second ones."""
+        if self.task.texts_per_example == 2:
             first, second = pooled.chunk(2)
             if self.linear is None:
                 return nn.functional.cosine_similarity(first, second, dim=-1)[:, None]

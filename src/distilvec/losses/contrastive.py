@@ -9,15 +9,15 @@ from torch import Tensor
 
 
 def info_nce(
-    anchors: Float[Tensor, "batch width"],
-    positives: Float[Tensor, "batch width"],
+    anchors: Float[Tensor, "batch dim"],
+    positives: Float[Tensor, "batch dim"],
     temperature: float | Float[Tensor, ""],
-    negatives: Float[Tensor, "more width"] | None = None,
+    negatives: Float[Tensor, "more dim"] | None = None,
     counted: Bool[Tensor, " more"] | None = None,
 ) -> Float[Tensor, " batch"]:
-    """-log softmax of cos(anchor_i, .) / temperature at positive i among all positives and `negatives` (SimCSE, eq. 1; TALAS, eq. 6).
+    """Return -log softmax(cos(anchor_i, .) / temperature) at positive i, over all positives and `negatives` (SimCSE, eq. 1; TALAS, eq. 6).
 
-    Of the negatives only those that are `counted`, by default all.
+    `counted` selects among the negatives; None: all.
     """
     candidates = positives if negatives is None else torch.cat([positives, negatives])
     similarities = F.normalize(anchors, dim=-1) @ F.normalize(candidates, dim=-1).T / temperature

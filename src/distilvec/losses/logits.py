@@ -6,9 +6,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from distilvec.losses.padding import from_first_token, shared_mask, token_mean
+from distilvec.losses.tokens import from_first_token, shared_mask, token_mean
 
 PerText = Float[Tensor, " batch"]
+Probabilities = Float[Tensor, "batch tokens classes"]
+OtherProbabilities = Float[Tensor, "batch others other_classes"]
 Mask = Bool[Tensor, "batch tokens"]
 OtherMask = Bool[Tensor, "batch others"]
 
@@ -16,74 +18,62 @@ OtherMask = Bool[Tensor, "batch others"]
 def soft_kl(
     student: Float[Tensor, "examples classes"], teacher: Float[Tensor, "examples classes"], temperature: float
 ) -> Float[Tensor, " examples"]:
-    """T^2 KL(softmax(teacher / T) || softmax(student / T)) of logits (Hinton et al. 2015; T^2 keeps the gradient's size)."""
+    """Return T^2 KL(softmax(teacher / T) || softmax(student / T)) of logits (Hinton et al. 2015; T^2 keeps the gradient's size)."""
     ours, theirs = ((logits / temperature).log_softmax(-1) for logits in (student, teacher))
     return temperature**2 * F.kl_div(ours, theirs, reduction="none", log_target=True).sum(-1)
 
 
-def sorted_probabilities(
-    logits: Float[Tensor, "batch tokens classes"], temperature: float
-) -> Float[Tensor, "batch tokens classes"]:
-    """softmax(logits / temperature), each token's in descending order: which class is which no longer counts (ULD)."""
+def sorted_probabilities(logits: Probabilities, temperature: float) -> Probabilities:
+    """Return softmax(logits / temperature), each token's in descending order, so that the class numbers no longer count (ULD)."""
     return (logits / temperature).softmax(-1).sort(-1, descending=True).values
 
 
-def scaled_probabilities(
-    logits: Float[Tensor, "batch tokens classes"], temperature: float
-) -> Float[Tensor, "batch tokens classes"]:
-    """softmax of logits over their standard deviation + 1e-4, no mean removed (MultiLevelOT's official code)."""
+def scaled_probabilities(logits: Probabilities, temperature: float) -> Probabilities:
+    """Return the softmax of logits over their standard deviation + 1e-4, without removing the mean (MultiLevelOT's official code)."""
     return (logits / (logits.std(-1, keepdim=True) + 1e-4) / temperature).softmax(-1)
 
 
-def heaviest_columns(
-    probabilities: Float[Tensor, "batch tokens classes"], mask: Mask, count: int
-) -> Float[Tensor, "batch tokens kept"]:
-    """The `count` classes with the most probability over all tokens of the whole batch, the heaviest first (MultiLevelOT)."""
+def heaviest_columns(probabilities: Probabilities, mask: Mask, count: int) -> Float[Tensor, "batch tokens kept"]:
+    """Return the `count` classes with the most probability over all tokens of the batch, in descending order (MultiLevelOT)."""
     order = probabilities.where(mask[..., None], 0.0).sum((0, 1)).argsort(descending=True, stable=True)
     return probabilities[..., order[:count]]
 
 
 def absolute_gaps(
-    student: Float[Tensor, "batch tokens classes"],
-    teacher: Float[Tensor, "batch others different"],
-    student_mask: Mask,
-    teacher_mask: OtherMask,
+    student: Probabilities, teacher: OtherProbabilities, student_mask: Mask, teacher_mask: OtherMask
 ) -> PerText:
-    """sum over classes of |p_s - p_t|, k-th token against k-th token, the mean over the shorter length; fewer classes get zeros."""
+    """Return sum_c |p_s - p_t|, k-th token against k-th token, the mean over the shorter length; missing classes are 0."""
     ours, theirs, both = _kth_with_kth(student, teacher, student_mask, teacher_mask)
     return token_mean((ours - theirs).abs().sum(-1), both)
 
 
 def swapped_cross_entropy(
-    student: Float[Tensor, "batch tokens classes"],
-    teacher: Float[Tensor, "batch others different"],
-    student_mask: Mask,
-    teacher_mask: OtherMask,
+    student: Probabilities, teacher: OtherProbabilities, student_mask: Mask, teacher_mask: OtherMask
 ) -> PerText:
-    """-sum softmax(p_s) log softmax(p_t), k-th token against k-th token, the mean over the shorter length (MultiLevelOT's KL_wo).
+    """Return -sum softmax(p_s) log softmax(p_t), k-th token against k-th token, the mean over the shorter length (MultiLevelOT's KL_wo).
 
-    Note: as in the official code, on probabilities (a softmax of a softmax) and with the student's as the target. That code
-    also averages over padded positions; this one does not.
+    Note: as in the official code, a softmax of a softmax, with the student's as the target. That code averages over
+    padding, too.
     """
     ours, theirs, both = _kth_with_kth(student, teacher, student_mask, teacher_mask)
     return token_mean(-(ours.softmax(-1) * theirs.log_softmax(-1)).sum(-1), both)
 
 
 def normalised_plan_cost(
-    student: Float[Tensor, "batch tokens classes"],
-    teacher: Float[Tensor, "batch others different"],
+    student: Probabilities,
+    teacher: OtherProbabilities,
     student_mask: Mask,
     teacher_mask: OtherMask,
     entropy: float = 0.1,
     rounds: int = 10,
 ) -> PerText:
-    """<P, C>: C the L1 distances of tokens, P = exp(-C / entropy) after `rounds` of row, then column normalisation (MultiLevelOT).
+    """Return <P, C>: C the L1 distances of tokens softmax(p / 2), P = exp(-C / entropy) after `rounds` of normalisation (MultiLevelOT).
 
-    The tokens' rows are softmax(p / 2). Rows of P are the teacher's tokens, columns the student's, each of mass 1: the plan
-    has the mass of the student's length, not 1, as in the official code; gradients run through the rounds. Note: the
-    official code carries padded positions along as tokens with uniform rows; here they have no mass.
+    Rows of P are the teacher's tokens, columns the student's; each round normalises rows, then columns, so that the sum
+    of P is the student's length. Gradients run through the rounds.
+    Note: the official code takes padding as tokens with uniform rows; here padding takes no part.
     """
-    ours, theirs = ((p / 2).softmax(-1) for p in _same_width(student, teacher))
+    ours, theirs = ((p / 2).softmax(-1) for p in _same_classes(student, teacher))
     cost = (theirs[:, :, None] - ours[:, None]).abs().sum(-1)  # torch.cdist has no second derivative
     plan = (-cost / entropy).exp() * (teacher_mask[:, :, None] & student_mask[:, None, :])
     for _ in range(rounds):
@@ -93,20 +83,16 @@ def normalised_plan_cost(
 
 
 def _kth_with_kth(
-    student: Float[Tensor, "batch tokens classes"],
-    teacher: Float[Tensor, "batch others different"],
-    student_mask: Mask,
-    teacher_mask: OtherMask,
+    student: Probabilities, teacher: OtherProbabilities, student_mask: Mask, teacher_mask: OtherMask
 ) -> tuple[Float[Tensor, "batch common most"], Float[Tensor, "batch common most"], Bool[Tensor, "batch common"]]:
-    """Both from their first token on, padded to the larger number of classes; True where both have a token."""
+    """Return both from their first token on, padded to the larger number of classes, and a mask of the positions that both have."""
     common = shared_mask(student_mask, teacher_mask)
-    ours, theirs = (
-        from_first_token(p, mask, common.shape[1]) for p, mask in ((student, student_mask), (teacher, teacher_mask))
-    )
-    return *_same_width(ours, theirs), common
+    pairs = ((student, student_mask), (teacher, teacher_mask))
+    ours, theirs = (from_first_token(p, mask, common.shape[1]) for p, mask in pairs)
+    return *_same_classes(ours, theirs), common
 
 
-def _same_width(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
-    """Zeros behind the narrower one's columns."""
+def _same_classes(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
+    """Append zeros to the one with fewer classes."""
     most = max(student.shape[-1], teacher.shape[-1])
     return F.pad(student, (0, most - student.shape[-1])), F.pad(teacher, (0, most - teacher.shape[-1]))

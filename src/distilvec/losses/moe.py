@@ -1,4 +1,4 @@
-"""DistillMoE's losses on whole texts (paper 001): what each expert learns, and what keeps the experts and their gates apart.
+"""DistillMoE's losses on whole texts (paper 001, section 3.1): the experts' facets, their diversity and the gate.
 
 One value per text. The first expert's loss (eq. 1) is `cosine_distance` of losses/distance.py.
 """
@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from distilvec.losses.contrastive import info_nce
+from distilvec.losses.distance import full_precision
 from distilvec.losses.ranking import others
 from distilvec.losses.relations import cosine_relations
 
@@ -18,44 +19,37 @@ PerRow = Float[Tensor, " batch"]
 Gates = Float[Tensor, "batch experts"]
 
 
-def contrastive(
-    student: Float[Tensor, "batch width"], teacher: Float[Tensor, "batch width"], temperature: float
-) -> PerRow:
-    """InfoNCE with the text's own teacher vector as positive and the batch's others as negatives (eq. 3); 0 for a text that is alone."""
-    return info_nce(_exact(student), _exact(teacher), temperature)
+def contrastive(student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "batch dim"], temperature: float) -> PerRow:
+    """Return InfoNCE with the text's teacher vector as positive and those of other texts as negatives (eq. 3); 0 for a single text."""
+    return info_nce(full_precision(student), full_precision(teacher), temperature)
 
 
 def pairwise_margin(
-    student: Float[Tensor, "batch width"], teacher: Float[Tensor, "batch other"], margin: float
+    student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "batch other_dim"], margin: float
 ) -> PerRow:
-    """relu(|cos(t_i, t_j) - cos(s_i, s_j)| - margin), averaged over the other texts j (eq. 5); 0 for a text that is alone."""
-    gaps = others(cosine_relations(_exact(teacher)[None])[0]) - others(cosine_relations(_exact(student)[None])[0])
-    return (gaps.abs() - margin).relu().sum(-1) / max(1, len(student) - 1)
+    """Return relu(|cos(t_i, t_j) - cos(s_i, s_j)| - margin), averaged over the other texts j (eq. 5); 0 for a single text."""
+    ours, theirs = (others(cosine_relations(full_precision(x)[None])[0]) for x in (student, teacher))
+    return ((theirs - ours).abs() - margin).relu().sum(-1) / max(1, len(student) - 1)
 
 
-def diversity(experts: Float[Tensor, "batch experts width"]) -> PerRow:
-    """relu(cos(f_m, f_n)), averaged over ordered pairs of different experts (eq. 6, first part); 0 for a single expert."""
+def diversity(experts: Float[Tensor, "batch experts dim"]) -> PerRow:
+    """Return relu(cos(f_m, f_n)), averaged over ordered pairs of different experts (eq. 6, first part); 0 for a single expert."""
     count = experts.shape[1]
-    unit = F.normalize(_exact(experts), dim=-1)
-    alike = torch.bmm(unit, unit.mT).relu()
+    unit = F.normalize(full_precision(experts), dim=-1)
     same = torch.eye(count, dtype=torch.bool, device=experts.device)
-    return alike.masked_fill(same, 0.0).sum((1, 2)) / max(1, count * (count - 1))
+    return torch.bmm(unit, unit.mT).relu().masked_fill(same, 0.0).sum((1, 2)) / max(1, count * (count - 1))
 
 
 def gate_floor(gates: Gates, floor: float = 0.1) -> PerRow:
-    """relu(floor - gate)^2, summed over the experts (eq. 6, second part): no expert is to be left out.
+    """Return relu(floor - gate)^2, summed over the experts (eq. 6, second part): no expert may be left out.
 
-    Note: the paper prints this part outside the mean over texts although it has their index; it is averaged too, as in the authors' code.
+    Note: the paper prints this part outside the mean over texts, with their index; it is averaged, as in the authors'
+    code.
     """
-    return (floor - _exact(gates)).relu().square().sum(-1)
+    return (floor - full_precision(gates)).relu().square().sum(-1)
 
 
 def towards_uniform(gates: Gates) -> PerRow:
-    """KL(gates || uniform) = log(experts) - entropy (eq. 8), from 0 to log(experts); a gate of 0 adds nothing and has no gradient."""
-    gates, count = _exact(gates), gates.shape[1]
+    """Return KL(gates || uniform) = log(experts) - entropy (eq. 8); a gate of 0 adds nothing and has no gradient."""
+    gates, count = full_precision(gates), gates.shape[1]
     return (gates * (gates.where(gates > 0, 1 / count) * count).log()).sum(-1)
-
-
-def _exact(x: Tensor) -> Tensor:
-    """In fp32, or float64 if given."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

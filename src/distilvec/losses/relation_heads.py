@@ -1,4 +1,4 @@
-"""MiniLM: how the tokens of a text attend to each other, as distributions by head; one value per text."""
+"""MiniLM: attention between the tokens of a text, as distributions by head; one value per text."""
 
 from __future__ import annotations
 
@@ -7,68 +7,58 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from distilvec.core.outputs import Projections
-from distilvec.losses.padding import from_first_token, token_mean
+from distilvec.losses.tokens import from_first_token, token_mean
 
-Heads = Float[Tensor, "batch heads tokens width"]
+Heads = Float[Tensor, "batch heads tokens dim"]
+Scores = Float[Tensor, "batch heads tokens tokens"]
+Mask = Bool[Tensor, "batch tokens"]
 PARTS = {"attention": ("query", "key"), "query": ("query", "query"), "key": ("key", "key"), "value": ("value", "value")}
 
 
-def laid_out(projections: Projections, mask: Bool[Tensor, "batch tokens"], shared: int) -> Projections:
-    """Queries, keys and values from each text's first token on, 0 at padding; keys and values repeated to the query's heads."""
+def laid_out(projections: Projections, mask: Mask, shared: int) -> Projections:
+    """Return all three from each text's first token on, 0 at padding, with keys and values repeated to the query's heads."""
     repeats = projections.query.shape[1] // projections.key.shape[1]
-    query, key, value = (
-        from_first_token(x, mask, shared) for x in (projections.query, projections.key, projections.value)
-    )
+    parts = (projections.query, projections.key, projections.value)
+    query, key, value = (from_first_token(part, mask, shared) for part in parts)
     if repeats > 1:
         key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
     return Projections(query, key, value)
 
 
-def split_anew(
-    x: Float[Tensor, "batch heads tokens width"], heads: int
-) -> Float[Tensor, "batch relations tokens piece"]:
-    """The heads' vectors joined and cut into `heads` relation heads (MiniLM v2, section 3.1); their joint width is a multiple of it."""
+def relation_heads(x: Heads, heads: int) -> Float[Tensor, "batch relations tokens piece"]:
+    """Return the heads' vectors, joined and split into `heads` relation heads, a divisor of their joint dim (MiniLM v2, section 3.1)."""
     return x.transpose(1, 2).reshape(len(x), x.shape[2], heads, -1).transpose(1, 2)
 
 
-def relation_scores(first: Heads, second: Heads) -> Float[Tensor, "batch heads tokens tokens"]:
-    """first second' / sqrt(width), by head: row i holds the scores of token i."""
+def relation_scores(first: Heads, second: Heads) -> Scores:
+    """Return first second' / sqrt(dim), by head: row i holds the scores of token i."""
     return (first / first.shape[-1] ** 0.5) @ second.mT
 
 
 def relation_divergence(
-    student: Float[Tensor, "batch heads tokens tokens"],
-    teacher: Float[Tensor, "batch heads tokens tokens"],
-    mask: Bool[Tensor, "batch tokens"],
+    student: Scores, teacher: Float[Tensor, "batch heads tokens tokens"], mask: Mask
 ) -> Float[Tensor, " batch"]:
-    """KL(softmax(teacher) || softmax(student)) of scores by row, averaged over heads and tokens (REDACT, eq. 5 and 7).
-
-    Padded columns have no part in the softmax and padded rows count for nothing.
-    """
+    """Return KL(softmax(teacher) || softmax(student)) by row, averaged over heads and tokens (REDACT, eq. 5 and 7); padding has no part."""
     ours, theirs = _log_softmax(student, mask), _log_softmax(teacher, mask)
     return token_mean((theirs.exp() * (theirs - ours)).sum(-1).mean(1), mask)
 
 
 def relation_term(
-    name: str, student: Projections, teacher: Projections, mask: Bool[Tensor, "batch tokens"], heads: int | None = None
+    name: str, student: Projections, teacher: Projections, mask: Mask, heads: int | None = None
 ) -> Float[Tensor, " batch"]:
-    """The divergence of one relation of PARTS, over the models' own heads or over `heads` relation heads; both laid out alike.
+    """Return the divergence of one relation of PARTS, by the models' own heads or by `heads` relation heads; both laid out alike.
 
-    Note: REDACT's eq. 6 writes softmax(K Q'), whose rows would be keys; an attention map is softmax(Q K'), as here.
+    Note: REDACT's eq. 6 has softmax(K Q'), with keys as rows; an attention map is softmax(Q K'), as here.
     """
 
     def scores(projections: Projections) -> Tensor:
-        first, second = (getattr(projections, part) for part in PARTS[name])
-        return (
-            relation_scores(first, second)
-            if heads is None
-            else relation_scores(split_anew(first, heads), split_anew(second, heads))
-        )
+        parts = [getattr(projections, part) for part in PARTS[name]]
+        return relation_scores(*(parts if heads is None else (relation_heads(part, heads) for part in parts)))
 
     return relation_divergence(scores(student), scores(teacher), mask)
 
 
-def _log_softmax(scores: Float[Tensor, "batch heads tokens tokens"], mask: Bool[Tensor, "batch tokens"]) -> Tensor:
-    """log softmax over the tokens; finite at padding (the lowest number), so that 0 times it is 0 and no gradient is NaN."""
+def _log_softmax(scores: Scores, mask: Mask) -> Tensor:
+    """Return log softmax over the tokens; the lowest number at padding, so that 0 times it is 0 and no gradient is NaN."""
     padding = torch.zeros((), dtype=scores.dtype, device=mask.device).where(mask, torch.finfo(scores.dtype).min)
     return (scores + padding[:, None, None]).log_softmax(-1)

@@ -1,4 +1,4 @@
-"""How texts of a batch lie to each other: cosine matrices, LASD, RKD. Each text's value is its row's share of the mean."""
+"""Relations between the texts of a batch: cosine matrices, LASD, RKD. Each text's value is its row's share of the mean."""
 
 from __future__ import annotations
 
@@ -7,54 +7,52 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-Rows = Float[Tensor, "batch width"]
+Rows = Float[Tensor, "batch dim"]
 PerRow = Float[Tensor, " batch"]
-APART = (
-    1e-6  # squared distances below this share of the mean squared length are rounding, and count as no distance at all
-)
+APART = 1e-6  # smaller squared distances, as a share of the mean squared length, are rounding and count as 0
 
 
-def cosine_relations(layers: Float[Tensor, "layers batch width"]) -> Float[Tensor, "layers batch batch"]:
-    """R_l, the cosines between all texts in every layer (TALAS, eq. 4), as one product."""
+def cosine_relations(layers: Float[Tensor, "layers batch dim"]) -> Float[Tensor, "layers batch batch"]:
+    """Return R_l, the cosines between all texts in every layer (TALAS, eq. 4), as one product."""
     unit = F.normalize(layers, dim=-1)
     return torch.bmm(unit, unit.mT)
 
 
-def layer_relation_gaps(layers: Float[Tensor, "layers batch width"], detach_guide: bool = False) -> PerRow:
-    """LASD: the mean over adjacent layers of ||R_(l+1) - R_l||^2 / N^2 (TALAS, eq. 5), by rows; at least two layers.
+def layer_relation_gaps(layers: Float[Tensor, "layers batch dim"], detach_guide: bool = False) -> PerRow:
+    """Return LASD: the mean over adjacent layers of ||R_(l+1) - R_l||^2 / N^2 (TALAS, eq. 5), by rows; at least two layers.
 
-    `detach_guide` lets no gradient into the upper layer of a pair.
+    `detach_guide` sends no gradient into the upper layer of a pair.
     """
     relations = cosine_relations(layers)
     guides = relations[1:].detach() if detach_guide else relations[1:]
     return (guides - relations[:-1]).square().mean((0, 2))
 
 
-def similarity_gaps(student: Float[Tensor, "batch width"], teacher: Float[Tensor, "batch other"]) -> PerRow:
-    """|cos(s_i, s_j) - cos(t_i, t_j)|, averaged over the other texts j of the batch; 0 for a text that is alone. No gradient.
+def similarity_gaps(student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "batch other_dim"]) -> PerRow:
+    """Return |cos(s_i, s_j) - cos(t_i, t_j)|, averaged over the other texts j; 0 for a single text. No gradient.
 
-    How far the student is from the teacher where the two share no space: 0 if they place the texts alike, up to rotation.
+    The distance of a student to a teacher without a common space; rotations do not change it.
     """
     with torch.no_grad():
         ours, theirs = cosine_relations(student.float()[None])[0], cosine_relations(teacher.float()[None])[0]
         return (ours - theirs).abs().fill_diagonal_(0).sum(-1) / max(1, len(student) - 1)
 
 
-def rkd_distances(student: Float[Tensor, "batch width"], teacher: Float[Tensor, "batch other"]) -> PerRow:
-    """RKD's distance-wise loss (Park et al. 2019, eq. 5 and 6): Huber on distances in units of their own mean.
+def rkd_distances(student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "batch other_dim"]) -> PerRow:
+    """Return RKD's distance-wise loss (Park et al. 2019, eq. 5 and 6): Huber on distances in units of their own mean.
 
-    Note: averaged over all N^2 pairs, those of a text with itself (0 by construction) included, as in the authors' code.
+    Note: averaged over all N^2 pairs, those of a text with itself (0) included, as in the authors' code.
     """
-    return F.smooth_l1_loss(_relative_distances(student), _relative_distances(teacher).detach(), reduction="none").mean(
-        -1
-    )
+    ours, theirs = _relative_distances(student), _relative_distances(teacher).detach()
+    return F.smooth_l1_loss(ours, theirs, reduction="none").mean(-1)
 
 
-def rkd_angles(student: Float[Tensor, "batch width"], teacher: Float[Tensor, "batch other"]) -> PerRow:
-    """RKD's angle-wise loss (Park et al. 2019, eq. 7 and 8): Huber on the cosine of the angle at i between j and k.
+def rkd_angles(student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "batch other_dim"]) -> PerRow:
+    """Return RKD's angle-wise loss (Park et al. 2019, eq. 7 and 8): Huber on the cosine of the angle at i between j and k.
 
-    A text's share holds the angles at it. Note: averaged over all N^3 triplets, degenerate ones (cosine 0) included, as in
-    the authors' code. Memory grows with N^3 and not with N^2 x width: the angles come from the Gram matrix.
+    A text's share holds the angles at that text. Memory grows with N^3 and not with N^3 x dim: angles come from the
+    Gram matrix.
+    Note: averaged over all N^3 triplets, degenerate ones (cosine 0) included, as in the authors' code.
     """
     return F.smooth_l1_loss(_angles(student), _angles(teacher).detach(), reduction="none").mean((1, 2))
 
@@ -66,7 +64,7 @@ def _relative_distances(x: Rows) -> Float[Tensor, "batch batch"]:
 
 
 def _angles(x: Rows) -> Float[Tensor, "batch batch batch"]:
-    """cos of the angle j-i-k as [i, j, k]: <x_j - x_i, x_k - x_i> / (||x_j - x_i|| ||x_k - x_i||)."""
+    """Return the cosine of the angle j-i-k as [i, j, k]: <x_j - x_i, x_k - x_i> / (||x_j - x_i|| ||x_k - x_i||)."""
     gram, squared, apart = _gram(x)
     products = gram[None] - gram[:, :, None] - gram[:, None, :] + gram.diagonal()[:, None, None]
     inverse = squared.rsqrt() * apart
@@ -74,7 +72,7 @@ def _angles(x: Rows) -> Float[Tensor, "batch batch batch"]:
 
 
 def _gram(x: Rows) -> tuple[Float[Tensor, "batch batch"], Float[Tensor, "batch batch"], Bool[Tensor, "batch batch"]]:
-    """Inner products about the mean text, squared distances (1 where texts coincide) and where they do not coincide."""
+    """Return inner products about the mean text, squared distances (1 for equal texts) and a mask of the pairs that differ."""
     centred = x - x.mean(0)
     gram = centred @ centred.T
     lengths = gram.diagonal()

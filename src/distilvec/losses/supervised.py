@@ -1,4 +1,4 @@
-"""The loss on a task's labels."""
+"""Loss on a task's labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 def task_loss(
     logits: Float[Tensor, "examples classes"], labels: Int[Tensor, " examples"] | Float[Tensor, " examples"]
 ) -> Float[Tensor, " examples"]:
-    """Cross-entropy of class logits; for scores (float labels, from 0 to 1) the squared error of the one column."""
+    """Return the cross-entropy of class logits, or the squared error of scores (float labels, from 0 to 1)."""
     if labels.is_floating_point():
         return (logits[:, 0] - labels).square()
     return F.cross_entropy(logits, labels, reduction="none")

@@ -1,7 +1,6 @@
-"""DSKD: each model's states brought into the other's space, its tokens attending to those of the other model.
+"""DSKD: each model's states mapped into the other's space, its tokens attending to those of the other model.
 
-Paper: Zhang, Zhang, Sun, Chen, Xu: "Dual-Space Knowledge Distillation for Large Language Models", EMNLP 2024, with cross-model
-attention; for embeddings as the authors of TALAS use it in their comparison.
+With cross-model attention; for embeddings as the authors of TALAS use it in their comparison.
 """
 
 from __future__ import annotations
@@ -11,109 +10,100 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from distilvec.core.batch import TextBatch
-from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Weights
+from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.task_head import TaskHead
 from distilvec.losses.logits import soft_kl
-from distilvec.losses.padding import token_mean
 from distilvec.losses.supervised import task_loss
-from distilvec.losses.token_states import cross_attention, mean_state, unit_squares
-from distilvec.methods.base.token_or_logit_kd import (
-    On,
-    Tokens,
-    choose_form,
-    compared,
-    form_wants,
-    task_terms,
-    task_weights,
-)
+from distilvec.losses.tokens import cross_attention, mean_state, token_mean, unit_squares
+from distilvec.methods.base.terms import bibtex, embeddings, task_term
+from distilvec.methods.base.token_or_logit_kd import Form, On, TokenOrLogitKD, Tokens, class_logits, token_states
+
+TERMS: dict[Form, tuple[str, ...]] = {
+    "logits": ("projected", "student_space", "teacher_space", "probe"),
+    "hidden": ("sentence", "token"),
+}
 
 
-class Dskd(Objective):
-    """On class logits: projected (the labels, from the teacher's states in the student's space), student_space and teacher_space
-    (KL in either), probe (the teacher's head, learned anew). On states: sentence and token, each in both directions. And task.
+class Dskd(TokenOrLogitKD):
+    """Terms on class logits: projected, student_space, teacher_space, probe; on states: sentence and token, in both directions.
 
-    Options: `on` takes class logits or token states ("auto": logits where there are such, else states, also for STS). `alpha`
-    is the weight of the task, 1 - alpha that of the others (EMO, eq. 22). `temperature` is that of KL.
+    - Class logits: the student's tokens attend to the teacher's and take their projected states. The mean goes through
+      the student's frozen head: `projected` is its loss on the labels, and where it is right the student's logits
+      follow it (`student_space`). The teacher's tokens attend to the student's; the mean goes through the frozen
+      `probe` to the teacher's logits (`teacher_space`).
+    - States: squared distances of unit vectors; of sentence vectors after a linear layer either way, and of token
+      states and what they take from the other model by attention.
 
-    On class logits the student's tokens attend to the teacher's and take on their projected states; their mean goes through the student's
-    head, frozen. Where that gets the label right, the student's logits follow it. The teacher's tokens attend to the student's with
-    the same scores; the mean of the projected states goes through the teacher's head, frozen, to the teacher's logits.
-    On states a text's sentence vectors are compared behind a linear layer either way, and its token states with what they
-    take from the other model by attention; all as squared distances of unit vectors.
+    Args:
+        on: class logits or token states; "auto" takes logits if there are any, else states, also for STS
+        alpha: weight of the task; 1 - alpha is that of each other term (EMO, eq. 22)
+        temperature: of KL, which is multiplied by temperature^2 (Hinton et al. 2015)
 
-    Note: attention runs over the tokens of one text. EMO's authors take each text's first position and attend across the texts of the
-    batch, which mixes unrelated texts; the paper attends over tokens.
-    Note: keys and queries are made of last hidden states; the paper's are embeddings of input and target tokens, and there is no next
-    token here. States of the teacher are divided by their root mean square, token by token; the paper divides by a deviation over
-    the batch.
-    Note: the teacher's head is not at hand in training. `probe` learns it from the teacher's mean states and logits.
-    Note: the official loss is 1 - alpha times the sum of the three terms; probe has the same weight and reaches nothing but the probe.
-    Note: KL is multiplied by temperature^2 (Hinton et al. 2015).
-    Note: TALAS' authors take the mean over dimensions of the squared error, a width-th of the squared distance, hardly felt beside a
-    task. Special tokens take part here. The layer from teacher to student, whose output they detach, never learns; here it is a
-    constant (Xavier, saved with the checkpoint), and a random projection keeps the teacher's cosines nearly.
+    Note: attention runs over the tokens of one text. EMO's authors attend across the texts of the batch, from first
+    positions.
+    Note: keys and queries are last hidden states, the teacher's divided by their root mean square. The paper's are
+    embeddings of input and target tokens, divided by a deviation over the batch.
+    Note: the teacher's head is not available in training: `probe` learns it from the teacher's mean states and logits,
+    with weight 1 - alpha, and gives gradient to nothing else.
+    Note: TALAS' authors take the mean over dimensions of the squared error, which is small next to a task. Special
+    tokens take part here. The layer from teacher to student is a constant (Xavier), as their layer, which is detached,
+    never learns.
     """
 
-    compatible = False
-    citation = """@inproceedings{zhang2024dskd,
-  title = {Dual-Space Knowledge Distillation for Large Language Models},
-  author = {Zhang, Songming and Zhang, Xue and Sun, Zengkui and Chen, Yufeng and Xu, Jinan},
-  booktitle = {EMNLP},
-  year = {2024}
-}"""
+    citation = bibtex("zhang2024dskd")
 
     to_student: Tensor
 
-    def __init__(self, sizes: Sizes, on: On = "auto", alpha: float = 0.5, temperature: float = 2.0) -> None:
-        super().__init__()
-        if temperature <= 0:
-            raise DistilvecError(f"[method.options.temperature] found {temperature}; expected a number above 0.")
-        self.form, self.temperature = choose_form(on, sizes, scores="hidden"), temperature
-        student, teacher = sizes.student_width, sizes.teacher_hidden_width or sizes.teacher_width
-        required = OutputSpec(hidden_layers=(-1,)), form_wants("hidden")[1]
+    def __init__(
+        self,
+        context: ObjectiveContext,
+        weights: Weights,
+        on: On = "auto",
+        alpha: Share = 0.5,
+        temperature: Positive = 2.0,
+    ) -> None:
+        terms = {form: dict.fromkeys(names, 1.0) for form, names in TERMS.items()}
+        super().__init__(context, weights, on, alpha, terms, scores="hidden")
+        self.temperature = temperature
+        student, teacher, dim = context.student.hidden_size, context.state_size, context.teacher.dim
         if self.form == "logits":
-            from distilvec.core.task_head import TaskHead
-
-            assert sizes.task is not None
+            assert context.task is not None
             self.query, self.t2s, self.s2t = (
                 _linear(student, teacher),
                 _linear(teacher, student),
                 _linear(student, teacher),
             )
-            self.probe = TaskHead(teacher, sizes.task)
-            required = required[0], required[1] | OutputSpec(logits=True)
-            terms = ["projected", "student_space", "teacher_space", "probe"]
+            self.probe = TaskHead(teacher, context.task)
         else:
-            inner, vector = min(student, teacher), sizes.embedding_width or sizes.teacher_width
-            self.s2t = _linear(vector, sizes.teacher_width)
-            self.register_buffer("to_student", _linear(sizes.teacher_width, vector).weight.detach().clone())
-            self.student_attends = CrossModelAttention(student, teacher, inner)
-            self.teacher_attends = CrossModelAttention(teacher, student, inner)
-            required = required[0] | OutputSpec(embedding=True), required[1] | OutputSpec(embedding=True)
-            terms = ["sentence", "token"]
-        self.student_outputs, self.teacher_outputs = required
-        self.weights = task_weights(alpha, dict.fromkeys(terms, 1.0), sizes)
-
-    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
-        """All terms of the form; the task's where it has a weight."""
-        ours, theirs = compared("hidden", student, teacher)
-        found = task_terms(self.weights, batch, student)
+            self.s2t = _linear(context.student_dim, dim)
+            self.register_buffer("to_student", _linear(dim, context.student_dim).weight.detach().clone())
+            self.student_attends = CrossModelAttention(student, teacher, min(student, teacher))
+            self.teacher_attends = CrossModelAttention(teacher, student, min(student, teacher))
+        if any(self.weights.get(name) for name in (*TERMS["logits"], "token")):
+            self.require_states()
         if self.form == "logits":
-            return {**found, **self.on_logits(batch, student, teacher, ours, theirs)}
-        return {**found, **self.on_states(student, teacher, ours, theirs)}
+            self.teacher_outputs |= OutputSpec(logits=bool(self.teacher_outputs.tokens))
+        sentence = OutputSpec(embedding=bool(self.weights.get("sentence")))
+        self.student_outputs, self.teacher_outputs = self.student_outputs | sentence, self.teacher_outputs | sentence
+        self.add_task_head()
 
-    def on_logits(
-        self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs, ours: Tokens, theirs: Tokens
-    ) -> Terms:
-        """Dual-space distillation through both heads."""
-        assert (
-            batch.labels is not None
-            and student.logits is not None
-            and teacher.logits is not None
-            and self.head is not None
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
+        """Return the terms of the form that have a weight."""
+        terms = self.weighted_terms(
+            task=lambda: task_term(batch, student),
+            sentence=lambda: self._sentence(*embeddings(student, teacher)),
+            token=lambda: self._token(*token_states(student, teacher)),
         )
+        if self.form == "logits" and self.teacher_outputs.logits:
+            terms |= self._on_logits(batch, student, teacher)
+        return terms
+
+    def _on_logits(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
+        """Return dual-space distillation through both heads."""
+        assert batch.labels is not None and self.head is not None
+        (our_logits, their_logits), (ours, theirs) = class_logits(student, teacher), token_states(student, teacher)
         keys = F.rms_norm(theirs.states, theirs.states.shape[-1:])
         queries = self.query(ours.states)
         lent = mean_state(cross_attention(queries, keys, self.t2s(keys), theirs.mask), ours.mask)
@@ -122,42 +112,40 @@ class Dskd(Objective):
         right = projected.argmax(-1) == batch.labels
         return {
             "projected": task_loss(projected, batch.labels),
-            "student_space": soft_kl(student.logits, projected.detach(), self.temperature) * right,
-            "teacher_space": soft_kl(_frozen(self.probe, taken), teacher.logits, self.temperature),
-            "probe": soft_kl(self.probe(mean_state(theirs.states, theirs.mask)), teacher.logits, 1.0),
+            "student_space": soft_kl(our_logits, projected.detach(), self.temperature) * right,
+            "teacher_space": soft_kl(_frozen(self.probe, taken), their_logits, self.temperature),
+            "probe": soft_kl(self.probe(mean_state(theirs.states, theirs.mask)), their_logits, 1.0),
         }
 
-    def on_states(self, student: ModelOutputs, teacher: ModelOutputs, ours: Tokens, theirs: Tokens) -> Terms:
-        """Both directions of sentence vectors and of token states."""
-        assert student.embedding is not None and teacher.embedding is not None
-        sentence = unit_squares(self.s2t(student.embedding), teacher.embedding)
-        sentence = sentence + unit_squares(student.embedding, F.linear(teacher.embedding, self.to_student))
-        token = token_mean(unit_squares(ours.states, self.student_attends(ours, theirs)), ours.mask)
-        token = token + token_mean(unit_squares(theirs.states, self.teacher_attends(theirs, ours)), theirs.mask)
-        return {"sentence": sentence, "token": token}
+    def _sentence(self, student: Tensor, teacher: Tensor) -> Tensor:
+        gap = unit_squares(self.s2t(student), teacher)
+        return gap + unit_squares(student, F.linear(teacher, self.to_student))
+
+    def _token(self, ours: Tokens, theirs: Tokens) -> Tensor:
+        gap = token_mean(unit_squares(ours.states, self.student_attends(ours, theirs)), ours.mask)
+        return gap + token_mean(unit_squares(theirs.states, self.teacher_attends(theirs, ours)), theirs.mask)
 
 
 class CrossModelAttention(nn.Module):
-    """What each token of one model takes from the tokens of the other, in its own width."""
+    """Attention of one model's tokens over the other's, with outputs in the first one's hidden size."""
 
-    def __init__(self, width: int, other: int, inner: int) -> None:
+    def __init__(self, size: int, other: int, inner: int) -> None:
         super().__init__()
-        self.query, self.key, self.value = _linear(width, inner), _linear(other, inner), _linear(other, width)
+        self.query, self.key, self.value = _linear(size, inner), _linear(other, inner), _linear(other, size)
 
-    def forward(self, own: Tokens, other: Tokens) -> Float[Tensor, "batch tokens width"]:
-        """One state for each of the own tokens."""
+    def forward(self, own: Tokens, other: Tokens) -> Float[Tensor, "batch tokens hidden"]:
+        """Return one state for each of the own tokens."""
         return cross_attention(self.query(own.states), self.key(other.states), self.value(other.states), other.mask)
 
 
-def _linear(width: int, other: int) -> nn.Linear:
-    layer = nn.Linear(width, other, bias=False)
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs, bias=False)
     nn.init.xavier_uniform_(layer.weight)
     return layer
 
 
-def _frozen(head: nn.Module, vectors: Float[Tensor, "texts width"]) -> Float[Tensor, "examples classes"]:
-    """The head's answer; its parameters get no gradient from it."""
-    answer: Tensor = functional_call(
-        head, {name: value.detach() for name, value in head.named_parameters()}, (vectors,)
-    )
-    return answer
+def _frozen(head: nn.Module, vectors: Float[Tensor, "texts hidden"]) -> Float[Tensor, "examples classes"]:
+    """Return the head's logits without gradient for its parameters."""
+    frozen = {name: value.detach() for name, value in head.named_parameters()}
+    logits: Tensor = functional_call(head, frozen, (vectors,))
+    return logits

@@ -1,69 +1,65 @@
-"""Jasper and Stella: the teacher's vector, its similarities and their order, on several widths of the student at once.
+"""Jasper and Stella: the teacher's vector, its similarities and their order, on several prefixes of the student's vector at once.
 
-Paper: Zhang, Li, Zeng, Wang: "Jasper and Stella: distillation of SOTA embedding models", 2024, the losses of its first
-stages; the public class of RAG-Retrieval gives what the paper leaves open. Only cached vectors are needed. The two stages
-(the new linear layer alone, then everything) are `stages` of the recipe.
+The losses of the paper's first stages, with the public class of RAG-Retrieval for what the paper leaves open. Needs
+cached vectors only. The two stages (the new linear layer alone, then everything) are `stages` of the recipe.
 """
 
 from __future__ import annotations
 
-import torch
+from typing import Annotated
 
-from distilvec.core.batch import TextBatch
-from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Objective, Sizes, Terms
-from distilvec.core.outputs import ModelOutputs, OutputSpec
+import torch
+from pydantic import Field
+
+from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, TextBatch, Weights
+from distilvec.core.options import Count, NonNegative, option_error
+from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.distance import cosine_distance
 from distilvec.losses.ranking import relative_triplet
 from distilvec.losses.relations import cosine_relations
+from distilvec.methods.base.terms import bibtex, embeddings
 
-WIDTHS = (256, 512, 1024, 2048, 3584)  # of the public code
+PREFIXES = (256, 512, 1024, 2048, 3584)  # of the public code
 
 
 class Jasper(Objective):
     """cosine: to the teacher's vector; similarity: squared gaps of in-batch cosines; triplet: their order, by a margin.
 
-    Options: `prefixes` are the widths (the student's first so many dimensions, normalised anew) over which similarity and
-    triplet are averaged; by default those of 256, 512, 1024, 2048, 3584 below the student's width, and the width itself.
-    `margin` is the triplet's.
+    Args:
+        prefixes: numbers of the student's first dimensions, over which similarity and triplet are averaged; default:
+            those of 256, 512, 1024, 2048, 3584 below the student's dim, and that dim
+        margin: of the triplet
 
-    Note: the public student has a linear layer with a bias, ours (the student's own, `student.dense`) has none. There a
-    Normalize at the end of the starting model is removed, so that the linear layer follows the pooling; ours does so from the
-    start, and the Normalize behind it changes no term, since every one normalises.
+    Note: the public student's linear layer has a bias, ours (`student.dense`) has none.
     """
 
-    in_batch = True
-    citation = """@misc{zhang2024jasper,
-  title = {Jasper and Stella: distillation of {SOTA} embedding models},
-  author = {Zhang, Dun and Li, Jiacheng and Zeng, Ziyang and Wang, Fulong},
-  year = {2024},
-  eprint = {2412.19048},
-  archivePrefix = {arXiv}
-}"""
+    default_weights = {"cosine": 10.0, "similarity": 200.0, "triplet": 20.0}
+    needs_fixed_batch = True
+    citation = bibtex("zhang2024jasper")
 
-    def __init__(self, sizes: Sizes, prefixes: list[int] | None = None, margin: float = 0.015) -> None:
-        super().__init__()
-        width = sizes.embedding_width or sizes.teacher_width
-        self.prefixes = [*(number for number in WIDTHS if number < width), width] if prefixes is None else prefixes
-        if not self.prefixes or not all(1 <= prefix <= width for prefix in self.prefixes):
-            raise DistilvecError(
-                f"[method.options.prefixes] found {prefixes}; expected widths from 1 to the student's {width}."
-            )
+    def __init__(
+        self,
+        context: ObjectiveContext,
+        weights: Weights,
+        prefixes: Annotated[list[Count], Field(min_length=1)] | None = None,
+        margin: NonNegative = 0.015,
+    ) -> None:
+        super().__init__(context, weights)
+        dim = context.student_dim
+        self.prefixes = [*(number for number in PREFIXES if number < dim), dim] if prefixes is None else prefixes
+        if max(self.prefixes) > dim:
+            raise option_error("prefixes", prefixes, f"dims from 1 to the student's {dim}")
         self.margin = margin
-        self.student_outputs = self.teacher_outputs = OutputSpec(embedding=True)
-        self.weights = {"cosine": 10.0, "similarity": 200.0, "triplet": 20.0}
 
-    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
-        """The terms that have a weight."""
-        assert student.embedding is not None and teacher.embedding is not None
-        found: Terms = {}
-        if self.weights["cosine"]:
-            found["cosine"] = cosine_distance(student.embedding, teacher.embedding)
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
+        """Return the terms that have a weight."""
+        student_rows, teacher_rows = embeddings(student, teacher)
+        terms = self.weighted_terms(cosine=lambda: cosine_distance(student_rows, teacher_rows))
         if self.weights["similarity"] or self.weights["triplet"]:
-            ours = torch.cat([cosine_relations(student.embedding[None, :, :prefix]) for prefix in self.prefixes])
-            theirs = cosine_relations(teacher.embedding[None])[0]
-        if self.weights["similarity"]:
-            found["similarity"] = (ours - theirs).square().mean((0, 2))
-        if self.weights["triplet"]:
-            found["triplet"] = relative_triplet(ours, theirs, self.margin)
-        return found
+            ours = torch.cat([cosine_relations(student_rows[None, :, :prefix]) for prefix in self.prefixes])
+            theirs = cosine_relations(teacher_rows[None])[0]
+            terms |= self.weighted_terms(
+                similarity=lambda: (ours - theirs).square().mean((0, 2)),
+                triplet=lambda: relative_triplet(ours, theirs, self.margin),
+            )
+        return terms

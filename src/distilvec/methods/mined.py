@@ -1,75 +1,64 @@
-"""MinED: tokens paired by minimum edit distance, then compared pair by pair; on class logits plain distillation.
-
-Paper: Wan, Huang, Cai, Quan, Bi, Shi: "Knowledge Fusion of Large Language Models", ICLR 2024. In EMO's comparison (its
-section 4.2) it comes down to KL on class logits, where nothing is left to align.
-"""
+"""MinED: tokens paired by minimum edit distance and compared pair by pair; on class logits plain distillation, as in EMO (4.2)."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
-from distilvec.core.batch import TextBatch
-from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Weights
+from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs
-from distilvec.losses.logits import soft_kl
-from distilvec.losses.padding import token_mean
-from distilvec.losses.token_states import pair_states, unit_squares
-from distilvec.methods.base.token_or_logit_kd import On, choose_form, compared, form_wants, task_terms, task_weights
+from distilvec.losses.tokens import pair_states, token_mean, unit_squares
+from distilvec.methods.base.terms import bibtex, task_term
+from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, logit_kl, token_states
 
 
-class Mined(Objective):
-    """mined: KL of class logits, or the distance of the states of paired tokens; task: the labels.
+class Mined(TokenOrLogitKD):
+    """mined: KL of class logits, or the distance of the states of paired tokens.
 
-    Options: `on` takes class logits or token states ("auto": logits where there are such). `alpha` is the weight of the task,
-    1 - alpha that of mined (EMO, eq. 22). `temperature` is that of KL, 2 as in EMO's scripts. `distance` of states: "cosine",
-    1 - cos, or "mse", the mean squared error.
+    Args:
+        on: class logits or token states; "auto" takes logits if there are any
+        alpha: weight of the task; 1 - alpha is that of mined (EMO, eq. 22)
+        temperature: of KL, which is multiplied by temperature^2 (Hinton et al. 2015); 2 in EMO's scripts
+        distance: of states: "cosine", 1 - cos, or "mse", the mean squared error
 
-    Note: KL is multiplied by temperature^2 (Hinton et al. 2015).
-    Note: the paper knows logits only. On token states one-to-one pairs of the "mined" alignment are compared, and positions
-    without a pair, which get the gold token there, are left out. A linear layer takes the student's states to the teacher's
-    width: the targets stand still, so that the two cannot meet in one point.
+    Note: the paper has logits only. On token states the one-to-one pairs of the "mined" alignment are compared;
+    positions without a pair, which get the gold token in the paper, are left out. A linear layer maps the student's
+    states to the teacher's hidden size.
     """
 
-    compatible = False
-    citation = """@inproceedings{wan2024fusellm,
-  title = {Knowledge Fusion of Large Language Models},
-  author = {Wan, Fanqi and Huang, Xinting and Cai, Deng and Quan, Xiaojun and Bi, Wei and Shi, Shuming},
-  booktitle = {ICLR},
-  year = {2024}
-}"""
+    citation = bibtex("wan2024fusellm")
 
     def __init__(
         self,
-        sizes: Sizes,
+        context: ObjectiveContext,
+        weights: Weights,
         on: On = "auto",
-        alpha: float = 0.5,
-        temperature: float = 2.0,
+        alpha: Share = 0.5,
+        temperature: Positive = 2.0,
         distance: Literal["cosine", "mse"] = "cosine",
     ) -> None:
-        super().__init__()
-        if temperature <= 0:
-            raise DistilvecError(f"[method.options.temperature] found {temperature}; expected a number above 0.")
-        self.form = choose_form(on, sizes)
+        super().__init__(context, weights, on, alpha, dict.fromkeys(("logits", "hidden"), {"mined": 1.0}))
         self.temperature, self.distance = temperature, distance
-        self.student_outputs, self.teacher_outputs = form_wants(self.form, "mined")
         if self.form == "hidden":
-            self.projection = nn.Linear(sizes.student_width, sizes.teacher_hidden_width or sizes.teacher_width)
-        self.weights = task_weights(alpha, {"mined": 1.0}, sizes)
+            self.projection = nn.Linear(context.student.hidden_size, context.state_size)
+        if self.weights["mined"]:
+            self.require_form("mined")
+        self.add_task_head()
 
-    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
-        """The terms that have a weight."""
-        found = task_terms(self.weights, batch, student)
-        if self.weights["mined"] and self.form == "logits":
-            assert student.logits is not None and teacher.logits is not None
-            found["mined"] = soft_kl(student.logits, teacher.logits, self.temperature)
-        elif self.weights["mined"]:
-            assert batch.alignment is not None
-            both = compared("hidden", student, teacher)
-            ours, theirs, mask = pair_states(both[0].states, both[1].states, batch.alignment.pairs)
-            ours = self.projection(ours)
-            gaps = unit_squares(ours, theirs) / 2 if self.distance == "cosine" else (ours - theirs).square().mean(-1)
-            found["mined"] = token_mean(gaps, mask)
-        return found
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
+        """Return the terms that have a weight."""
+        return self.weighted_terms(
+            task=lambda: task_term(batch, student), mined=lambda: self._mined(batch, student, teacher)
+        )
+
+    def _mined(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
+        if self.form == "logits":
+            return logit_kl(student, teacher, self.temperature)
+        assert batch.alignment is not None
+        both = token_states(student, teacher)
+        ours, theirs, mask = pair_states(both[0].states, both[1].states, batch.alignment.pairs)
+        ours = self.projection(ours)
+        gaps = unit_squares(ours, theirs) / 2 if self.distance == "cosine" else (ours - theirs).square().mean(-1)
+        return token_mean(gaps, mask)

@@ -1,96 +1,67 @@
-"""MiniLM on top of REDACT: the teacher's relations between the tokens of a text, at one layer, beside its vector.
-
-Papers: Wang et al.: "MiniLM: Deep Self-Attention Distillation for Task-Agnostic Compression of Pre-Trained Transformers",
-section 3, and "MiniLMv2: Multi-Head Self-Attention Relation Distillation for Compressing Pretrained Transformers", section
-3; the sum with the distance is REDACT's appendix B.1. Needs the teacher itself while the student trains, not its cache.
-"""
+"""MiniLM in addition to REDACT: relations between a text's tokens at one layer (REDACT, appendix B.1). Needs a live teacher."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-from distilvec.core.batch import TextBatch
-from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Weights
+from distilvec.core.options import Count, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec
-from distilvec.losses.padding import shared_mask
-from distilvec.losses.relation_heads import PARTS, laid_out, relation_term
-from distilvec.methods.base.requirements import require_layers, require_same_heads, require_same_tokenizer
-from distilvec.methods.redact import DISTANCES
+from distilvec.losses.distance import DistanceName
+from distilvec.losses.relation_heads import relation_term
+from distilvec.methods.base.layerwise import (
+    LayerwiseObjective,
+    common_mask,
+    projections,
+    require_layers,
+    require_same_heads,
+)
+from distilvec.methods.base.terms import bibtex
 
 
-class MiniLm(Objective):
-    """distance: as redact; attention: KL of softmax(Q K') (eq. 7); value: of softmax(V V') (eq. 5), at the last layers, by head.
+class MiniLm(LayerwiseObjective):
+    """distance: as redact; attention: KL of softmax(Q K') (eq. 7); value: of softmax(V V') (eq. 5), by head. All have weight 1.
 
-    Options: `distance` is redact's. `relation_heads` joins queries, keys and values of all heads and cuts them into so many
-    (MiniLM v2), so that the two models may differ in heads; the terms are then query (Q Q'), key (K K') and value (V V').
-    `teacher_layer` is the layer to compare the student's last one with, counted from 1, or from the last with negative
-    numbers (MiniLM v2 takes 21 of 24 layers). All weights are 1, as in eq. 8. A term of weight 0 is not computed.
+    Args:
+        distance: as redact
+        relation_heads: number of heads that the joined queries, keys and values are split into (MiniLM v2), a divisor
+            of both hidden sizes. Terms are then query (Q Q'), key (K K') and value (V V'), and the models may differ in
+            heads.
+        teacher_layer: compared with the student's last one; 1 is the first, -1 the last (MiniLM v2 takes 21 of 24)
 
-    Note: scores are divided by the root of the head's width and taken over all tokens, also in models that see earlier ones
-    only. Heads that share keys and values (grouped queries) have them repeated, as in attention.
+    Note: scores are divided by the root of a head's dim and taken over all tokens, also in causal models. Shared keys
+    and values (grouped queries) are repeated, as in attention.
     """
 
-    citation = """@inproceedings{wang2020minilm,
-  title = {{MiniLM}: Deep Self-Attention Distillation for Task-Agnostic Compression of Pre-Trained Transformers},
-  author = {Wang, Wenhui and Wei, Furu and Dong, Li and Bao, Hangbo and Yang, Nan and Zhou, Ming},
-  booktitle = {NeurIPS},
-  year = {2020}
-}
-
-@inproceedings{wang2021minilmv2,
-  title = {{MiniLMv2}: Multi-Head Self-Attention Relation Distillation for Compressing Pretrained Transformers},
-  author = {Wang, Wenhui and Bao, Hangbo and Huang, Shaohan and Dong, Li and Wei, Furu},
-  booktitle = {Findings of ACL-IJCNLP},
-  year = {2021}
-}"""
+    citation = bibtex("wang2020minilm", "wang2021minilmv2")
 
     def __init__(
         self,
-        sizes: Sizes,
-        distance: Literal["l2", "mse", "cosine"] = "l2",
-        relation_heads: int | None = None,
+        context: ObjectiveContext,
+        weights: Weights,
+        distance: DistanceName = "l2",
+        relation_heads: Count | None = None,
         teacher_layer: int = -1,
     ) -> None:
-        super().__init__()
-        self.sizes, self.distance = sizes, distance
+        super().__init__(
+            context, weights, distance, ("attention", "value") if relation_heads is None else ("query", "key", "value")
+        )
         self.relation_heads, self.teacher_layer = relation_heads, teacher_layer
-        self.relations: list[str] = []
-        relations = ("attention", "value") if relation_heads is None else ("query", "key", "value")
-        self.weights = dict.fromkeys(("distance", *relations), 1.0)
-
-    def settle(self) -> None:
-        """Refuse models that cannot be compared; no layer is asked for where no relation has a weight."""
-        self.relations = [name for name in PARTS if self.weights.get(name)]
-        if not self.relations:
+        if not self.terms:
             return
-        layers, width = require_layers("minilm", self.sizes)
-        require_same_tokenizer("minilm", self.sizes)
-        if not (1 <= self.teacher_layer <= layers or -layers <= self.teacher_layer <= -1):
-            raise DistilvecError(
-                f"[method.options.teacher_layer] found {self.teacher_layer}; expected 1 to {layers}, the teacher's layers, "
-                f"or -1 (the last) to -{layers}."
-            )
-        if self.relation_heads is None:
-            require_same_heads("minilm", " and ".join(self.relations), self.sizes)
-        elif self.relation_heads < 1 or self.sizes.student_width % self.relation_heads or width % self.relation_heads:
-            raise DistilvecError(
-                f"[method.options.relation_heads] found {self.relation_heads}; expected a divisor of both hidden widths, "
-                f"{self.sizes.student_width} (student) and {width} (teacher)."
-            )
-        self.student_outputs = OutputSpec(embedding=True, projection_layers=(-1,))
-        self.teacher_outputs = OutputSpec(embedding=True, projection_layers=(self.teacher_layer,))
+        ours, (layers, theirs) = context.student.hidden_size, require_layers(context.teacher)
+        if not 1 <= abs(teacher_layer) <= layers:
+            raise option_error("teacher_layer", teacher_layer, f"1 to {layers}, or -1 (the last) to -{layers}")
+        if relation_heads is None:
+            require_same_heads(context)
+        elif ours % relation_heads or theirs % relation_heads:
+            raise option_error("relation_heads", relation_heads, f"a divisor of both hidden sizes, {ours} and {theirs}")
+        self.student_outputs |= OutputSpec(projection_layers=(-1,))
+        self.teacher_outputs |= OutputSpec(projection_layers=(teacher_layer,))
 
-    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
-        """The terms that have a weight."""
-        terms = Terms()
-        if self.weights["distance"]:
-            assert student.embedding is not None and teacher.embedding is not None
-            terms["distance"] = DISTANCES[self.distance](student.embedding, teacher.embedding)
-        if self.relations:
-            assert student.mask is not None and teacher.mask is not None
-            mask = shared_mask(student.mask, teacher.mask)
-            ours = laid_out(student.projections[-1], student.mask, mask.shape[1])
-            theirs = laid_out(teacher.projections[self.teacher_layer], teacher.mask, mask.shape[1])
-            terms |= {name: relation_term(name, ours, theirs, mask, self.relation_heads) for name in self.relations}
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
+        """Return the terms that have a weight."""
+        terms = self.weighted_terms(distance=lambda: self.distance_term(student, teacher))
+        if self.terms:
+            mask = common_mask(student, teacher)
+            ours, theirs = projections(student, -1, mask), projections(teacher, self.teacher_layer, mask)
+            terms |= {name: relation_term(name, ours, theirs, mask, self.relation_heads) for name in self.terms}
         return terms

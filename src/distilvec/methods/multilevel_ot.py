@@ -1,14 +1,9 @@
-"""MultiLevelOT: token by token, distribution by distribution, sequence by sequence, over columns ordered by their mass.
-
-Paper: Cui, Zhu, Qin, Xie, Zhou, Li: "Multi-Level Optimal Transport for Universal Cross-Tokenizer Knowledge Distillation on
-Language Models", AAAI 2025, as its official code computes it. In EMO's comparison it takes the class logits.
-"""
+"""MultiLevelOT: transport between tokens, distributions and sequences, over classes ordered by their probability."""
 
 from __future__ import annotations
 
-from distilvec.core.batch import TextBatch
-from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Weights
+from distilvec.core.options import Count, Positive, Share
 from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.logits import (
     absolute_gaps,
@@ -17,54 +12,58 @@ from distilvec.losses.logits import (
     scaled_probabilities,
     swapped_cross_entropy,
 )
-from distilvec.methods.base.token_or_logit_kd import On, choose_form, compared, form_wants, task_terms, task_weights
+from distilvec.methods.base.terms import bibtex, task_term
+from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD
 
 LOSSES = {"absolute": absolute_gaps, "cross_entropy": swapped_cross_entropy, "sinkhorn": normalised_plan_cost}
+LEVELS = {"absolute": 1.0, "cross_entropy": 0.1, "sinkhorn": 0.1 * 0.001}
 
 
-class MultilevelOt(Objective):
-    """absolute, cross_entropy, sinkhorn: the three levels, on probabilities whose `kept` heaviest classes are kept; task: the labels.
+class MultilevelOt(TokenOrLogitKD):
+    """absolute, cross_entropy, sinkhorn: the three levels, on the most probable classes, as the official code computes them.
 
-    Options: `on` takes class logits or token states ("auto": logits where there are such). `alpha` is the weight of the task,
-    1 - alpha that of the three levels, which are weighted 1, 0.1 and 0.1 x 0.001 among themselves. `temperature` is that of the
-    softmax after logits are divided by their standard deviation.
+    Args:
+        on: class logits or token states; "auto" takes logits if there are any
+        alpha: weight of the task; 1 - alpha is that of the levels, 1 : 0.1 : 0.0001 among themselves
+        kept: number of classes, the most probable ones of the whole batch, for student and teacher separately
+        temperature: of the softmax, after logits are divided by their standard deviation
 
-    Note: classes are ordered, and cut to the heaviest, by their mass over the whole batch, student and teacher each for itself, as
-    the paper does. A text's value depends on the texts beside it.
-    Note: the official code adds sinkhorn up over the batch; here it is averaged, as in EMO's version, so that the batch's size
-    does not weigh it. Padding, which the official code takes along in cross_entropy and sinkhorn, is left out.
-    Note: two logits divided by their deviation are always the same distance apart: on a task of two classes only their order is
-    left, the loss is a step function, and its gradient is large where the logits are near each other and else nearly zero.
-    Note: on class logits a sequence has one row, and the plan of sinkhorn is 1: what remains is the distance of the softened rows.
-    Note: the paper knows logits only. On token states each dimension of the last hidden state counts as a class.
+    Note: a text's value depends on the other texts of the batch, as in the paper.
+    Note: sinkhorn is averaged over the batch, as in EMO's version; the official code sums. Padding, which the official
+    code takes along in cross_entropy and sinkhorn, is left out.
+    Note: two logits divided by their deviation always have the same distance. On two classes the loss is a step
+    function.
+    Note: on class logits a sequence has one row and sinkhorn's plan is 1. The paper has logits only; on token states
+    each dimension of the last hidden state is a class.
     """
 
-    compatible = False
-    in_batch = True
-    citation = """@inproceedings{cui2025multilevelot,
-  title = {Multi-Level Optimal Transport for Universal Cross-Tokenizer Knowledge Distillation on Language Models},
-  author = {Cui, Xiao and Zhu, Mo and Qin, Yulei and Xie, Liang and Zhou, Wengang and Li, Houqiang},
-  booktitle = {AAAI},
-  year = {2025}
-}"""
+    needs_fixed_batch = True
+    citation = bibtex("cui2025multilevelot")
 
     def __init__(
-        self, sizes: Sizes, on: On = "auto", alpha: float = 0.5, kept: int = 50, temperature: float = 1.0
+        self,
+        context: ObjectiveContext,
+        weights: Weights,
+        on: On = "auto",
+        alpha: Share = 0.5,
+        kept: Count = 50,
+        temperature: Positive = 1.0,
     ) -> None:
-        super().__init__()
-        if kept < 1:
-            raise DistilvecError(f"[method.options.kept] found {kept}; expected a number of classes from 1.")
-        if temperature <= 0:
-            raise DistilvecError(f"[method.options.temperature] found {temperature}; expected a number above 0.")
-        self.form = choose_form(on, sizes)
+        super().__init__(context, weights, on, alpha, dict.fromkeys(("logits", "hidden"), LEVELS))
         self.kept, self.temperature = kept, temperature
-        self.student_outputs, self.teacher_outputs = form_wants(self.form)
-        self.weights = task_weights(alpha, {"absolute": 1.0, "cross_entropy": 0.1, "sinkhorn": 0.1 * 0.001}, sizes)
+        if any(self.weights[name] for name in LEVELS):
+            self.require_form()
+        self.add_task_head()
 
-    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
-        """The terms that have a weight."""
-        (ours, our_mask), (theirs, their_mask) = compared(self.form, student, teacher)
-        ours = heaviest_columns(scaled_probabilities(ours, self.temperature), our_mask, self.kept)
-        theirs = heaviest_columns(scaled_probabilities(theirs, self.temperature), their_mask, self.kept)
-        levels = {name: loss(ours, theirs, our_mask, their_mask) for name, loss in LOSSES.items() if self.weights[name]}
-        return {**task_terms(self.weights, batch, student), **levels}
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
+        """Return the terms that have a weight."""
+        terms = self.weighted_terms(task=lambda: task_term(batch, student))
+        levels = [name for name in LEVELS if self.weights[name]]
+        if levels:
+            both = self.compared(student, teacher)
+            ours, theirs = (
+                heaviest_columns(scaled_probabilities(states, self.temperature), mask, self.kept)
+                for states, mask in both
+            )
+            terms |= {name: LOSSES[name](ours, theirs, both[0].mask, both[1].mask) for name in levels}
+        return terms

@@ -1,8 +1,7 @@
-"""Offline embedding distillation: the cosine distance to vectors of the teacher that were computed once, before training.
+"""Offline embedding distillation: the cosine distance to cached vectors of the teacher (paper 003, sections 3.3 and 3.4).
 
-Paper: "Adapting Multilingual Embedding Models to Turkish via Cross-Lingual Tokenizer Surgery and Offline Distillation",
-sections 3.3 and 3.4. Its two targets, teacher_embedding_final and teacher_embedding_pre_dense, lie in one cache: that of a
-recipe with target "pre_dense" holds both, and one with target "final" reads from it what it needs.
+A cache of target "pre_dense" holds teacher_embedding_final, too, so that a recipe with target "final" reads the same
+cache.
 """
 
 from __future__ import annotations
@@ -10,51 +9,44 @@ from __future__ import annotations
 from typing import Literal
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes
+from distilvec.core.objective import ObjectiveContext, Weights
 from distilvec.losses.distance import cosine_distance
-from distilvec.methods.base.embedding_regression import Pointwise
+from distilvec.methods.base.embedding_regression import EmbeddingRegression
+from distilvec.methods.base.terms import bibtex
 
 
-class OfflineCosine(Pointwise):
-    """cosine: 1 - cos of the student's vector and the teacher's cached one (eq. 3).
+class OfflineCosine(EmbeddingRegression):
+    """cosine: 1 - cos of the student's vector and the teacher's cached one (eq. 3); one term per teacher (see EmbeddingRegression).
 
-    Options: `target` is "final", the vectors that the models give, or "pre_dense", those before their first Dense layer. Then
-    the student's linear layers learn nothing: they must be the teacher's (`student.dense: keep`), or be trained on the final
-    vectors in a further stage. Of several teachers each has a term, for either target; see Pointwise.
-    Errors: DistilvecError where "pre_dense" meets a teacher without a Dense layer, or a student of another width.
+    Args:
+        target: "final", the models' embeddings, or "pre_dense", the vectors before their first Dense layer. The
+            student's linear layers then learn nothing: they are the teacher's (`student.dense: keep`), or trained in a
+            further stage.
 
+    Errors: DistilvecError for "pre_dense" if a teacher has no Dense layer, or the student has another hidden size.
     Note: the text under eq. 3 calls the loss largest for orthogonal vectors; it is 1 for them and 2 for opposite ones.
     """
 
-    citation = r"""@misc{embeddingmagibu2026,
-  title = {Adapting Multilingual Embedding Models to Turkish via Cross-Lingual Tokenizer Surgery and Offline Distillation},
-  author = {Bayram, M. Ali and Diri, Banu and Y{\i}ld{\i}r{\i}m, Sava{\c s}},
-  year = {2026},
-  eprint = {2605.29992},
-  archivePrefix = {arXiv}
-}"""
+    citation = bibtex("embeddingmagibu2026")
 
-    def __init__(self, sizes: Sizes, target: Literal["final", "pre_dense"] = "final") -> None:
+    def __init__(
+        self, context: ObjectiveContext, weights: Weights, target: Literal["final", "pre_dense"] = "final"
+    ) -> None:
         if target == "pre_dense":
-            _check_pre_dense(sizes)
-        super().__init__(sizes, "cosine", cosine_distance, "pre_dense" if target == "pre_dense" else "embedding")
+            _check_pre_dense(context)
+        super().__init__(context, weights, "cosine", cosine_distance, pre_dense=target == "pre_dense")
 
 
-def _check_pre_dense(sizes: Sizes) -> None:
-    """DistilvecError where a teacher has no vectors before a Dense layer, or the student's have another width than the first one's."""
-    teachers = {
-        "teacher": sizes.pre_dense_width,
-        **{f"more_teachers.{n}": other.pre_dense_width for n, other in enumerate(sizes.others)},
-    }
-    for key, width in teachers.items():
-        if width is None:
+def _check_pre_dense(context: ObjectiveContext) -> None:
+    for number, teacher in enumerate(context.teachers):
+        if teacher.pre_dense_dim is None:
             raise DistilvecError(
-                f"[method.options.target] 'pre_dense' needs vectors from before a Dense layer, and [{key}] has none: a model without such "
-                "a layer, or a table without the column teacher_embedding_pre_dense. Set target to final, or take another teacher."
+                f"[method.options.target] 'pre_dense' needs vectors from before a Dense layer; teacher number {number + 1} has no such "
+                "layer, or its table no column teacher_embedding_pre_dense. Set target to final, or take another teacher."
             )
-    if sizes.pre_dense_width != sizes.student_width:
+    ours, theirs = context.student.hidden_size, context.teacher.pre_dense_dim
+    if ours != theirs:
         raise DistilvecError(
-            f"[method.options.target] 'pre_dense' compares vectors of one width; before their Dense layers the student's have "
-            f"{sizes.student_width} dimensions, the teacher's {sizes.pre_dense_width}. Take a student of the teacher's hidden width "
-            "(student.model=teacher), or set target to final."
+            f"[method.options.target] 'pre_dense' needs equal dims before the Dense layers; found {ours} (student) and {theirs} (teacher). "
+            "Take a student of the teacher's hidden size (student.model=teacher), or set target to final."
         )

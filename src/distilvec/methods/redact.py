@@ -1,31 +1,26 @@
-"""REDACT (published as LEAF): the student approximates the teacher's embedding map, nothing else.
+"""REDACT (published as LEAF, sections 3 and 3.2): the student approximates the teacher's embedding, nothing else.
 
-Paper: "Knowledge Distillation of Text Embedding Models with Teacher-Aligned Representations", sections 3 and 3.2.
-The student lives in the teacher's space, so queries can be encoded by the student and documents by the teacher.
+The student is in the teacher's space, so that queries can be encoded by the student and documents by the teacher.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
-from distilvec.core.objective import Sizes
-from distilvec.losses.distance import cosine_distance, l2_distance, mean_squared_error
-from distilvec.methods.base.embedding_regression import Pointwise
-
-DISTANCES = {"l2": l2_distance, "mse": mean_squared_error, "cosine": cosine_distance}
+from distilvec.core.objective import ObjectiveContext, Weights
+from distilvec.losses.distance import DISTANCES, DistanceName
+from distilvec.methods.base.embedding_regression import EmbeddingRegression
+from distilvec.methods.base.terms import bibtex
 
 
-class Redact(Pointwise):
-    """The distance of the student's embedding to the cached teacher embedding (eq. 3), a term that is called by its name.
+class Redact(EmbeddingRegression):
+    """The distance of the student's embedding to the cached teacher embedding (eq. 3), a term with the name of the distance.
 
-    Options: `distance` is "l2" (the paper's un-squared norm), "mse" or "cosine".
-    Note: the paper has one teacher. With several, the student lives in the first one's space; see Pointwise for the others.
+    Args:
+        distance: "l2", not squared (paper), "mse" or "cosine"
+
+    Note: the paper has one teacher. With several, the student is in the first one's space (see EmbeddingRegression).
     """
 
-    citation = """@misc{leaf2025,
-  title = {LEAF: Knowledge Distillation of Text Embedding Models with Teacher-Aligned Representations},
-  year = {2025}
-}"""
+    citation = bibtex("leaf2025")
 
-    def __init__(self, sizes: Sizes, distance: Literal["l2", "mse", "cosine"] = "l2") -> None:
-        super().__init__(sizes, distance, DISTANCES[distance])
+    def __init__(self, context: ObjectiveContext, weights: Weights, distance: DistanceName = "l2") -> None:
+        super().__init__(context, weights, distance, DISTANCES[distance])

@@ -1,35 +1,29 @@
-"""The student alone: trained on a task's labels, without a teacher. What every distillation on the task is compared with."""
+"""The student alone, trained on a task's labels: the baseline of every distillation on the task (fine-tuning in EMO's tables)."""
 
 from __future__ import annotations
 
-from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, TextBatch, Weights
 from distilvec.core.outputs import ModelOutputs, OutputSpec
-from distilvec.losses.supervised import task_loss
+from distilvec.methods.base.terms import bibtex, task_term
 
 
 class Task(Objective):
-    """Cross-entropy on a task's classes, squared error on its scores; nothing of a teacher (the plain fine-tuning of EMO's tables)."""
+    """task: cross-entropy of a task's classes, squared error of its scores. Reads nothing of a teacher."""
 
-    compatible = False
-    citation = """@inproceedings{devlin2019bert,
-  title = {{BERT}: Pre-training of Deep Bidirectional Transformers for Language Understanding},
-  author = {Devlin, Jacob and Chang, Ming-Wei and Lee, Kenton and Toutanova, Kristina},
-  booktitle = {NAACL-HLT},
-  year = {2019},
-}"""
+    in_teacher_space = False
+    default_weights = {"task": 1.0}
+    student_outputs = teacher_outputs = OutputSpec()
+    citation = bibtex("devlin2019bert")
 
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        if sizes.task is None:
+    def __init__(self, context: ObjectiveContext, weights: Weights) -> None:
+        super().__init__(context, weights)
+        if context.task is None:
             raise DistilvecError(
-                "[method.name] the method 'task' trains on labels alone. Give the recipe a [task] in place of a corpus."
+                "[method.name] the method 'task' trains on labels alone. Give the recipe a [task] instead of a corpus."
             )
-        self.student_outputs, self.teacher_outputs = OutputSpec(), OutputSpec()
-        self.weights = {"task": 1.0}
+        self.add_task_head()
 
-    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
-        """The task's loss of each example."""
-        assert student.logits is not None and batch.labels is not None
-        return {"task": task_loss(student.logits, batch.labels)}
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
+        """Return the task's loss of each example."""
+        return {"task": task_term(batch, student)}

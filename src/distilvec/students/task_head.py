@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,10 +34,16 @@ def save_head(
 
     `classes` in the order of the logits; `scale`: the task's values of the scores 0 and 1; `prompt` was prepended to texts.
     """
-    info = {"task": asdict(head.task), "width": head.width, "classes": list(classes), "scale": scale, "prompt": prompt}
+    task = {"kind": head.task.kind, "classes": head.task.classes, "members": head.task.texts_per_example}
+    info = {"task": task, "width": head.width, "classes": list(classes), "scale": scale, "prompt": prompt}
     weights = {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}
     save_file(weights, folder / WEIGHTS)
     (folder / FACTS).write_text(json.dumps(info, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _task(kind: Literal["classification", "pair", "sts"], classes: int, members: int = 1) -> TaskInfo:
+    """Return the task that head.json describes, with the names of format 1."""
+    return TaskInfo(kind, classes, members)
 
 
 def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
@@ -47,7 +52,7 @@ def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
     if found is None:
         return None
     try:
-        head = TaskHead(found["width"], TaskInfo(**found["task"]))
+        head = TaskHead(found["width"], _task(**found["task"]))
         classes = [str(name) for name in found["classes"]]
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
@@ -121,7 +126,7 @@ class TaskModel:
                 raise DistilvecError(
                     f"[texts] expected {expected}; found {repr(text)[:80]} (number {number}). Remove it."
                 )
-            together: Any = parts if self._head.task.members == 2 or not pairs else (parts,)
+            together: Any = parts if self._head.task.texts_per_example == 2 or not pairs else (parts,)
             inputs.append(tuple(with_prompt(self._prompt, part) for part in together))
         return predict_logits(self._model, self._head, inputs)
 
@@ -153,7 +158,7 @@ def predict_logits(
     with evaluating(model):
         for start in range(0, len(order), _BATCH):
             numbers = order[start : start + _BATCH]
-            texts = [inputs[number][part] for part in range(head.task.members) for number in numbers]
+            texts = [inputs[number][part] for part in range(head.task.texts_per_example) for number in numbers]
             features: dict[str, Any] = model.preprocess(texts)
             features = {name: v.to(model.device) if isinstance(v, Tensor) else v for name, v in features.items()}
             for module in model:  # the head reads the pooled vector, after experts and before any Dense or Normalize

@@ -7,70 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-
 from distilvec.core.batch import Alignment
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.losses.cka import centred_gram, unit_gram
-
-Pairs = Int[Tensor, "batch pairs 2"]
-Masses = Float[Tensor, "batch tokens"]
-
-
-def importance(attention: Float[Tensor, "batch tokens tokens"], mask: Bool[Tensor, "batch tokens"]) -> Masses:
-    """The attention each token receives from all tokens, itself among them, as masses of sum 1; 0 at padding (EMO, eq. 6 and 15).
-
-    `attention` is a head-averaged map; rows of padding do not count.
-
-    Note: the authors' code takes the softmax of the sums, which leaves nearly all mass on one token; the paper divides.
-    """
-    here = mask.to(attention.dtype)
-    received = torch.bmm(here[:, None], attention)[:, 0] * here
-    return received / received.sum(1, keepdim=True)
-
-
-def student_masses(
-    importance: Float[Tensor, "batch _teacher_tokens"], pairs: Pairs, mask: Bool[Tensor, "batch student_tokens"]
-) -> Float[Tensor, "batch student_tokens"]:
-    """Masses of the student's tokens, of sum 1: each has that of its teacher's token, the others the smallest one (EMO, 3.2).
-
-    `mask` is the student's. Where a token has several partners, theirs are added up. The smallest is that of the teacher's
-    tokens with any mass at all: padding has none.
-    """
-    student, teacher = pairs.clamp_min(0).unbind(-1)
-    there = (pairs[..., 0] >= 0).to(importance.dtype)
-    empty = importance.new_zeros(mask.shape)
-    received = empty.scatter_add(1, student, importance.gather(1, teacher) * there)
-    matched = empty.scatter_add(1, student, there) > 0
-    smallest = importance.where(importance > 0, torch.inf).amin(1, keepdim=True)
-    masses = received.where(matched, smallest) * mask
-    return masses / masses.sum(1, keepdim=True)
-
-
-def select(pairs: Pairs, importance: Masses, divisor: int) -> Int[Tensor, "batch selected 2"]:
-    """The max(2, n // divisor) of a text's n pairs (n, if it has fewer than 2) whose teacher's tokens are the most important.
-
-    In descending importance, ties in the order of `pairs`; -1 fills up. The width depends on the width of `pairs` alone.
-    """
-    there = pairs[..., 0] >= 0
-    weights = importance.gather(1, pairs[..., 1].clamp_min(0)).where(there, -1.0)
-    order = weights.argsort(dim=1, descending=True, stable=True)
-    width = min(pairs.shape[1], max(2, pairs.shape[1] // divisor))
-    chosen = pairs.gather(1, order[:, :width, None].expand(-1, -1, 2))
-    count = (there.sum(1) // divisor).clamp_min(2)  # pairs that are not there come last, and are -1 themselves
-    kept = torch.arange(width, device=pairs.device) < count[:, None]
-    return chosen.where(kept[..., None], -1)
-
-
-def selected_gram(
-    attention: Float[Tensor, "batch tokens tokens"], rows: Int[Tensor, "batch selected"]
-) -> Float[Tensor, "batch selected selected"]:
-    """H A A' H of the rows `rows` (-1 fills up) of a map, of unit Frobenius norm; 0 where it has none and at -1 (EMO, eq. 9-12)."""
-    chosen = attention.gather(1, rows.clamp_min(0)[..., None].expand(-1, -1, attention.shape[2]))
-    return unit_gram(centred_gram(chosen, rows >= 0))
+from distilvec.losses.emo import importance, select, selected_gram
 
 
 def token_reading(required: TokenOutputSpec | None) -> OutputSpec:

@@ -71,15 +71,15 @@ class TrainingData:
 
     def batch(self, numbers: np.ndarray) -> TextBatch:
         """The student's view of these examples, on the CPU; of two members all first texts come before all second ones."""
-        labels, members, rows = None, 1, numbers
+        labels, texts_per_example, rows = None, 1, numbers
         if self.examples is not None:
-            labels, members = torch.from_numpy(self.examples.labels[numbers]), self.examples.info.members
+            labels, texts_per_example = torch.from_numpy(self.examples.labels[numbers]), self.examples.info.texts_per_example
             rows = self.examples.rows[numbers].T.reshape(-1)
         return TextBatch(
             rows=torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)),
             tokens=self.tokens.batch(rows),
             sources=torch.from_numpy(self.corpus.sources[rows].astype(np.int64)),
             labels=labels,
-            members=members,
+            texts_per_example=texts_per_example,
             alignment=self.alignment.batch(rows) if self.alignment is not None else None,
         )

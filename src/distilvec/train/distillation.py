@@ -9,7 +9,7 @@ from torch import nn
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.method_file import blamed
-from distilvec.core.objective import Objective, Terms, check_terms
+from distilvec.core.objective import LossTerms, Objective, check_terms
 from distilvec.core.outputs import ModelOutputs
 from distilvec.students.encoder import Encoder
 from distilvec.train.collapse_monitor import Sight, take_sight
@@ -29,12 +29,12 @@ class Distillation(nn.Module):
         self.snapshot_due = False
         self.sight: Sight | None = None
 
-    def forward(self, batch: TextBatch, teacher: ModelOutputs) -> Terms:
+    def forward(self, batch: TextBatch, teacher: ModelOutputs) -> LossTerms:
         """The objective's terms; the student runs under autocast, the objective in fp32 but for products that it makes in `products`."""
         with blamed():
             return self._terms(batch, teacher)
 
-    def _terms(self, batch: TextBatch, teacher: ModelOutputs) -> Terms:
+    def _terms(self, batch: TextBatch, teacher: ModelOutputs) -> LossTerms:
         rows = None if teacher.selected is None else teacher.selected[..., 0]
         required = self.objective.student_outputs
         student = self.encoder(
@@ -43,15 +43,15 @@ class Distillation(nn.Module):
         with torch.autocast(batch.rows.device.type, enabled=False):
             if self.objective.head is not None:
                 student = replace(student, logits=self.objective.head(student.vector))
-            terms: Terms = self.objective(batch, student, teacher)
-        examples = len(batch) // batch.members
+            terms: LossTerms = self.objective(batch, student, teacher)
+        examples = len(batch) // batch.texts_per_example
         check_terms(self.objective, terms, {examples, len(batch)})
         terms = {
-            name: values if len(values) == examples else values.view(batch.members, -1).mean(0)
+            name: values if len(values) == examples else values.view(batch.texts_per_example, -1).mean(0)
             for name, values in terms.items()
         }
         if self.snapshot_due:
             with torch.no_grad(), torch.autocast(batch.rows.device.type, enabled=False):
-                figures = self.objective.figures(batch, student, teacher)
+                figures = self.objective.metrics(batch, student, teacher)
             self.sight, self.snapshot_due = replace(take_sight(batch, student, teacher), figures=figures), False
         return terms

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from distilvec.core.batch import TextBatch
-from distilvec.core.objective import Objective, Terms, total, total_each
+from distilvec.core.objective import LossTerms, Objective, weighted_loss, weighted_losses
 from distilvec.core.outputs import ModelOutputs
 from distilvec.data.sampler import Rows
 from distilvec.train.dataset import TrainingRows
@@ -40,7 +40,7 @@ class StepGradients:
         self.fetched: tuple[int, TextBatch, ModelOutputs] | None = None
         self.buffers: dict[str, Tensor] | None = None
 
-    def __call__(self, draw: int = 0, sync: bool = True, weigh: Weigh | None = None) -> Terms:
+    def __call__(self, draw: int = 0, sync: bool = True, weigh: Weigh | None = None) -> LossTerms:
         """One pass (train/update.py, `Gradients`)."""
         self._rewind(more_to_come=not sync)
         weights, found = self.objective.weights, []
@@ -50,9 +50,9 @@ class StepGradients:
             with self.accelerator.no_sync(self.module) if apart else nullcontext(), self.accelerator.autocast():
                 terms, sources = self._terms(number, draw)
                 if weigh is None:
-                    loss = total(terms, weights) * (len(group) / self.rows)
+                    loss = weighted_loss(terms, weights) * (len(group) / self.rows)
                 else:
-                    losses = total_each(terms, weights)
+                    losses = weighted_losses(terms, weights)
                     loss = (losses * (weigh(losses.detach(), sources) if shares is None else shares[number])).sum()
             self.accelerator.backward(loss)
             found.append({name: values.detach() for name, values in terms.items()})
@@ -66,19 +66,19 @@ class StepGradients:
         for number in range(len(self.groups)):
             with self.accelerator.autocast():
                 terms, source = self._terms(number, draw)
-            losses.append(total_each(terms, self.objective.weights))
+            losses.append(weighted_losses(terms, self.objective.weights))
             sources.append(source)
         self._rewind()
         return torch.split(weigh(torch.cat(losses), torch.cat(sources)), [len(group) for group in self.groups])
 
-    def _terms(self, number: int, draw: int) -> tuple[Terms, Tensor]:
+    def _terms(self, number: int, draw: int) -> tuple[LossTerms, Tensor]:
         """The terms and sources of a micro-batch."""
         if self.fetched is None or self.fetched[0] != number:
             batch = self.data.batch(self.groups[number]).to(self.accelerator.device)
             self.fetched = number, batch, self.data.teacher.signals(batch)
         _, batch, teacher = self.fetched
         seed_step(self.seed, self.step, number, self.accelerator.process_index, draw)
-        return self.module(batch, teacher), batch.sources[: len(batch) // batch.members]
+        return self.module(batch, teacher), batch.sources[: len(batch) // batch.texts_per_example]
 
     def _rewind(self, more_to_come: bool = False) -> None:
         """Give the objective's buffers the values they had before the step's first pass, which notes them if more will follow."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from distilvec.core.objective import Terms
+from distilvec.core.objective import LossTerms
 from distilvec.train.checkpoint import Progress
 
 
@@ -40,7 +40,7 @@ class Window:
             name.removeprefix("sum/"): value.to(device) for name, value in tensors.items() if name.startswith("sum/")
         }
 
-    def add(self, terms: Terms, rate: float) -> None:
+    def add(self, terms: LossTerms, rate: float) -> None:
         """Add a step's terms."""
         self.rate = rate
         for name, values in terms.items():

@@ -71,7 +71,7 @@ class Trainer:
             encoder.backbone.gradient_checkpointing_enable()
         if train.compile:
             encoder.backbone.compile(dynamic=True)
-        objective.products = torch.bfloat16 if self.accelerator.mixed_precision == "bf16" else None
+        objective.matmul_dtype = torch.bfloat16 if self.accelerator.mixed_precision == "bf16" else None
         self.module = Distillation(encoder, objective).to(self.device)
         freeze_others(self.module, train)
         self.optimizer = build_optimizer(self.module, train)
@@ -184,7 +184,7 @@ class Trainer:
             window=self.train.window,
             seed=self.train.seed,
             epoch=epoch,
-            drop_last=self.module.objective.in_batch,
+            drop_last=self.module.objective.needs_fixed_batch,
         )
 
     # -- what is written down ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from distilvec.config.training import UpdateSection
-from distilvec.core.objective import Terms
+from distilvec.core.objective import LossTerms
 
 Weigh = Callable[[Float[Tensor, " rows"], Int[Tensor, " rows"]], Float[Tensor, " rows"]]
 
@@ -23,7 +23,7 @@ class Gradients(Protocol):
     apart. `weigh` turns the losses and sources of all rows of the step into the rows' weights, which are else 1 / rows.
     """
 
-    def __call__(self, draw: int = 0, sync: bool = True, weigh: Weigh | None = None) -> Terms:
+    def __call__(self, draw: int = 0, sync: bool = True, weigh: Weigh | None = None) -> LossTerms:
         """One pass over the step's micro-batches."""
         ...
 
@@ -31,7 +31,7 @@ class Gradients(Protocol):
 class Update(Protocol):
     """An update rule. It holds nothing from one step to the next, so that a resumed run goes on exactly."""
 
-    def step(self, gradients: Gradients, number: int) -> Terms:
+    def step(self, gradients: Gradients, number: int) -> LossTerms:
         """Optimiser step `number` (from 0) of the run; the terms are those of the first pass."""
         ...
 
@@ -44,7 +44,7 @@ class Plain:
         self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.max_grad_norm = max_grad_norm
 
-    def step(self, gradients: Gradients, number: int) -> Terms:
+    def step(self, gradients: Gradients, number: int) -> LossTerms:
         """One pass, then the optimiser."""
         self.optimizer.zero_grad(set_to_none=True)
         terms = gradients()
@@ -77,7 +77,7 @@ class SharpnessAware:
             layer for layer in module.modules() if isinstance(layer, nn.Embedding) and layer.weight.device.type == "cpu"
         ]
 
-    def step(self, gradients: Gradients, number: int) -> Terms:
+    def step(self, gradients: Gradients, number: int) -> LossTerms:
         """Two passes, then the optimiser; a plain step where it is not this step's turn."""
         if number % self.section.every:
             return self.plain.step(gradients, number)

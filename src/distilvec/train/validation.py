@@ -24,8 +24,8 @@ def held_out(
     if objective.head is not None:
         found = held_out_score(encoder, objective.head, data, accelerator, batch_size)
         return found, 1 - found["spearman" if "spearman" in found else "accuracy"]
-    found = held_out_distance(encoder, data, accelerator, batch_size, objective.compatible)
-    return found, found["distance" if objective.compatible else "similarity_gap"]
+    found = held_out_distance(encoder, data, accelerator, batch_size, objective.in_teacher_space)
+    return found, found["distance" if objective.in_teacher_space else "similarity_gap"]
 
 
 @torch.no_grad()

@@ -25,8 +25,9 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_json
 from distilvec.core.hashing import hash_files
+from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.log import log
-from distilvec.core.objective import Objective, Sizes
+from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.experimental.causal.answers import answer, rouge_l
 from distilvec.experimental.causal.data import IGNORED, CausalData, Pair, fitting, read_pairs, tokenise
@@ -124,7 +125,7 @@ class CausalRun:
             check_fit("teacher", *teacher, section.max_length)
         pairs, train, holdout = self._pairs([tokenizer] if teacher is None else [tokenizer, teacher[1]])
         encoder, objective = self._modules(student, teacher)
-        if objective.in_batch and recipe.train.max_tokens:
+        if objective.needs_fixed_batch and recipe.train.max_tokens:
             raise DistilvecError(
                 "[train.max_tokens] distillmoe compares texts, so batches need a fixed number of rows. Set batch_size."
             )
@@ -183,27 +184,22 @@ class CausalRun:
         """What is trained; experts and projections are drawn from the recipe's seed."""
         recipe = self.recipe
         torch.manual_seed(recipe.train.seed)
+        section, ours = recipe.student.experts, student.config.get_text_config()
+        experts = section.count if section and teacher is not None else 0
+        student_info = StudentInfo(ours.hidden_size, ours.num_hidden_layers, experts=experts)
         if teacher is None:
-            return CausalEncoder(student), CausalObjective(None)
-        ours, theirs = (model.config.get_text_config() for model in (student, teacher[0]))
-        section = recipe.student.experts
+            return CausalEncoder(student), CausalObjective(ObjectiveContext(student_info, ()), None)
+        theirs = teacher[0].config.get_text_config()
         mixture = (
             Experts(ours.hidden_size, section.count, section.width, section.gate_width, section.dropout)
             if section
             else None
         )
-        sizes = Sizes(
-            student_width=ours.hidden_size,
-            student_layers=ours.num_hidden_layers,
-            teacher_width=theirs.hidden_size,
-            normalized=False,
-            teacher_hidden_width=theirs.hidden_size,
-            teacher_layers=theirs.num_hidden_layers,
-            experts=section.count if section else 0,
-        )
+        size, layers = theirs.hidden_size, theirs.num_hidden_layers
+        context = ObjectiveContext(student_info, (TeacherInfo(size, normalized=False, hidden_size=size, layers=layers),))
         method = recipe.method
         return CausalEncoder(student, mixture), build_causal_objective(
-            method.name, method.options, method.weights, sizes
+            method.name, method.options, method.weights, context
         )
 
     def test(self) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""base."""
+"""Parts that several methods share."""

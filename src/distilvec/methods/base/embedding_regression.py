@@ -1,67 +1,63 @@
-"""Methods that compare a text's vector with its teacher's, and nothing else: for any number of teachers."""
+"""Methods that compare a text's vector with those of its teachers, and nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from distilvec.core.batch import TextBatch
-from distilvec.core.objective import Objective, Sizes, Terms
+from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, TextBatch, Weights
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 
-Rows = Float[Tensor, "batch width"]
-Distance = Callable[[Tensor, Tensor], Tensor]
+Rows = Float[Tensor, "batch dim"]
 
 
-class Pointwise(Objective):
-    """A term for every teacher: `distance` of the student's embedding to the first one's, and of projections of it to the others'.
+class EmbeddingRegression(Objective):
+    """One term per teacher: `distance` of the student's embedding to the first one's, and of its projections to the others'.
 
-    The student's own embedding lives in the first teacher's space, so that it can stand beside this teacher's vectors. For each
-    further teacher a linear layer without bias, which lives here and is not shipped, takes it to that teacher's width; the
-    result is normalised where that teacher's vectors are. Terms are called `term`, `term`_2, `term`_3 and so on. Their weights
-    are those of the teachers divided by their sum, so that the loss keeps its size, and with one teacher is that teacher's.
-    With `signal` "pre_dense" the vectors are those before the first Dense layer, of the student and of every teacher; they are
-    not normalised. Every teacher must have such vectors, the first one of the student's own width: the method sees to it.
-    Note: vectors that are not normalised may be long, and so their distances: weigh such a teacher down, or compare directions alone.
+    The student's embedding is in the first teacher's space. For each further teacher a linear layer without bias, which
+    is not shipped, maps it to that teacher's dim; the result is normalised if that teacher's vectors are. Terms are
+    called `term`, `term`_2 and so on. Their weights are those of the teachers, divided by their sum. With `pre_dense`
+    the vectors are those before the first Dense layer of every model, not normalised; the caller checks that all have
+    such vectors.
+    Note: distances of long vectors are large. Reduce such a teacher's weight, or compare directions alone.
     """
 
-    several_teachers = True
+    max_teachers = None
 
     def __init__(
-        self, sizes: Sizes, term: str, distance: Distance, signal: Literal["embedding", "pre_dense"] = "embedding"
+        self,
+        context: ObjectiveContext,
+        weights: Weights,
+        term: str,
+        distance: Callable[[Tensor, Tensor], Tensor],
+        pre_dense: bool = False,
     ) -> None:
-        super().__init__()
-        self.distance, self.signal = distance, signal
-        inner = signal == "pre_dense"
-        width = sizes.student_width if inner else sizes.embedding_width or sizes.teacher_width
-        widths = [other.pre_dense_width or 0 if inner else other.width for other in sizes.others]
-        self.projections = nn.ModuleList(nn.Linear(width, other, bias=False) for other in widths)
-        self.unit = [other.normalized and not inner for other in sizes.others]
-        self.student_outputs = self.teacher_outputs = (
-            OutputSpec(pre_dense=True) if inner else OutputSpec(embedding=True)
-        )
-        given = [sizes.teacher_weight, *(other.weight for other in sizes.others)]
-        self.weights = {term if n == 1 else f"{term}_{n}": weight / sum(given) for n, weight in enumerate(given, 1)}
+        given = [teacher.weight for teacher in context.teachers]
+        names = [term, *(f"{term}_{number}" for number in range(2, len(given) + 1))]
+        super().__init__(context, weights, {name: one / sum(given) for name, one in zip(names, given, strict=True)})
+        self.distance, self.pre_dense = distance, pre_dense
+        dim = context.student.hidden_size if pre_dense else context.student_dim
+        others = context.teachers[1:]
+        dims = [teacher.pre_dense_dim or 0 if pre_dense else teacher.dim for teacher in others]
+        self.projections = nn.ModuleList(nn.Linear(dim, other, bias=False) for other in dims)
+        self.unit = [teacher.normalized and not pre_dense for teacher in others]
+        self.student_outputs = self.teacher_outputs = OutputSpec(embedding=not pre_dense, pre_dense=pre_dense)
 
     def views(self, vector: Rows) -> list[Tensor]:
-        """The student's vector [batch, width] in each teacher's space, in their order."""
+        """Return the student's vector [batch, dim] in each teacher's space."""
         projected = [projection(vector) for projection in self.projections]
-        return [
-            vector,
-            *(F.normalize(view, dim=-1) if unit else view for view, unit in zip(projected, self.unit, strict=True)),
-        ]
+        pairs = zip(projected, self.unit, strict=True)
+        return [vector, *(F.normalize(view, dim=-1) if unit else view for view, unit in pairs)]
 
-    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Terms:
-        """The terms that have a weight."""
+    def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
+        """Return the terms that have a weight."""
         pairs = zip(self.weights, self.views(self._vector(student)), (teacher, *teacher.others), strict=True)
-        return {name: self.distance(view, self._vector(answer)) for name, view, answer in pairs if self.weights[name]}
+        return {name: self.distance(view, self._vector(other)) for name, view, other in pairs if self.weights[name]}
 
-    def _vector(self, encoded: ModelOutputs) -> Rows:
-        """What is compared, of a student or a teacher."""
-        found = encoded.embedding if self.signal == "embedding" else encoded.pre_dense
+    def _vector(self, outputs: ModelOutputs) -> Rows:
+        found = outputs.pre_dense if self.pre_dense else outputs.embedding
         assert found is not None
         return found

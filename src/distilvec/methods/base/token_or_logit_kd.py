@@ -1,99 +1,109 @@
-"""What a cross-tokenizer method compares: class logits where the task has them, else token states. Shared by several methods."""
+"""Cross-tokenizer methods that compare class logits if the task has them, else the states of tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Sizes, Terms
+from distilvec.core.objective import Objective, ObjectiveContext, Weights
 from distilvec.core.outputs import AlignmentKind, ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.losses.supervised import task_loss
+from distilvec.losses.distance import PerRow, full_precision
+from distilvec.losses.logits import soft_kl
+from distilvec.methods.base.terms import task_weights
 
 On = Literal["auto", "logits", "hidden"]
 Form = Literal["logits", "hidden"]
 
 
 class Tokens(NamedTuple):
-    """One model's side of what is compared: a row a token, False in the mask at padding."""
+    """One model's tokens: a row per token, False in the mask at padding."""
 
-    states: Float[Tensor, "batch tokens width"]
+    states: Float[Tensor, "batch tokens hidden"]
     mask: Bool[Tensor, "batch tokens"]
 
 
-def choose_form(on: On, sizes: Sizes, scores: Form | None = None) -> Form:
-    """The form that `on` asks for; "auto" is logits where student and teacher both have a class head.
+class TokenOrLogitKD(Objective):
+    """The terms of a `form`, logits or hidden, times 1 - alpha, and the task times alpha (EMO, eq. 22).
 
-    `scores` is what "auto" takes on a task with one score an example (STS), None where the paper has no form for it.
-    Errors: DistilvecError for logits where there are none.
+    Options: `on` chooses the form. "auto" is logits if student and teacher have a class head, else hidden. `scores` is
+    the form of "auto" on a task with scores (STS); None if the paper has none.
+    Errors: DistilvecError for a form that the task does not have.
     """
-    task = sizes.task
-    classes = task is not None and task.kind != "sts" and sizes.teacher_logits
-    if on == "auto" and task is not None and task.kind == "sts":
-        if scores is None:
-            raise DistilvecError(
-                "[method.options.on] found a task with one score an example (sts), which has no class logits to compare. "
-                "Set on: hidden to compare token states, or take dskd."
-            )
-        return scores
-    if on == "logits" and not classes:
-        found = (
-            "texts without a task"
-            if task is None
-            else "sts, one score"
-            if task.kind == "sts"
-            else "a teacher without a class head"
-        )
-        raise DistilvecError(
-            "[method.options.on] class logits need a classification or pair task and a teacher fine-tuned for it (distilvec finetune); "
-            f"found {found}. Set on: hidden, or leave it out."
-        )
-    return "logits" if on == "logits" or (on == "auto" and classes) else "hidden"
+
+    in_teacher_space = False
+
+    def __init__(
+        self,
+        context: ObjectiveContext,
+        weights: Weights,
+        on: On,
+        alpha: float,
+        terms: Mapping[Form, Weights],
+        scores: Form | None = None,
+    ) -> None:
+        form = choose_form(on, context, scores)
+        super().__init__(context, weights, task_weights(alpha, terms[form], context))
+        self.form: Form = form
+        self.student_outputs = self.teacher_outputs = OutputSpec()
+
+    def require_form(self, alignment: AlignmentKind | None = None) -> None:
+        """Require what the form compares; the student's logits come from the head in any case."""
+        if self.form == "logits":
+            self.teacher_outputs |= OutputSpec(logits=True)
+        else:
+            self.require_states(alignment)
+
+    def require_states(self, alignment: AlignmentKind | None = None) -> None:
+        """Require the last hidden states of both models' tokens."""
+        self.student_outputs |= OutputSpec(hidden_layers=(-1,))
+        self.teacher_outputs |= OutputSpec(tokens=TokenOutputSpec(alignment=alignment, hidden=(-1,)))
+
+    def compared(self, student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tokens, Tokens]:
+        """Return both models' tokens in fp32 at least; class logits are texts of one token."""
+        if self.form == "hidden":
+            return token_states(student, teacher)
+        ours, theirs = (full_precision(logits) for logits in class_logits(student, teacher))
+        mask = torch.ones(len(ours), 1, dtype=torch.bool, device=ours.device)
+        return Tokens(ours[:, None], mask), Tokens(theirs[:, None], mask)
 
 
-def form_wants(form: Form, alignment: AlignmentKind | None = None) -> tuple[OutputSpec, OutputSpec]:
-    """What the form needs of the student (its class logits come from the head in any case) and of the teacher."""
-    if form == "logits":
-        return OutputSpec(), OutputSpec(logits=True)
-    return OutputSpec(hidden_layers=(-1,)), OutputSpec(tokens=TokenOutputSpec(alignment=alignment, hidden=(-1,)))
-
-
-def compared(form: Form, student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tokens, Tokens]:
-    """Both models' sides in fp32 at least: token states, or class logits as sequences of one row."""
-    if form == "logits":
-        assert student.logits is not None and teacher.logits is not None
-        return _one_row(student.logits), _one_row(teacher.logits)
+def token_states(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tokens, Tokens]:
+    """Return the last hidden states of both models' tokens, in fp32 at least."""
     assert student.mask is not None and teacher.mask is not None
-    ours, theirs = (_precise(model.hidden_layers[-1]) for model in (student, teacher))
+    ours, theirs = (full_precision(model.hidden_layers[-1]) for model in (student, teacher))
     return Tokens(ours, student.mask), Tokens(theirs, teacher.mask)
 
 
-def task_weights(alpha: float, terms: dict[str, float], sizes: Sizes) -> dict[str, float]:
-    """`alpha` for the task and 1 - alpha times each term on a labelled task (EMO, eq. 22), else the terms as they are."""
-    if not 0 <= alpha <= 1:
+def class_logits(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tensor, Tensor]:
+    """Return both models' class logits."""
+    assert student.logits is not None and teacher.logits is not None
+    return student.logits, teacher.logits
+
+
+def logit_kl(student: ModelOutputs, teacher: ModelOutputs, temperature: float) -> PerRow:
+    """Return the KL of the class logits, times temperature^2."""
+    return soft_kl(*class_logits(student, teacher), temperature)
+
+
+def choose_form(on: On, context: ObjectiveContext, scores: Form | None = None) -> Form:
+    """Return the form that `on` means; arguments and errors as TokenOrLogitKD."""
+    task = context.task
+    if on == "auto" and task is not None and task.kind == "sts":
+        if scores is None:
+            raise DistilvecError(
+                "[method.options.on] found a task with scores (sts), which has no class logits to compare. "
+                "Set on: hidden to compare the states of tokens, or take dskd."
+            )
+        return scores
+    classes = task is not None and task.kind != "sts" and context.teacher.logits
+    if on == "logits" and not classes:
         raise DistilvecError(
-            f"[method.options.alpha] found {alpha}; expected a share from 0 (the teacher alone) to 1 (the labels alone)."
+            "[method.options.on] class logits need a classification or pair task, and a teacher fine-tuned for that task (distilvec "
+            f"finetune); found {'no task' if task is None else task.kind}. Set on: hidden, or leave the option out."
         )
-    if sizes.task is None:
-        return dict(terms)
-    return {"task": alpha, **{name: (1 - alpha) * weight for name, weight in terms.items()}}
-
-
-def task_terms(weights: dict[str, float], batch: TextBatch, student: ModelOutputs) -> Terms:
-    """The term "task" where it has a weight."""
-    if not weights.get("task"):
-        return {}
-    assert student.logits is not None and batch.labels is not None
-    return {"task": task_loss(student.logits, batch.labels)}
-
-
-def _one_row(logits: Float[Tensor, "examples classes"]) -> Tokens:
-    return Tokens(_precise(logits)[:, None], torch.ones(len(logits), 1, dtype=torch.bool, device=logits.device))
-
-
-def _precise(values: Tensor) -> Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+    return "logits" if on != "hidden" and classes else "hidden"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from token_signals import PAIRS, SIZES, TEXTS, signals, texts_of
+from token_signals import CONTEXT, PAIRS, TEXTS, signals, texts_of
 
-from distilvec.losses.token_states import cross_attention, mean_state, pair_states, unit_squares
+from distilvec.losses.tokens import cross_attention, mean_state, pair_states, unit_squares
 
 
 def test_pairs_find_their_states():
@@ -40,11 +40,11 @@ def test_unit_squares_are_two_minus_two_cosines():
 def test_cross_attention_is_over_the_tokens_of_the_same_text():
     batch, student, teacher = signals(1, 2)
     generator = torch.Generator().manual_seed(3)
-    widths = SIZES.student_width, SIZES.teacher_hidden_width
+    widths = CONTEXT.student.hidden_size, CONTEXT.teacher.hidden_size
     query, key = (torch.randn(width, 5, generator=generator, dtype=torch.float64) for width in widths)
     states = teacher.hidden_layers[-1]
     found = cross_attention(student.hidden_layers[-1] @ query, states @ key, states, teacher.mask)
-    assert found.shape == (TEXTS, student.mask.shape[1], SIZES.teacher_hidden_width)
+    assert found.shape == (TEXTS, student.mask.shape[1], CONTEXT.teacher.hidden_size)
     for row, (s, t, _) in enumerate(texts_of(batch, student, teacher)):
         for i, state in enumerate(s):
             scores = torch.stack([(state @ query) @ (other @ key) / 5**0.5 for other in t])

@@ -1,0 +1,76 @@
+"""Options of methods: annotations with ranges, and the one check of a recipe's `method.options`.
+
+An option outside its annotation is refused before the method is built. A range that depends on the models is checked by the method,
+with `option_error`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from distilvec.core.errors import DistilvecError, nearest
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+_PLAIN = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
+_BOUNDS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most", "min_length": "of at least length"}
+
+
+def check_options(name: str, constructor: Callable[..., None], options: dict[str, Any]) -> None:
+    """Check options against a constructor: names, those without default, types and ranges.
+
+    The first three parameters (self, context, weights) are no options. A list may be given for a tuple, a whole number for a float.
+    """
+    known = dict(list(inspect.signature(constructor).parameters.items())[3:])
+    refuse_unknown(options, known, "method.options", f"{name} has no option")
+    for option, parameter in known.items():
+        required = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        if required and option not in options:
+            raise DistilvecError(f"[method.options.{option}] is missing, and {name} has no default for it. Set it.")
+    hints = get_type_hints(constructor, include_extras=True)
+    for option, value in options.items():
+        kind = hints.get(option, Any)
+        try:
+            adapter = TypeAdapter(kind, config={"arbitrary_types_allowed": True})
+            adapter.validate_json(json.dumps(value, default=str), strict=True)
+        except ValidationError:
+            raise option_error(option, value, _in_words(kind)) from None
+
+
+def option_error(option: str, found: Any, expected: str) -> DistilvecError:
+    """Return the error for a value of `method.options` outside of its range."""
+    return DistilvecError(f"[method.options.{option}] found {found!r}; expected {expected}. Correct the option.")
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], key: str, problem: str) -> None:
+    """Raise the error for the first of `given` that is not `known`, with the most similar known one."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            hint = nearest(name, known) or "."
+            raise DistilvecError(f"[{key}.{name}] {problem} '{name}'{hint} Known: {', '.join(known) or 'none'}.")
+
+
+def _in_words(kind: Any) -> str:
+    """Return an annotation as readers of recipes know it."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        limits = [limit for part in parts[1:] for limit in getattr(part, "metadata", [part])]
+        pairs = [(limit, key) for limit in limits for key in _BOUNDS if hasattr(limit, key)]
+        return " and ".join([_in_words(parts[0]), *(f"{_BOUNDS[key]} {getattr(limit, key)}" for limit, key in pairs)])
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin in (Union, UnionType):
+        return " or ".join(map(_in_words, parts))
+    if origin in (list, tuple, Sequence):
+        return f"a list of these: {_in_words(parts[0])}"
+    return "a mapping" if origin is dict else _PLAIN.get(kind, getattr(kind, "__name__", str(kind)))

@@ -1,0 +1,55 @@
+"""Methods by name: find the Objective of a file, check the recipe's options, build it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.method_file import blamed, is_file, load_method_file, method_path
+from distilvec.core.objective import Objective, ObjectiveContext, Weights
+from distilvec.core.options import check_options
+
+
+def build_objective(name: str, options: dict[str, Any], weights: Weights, context: ObjectiveContext) -> Objective:
+    """Return the method `name` with its options; `weights` replace the method's own.
+
+    Errors: DistilvecError for an unknown method, option or term, a value of another type or out of range, models that do not fit.
+    """
+    method = method_class(name)
+    with blamed(method_path(name) if is_file(name) else None):
+        check_options(name, method.__init__, options)
+        make: Callable[..., Objective] = method
+        objective = make(context, weights, **options)
+        if context.task is not None and objective.head is None:
+            raise DistilvecError(
+                f"[method.name] {name} does not train on labels. Remove [task] from the recipe, or take another method."
+            )
+    return objective
+
+
+def method_class(name: str) -> type[Objective]:
+    """Return the one Objective that the method's file defines."""
+    known = method_names()
+    if not is_file(name) and name not in known:
+        hint = nearest(name, known) or "."
+        raise DistilvecError(
+            f"[method.name] no method '{name}'{hint} Known: {', '.join(known)}, or a path to a .py file."
+        )
+    module = load_method_file(name) if is_file(name) else importlib.import_module(f"distilvec.methods.{name}")
+    own = (c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__)
+    found = [c for c in own if issubclass(c, Objective)]
+    if len(found) != 1:
+        raise DistilvecError(
+            f"[method.name] {name}: a method's file defines exactly one Objective; found {[c.__name__ for c in found]}."
+        )
+    return found[0]
+
+
+def method_names() -> list[str]:
+    """Return the methods that ship with distilvec: the files in methods/."""
+    folder = Path(__file__).parents[1] / "methods"
+    return sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")

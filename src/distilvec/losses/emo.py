@@ -1,0 +1,123 @@
+"""EMO (paper 000, section 3), equations 6 to 21 in the paper's order: importance, attention CKA on aligned tokens, transport.
+
+The teacher's half (eq. 6, 8, 10, 15) is computed by `teachers/token_signals.py` and cached; a training step computes
+the student's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from distilvec.losses.cka import Grams, centred_gram, root_cka, unit_gram
+from distilvec.losses.transport import NOTHING, transport_cost
+
+Pairs = Int[Tensor, "batch pairs 2"]
+Importance = Float[Tensor, "batch tokens"]
+
+# -- section 3.1: which tokens, and IRA ------------------------------------------------------------------------------
+
+
+def importance(attention: Float[Tensor, "batch tokens tokens"], mask: Bool[Tensor, "batch tokens"]) -> Importance:
+    """Return eq. 6 with the sum 1 (mu of eq. 15): the attention that each token receives from all tokens; 0 at padding.
+
+    `attention` is the head-averaged map of the teacher's last layer; its rows of padding do not count.
+    Note: the authors' code takes the softmax of the sums, which leaves nearly everything to one token; the paper
+    divides.
+    """
+    here = mask.to(attention.dtype)
+    received = torch.bmm(here[:, None], attention)[:, 0] * here
+    return received / received.sum(1, keepdim=True)
+
+
+def select(pairs: Pairs, importance: Importance, divisor: int) -> Int[Tensor, "batch selected 2"]:
+    """Return the top m = max(2, n // divisor) of a text's n pairs, by the importance of the teacher's token.
+
+    In descending importance, ties in the order of `pairs`; -1 fills up. The number of columns depends on that of
+    `pairs` alone.
+    """
+    there = pairs[..., 0] >= 0
+    scores = importance.gather(1, pairs[..., 1].clamp_min(0)).where(there, -1.0)
+    order = scores.argsort(dim=1, descending=True, stable=True)
+    most = min(pairs.shape[1], max(2, pairs.shape[1] // divisor))
+    chosen = pairs.gather(1, order[:, :most, None].expand(-1, -1, 2))
+    count = (there.sum(1) // divisor).clamp_min(2)  # absent pairs come last, and are -1 themselves
+    return chosen.where((torch.arange(most, device=pairs.device) < count[:, None])[..., None], -1)
+
+
+def selected_gram(attention: Float[Tensor, "batch tokens tokens"], rows: Int[Tensor, "batch selected"]) -> Grams:
+    """Return eq. 8 and 10 for a layer of the teacher: H A A' H of the rows `rows` (-1 fills up), of unit Frobenius norm.
+
+    Note: eq. 9 and 10 multiply from the right, which the shapes forbid; A is centred over the tokens, as in the
+    authors' code.
+    """
+    chosen = attention.gather(1, rows.clamp_min(0)[..., None].expand(-1, -1, attention.shape[2]))
+    return unit_gram(centred_gram(chosen, rows >= 0))
+
+
+def intra_model_relation(
+    student_rows: Sequence[Float[Tensor, "batch selected tokens"]],
+    teacher_grams: Sequence[Float[Tensor, "batch selected selected"]],
+    there: Bool[Tensor, "batch selected"],
+) -> Float[Tensor, " batch"]:
+    """Return L_IRA (eq. 14): the sum over the layers of 1 - sqrt(CKA), all layers as one batch.
+
+    `student_rows` are the selected rows of A^Stu in each layer (eq. 7 and 9), `teacher_grams` those of `selected_gram`.
+    With K = H A A' H, HSIC (eq. 11) is <K_s, K_t>, and CKA (eq. 12 and 13) is <K_s, K_t> / (||K_s|| ||K_t||); ||K_t||
+    is 1.
+    """
+    grams = centred_gram(torch.cat(list(student_rows)), there.repeat(len(student_rows), 1))
+    return (1 - root_cka(grams, torch.cat(list(teacher_grams)))).view(len(student_rows), -1).sum(0)
+
+
+# -- section 3.2: OTIS ---------------------------------------------------------------------------------------------------
+
+
+def student_importance(
+    importance: Float[Tensor, "batch _teacher_tokens"], pairs: Pairs, mask: Bool[Tensor, "batch student_tokens"]
+) -> Float[Tensor, "batch student_tokens"]:
+    """Return nu (eq. 16): each of the student's tokens has its partner's importance, others the smallest one; of sum 1.
+
+    `mask` is the student's. The importance of several partners is added up. The smallest is that of tokens, not of
+    padding.
+    """
+    student, teacher = pairs.clamp_min(0).unbind(-1)
+    there = (pairs[..., 0] >= 0).to(importance.dtype)
+    empty = importance.new_zeros(mask.shape)
+    received = empty.scatter_add(1, student, importance.gather(1, teacher) * there)
+    matched = empty.scatter_add(1, student, there) > 0
+    smallest = importance.where(importance > 0, torch.inf).amin(1, keepdim=True)
+    nu = received.where(matched, smallest) * mask
+    return nu / nu.sum(1, keepdim=True)
+
+
+def otis_cost(
+    student: Float[Tensor, "batch student hidden"],
+    projected: Float[Tensor, "batch teacher hidden"],
+    teacher_mask: Bool[Tensor, "batch teacher"],
+) -> Float[Tensor, "batch student teacher"]:
+    """Return C = 1 - softmax(S) (eq. 18) with S = h^S (h^T P)' / sqrt(d_s) (eq. 17), over the teacher's tokens; 1 at padding.
+
+    `projected` is h^T P, the teacher's last hidden states in the student's hidden size.
+    """
+    student, projected = student.float(), projected.float()
+    bias = torch.zeros((), device=projected.device).where(teacher_mask, NOTHING)[:, None]
+    return 1 - torch.baddbmm(bias, student, projected.mT, alpha=student.shape[-1] ** -0.5).softmax(-1)
+
+
+def otis(
+    cost: Float[Tensor, "batch student teacher"],
+    nu: Float[Tensor, "batch student"],
+    mu: Float[Tensor, "batch teacher"],
+    epsilon: float = 0.1,
+    iterations: int = 100,
+    unroll: bool = False,
+) -> Float[Tensor, " batch"]:
+    """Return L_OTIS = <T, C> (eq. 20 and 21) of the plan T of eq. 19 with epsilon = 1 / lambda.
+
+    Note: the paper does not print lambda; epsilon 0.1 and 100 iterations are the authors' code's.
+    """
+    return transport_cost(cost, nu, mu, unroll, epsilon, iterations)

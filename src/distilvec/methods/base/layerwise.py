@@ -1,0 +1,81 @@
+"""Methods that compare a student's layers with its teacher's, token by token, in addition to REDACT's distance (REDACT, appendix B)."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.info import TeacherInfo
+from distilvec.core.objective import Objective, ObjectiveContext, Weights
+from distilvec.core.outputs import ModelOutputs, OutputSpec, Projections
+from distilvec.losses.distance import DISTANCES, DistanceName, PerRow
+from distilvec.losses.relation_heads import laid_out
+from distilvec.losses.tokens import from_first_token, shared_mask
+from distilvec.methods.base.terms import embeddings
+
+Mask = Bool[Tensor, "batch tokens"]
+
+
+def require_layers(teacher: TeacherInfo) -> tuple[int, int]:
+    """Return the teacher's number of layers and hidden size; DistilvecError if it is a table of vectors or an API."""
+    if teacher.layers is None or teacher.hidden_size is None:
+        raise DistilvecError(
+            "[method.name] the method reads the teacher's layers, and a table of vectors or an API has none. "
+            "Give a local model as teacher.model, or take a method that needs vectors alone, such as redact."
+        )
+    return teacher.layers, teacher.hidden_size
+
+
+def require_same_heads(context: ObjectiveContext) -> None:
+    """Raise DistilvecError unless student and teacher have the same number of attention heads."""
+    ours, theirs = context.student.heads, context.teacher.heads
+    if ours is None or ours != theirs:
+        raise DistilvecError(
+            f"[method.name] attention is compared head by head; found {ours} heads in the student and {theirs} in the teacher. "
+            "Take a student with as many heads, or minilm with the option relation_heads (MiniLM v2)."
+        )
+
+
+class LayerwiseObjective(Objective):
+    """distance: as redact; further `terms` on the tokens of two models with one tokenizer, each of weight 1.
+
+    Errors: DistilvecError for a teacher without layers, or another tokenizer, if one of the terms has a weight.
+    """
+
+    def __init__(
+        self, context: ObjectiveContext, weights: Weights, distance: DistanceName, terms: tuple[str, ...]
+    ) -> None:
+        super().__init__(context, weights, dict.fromkeys(("distance", *terms), 1.0))
+        self.distance = DISTANCES[distance]
+        self.terms = [name for name in terms if self.weights[name]]
+        self.student_outputs = self.teacher_outputs = OutputSpec(embedding=bool(self.weights["distance"]))
+        if self.terms:
+            require_layers(context.teacher)
+            if not context.same_tokenizer:
+                raise DistilvecError(
+                    "[method.name] the method compares models token by token, and these two split texts differently. Take a student "
+                    "with the teacher's tokenizer (student.model: teacher), or redact (on vectors) or emo (on aligned tokens)."
+                )
+
+    def distance_term(self, student: ModelOutputs, teacher: ModelOutputs) -> PerRow:
+        """Return the distance of the two embeddings."""
+        return self.distance(*embeddings(student, teacher))
+
+
+def common_mask(student: ModelOutputs, teacher: ModelOutputs) -> Mask:
+    """Return a mask of the tokens that both models have, from each text's first one on."""
+    assert student.mask is not None and teacher.mask is not None
+    return shared_mask(student.mask, teacher.mask)
+
+
+def states(outputs: ModelOutputs, layer: int, common: Mask) -> Tensor:
+    """Return a layer's hidden states at the tokens of `common`."""
+    assert outputs.mask is not None
+    return from_first_token(outputs.hidden_layers[layer], outputs.mask, common.shape[1])
+
+
+def projections(outputs: ModelOutputs, layer: int, common: Mask) -> Projections:
+    """Return a layer's queries, keys and values at the tokens of `common`."""
+    assert outputs.mask is not None
+    return laid_out(outputs.projections[layer], outputs.mask, common.shape[1])

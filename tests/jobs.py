@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from distilvec.pipeline.caches import open_cache
-from distilvec.pipeline.prepare import fill_caches
+from distilvec.pipeline.prepare import cached_teachers, fill_cache
 from distilvec.pipeline.resolve import resolve
-from distilvec.pipeline.train import untrained_student
 
 
 def opened(recipe, folder):
@@ -17,4 +16,6 @@ def opened(recipe, folder):
 def filled(recipe, folder):
     """The cache of a recipe's teacher, filled."""
     job = resolve(recipe, folder)
-    return fill_caches(job, untrained_student(job))[0]
+    for teacher in cached_teachers(job):
+        fill_cache(job, teacher)
+    return open_cache(job, cached_teachers(job)[0])

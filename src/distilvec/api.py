@@ -24,8 +24,9 @@ from distilvec.models.load import load as load
 from distilvec.pipeline.compare import Comparison, compare_runs
 from distilvec.pipeline.export import export_model
 from distilvec.pipeline.inputs import model_name, source_keys, teacher_keys
-from distilvec.pipeline.prepare import cache_root
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import cached_teachers, fill_cache
+from distilvec.pipeline.resolve import cache_root, resolve
+from distilvec.pipeline.run import run as run_recipe
 from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.scores import Scores, score_models
 from distilvec.pipeline.transplant import read_texts, transplant_folder
@@ -83,7 +84,7 @@ def distill(
     tree = changed(resolve_tree(tree, Path.cwd(), Recipe), overrides)
     if tree["student"].get("model") == "teacher" and set(tree["student"]) == {"model"}:
         raise DistilvecError("[layers] the student has all of the teacher's layers. Give layers=3 or another student.")
-    result = Run(recipes.validate(tree, origin="distilvec.distill"), Path(output_dir), restart, callbacks).execute()
+    result = run_recipe(recipes.validate(tree, origin="distilvec.distill"), Path(output_dir), restart, callbacks)
     return load(Path(output_dir) / "student") if result is None else result.student
 
 
@@ -100,7 +101,7 @@ def run(
     """Run a recipe (a file, a built-in name or a Recipe) as `distilvec run` does; None but in the main process."""
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, variant, overrides)
     folder = Path(output_dir) if output_dir is not None else loaded.output / loaded.name
-    return Run(loaded, folder, restart, callbacks).execute()
+    return run_recipe(loaded, folder, restart, callbacks)
 
 
 def load_recipe(recipe: str | Path, variant: str | None = None, overrides: Overrides | None = None) -> Recipe:
@@ -117,7 +118,8 @@ def cache_teacher(
     if isinstance(teacher, np.ndarray):
         raise DistilvecError("[teacher] an array of vectors is a cache already. Give a model.")
     tree = {**recipe_keys(teacher, texts, "teacher", overrides), "name": "cache", "method": {"name": "redact"}}
-    return Run(recipes.validate(changed(tree, overrides), origin="distilvec.cache_teacher"), Path()).fill()
+    job = resolve(recipes.validate(changed(tree, overrides), origin="distilvec.cache_teacher"), Path())
+    return fill_cache(job, cached_teachers(job)[0])
 
 
 @quiet_libraries()

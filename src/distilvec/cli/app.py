@@ -36,10 +36,10 @@ def run(
     from distilvec.cli.terminal import show_comparison, show_finished
     from distilvec.core.log import log
     from distilvec.pipeline.compare import compare_runs  # takes seconds: a mistake in a recipe is reported before
-    from distilvec.pipeline.run import Run
+    from distilvec.pipeline.run import run as run_recipe
 
     if not swept:
-        show_finished(Run(loaded, out or loaded.output / loaded.name, restart).execute())
+        show_finished(run_recipe(loaded, out or loaded.output / loaded.name, restart))
         return
     folder = out or loaded.output / Path(recipe).stem
     refuse_run(folder)
@@ -47,7 +47,7 @@ def run(
     def report(name: str, done: int, total: int) -> None:
         log(f"sweep {done}/{total}: {name}")
 
-    run_sweep(runs, folder, lambda one, target: Run(one, target).execute(), report, restart)
+    run_sweep(runs, folder, run_recipe, report, restart)
     show_comparison(compare_runs([folder]))
 
 
@@ -57,9 +57,9 @@ def plan(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = Non
 
     from distilvec.cli.terminal import show_table
     from distilvec.pipeline.plan import make_plan
-    from distilvec.pipeline.run import Run
+    from distilvec.pipeline.resolve import resolve
 
-    show_table(["", loaded.name], make_plan(Run(loaded, out or loaded.output / loaded.name)))
+    show_table(["", loaded.name], make_plan(resolve(loaded, out or loaded.output / loaded.name)))
 
 
 @app.callback(invoke_without_command=True)

@@ -38,19 +38,17 @@ cache_app = typer.Typer(
 )
 
 
-def _open_run(recipe: str, variant: str | None, overrides: list[str] | None) -> Any:
-    from distilvec.pipeline.run import Run
-
-    return Run(load_recipe(recipe, variant, overrides), Path())
-
-
 @cache_app.command("fill", epilog=example("cache fill", "talas --variant local"))
 def cache_fill(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
     """Compute the teacher's vectors for a recipe's corpus; run again after a kill to resume."""
-    run = _open_run(recipe, variant, overrides)
-    run.fill()
-    for side in run.cached:
-        print(side.cache.folder)
+    loaded = load_recipe(recipe, variant, overrides)
+
+    from distilvec.pipeline.prepare import cached_teachers, fill_cache
+    from distilvec.pipeline.resolve import resolve
+
+    job = resolve(loaded, Path())
+    for teacher in cached_teachers(job):
+        print(fill_cache(job, teacher).folder)
 
 
 @cache_app.command("verify", epilog=example("cache verify", f"{_FOLDER} --repair"))
@@ -91,10 +89,13 @@ def cache_export(
     else:
         check_output_folder(out.parent, "--out")
 
+    from distilvec.pipeline.prepare import cached_teachers, fill_cache
+    from distilvec.pipeline.resolve import resolve
     from distilvec.teachers.cache.parquet import export_parquet
 
-    side = _open_run(recipe, variant, overrides).cached[0]
-    export_parquet(side.fill(), side.corpus, out)
+    job = resolve(load_recipe(recipe, variant, overrides), Path())
+    teacher = cached_teachers(job)[0]
+    export_parquet(fill_cache(job, teacher), teacher.corpus, out)
     print(out)
 
 
@@ -106,9 +107,13 @@ def cache_import(
     variant: Variant = None,
 ) -> None:
     """Take vectors that were computed elsewhere by the recipe's teacher (of several, the first) into its cache."""
+    from distilvec.pipeline.caches import own_cache
+    from distilvec.pipeline.prepare import cached_teachers
+    from distilvec.pipeline.resolve import resolve
     from distilvec.teachers.cache.parquet import import_parquet
 
-    cache = _open_run(recipe, variant, overrides).cached[0].own_cache()
+    job = resolve(load_recipe(recipe, variant, overrides), Path())
+    cache = own_cache(job, cached_teachers(job)[0])
     print(f"{import_parquet(table, cache):,} vectors imported into {cache.folder}")
 
 

@@ -71,7 +71,7 @@ def finetune(
     from distilvec.cli.terminal import show_finished
     from distilvec.config.paths import resolve_tree
     from distilvec.config.schema import Recipe
-    from distilvec.pipeline.run import Run
+    from distilvec.pipeline.run import run as run_recipe
 
     adapters = {name: given.pop(name) for name in _ADAPTERS}
     tree = finetune_recipe(model, task, kind, encode, adapters if lora else None, trust_remote_code)
@@ -80,7 +80,7 @@ def finetune(
     tree = resolve_tree(tree, Path.cwd(), Recipe)
     for key, value in changes.items():
         recipes.set_key(tree, key, value)
-    show_finished(Run(recipes.validate(tree), out, restart).execute())
+    show_finished(run_recipe(recipes.validate(tree), out, restart))
 
 
 def finetune_recipe(

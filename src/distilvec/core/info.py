@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
 from distilvec.core.task_head import TaskInfo
 
+Role = Literal["query", "document"]
 UNLIMITED = 1_000_000  # tokens: longer than any model's input
 
 
@@ -22,7 +24,7 @@ class TeacherInfo:
     dim: int
     normalized: bool = True
     max_length: int = UNLIMITED
-    prompts: dict[str, str] = field(default_factory=dict)
+    prompts: dict[Role, str] = field(default_factory=dict)
     model: str | None = None
     name: str = "teacher"
     revision: str | None = None

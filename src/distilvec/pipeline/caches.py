@@ -14,14 +14,19 @@ from distilvec.core.log import progress
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.job import Job, Teacher, errors_of
-from distilvec.teachers.cache.fill import count_missing, fill_cache
-from distilvec.teachers.cache.fill_tokens import MOST_ROWS, TokenSource, fill_tokens
-from distilvec.teachers.cache.reuse import complete_cache, wider_caches
+from distilvec.teachers.cache.fill import (
+    MOST_ROWS,
+    TokenSource,
+    complete_cache,
+    count_missing,
+    fill_tokens,
+    superset_caches,
+)
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
 from distilvec.teachers.encode import CPU_TOKENS
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import LocalTeacher
-from distilvec.teachers.precomputed import VectorsTeacher, fill_from_table
+from distilvec.teachers.precomputed import VectorsTeacher
 
 
 def cache_folder(recipe: Recipe, store: ArtifactStore, teacher: str, fingerprint: str) -> Path:
@@ -43,7 +48,7 @@ def find_cache(recipe: Recipe, store: ArtifactStore, teacher: str, fingerprint: 
     folder = cache_folder(recipe, store, teacher, fingerprint)
     if folder.exists():
         return TeacherCache.open(folder)
-    if found := wider_caches(folder, fingerprint):
+    if found := superset_caches(folder, fingerprint):
         return max(found, key=len)
     raise DistilvecError(
         f"[cache] the vectors of {teacher} are no longer in {folder}. "
@@ -65,9 +70,13 @@ def superset_cache(job: Job, teacher: Teacher) -> TeacherCache | None:
 
 
 def open_cache(job: Job, teacher: Teacher) -> TeacherCache:
-    """Open the teacher's cache or a complete superset; an empty one is created."""
-    if (found := superset_cache(job, teacher)) is not None:
-        return found
+    """Open a complete superset of the teacher's cache, else its own."""
+    found = superset_cache(job, teacher)
+    return own_cache(job, teacher) if found is None else found
+
+
+def own_cache(job: Job, teacher: Teacher) -> TeacherCache:
+    """Open or create the cache of exactly the required signals; with `cache.path` that folder as it is."""
     rows = job.recipe.cache.shard_rows
     rows = rows if teacher.manifest.tokens is None else min(rows, MOST_ROWS)
     return TeacherCache.create_or_open(folder_of_cache(job, teacher), teacher.manifest, rows)
@@ -87,10 +96,8 @@ def fill(
         def report(done: int, total: int) -> None:
             advance(done, "")
 
-        if isinstance(model, VectorsTeacher):
-            fill_from_table(cache, corpus, model, report)
-        elif tokens is None:
-            fill_cache(cache, corpus, model, report)
+        if tokens is None or isinstance(model, VectorsTeacher):
+            model.fill(cache, corpus, report)
         else:
             fill_tokens(cache, corpus, token_source(job, teacher, model, tokens, alignment), report)
 

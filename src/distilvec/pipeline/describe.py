@@ -16,12 +16,13 @@ from distilvec.core.files import read_json
 from distilvec.core.hashing import hash_files
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
 from distilvec.models.load import resolve_model
-from distilvec.models.tokenizers import special_tokens, tokenizer_hash
-from distilvec.pipeline.job import errors_of, open_teacher
+from distilvec.models.tokenizers import tokenizer_hash
+from distilvec.pipeline.job import errors_of
 from distilvec.students.build import build_student
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.manifest import Manifest, hash_folder, parse_manifest
-from distilvec.teachers.model import LocalTeacher, folder_of
+from distilvec.teachers.model import LocalTeacher, folder_of, special_tokens
+from distilvec.teachers.teacher import open_teacher
 
 FORMAT = 1
 BYTES = 10_000

@@ -25,9 +25,9 @@ from distilvec.models.load import load
 from distilvec.pipeline.columns import Samples, intervals, score_columns, write_samples
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.parts import PARTS, Models, SavedStudent
+from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.run_dir import saved_folders
 from distilvec.pipeline.texts import test_split
-from distilvec.pipeline.train import untrained_student
 from distilvec.report.run_files import REPORT, read_run_file
 from distilvec.students.task_head import load_head
 from distilvec.teachers.model import LocalTeacher, wrap_model

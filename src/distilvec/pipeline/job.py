@@ -23,8 +23,9 @@ from distilvec.data.labeled import Examples
 from distilvec.evaluation.tasks import Task
 from distilvec.report.model_card import TeacherRecord
 from distilvec.teachers.cache.manifest import Manifest
-from distilvec.teachers.model import LocalTeacher, load_teacher
+from distilvec.teachers.model import LocalTeacher
 from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.teacher import open_teacher
 from distilvec.train.stages import Stage
 
 UNTRACKED = ("logging_steps", "checkpoint_minutes", "checkpoint_steps", "trackers")  # change no weight
@@ -122,11 +123,6 @@ def training_fingerprint(recipe: Recipe, stages: tuple[Stage, ...], vectors: str
         sections += [recipe.train.seed, *(stage.name for stage in stages)]
     codes = (method_code(stage.recipe.method.name) for stage in stages)
     return fingerprint(vectors, corpus, *sections, *(code for code in codes if code is not None))
-
-
-def open_teacher(section: TeacherSection, device: str) -> LocalTeacher | VectorsTeacher:
-    """Load a model, or open a table of vectors."""
-    return VectorsTeacher(section) if section.vectors else load_teacher(section, device)
 
 
 @contextmanager

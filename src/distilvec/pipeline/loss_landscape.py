@@ -24,7 +24,7 @@ from distilvec.config import recipe as recipes
 from distilvec.core.batch import TextBatch
 from distilvec.core.device import keep_memory, pick_device
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import total
+from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import ModelOutputs
 from distilvec.data.sampler import epoch_batches
 from distilvec.models.load import load
@@ -66,7 +66,7 @@ class Landscape:
             copies = {name: buffer.clone() for name, buffer in buffers.items()}
             with sdpa_kernel(SDPBackend.MATH):
                 terms = functional_call(self.module, copies, (batch, teacher))
-            yield total(terms, self.module.objective.weights) * (len(batch) / self.rows)
+            yield weighted_loss(terms, self.module.objective.weights) * (len(batch) / self.rows)
 
 
 class Landscapes:

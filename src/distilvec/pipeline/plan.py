@@ -19,13 +19,12 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.caches import folder_of_cache, open_cache, reads_tokens, superset_cache, token_source
 from distilvec.pipeline.job import Job, Teacher
-from distilvec.pipeline.prepare import align, tokenize, tokenize_for, training_data
+from distilvec.pipeline.prepare import align, tokenize, tokenize_for, trainable, training_data, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.texts import left_out
-from distilvec.pipeline.train import trainable, untrained_student
-from distilvec.teachers.cache.fill import count_missing
-from distilvec.teachers.cache.fill_tokens import compute_tokens
-from distilvec.teachers.cache.layout import Ragged
+from distilvec.teachers.cache.fill import compute_tokens, count_missing
+from distilvec.teachers.cache.signals import Ragged
+from distilvec.teachers.cached import BatchTeacher
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import LocalTeacher
 from distilvec.train.metrics import read_metrics
@@ -58,7 +57,7 @@ class SampleTeacher:
             embedding=zeros[:, : info.dim],
             pre_dense=zeros[:, : info.pre_dense_dim] if info.pre_dense_dim else None,
             vector=zeros[:, : info.hidden_size],
-            logits=zeros.new_zeros(len(batch) // batch.members, classes),
+            logits=zeros.new_zeros(len(batch) // batch.texts_per_example, classes),
         )
         required = self.job.required.tokens
         if required is None or self.lengths is None:
@@ -82,7 +81,8 @@ class TeacherCost:
     """The lines about a teacher, and its outputs for the timed steps."""
 
     lines: Lines
-    sample: SampleTeacher | LocalTeacher
+    sample: SampleTeacher
+    live: LocalTeacher | None
     tokens: TokenStore | None
     alignment: AlignmentStore | None
 
@@ -137,19 +137,19 @@ def _teacher_cost(job: Job, teacher: Teacher, student: SentenceTransformer) -> T
     if job.required == OutputSpec():
         return TeacherCost(
             [*lines, ["teacher vectors to compute", "none: the method requires none"]],
-            SampleTeacher(job, teacher, None), None, None,
+            SampleTeacher(job, teacher, None), None, None, None,
         )  # fmt: skip
     loaded = teacher.load(job.recipe.train.device)
     kind = job.required.tokens.alignment if job.required.tokens else None
-    local = isinstance(loaded, LocalTeacher)
-    alignment = align(job, student, loaded) if local and kind is not None else None
-    tokens = tokenize_for(job, teacher, loaded) if local and (teacher.live or reads_tokens(teacher)) else None
+    model = loaded if isinstance(loaded, LocalTeacher) else None
+    alignment = align(job, student, model) if model is not None and kind is not None else None
+    reads = model is not None and (teacher.live or reads_tokens(teacher))
+    tokens = tokenize_for(job, teacher, model) if model is not None and reads else None
     if teacher.live:
-        assert isinstance(loaded, LocalTeacher)
-        live = ["teacher vectors to compute", "none: the teacher runs in every step"]
-        return TeacherCost([*lines, live], loaded, tokens, alignment)
+        lines.append(["teacher vectors to compute", "none: the teacher runs in every step"])
+        return TeacherCost(lines, SampleTeacher(job, teacher, None), model, tokens, alignment)
     with loaded:
-        seconds, size = _cost_of_a_text(job, teacher, loaded if local else None, tokens, alignment)
+        seconds, size = _cost_of_a_text(job, teacher, model, tokens, alignment)
     folder, missing = _missing(job, teacher)
     existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     free, rows = shutil.disk_usage(existing).free, len(job.corpus)
@@ -158,7 +158,7 @@ def _teacher_cost(job: Job, teacher: Teacher, student: SentenceTransformer) -> T
         ["disk for them", f"{missing * size / 1e6:,.1f} MB in {folder} ({free / 1e9:,.1f} GB free)"],
     ]
     lengths = alignment.teacher_lengths if alignment is not None else tokens.lengths if tokens is not None else None
-    return TeacherCost(lines, SampleTeacher(job, teacher, lengths), None, alignment)
+    return TeacherCost(lines, SampleTeacher(job, teacher, lengths), None, None, alignment)
 
 
 def _missing(job: Job, teacher: Teacher) -> tuple[Path, int]:
@@ -220,10 +220,12 @@ def _measure_stage(job: Job, tokens: TokenStore, costs: list[TeacherCost], stage
         stage.recipe.train,
     )
     required = required_outputs(objective, job.examples)
-    teachers = []
+    teachers: list[BatchTeacher] = []
     for teacher, cost in zip(job.teachers, costs, strict=True):
-        live = isinstance(cost.sample, LocalTeacher) and cost.tokens is not None
-        teachers.append(LiveTeacher(cost.sample, cost.tokens, required, teacher.head) if live else cost.sample)
+        if cost.live is not None and cost.tokens is not None:
+            teachers.append(LiveTeacher(cost.live, cost.tokens, required, teacher.head))
+        else:
+            teachers.append(cost.sample)
     alignment = next((cost.alignment for cost in costs if cost.alignment is not None), None)
     data = training_data(job, tokens, alignment, teachers)
     data = replace(data, holdout_rows=data.holdout_rows[:64])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
@@ -14,6 +13,7 @@ from distilvec.config import recipe as recipes
 from distilvec.core.device import processes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.registry import method_class
 from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.models.tokenizers import tokenizer_hash
@@ -21,9 +21,12 @@ from distilvec.pipeline.caches import fill, open_cache, reads_tokens
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.resolve import log_live
 from distilvec.pipeline.texts import progress_logger
+from distilvec.students.build import build_student
+from distilvec.students.encoder import Encoder
+from distilvec.students.lora import add_adapters
 from distilvec.teachers.cache.fill import count_missing
 from distilvec.teachers.cache.store import TeacherCache
-from distilvec.teachers.cached import CachedTeacher, NoTeacher, SeveralTeachers
+from distilvec.teachers.cached import BatchTeacher, CachedTeacher, NoTeacher, SeveralTeachers
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import LocalTeacher
 from distilvec.train.dataset import TrainingData
@@ -38,7 +41,7 @@ class ReadyTeacher:
     model: LocalTeacher | None = None
     tokens: TokenStore | None = None
 
-    def signals_for(self, required: OutputSpec) -> Any:
+    def signals_for(self, required: OutputSpec) -> BatchTeacher:
         """Return an object that gives these outputs for a batch."""
         if required == OutputSpec():
             return NoTeacher()
@@ -65,7 +68,7 @@ class Prepared:
         )
 
 
-def training_data(job: Job, tokens: TokenStore, alignment: AlignmentStore | None, teachers: list[Any]) -> TrainingData:
+def training_data(job: Job, tokens: TokenStore, alignment: AlignmentStore | None, teachers: list[BatchTeacher]) -> TrainingData:
     """Combine tokens, alignment and teachers; several teachers become one."""
     train, validation = (
         (job.corpus.train_rows, job.corpus.holdout_rows)
@@ -75,6 +78,19 @@ def training_data(job: Job, tokens: TokenStore, alignment: AlignmentStore | None
     first, *others = teachers
     teacher = SeveralTeachers(first, others) if others else first
     return TrainingData(job.corpus, tokens, teacher, train, validation, alignment, examples=job.examples)
+
+
+def untrained_student(job: Job) -> SentenceTransformer:
+    """Build the untrained student; the same every time."""
+    shared = any(method_class(stage.recipe.method.name).in_teacher_space for stage in job.stages)
+    return build_student(job.recipe.student, job.teacher.info, job.recipe.train.seed, shared, job.vocabulary)
+
+
+def trainable(job: Job, model: SentenceTransformer) -> Encoder:
+    """Wrap a student for training; with adapters if the recipe has them."""
+    if job.recipe.student.lora is not None:
+        add_adapters(model, job.recipe.student.lora, job.recipe.train.seed)
+    return Encoder(model)
 
 
 def prepare(job: Job, student: SentenceTransformer) -> Prepared:
@@ -93,15 +109,20 @@ def prepare(job: Job, student: SentenceTransformer) -> Prepared:
     return Prepared(job, tokens, alignment, tuple(ready))
 
 
-def fill_caches(job: Job, student: SentenceTransformer) -> list[TeacherCache]:
-    """Fill the caches of all teachers that have one. DistilvecError if there is none."""
+def cached_teachers(job: Job) -> list[Teacher]:
+    """List the teachers that have a cache. DistilvecError if there is none."""
     log_live(job)
-    found = [prepare_teacher(job, teacher, student)[0].cache for teacher in job.teachers if not teacher.live]
-    caches = [cache for cache in found if cache is not None]
-    if not caches:
+    found = [teacher for teacher in job.teachers if not teacher.live]
+    if not found:
         names = ", ".join(teacher.info.name for teacher in job.teachers)
         raise DistilvecError(f"[teacher.live] {job.recipe.name} runs {names} in every step: there is nothing to cache.")
-    return caches
+    return found
+
+
+def fill_cache(job: Job, teacher: Teacher) -> TeacherCache:
+    """Fill a teacher's cache with every row of the corpus; what is stored is kept."""
+    cache = prepare_teacher(job, teacher, untrained_student(job))[0].cache
+    return open_cache(job, teacher) if cache is None else cache
 
 
 def prepare_teacher(

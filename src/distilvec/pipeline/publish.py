@@ -34,7 +34,7 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
     record = distillation_record(stages, teachers, student, job.corpus, objective, training.distance, scores)
     if "supervised" in report:
         record["supervised"] = report["supervised"]
-    save_student(student, folder, dict(record), model_card(record), extra=copy_head(folder))
+    save_student(student, folder, dict(record), model_card(record), extra_files=copy_head(folder))
     write_json(job.folder / "distillation.json", record, sealed=True, key="distillation.json")
     page = write_report(job.folder, report, record, recipes.dump(job.recipe)) if report else None
     problems = [TaskFailure(**problem) for problem in report.get("failures", [])]

@@ -22,15 +22,15 @@ from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import build_objective, method_class
 from distilvec.core.task_head import TaskHead
-from distilvec.data.corpus import with_prompts
 from distilvec.data.labeled import Examples
+from distilvec.data.prompted import behind as with_prompts
 from distilvec.pipeline.caches import find_cache
 from distilvec.pipeline.describe import TeacherDescription, describe_student, describe_teacher, known_teacher
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.texts import load_corpus, load_examples, load_tasks, load_vocabulary
 from distilvec.students.task_head import load_head
-from distilvec.teachers.cache.codec import token_settings
 from distilvec.teachers.cache.manifest import Manifest
+from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cached import uncached
 from distilvec.train.stages import Stage, errors_named, training_stages
 
@@ -67,9 +67,9 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
     required = reduce(or_, (required_outputs(make_objective(stage, context), examples) for stage in stages))
     teachers = tuple(
         Teacher(
-            key, sections[key], info, found.manifest.stored_as(recipe.cache.dtype),
+            key, sections[key], info, replace(found.manifest, store_dtype=recipe.cache.dtype),
             _manifest(recipe, key, found, required, context, length),
-            with_prompts(corpus, info.prompts, store.folder("keys", "").parent / "keys"), found.parameters,
+            with_prompts(corpus, info.prompts, store.root / "keys"), found.parameters,
             required != OutputSpec() and (sections[key].live or bool(uncached(required))), heads[key],
         )
         for (key, found), info in zip(described.items(), infos, strict=True)
@@ -154,7 +154,7 @@ def _manifest(
     recipe: Recipe, key: str, found: TeacherDescription, required: OutputSpec, context: ObjectiveContext, length: int
 ) -> Manifest:
     """Return the manifest of everything that is required of a teacher."""
-    info, made = found.info, found.manifest.stored_as(recipe.cache.dtype)
+    info, made = found.info, replace(found.manifest, store_dtype=recipe.cache.dtype)
     if required.pre_dense:
         if info.pre_dense_dim is None:
             raise DistilvecError(

@@ -6,19 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentence_transformers import SentenceTransformer
-
 from distilvec.core.objective import Objective
-from distilvec.core.registry import method_class
 from distilvec.core.task_head import TaskHead
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.prepare import prepare
+from distilvec.pipeline.prepare import prepare, trainable, untrained_student
 from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.resolve import make_objective, required_outputs
-from distilvec.students.build import build_student
 from distilvec.students.encoder import Encoder
-from distilvec.students.lora import add_adapters, merged
+from distilvec.students.lora import merged
 from distilvec.students.task_head import save_head
 from distilvec.train.checkpoint import Progress, objective_file, save_objective
 from distilvec.train.metrics import Callback
@@ -31,19 +27,6 @@ class Training:
 
     state: Progress
     distance: dict[str, float]
-
-
-def untrained_student(job: Job) -> SentenceTransformer:
-    """Build the untrained student; the same every time."""
-    shared = any(method_class(stage.recipe.method.name).in_teacher_space for stage in job.stages)
-    return build_student(job.recipe.student, job.teacher.info, job.recipe.train.seed, shared, job.vocabulary)
-
-
-def trainable(job: Job, model: SentenceTransformer) -> Encoder:
-    """Wrap a student for training; with adapters if the recipe has them."""
-    if job.recipe.student.lora is not None:
-        add_adapters(model, job.recipe.student.lora, job.recipe.train.seed)
-    return Encoder(model)
 
 
 def train(job: Job, callbacks: Sequence[Callback] = ()) -> Training:
@@ -82,7 +65,7 @@ def save(job: Job, encoder: Encoder, objective: Objective, name: str) -> None:
     """
     info = {"method": job.stages[-1].recipe.method.name, "teacher": job.teacher.info.name, "complete": False}
     card, folder = f"# {job.recipe.name}\n\nTraining has not finished.\n", job.folder / name
-    save_student(merged(encoder.model), folder, info, card, extra=head_writer(job, objective))
+    save_student(merged(encoder.model), folder, info, card, extra_files=head_writer(job, objective))
     save_objective(objective_file(folder), objective)
 
 

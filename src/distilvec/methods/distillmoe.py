@@ -316,7 +316,7 @@ class DistillMoE(Objective):
 
     def figures(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
         """The mean loss of each expert, before the gate weighs it, and how many of the first teacher's tokens stand for one of the
-        student's in the last layer, on average. What the gates do is in the metrics already (train/gate_monitor.py)."""
+        student's in the last layer, on average. What the gates do is in the metrics already (train/monitors.py)."""
         found: dict[str, Tensor] = {}
         if self.weights["moe"]:
             found |= {

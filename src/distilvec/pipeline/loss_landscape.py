@@ -41,8 +41,7 @@ from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.reuse import wider_caches
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.train.checkpoint import load_objective, objective_file
-from distilvec.train.distillation import Distillation
-from distilvec.train.gradients import seed_step
+from distilvec.train.distillation import Distillation, seed_step
 from distilvec.train.optimizer import freeze_others
 
 Batch = tuple[TextBatch, ModelOutputs]

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -64,15 +64,7 @@ from distilvec.teachers.precomputed import VectorsTeacher
 from distilvec.train.checkpoint import Progress, objective_file, save_objective
 from distilvec.train.dataset import Teacher, TrainingData
 from distilvec.train.metrics import Callback, check_callbacks
-from distilvec.train.stages import (
-    Stage,
-    check_parameters,
-    errors_named,
-    stage_progress,
-    take_over,
-    train_stage,
-    training_stages,
-)
+from distilvec.train.stages import Stage, check_parameters, errors_named, train_stages, training_stages
 
 
 class Run:
@@ -269,22 +261,21 @@ class Run:
     def train(self) -> tuple[Progress, dict[str, float]]:
         """Train, stage by stage, or take the finished student that is there; the best student's held-out distance comes with it."""
         encoder = self.encoder()
-        objectives = [self.objective(encoder, stage) for stage in self.stages]
-        for stage, objective in zip(self.stages, objectives, strict=True):
-            check_parameters(stage, encoder, objective)
-        data = self.data(encoder.model, objectives[0])
-        mark, state = self.train_fingerprint(), Progress()
+        objectives = {stage.name: self.objective(encoder, stage) for stage in self.stages}
+        for stage in self.stages:
+            check_parameters(stage, encoder, objectives[stage.name])
+        data, fingerprint = self.data(encoder.model, objectives[self.stages[0].name]), self.train_fingerprint()
         for side in self.sides:
             side.release()
-        for number, stage in enumerate(self.stages):
-            if not stage.last and stage_progress(stage, mark).finished:
-                continue
-            if number:
-                encoder = self.encoder()
-                take_over(encoder, objectives[number], stage, self.stages[number - 1], mark)
-            save = partial(self._save, encoder, objectives[number])
-            data = replace(data, teacher=resolve.answering(self, objectives[number]))
-            state = train_stage(stage, encoder, objectives[number], data, mark, save, self.callbacks)
+        untrained = [encoder]
+
+        def build(stage: Stage) -> tuple[Encoder, Objective]:
+            return untrained.pop() if untrained else self.encoder(), objectives[stage.name]
+
+        def data_for(objective: Objective) -> TrainingData:
+            return replace(data, teacher=resolve.answering(self, objective))
+
+        state = train_stages(self.stages, build, data_for, fingerprint, self._save, self.callbacks)
         return state, best_distance([stage.folder / "metrics.jsonl" for stage in self.stages])
 
     def _save(self, encoder: Encoder, objective: Objective, name: str) -> None:

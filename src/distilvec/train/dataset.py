@@ -1,4 +1,4 @@
-"""What the loop draws batches from: pre-tokenised rows and the teacher's signals for them."""
+"""Training data: tokenized rows, and the teacher's outputs for them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from distilvec.teachers.cache.store import TeacherCache
 
 
 class Teacher(Protocol):
-    """Gives the teacher's side of a batch: from a cache or by running the model."""
+    """Gives the teacher's outputs for a batch: from a cache or by running the model."""
 
     def signals(self, batch: TextBatch) -> ModelOutputs:
-        """The wanted signals on the batch's device, without gradient."""
+        """The required outputs on the batch's device, without gradient."""
         ...
 
 
 class TrainingRows(Protocol):
-    """What the loop draws batches from; `TrainingData` is one."""
+    """The data of a training loop; `TrainingData` is one."""
 
     @property
     def teacher(self) -> Teacher:
-        """Answers for the same rows."""
+        """The teacher of the same rows."""
         ...
 
     @property
@@ -45,7 +45,7 @@ class TrainingRows(Protocol):
 
     @property
     def holdout_rows(self) -> np.ndarray:
-        """Numbers of the examples that are held out, int64."""
+        """Numbers of the validation examples, int64."""
         ...
 
     @property
@@ -54,7 +54,7 @@ class TrainingRows(Protocol):
         ...
 
     def batch(self, numbers: np.ndarray) -> TextBatch:
-        """The student's view of these examples, on the CPU."""
+        """The student's batch of these examples, on the CPU."""
         ...
 
 
@@ -155,15 +155,12 @@ class TrainingData:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of every example; of two texts encoded apart, those of both."""
-        return (
-            self.tokens.lengths
-            if self.examples is None
-            else self.tokens.lengths[self.examples.rows].sum(1, dtype=np.int32)
-        )
+        """Tokens of every example; of an example with two texts those of both."""
+        lengths = self.tokens.lengths
+        return lengths if self.examples is None else lengths[self.examples.rows].sum(1, dtype=np.int32)
 
     def batch(self, numbers: np.ndarray) -> TextBatch:
-        """The student's view of these examples, on the CPU; of two members all first texts come before all second ones."""
+        """The student's batch of these examples, on the CPU; with two texts per example all first texts come first."""
         labels, members, rows = None, 1, numbers
         if self.examples is not None:
             labels, members = torch.from_numpy(self.examples.labels[numbers]), self.examples.info.members

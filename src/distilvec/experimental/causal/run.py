@@ -45,7 +45,7 @@ from distilvec.models.experts import Experts
 from distilvec.pipeline.preflight import check_training
 from distilvec.pipeline.run_dir import claim_folder, refuse_foreign
 from distilvec.train.metrics import read_metrics
-from distilvec.train.trainer import Trainer
+from distilvec.train.trainer import Trainer, TrainingHooks
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 UNTRAINED = {
@@ -84,7 +84,7 @@ class CausalRun:
         """Train to the end, or go on to it; DistilvecError where it was stopped before."""
         if loop.state.finished:
             return
-        log(f"training: {loop.total_steps:,} steps on {loop.describe_machine()}")
+        log(f"training: {loop.describe()}")
         loop.run()
         loop.accelerator.wait_for_everyone()
         if not loop.state.finished:
@@ -142,17 +142,13 @@ class CausalRun:
             if teacher
             else NoTeacher()
         )
-        return Trainer(
-            encoder,
-            objective,
-            CausalData(tokens, answering, train, holdout),
-            recipe.train,
-            self.folder,
-            mark,
-            lambda: save_model(student, tokenizer, self.folder / "student"),
-            lambda step: save_model(student, tokenizer, self.folder / "students" / f"step-{step}"),
-            held_out_cross_entropy,
+        data = CausalData(tokens, answering, train, holdout)
+        hooks = TrainingHooks(
+            on_best=lambda: save_model(student, tokenizer, self.folder / "student"),
+            on_save=lambda step: save_model(student, tokenizer, self.folder / "students" / f"step-{step}"),
+            validate=held_out_cross_entropy,
         )
+        return Trainer(encoder, objective, data, recipe.train, self.folder, mark, hooks)
 
     def _pairs(self, tokenizers: list[PreTrainedTokenizerBase]) -> tuple[list[Pair], np.ndarray, np.ndarray]:
         """All rows, and the numbers of those to train on and of those held out."""

@@ -26,8 +26,8 @@ from distilvec.train.checkpoint import (
     save_objective,
     write_tensors,
 )
-from distilvec.train.finite import all_finite
 from distilvec.train.trainer import TrainingHooks
+from distilvec.train.update import all_finite
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_nothing_is_saved_from_weights_that_are_not_finite(tiny_recipe, tmp_path
     """A weight or the optimiser's state breaks in a step after the first epoch; the losses up to there are finite."""
     loop = make_loop(tiny_recipe(train__epochs=3, train__logging_steps=1000, train__keep_students=30), tmp_path / "run")
     saves, one = [], loop._step
-    loop.hooks = TrainingHooks(*[lambda *step: saves.append(loop.state.step)] * 2)
+    loop.hooks = TrainingHooks(save=lambda name: saves.append(loop.state.step))
 
     def step(batches, index):
         one(batches, index)

@@ -10,7 +10,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.train.checkpoint import read_checkpoint
-from distilvec.train.finite import FiniteGuard
+from distilvec.train.update import FiniteGuard
 
 
 class Failing(Objective):

@@ -91,13 +91,13 @@ def load_checkpoint(
 
 
 @contextmanager
-def fitting(path: Path) -> Iterator[None]:
-    """Turn errors about tensors that fit no parameter into a DistilvecError that names this checkpoint."""
+def fitting(path: Path, key: str = KEY, fix: str = FIX) -> Iterator[None]:
+    """Turn errors about tensors that fit no parameter into a DistilvecError that names this file."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise DistilvecError(f"[{KEY}] {path} does not fit the student and its objective ({reason}). {FIX}") from None
+        raise DistilvecError(f"[{key}] {path} does not fit the student and its objective ({reason}). {fix}") from None
 
 
 def restore(module: nn.Module, tensors: dict[str, Tensor]) -> None:
@@ -126,19 +126,14 @@ def read_checkpoint(
 
 def _read_progress(text: str, path: Path) -> Progress:
     """Progress in a checkpoint's metadata; DistilvecError if its fields or their types are unknown."""
-    known = asdict(Progress())
+    known = {name: type(value) for name, value in asdict(Progress()).items()}
     try:
         found = json.loads(text)
     except ValueError:
         found = None
-    kinds = {name: (int, float) if isinstance(value, float) else type(value) for name, value in known.items()}
-    same_fields = isinstance(found, dict) and found.keys() == known.keys()
-    if same_fields and all(isinstance(found[name], kind) for name, kind in kinds.items()):
+    if isinstance(found, dict) and {name: type(value) for name, value in found.items()} == known:
         return Progress(**found)
-    raise DistilvecError(
-        f"[{KEY}] {path} is damaged or of another version of distilvec: found the progress {text[:200]}; expected "
-        f"{', '.join(known)}. {FIX}"
-    )
+    raise DistilvecError(f"[{KEY}] {path} is damaged or of another version of distilvec: its progress is {text}. {FIX}")
 
 
 # -- the objective's parameters ---------------------------------------------------------------------------------------
@@ -162,16 +157,12 @@ def load_objective(path: Path, objective: Objective) -> None:
     """Restore the file of `save_objective`; DistilvecError if it is missing or does not fit."""
     if not objective.state_dict():
         return
-    kind, fix = type(objective).__name__, "Train it again (--restart)."
+    fix = "Put back a copy of it, or train again (--restart)."
     if not path.exists():
-        raise DistilvecError(f"[{path.name}] {path} is missing: {kind} has parameters of its own. {fix}")
-    tensors, _ = read_tensors(path, path.name, f"Put back a copy of it. {fix}")
-    try:
+        raise DistilvecError(f"[{path.name}] {path} with the objective's parameters is missing. {fix}")
+    tensors, _ = read_tensors(path, path.name, fix)
+    with fitting(path, path.name, fix):
         objective.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise DistilvecError(
-            f"[{path.name}] {path} does not hold the parameters of {kind} ({first_line(error)}). {fix}"
-        ) from None
 
 
 # -- files of tensors --------------------------------------------------------------------------------------------------
@@ -237,12 +228,10 @@ def _damage(metadata: dict[str, str], names: set[str], tensors: dict[str, Tensor
         sealed = json.loads(metadata[SEALED])
         checksums = dict(sealed["checksums"])
         plain = {name: text for name, text in metadata.items() if name != SEALED}
-        intact = sealed[SEAL] == seal({**plain, "checksums": checksums})
+        intact = sealed[SEAL] == seal({**plain, "checksums": checksums}) and names == checksums.keys()
     except (KeyError, ValueError, TypeError):
         intact = False
     if not intact:
         return "its metadata changed after distilvec wrote it"
-    if names != checksums.keys():
-        return "it does not hold the tensors that distilvec wrote"
     changed = sorted(name for name, value in tensors.items() if tensor_checksum(value) != checksums[name])
     return f"{', '.join(changed[:3])} changed after distilvec wrote it" if changed else None

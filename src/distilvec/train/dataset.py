@@ -27,7 +27,6 @@ class Teacher(Protocol):
 
     def signals(self, batch: TextBatch) -> ModelOutputs:
         """The required outputs on the batch's device, without gradient."""
-        ...
 
 
 class TrainingRows(Protocol):
@@ -36,26 +35,21 @@ class TrainingRows(Protocol):
     @property
     def teacher(self) -> Teacher:
         """The teacher of the same rows."""
-        ...
 
     @property
     def train_rows(self) -> np.ndarray:
         """Numbers of the examples to train on, int64."""
-        ...
 
     @property
     def holdout_rows(self) -> np.ndarray:
         """Numbers of the validation examples, int64."""
-        ...
 
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of every example, int32."""
-        ...
 
     def batch(self, numbers: np.ndarray) -> TextBatch:
         """The student's batch of these examples, on the CPU."""
-        ...
 
 
 class CachedTeacher:

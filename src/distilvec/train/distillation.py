@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,7 +67,8 @@ class StepGradients:
         self, module: nn.Module, data: TrainingRows, accelerator: Accelerator, groups: list[Rows], seed: int, step: int
     ) -> None:
         self.module, self.data, self.accelerator, self.groups = module, data, accelerator, groups
-        self.objective: Objective = getattr(module, "module", module).objective  # without DDP
+        inner: Any = getattr(module, "module", module)  # without DDP
+        self.objective: Objective = inner.objective
         self.seed, self.step = seed, step
         self.fetched: tuple[int, TextBatch, ModelOutputs] | None = None
         self.buffers: dict[str, Tensor] | None = None

@@ -77,8 +77,6 @@ class RunningMeans:
     def __init__(self, state: Mapping[str, Tensor], device: torch.device) -> None:
         self.state = {name: value.to(device) if name.startswith("sum/") else value for name, value in state.items()}
         self.rate = 0.0
-        if "since" not in self.state:  # a new run, or a checkpoint of the first version
-            self.restart(0, 0, 0.0)
 
     def add(self, terms: Mapping[str, Tensor], rate: float) -> None:
         """Add a step's terms."""
@@ -94,18 +92,11 @@ class RunningMeans:
         loss = sum(weights[name] * value for name, value in terms.items())
         return {"loss": loss, **{f"loss_{name}": value for name, value in terms.items()}, "learning_rate": self.rate}
 
-    def speed(self, texts: int, tokens: int, seconds: float) -> dict[str, float]:
-        """Texts and tokens per second since the last line."""
-        before_texts, before_tokens, before = self.state["since"].tolist()
-        seconds = max(seconds - before, 1e-9)
-        return {
-            "texts_per_second": (texts - before_texts) / seconds,
-            "tokens_per_second": (tokens - before_tokens) / seconds,
-        }
-
-    def restart(self, texts: int, tokens: int, seconds: float) -> None:
-        """Start again from these numbers of texts and tokens, and seconds of training."""
-        self.state = {"since": torch.tensor([texts, tokens, seconds], dtype=torch.float64)}
+    def restart(self, texts: int, tokens: int, seconds: float) -> dict[str, float]:
+        """Start again from these numbers and seconds of training; return texts and tokens per second up to here."""
+        before, self.state = self.state, {"since": torch.tensor([texts, tokens, seconds], dtype=torch.float64)}
+        done = (self.state["since"] - before.get("since", 0)).tolist()
+        return {f"{name}_per_second": done[n] / max(done[2], 1e-9) for n, name in enumerate(("texts", "tokens"))}
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
@@ -113,7 +104,7 @@ def check_callbacks(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
     if isinstance(callbacks, (list, tuple)) and all(map(callable, callbacks)):
         return tuple(callbacks)
     raise DistilvecError(
-        f"[callbacks] expected a list of functions of step and metrics; found {callbacks!r}. Give [function]."
+        f"[callbacks] expected a list of functions of step and metrics; found {str(callbacks)[:200]}. Give [function]."
     )
 
 
@@ -126,7 +117,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         return []
     with explained(KEY, path):
         *lines, _ = path.read_bytes().split(b"\n")
-    return [_read_line(line, number, path) for number, line in enumerate(lines, 1)]
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(json.loads(line.decode()))
+            intact = isinstance(found[-1], dict) and isinstance(found[-1].get("step"), int)
+        except (ValueError, RecursionError):
+            intact = False
+        if not intact:
+            fix = "Put back a copy of the file, or remove that line."
+            raise DistilvecError(f"[{KEY}] {path}: line {number} is damaged. {fix}")
+    return found
 
 
 def validation_metric(line: Mapping[str, Any]) -> str | None:
@@ -137,13 +138,3 @@ def validation_metric(line: Mapping[str, Any]) -> str | None:
 def _line(entry: dict[str, Any]) -> str:
     clean = {k: (round(v, 8) if isinstance(v, float) and math.isfinite(v) else v) for k, v in entry.items()}
     return json.dumps(clean) + "\n"
-
-
-def _read_line(line: bytes, number: int, path: Path) -> dict[str, Any]:
-    try:
-        entry = json.loads(line.decode())
-    except (ValueError, RecursionError):
-        entry = None
-    if isinstance(entry, dict) and isinstance(entry.get("step"), int):
-        return entry
-    raise DistilvecError(f"[{KEY}] {path}: line {number} is damaged. Put back a copy of the file, or remove that line.")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -42,11 +42,9 @@ class Snapshot:
     teacher: ModelOutputs
     metrics: dict[str, Tensor] = field(default_factory=dict)
 
-    def distinct(self) -> Tensor:
-        """The first row of each text, where texts are distinct if their tokens are."""
-        rows, of_text = torch.unique(self.batch.tokens["input_ids"].cpu(), dim=0, return_inverse=True)
-        first = torch.full((len(rows),), len(of_text))
-        return first.scatter_reduce(0, of_text, torch.arange(len(of_text)), "amin").sort().values
+    def distinct(self) -> np.ndarray:
+        """The first row of each text; texts are distinct if their tokens are."""
+        return np.sort(np.unique(self.batch.tokens["input_ids"].cpu().numpy(), axis=0, return_index=True)[1])
 
 
 def take_snapshot(
@@ -67,28 +65,33 @@ def with_gates(required: OutputSpec, experts: int) -> OutputSpec:
     return required | OutputSpec(experts=True) if experts and used else required
 
 
-class Monitor(Protocol):
-    """Reads a snapshot at every logged step and warns once a run; ignores snapshots without its outputs."""
+class Monitor:
+    """Reads a snapshot at every logged step and warns once a run; ignores snapshots without its outputs.
 
-    kind: str  # of the warning in metrics.jsonl; the prefix of `state` in a checkpoint
-    warned: bool
-    state: dict[str, Tensor]
+    `kind` names its warning in metrics.jsonl, and its `state` in a checkpoint.
+    """
+
+    kind: str
+
+    def __init__(self) -> None:
+        self.state: dict[str, Tensor] = {}
+        self.warned, self.problem = False, ""
 
     def observe(self, snapshot: Snapshot, step: int) -> dict[str, float]:
-        """Metrics of a snapshot, by name."""
+        """Return a snapshot's metrics by name, and set `problem`."""
+        raise NotImplementedError
 
-    def warning(self) -> str | None:
-        """Return and forget the warning that the last snapshot led to."""
+    def warning(self) -> str:
+        """Return the problem of the last snapshot; empty without one, and after the first warning of a run."""
+        text = "" if self.warned else self.problem
+        self.warned, self.problem = self.warned or bool(text), ""
+        return text
 
 
-class CollapseMonitor:
+class CollapseMonitor(Monitor):
     """Warns if all texts get nearly the same vector, or vectors in a few directions; the loss may still fall."""
 
     kind = "collapse"
-
-    def __init__(self) -> None:
-        self.warned, self.state = False, dict[str, Tensor]()
-        self._warning: str | None = None
 
     def observe(self, snapshot: Snapshot, step: int) -> dict[str, float]:
         """Mean cosine and effective rank of the embeddings; warns of collapsed embeddings or pooled layers.
@@ -101,28 +104,26 @@ class CollapseMonitor:
         if not self.warned:
             vectors |= {f"layer {number}": layer for number, layer in snapshot.student.pooled_layers.items()}
         found = {name: spread(value) for name, value in vectors.items()}
-        collapsed = {name: each for name, each in found.items() if each[0] > MOST_ALIKE or each[1] < LEAST_RANK}
+        collapsed = [
+            f"{name}: {cosine:.4f}, {rank:.3f}"
+            for name, (cosine, rank) in found.items()
+            if cosine > MOST_ALIKE or rank < LEAST_RANK
+        ]
         teacher = snapshot.teacher.embedding
-        if collapsed and not self.warned and (teacher is None or spread(teacher)[0] <= TEXTS_ALIKE):
-            self.warned = True
-            self._warning = (
+        if collapsed and (teacher is None or spread(teacher)[0] <= TEXTS_ALIKE):
+            self.problem = (
                 "Embeddings collapsed: nearly the same for every text. Mean cosine and effective rank (thresholds "
-                f"{MOST_ALIKE} and {LEAST_RANK}): {'; '.join(f'{n}: {c:.4f}, {r:.3f}' for n, (c, r) in collapsed.items())}. "
-                "Likely causes: CLS or last-token pooling of lower layers [student.pooling, method.options]; "
-                "no term with enough weight keeps texts apart [method.weights]; too high a rate [train.learning_rate]."
+                f"{MOST_ALIKE} and {LEAST_RANK}): {'; '.join(collapsed)}. Likely causes: CLS or last-token pooling of "
+                "lower layers [student.pooling, method.options]; no term with enough weight keeps texts apart "
+                "[method.weights]; too high a rate [train.learning_rate]."
             )
         return dict(zip(("mean_cosine", "effective_rank"), found.get("embedding", ()), strict=False))
-
-    def warning(self) -> str | None:
-        """Return and forget the warning that the last snapshot led to."""
-        text, self._warning = self._warning, None
-        return text
 
 
 def spread(vectors: Float[Tensor, "batch dim"]) -> tuple[float, float]:
     """Mean cosine of all pairs, and effective rank: exp(entropy of the singular values' shares) / min(batch, dim).
 
-    The rank (Roy & Vetterli, 2007) is of the unit vectors without centring: centred equal vectors are noise of full rank.
+    The rank (Roy & Vetterli, 2007) is of unit vectors without centring: centred equal vectors are noise of full rank.
     One direction gives 1 / min(batch, dim), orthogonal vectors of equal weight 1.
     """
     unit = F.normalize(vectors.detach()[:MOST_TEXTS].double().cpu(), dim=-1)
@@ -133,14 +134,14 @@ def spread(vectors: Float[Tensor, "batch dim"]) -> tuple[float, float]:
     return float(cosine), float(rank) / min(unit.shape)
 
 
-class GateMonitor:
+class GateMonitor(Monitor):
     """Warns if gates send all texts to one expert, leave experts out, or weigh all alike, in a run of `steps` steps."""
 
     kind = "routing"
 
     def __init__(self, steps: int) -> None:
-        self.steps, self.warned, self.state = steps, False, dict[str, Tensor]()
-        self._warning: str | None = None
+        super().__init__()
+        self.steps = steps
 
     def observe(self, snapshot: Snapshot, step: int) -> dict[str, float]:
         """Mean gate of every expert, entropy, decided share and spread; nothing for a student without several experts.
@@ -153,17 +154,10 @@ class GateMonitor:
         distinct = gates[snapshot.distinct()]
         recent = torch.cat([self.state.get("gates", distinct[:0]), distinct])[-max(ENOUGH, len(distinct)) :]
         self.state = {"gates": recent}
-        if not self.warned and len(recent) >= FEWEST_TEXTS:
-            self._warning = describe_gates(recent, step / self.steps)
-            self.warned = self._warning is not None
+        self.problem = describe_gates(recent, step / self.steps) if len(recent) >= FEWEST_TEXTS else ""
         means, found = gate_statistics(gates)
         by_expert = {f"gate_{number}": mean for number, mean in enumerate(means, 1)}
         return by_expert | {f"gate_{name}": value for name, value in found.items()}
-
-    def warning(self) -> str | None:
-        """Return and forget the warning that the last snapshot led to."""
-        text, self._warning = self._warning, None
-        return text
 
 
 def gate_statistics(gates: Float[Tensor, "texts experts"]) -> tuple[list[float], dict[str, float]]:
@@ -181,24 +175,20 @@ def gate_statistics(gates: Float[Tensor, "texts experts"]) -> tuple[list[float],
     }
 
 
-def describe_gates(gates: Float[Tensor, "texts experts"], done: float) -> str | None:
-    """Describe collapsed gates after a share `done` of training; None for healthy gates."""
+def describe_gates(gates: Float[Tensor, "texts experts"], done: float) -> str:
+    """Describe collapsed gates after a share `done` of training; empty for healthy gates."""
     means, found = gate_statistics(gates)
     unused = [number for number, mean in enumerate(means, 1) if mean < UNUSED / len(means)]
     if max(means) > ONE or len(unused) >= 2:
-        problem = f"Routing collapsed: some experts get nearly no texts (unused experts, from 1: {unused})."
-        fix = (
-            "Raise the pull towards equal gates, say to 1 [method.options.beta], or the floor [method.options.floor, "
-            "method.weights.diversity]; lower the gate's rate [train.learning_rate_factors]; or leave out facets "
-            "[method.options.facets]."
-        )
+        problem = f"some experts get nearly no texts (from 1: {unused})"
     elif done >= UNIFORM_AFTER and found["entropy"] > UNIFORM and found["spread"] < APART:
-        problem = "Routing collapsed to uniform: every text gets nearly equal gates."
-        fix = (
-            "Lower the pull towards equal gates or the floor [method.options.beta, method.options.floor]; raise "
-            "[method.weights.diversity]; or raise the gate's rate [train.learning_rate_factors]."
-        )
+        problem = "every text gets nearly equal gates"
     else:
-        return None
-    numbers = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
-    return f"{problem} Mean gates: {', '.join(f'{mean:.3f}' for mean in means)}; {numbers}. {fix}"
+        return ""
+    numbers = "; ".join(f"{name} {value:.4f}" for name, value in found.items())
+    return (
+        f"Routing collapsed: {problem}. Mean gates: {', '.join(f'{mean:.3f}' for mean in means)}; {numbers}. For "
+        "unused experts raise the pull towards equal gates, to about 1 [method.options.beta], raise the floor "
+        "[method.options.floor], or leave out facets [method.options.facets]. For equal gates lower them. In both "
+        "cases raise [method.weights.diversity], or change the gate's rate [train.learning_rate_factors]."
+    )

@@ -51,7 +51,7 @@ def build_schedule(train: TrainSection, total_steps: int) -> Schedule:
     return by_epoch if train.schedule.name == "cycles" else by_step
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set every group's rate to `rate` times its factor."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["factor"]

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import Progress, checkpoint_file, fitting, read_checkpoint, restore, with_prefix
@@ -23,8 +23,6 @@ from distilvec.train.distillation import Distillation
 from distilvec.train.metrics import Callback
 from distilvec.train.optimizer import parameter_groups
 from distilvec.train.trainer import Trainer, TrainingHooks
-
-Save = Callable[[Encoder, Objective, str], None]  # saves a student under a name
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def train_stages(
     build: Callable[[Stage], tuple[Encoder, Objective]],
     data: Callable[[Objective], TrainingData],
     fingerprint: str,
-    save: Save,
+    save: Callable[[Encoder, Objective, str], None],
     callbacks: Sequence[Callback] = (),
 ) -> Progress:
     """Train the stages in order, from their checkpoints on; return the progress of the last stage.
@@ -95,48 +93,21 @@ def train_stages(
 
     Errors: Stopped if a signal asked for it.
     """
-    state, before = Progress(), None
+    trainer, before = None, None
     for stage in stages:
         if stage.last or not stage_progress(stage, fingerprint).finished:
             encoder, objective = build(stage)
             if before is not None:
                 take_over(encoder, objective, stage, before, fingerprint)
-            state = _train_stage(stage, encoder, objective, data(objective), fingerprint, save, callbacks)
+            keep: Callable[[str], None] = partial(save, encoder, objective) if stage.last else lambda name: None
+            hooks, train = TrainingHooks(keep, callbacks), stage.recipe.train
+            trainer = Trainer(encoder, objective, data(objective), train, stage.folder, fingerprint, hooks)
+            saved = trainer.state.finished and (stage.folder / "last").exists()  # a kill may come between the two
+            trainer.finish(f" of stage {stage.name}" if stage.name else "")
+            if trainer.accelerator.is_main_process and not saved:
+                keep("last")
         before = stage
-    return state
-
-
-def _train_stage(
-    stage: Stage,
-    encoder: Encoder,
-    objective: Objective,
-    data: TrainingData,
-    fingerprint: str,
-    save: Save,
-    callbacks: Sequence[Callback],
-) -> Progress:
-    """Train a stage to its end; students are saved in the last stage only."""
-    hooks = TrainingHooks(callbacks=callbacks)
-    if stage.last:
-        hooks = TrainingHooks(
-            on_best=lambda: save(encoder, objective, "student"),
-            on_save=lambda step: save(encoder, objective, f"students/step-{step}"),
-            callbacks=callbacks,
-        )
-    trainer = Trainer(encoder, objective, data, stage.recipe.train, stage.folder, fingerprint, hooks)
-    finished_before, name = trainer.state.finished, f" of stage {stage.name}" if stage.name else ""
-    if not finished_before:
-        total = sum(p.numel() for p in encoder.parameters()) / 1e6
-        trained = sum(p.numel() for p in encoder.parameters() if p.requires_grad) / 1e6
-        count = f"{total:.1f} M" if trained == total else f"{trained:.2f} of {total:.1f} M"
-        log(f"training {count} parameters{name}: {trainer.describe()}")
-        trainer.run()
-        trainer.accelerator.wait_for_everyone()
-        if not trainer.state.finished or trainer.stop_asked:
-            raise trainer.stopped(name)
-    saved = finished_before and (stage.folder / "last").exists()  # a kill may come between the last checkpoint and this
-    if stage.last and trainer.accelerator.is_main_process and not saved:
-        save(encoder, objective, "last")
+    assert trainer is not None, "the last stage is never left out"
     return trainer.state
 
 

@@ -24,18 +24,11 @@ from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import Progress, checkpoint_file, load_checkpoint, save_checkpoint, with_prefix
 from distilvec.train.dataset import TrainingRows
 from distilvec.train.distillation import Distillation, StepGradients
-from distilvec.train.finite import FiniteGuard, all_finite
 from distilvec.train.metrics import Callback, MetricsLog, RunningMeans
 from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor
-from distilvec.train.optimizer import (
-    build_optimizer,
-    build_schedule,
-    freeze_others,
-    optimizer_tensors,
-    set_learning_rate,
-)
+from distilvec.train.optimizer import build_optimizer, build_schedule, freeze_others, optimizer_tensors, set_rate
 from distilvec.train.signals import stop_on_signals
-from distilvec.train.update import Update
+from distilvec.train.update import FiniteGuard, Update, all_finite
 from distilvec.train.validation import validate
 
 # (encoder, objective, data, accelerator, batch size) -> (metrics, the number to minimize)
@@ -46,8 +39,7 @@ Validate = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, flo
 class TrainingHooks:
     """Functions that the trainer calls."""
 
-    on_best: Callable[[], None] = lambda: None  # after a validation with the smallest number so far
-    on_save: Callable[[int], None] = lambda step: None  # with the step of every student to save (`keep_students`)
+    save: Callable[[str], None] = lambda name: None  # the student as "student" (best so far) or "students/step-N"
     callbacks: Sequence[Callback] = ()  # with the step and the metrics of every logged line
     validate: Validate = validate
 
@@ -73,16 +65,9 @@ class Trainer:
         self.hooks = hooks or TrainingHooks()
         self.accelerator = make_accelerator(train, folder)
         self.device = self.accelerator.device
-        keep_memory()
-        if train.gradient_checkpointing:
-            encoder.backbone.gradient_checkpointing_enable()
-        if train.compile:
-            encoder.backbone.compile(dynamic=True)
-        objective.products = torch.bfloat16 if self.accelerator.mixed_precision == "bf16" else None
-        self.module = Distillation(encoder, objective).to(self.device)
-        freeze_others(self.module, train)
+        self.module = prepare(encoder, objective, train, self.accelerator)
         self.optimizer = build_optimizer(self.module, train)
-        self.guard = FiniteGuard(self.optimizer, self.accelerator, deferred=self.device.type == "cuda")
+        self.guard = FiniteGuard(self.optimizer, self.accelerator)
         self.update = Update(train.update, self.optimizer, self.module, train.max_grad_norm, self.guard.allows)
 
         self.checkpoint = checkpoint_file(folder)  # from which an interrupted run resumes
@@ -103,6 +88,20 @@ class Trainer:
         self.note, self.saved_at = "", time.monotonic()
         self.stop_asked, self.stop_signal = False, int(signal.SIGTERM)
 
+    def finish(self, of_stage: str = "") -> None:
+        """Train to the end, unless it was reached before. Errors: Stopped if a signal asked for it, and as `run`."""
+        if self.state.finished:
+            return
+        trained = sum(p.numel() for p in self.module.encoder.parameters() if p.requires_grad) / 1e6
+        precision = "bf16 autocast" if self.accelerator.mixed_precision == "bf16" else "fp32"
+        machine = f"{self.device} x {self.accelerator.num_processes}, {precision}"
+        log(f"training{of_stage}: {trained:.2f} M parameters, {self.total_steps:,} steps on {machine}")
+        self.run()
+        self.accelerator.wait_for_everyone()
+        if not self.state.finished or self.stop_asked:
+            done = f"{self.state.step:,} of {self.total_steps:,}{of_stage}"
+            raise Stopped(f"[train] stopped at step {done}. Run the same command again to go on.", self.stop_signal)
+
     def run(self) -> Progress:
         """Train to the end, from the checkpoint on; the state holds the last step.
 
@@ -120,17 +119,6 @@ class Trainer:
         for tracker in self.accelerator.trackers:
             tracker.finish()
         return self.state
-
-    def describe(self) -> str:
-        """Number of steps, device, number of processes and precision."""
-        count = self.accelerator.num_processes
-        precision = "bf16 autocast" if self.accelerator.mixed_precision == "bf16" else "fp32"
-        return f"{self.total_steps:,} steps on {self.device}{f' x {count}' if count > 1 else ''}, {precision}"
-
-    def stopped(self, stage: str = "") -> Stopped:
-        """The error of a run that was asked to stop; `stage` follows the number of steps."""
-        done = f"{self.state.step:,} of {self.total_steps:,}{stage}"
-        return Stopped(f"[train] stopped at step {done}. Run the same command again to go on.", self.stop_signal)
 
     # -- an epoch, a step --------------------------------------------------------------------------------------------
 
@@ -163,14 +151,14 @@ class Trainer:
         """Run one optimizer step: set the rate, compute the gradients of this process's micro-batches, update."""
         state, count = self.state, self.accelerator.num_processes
         rate = self.schedule(state.step, state.epoch)
-        set_learning_rate(self.optimizer, rate)
+        set_rate(self.optimizer, rate)
         groups = [batches[number] for number in self._mine(index, len(batches))]
         gradients = StepGradients(self.wrapped, self.data, self.accelerator, groups, self.train.seed, state.step)
         self.module.train()
         self.module.snapshot_due = self._log_due(state.step + 1)
         terms = self.update.step(gradients, state.step)
         if not self.guard.deferred:
-            self._refuse_failed_step()
+            self._refuse_failure()
         rows = np.concatenate(groups)
         state.texts += len(rows) * count
         state.tokens += int(self.data.lengths[rows].sum()) * count
@@ -184,11 +172,9 @@ class Trainer:
 
     def _batches(self, epoch: int) -> Batches:
         train = self.train
-        sizes = {"batch_size": train.batch_size, "max_tokens": train.max_tokens, "window": train.window}
+        options: dict[str, Any] = train.model_dump(include={"batch_size", "max_tokens", "window", "seed"})
         fixed = self.module.objective.in_batch
-        return epoch_batches(
-            self.data.train_rows, self.data.lengths, **sizes, seed=train.seed, epoch=epoch, drop_last=fixed
-        )
+        return epoch_batches(self.data.train_rows, self.data.lengths, epoch=epoch, drop_last=fixed, **options)
 
     def _steps_in(self, batches: Batches) -> int:
         return max(1, -(-len(batches) // self.micro_batches_a_step))
@@ -200,15 +186,14 @@ class Trainer:
 
     def _log(self) -> None:
         """Write the means since the last line, the metrics and warnings of the monitors, and the speed."""
-        self._refuse_failed_step()
+        self._refuse_failure()
         state, snapshot, self.module.snapshot = self.state, self.module.snapshot, None
-        found, done = self.means.metrics(self.module.objective.weights), (state.texts, state.tokens, state.seconds)
+        found = self.means.metrics(self.module.objective.weights)
         if snapshot is not None:
             for monitor in self.monitors:
                 found |= monitor.observe(snapshot, state.step)
             found |= {name: float(value) for name, value in snapshot.metrics.items()}
-        found |= self.means.speed(*done)
-        self.means.restart(*done)
+        found |= self.means.restart(state.texts, state.tokens, state.seconds)
         self.metrics.write(state.step, self._epochs(), "train", found)
         for monitor in self.monitors:
             if warning := monitor.warning():
@@ -217,8 +202,8 @@ class Trainer:
         self.note = f"loss {found['loss']:.4f}, {found['texts_per_second']:,.0f} texts/s"
 
     def _validate(self) -> None:
-        """Validate; call the hooks of the best student so far and of students to save."""
-        self._refuse_failed_weights()
+        """Validate, and save the student if it is the best so far or its step is one of `keep_students`."""
+        self._refuse_failure(weights=True)
         state, module, main = self.state, self.module, self.accelerator.is_main_process
         found, monitored = self.hooks.validate(
             module.encoder, module.objective, self.data, self.accelerator, self.train.batch_size
@@ -227,9 +212,9 @@ class Trainer:
         if state.step and monitored < state.best_distance:
             state.best_distance, state.best_epoch = monitored, state.epoch
             if main:
-                self.hooks.on_best()
+                self.hooks.save("student")
         if state.step in self.saved_steps and main:
-            self.hooks.on_save(state.step)
+            self.hooks.save(f"students/step-{state.step}")
 
     def _epochs(self) -> float:
         return self.state.epoch + self.state.step_in_epoch / self.steps_an_epoch
@@ -241,7 +226,7 @@ class Trainer:
     def _checkpoint(self) -> None:
         """Save module, optimizer, progress, running means and monitors."""
         self.saved_at = time.monotonic()
-        self._refuse_failed_weights()
+        self._refuse_failure(weights=True)
         self.metrics.sync()
         if self.accelerator.is_main_process:
             states = {"window": self.means.state} | {monitor.kind: monitor.state for monitor in self.monitors}
@@ -250,24 +235,21 @@ class Trainer:
 
     # -- stop --------------------------------------------------------------------------------------------------------
 
-    def _refuse_failed_step(self) -> None:
-        """DistilvecError if a loss since the last call is not finite; the guard has kept the weights."""
-        if problem := self.guard.problem():
-            raise self._diverged(problem)
+    def _refuse_failure(self, weights: bool = False) -> None:
+        """DistilvecError if a loss since the last call is not finite; its step has changed no weight.
 
-    def _refuse_failed_weights(self) -> None:
-        """DistilvecError if a loss, a weight or the optimizer's state is not finite, so that none is ever saved."""
-        self._refuse_failed_step()
-        trained = itertools.chain(self.module.parameters(), optimizer_tensors(self.optimizer, self.module).values())
-        if self.state.step and not all_finite(trained):
-            raise self._diverged(f"weights are not finite after step {self.state.step}")
-
-    def _diverged(self, problem: str) -> DistilvecError:
-        kept = f" The last good checkpoint is in {self.checkpoint.parent}." if self.checkpoint.exists() else ""
-        return DistilvecError(
-            f"[train] {problem}. Lower train.learning_rate (now {self.train.learning_rate:g}), set train.max_grad_norm "
-            f"or use train.precision=fp32, and start over (--restart).{kept}"
-        )
+        With `weights` also if a weight or the optimizer's state is not finite, so that none is ever saved.
+        """
+        problem, step, rate = self.guard.problem(), self.state.step, self.train.learning_rate
+        if weights and step and not problem:
+            trained = itertools.chain(self.module.parameters(), optimizer_tensors(self.optimizer, self.module).values())
+            problem = None if all_finite(trained) else f"weights are not finite after step {step}"
+        if problem:
+            kept = f" The last good checkpoint is in {self.checkpoint.parent}." if self.checkpoint.exists() else ""
+            raise DistilvecError(
+                f"[train] {problem}. Lower train.learning_rate (now {rate:g}), set train.max_grad_norm or use "
+                f"train.precision=fp32, and start over (--restart).{kept}"
+            )
 
     def _ask_to_stop(self, number: int) -> None:
         """Stop after this step."""
@@ -277,6 +259,19 @@ class Trainer:
 def saved_steps(total: int, count: int | None) -> frozenset[int]:
     """The steps after which a student is saved: `count` evenly spread steps, the last step among them."""
     return frozenset(round(total * (number + 1) / count) for number in range(count)) if count else frozenset()
+
+
+def prepare(encoder: Encoder, objective: Objective, train: TrainSection, accelerator: Accelerator) -> Distillation:
+    """Student and objective on the device, with the recipe's parameters trained."""
+    keep_memory()
+    if train.gradient_checkpointing:
+        encoder.backbone.gradient_checkpointing_enable()
+    if train.compile:
+        encoder.backbone.compile(dynamic=True)
+    objective.products = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
+    module = Distillation(encoder, objective).to(accelerator.device)
+    freeze_others(module, train)
+    return module
 
 
 def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:

@@ -1,12 +1,14 @@
-"""Update rules: how a step changes the weights. One closure runs all micro-batches of a step, so a rule may call it twice."""
+"""Update rules: how a step changes the weights, with one closure for the gradients of all its micro-batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+import numpy as np
 import torch
+from accelerate import Accelerator
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -43,7 +45,7 @@ class Update:
 
     Args:
         max_grad_norm: gradients are clipped to this norm; None: not at all.
-        allows: whether to call the optimizer, from the step and the terms of its passes (train/finite.py).
+        allows: whether to call the optimizer, from the step and the terms of its passes (`FiniteGuard`).
 
     Note: T = |w| scales all parameters, biases too, as in the authors' code. With `eta` it is |w| + eta for parameters
     called "weight" and 1 for others, the form of the ASAM paper's code.
@@ -157,7 +159,7 @@ def disam_loss(losses: Float[Tensor, " rows"], sources: Int[Tensor, " rows"], va
 
     (DISAM; TALAS, eq. 10-12: the double sum over 2 M^2 is the population variance of M sources.)
     """
-    means = torch.stack([losses[sources == source].mean() for source in sources.unique()])
+    means = torch.stack([losses[sources == source].mean() for source in torch.unique(sources)])
     return losses.mean() - variance * means.var(correction=0)
 
 
@@ -176,3 +178,58 @@ def source_balance(variance: float) -> Weigh:
         return 1 / len(losses) - variance * 2 / count * deviation / rows
 
     return weigh
+
+
+# -- finite numbers only -----------------------------------------------------------------------------------------------
+
+
+class FiniteGuard:
+    """Refuses the optimizer's step from the first loss or gradient norm on that is not finite.
+
+    The weights stay those of the step before.
+
+    - CUDA: reading a loss would make every step wait for the device. The fused AdamW gets `failed` as its `found_inf`
+      (the flag of torch.amp.GradScaler) and skips the update on the device. The flag stays 1, so all later steps
+      are skipped too. `problem` reads the flag at logged lines, validations and checkpoints.
+    - Other devices: every step reads the flag, and the optimizer is not called.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, accelerator: Accelerator, deferred: bool | None = None
+    ) -> None:
+        self.accelerator = accelerator
+        self.deferred = accelerator.device.type == "cuda" if deferred is None else deferred
+        self.failed = torch.zeros((), device=accelerator.device)  # 1 from the first failed step on
+        self.unread: list[tuple[int, Terms]] = []  # step (from 1) and terms of all passes since the flag was read
+        if self.deferred:
+            optimizer.found_inf = self.failed  # type: ignore[attr-defined]
+
+    def allows(self, number: int, passes: list[Terms]) -> bool:
+        """Return whether to call the optimizer in step `number` (from 0); always if the device decides itself."""
+        self.unread += [(number + 1, terms) for terms in passes]
+        finite = torch.stack([values.sum().isfinite() for terms in passes for values in terms.values()])
+        failed = 1 - finite.all().float()
+        if self.accelerator.num_processes > 1:
+            failed = self.accelerator.reduce(failed, "sum").clamp(max=1)
+        self.failed.copy_(torch.maximum(self.failed, failed))
+        return self.deferred or not self.failed
+
+    def problem(self) -> str | None:
+        """Describe the first failed step; None if all steps were finite. Waits for the device."""
+        unread, self.unread = self.unread, []
+        if not self.failed:
+            return None
+        for step, terms in unread:
+            means = {name: float(values.float().mean()) for name, values in terms.items()}
+            if not np.isfinite([*means.values()]).all():
+                worst = sum(means.values())  # nan or inf
+                return f"loss is {worst} at step {step} (terms: {', '.join(f'{n} {m:.4g}' for n, m in means.items())})"
+        return "loss is not finite in another process"
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Return whether every number in these tensors is finite. A finite sum proves it at a tenth of the cost."""
+    several = [tensor.detach() for tensor in tensors]
+    if not several or bool(torch.stack([tensor.sum(dtype=torch.float32) for tensor in several]).isfinite().all()):
+        return True
+    return all(bool(tensor.isfinite().all()) for tensor in several)

@@ -60,10 +60,10 @@ def task_metrics(
 def teacher_distance(
     encoder: Encoder, data: TrainingData, accelerator: Accelerator, batch_size: int, compatible: bool = True
 ) -> dict[str, float]:
-    """Means over the validation rows of `distance` and `cosine` to the teacher (REDACT, section 4.3) and of `similarity_gap`.
+    """Means over the validation rows of `distance` and `cosine` to the teacher (REDACT, section 4.3), and of a gap.
 
-    The gap is the mean absolute difference between student's and teacher's cosines within a batch. It is the only number if
-    student and teacher are not `compatible`: a distance between their vectors then means nothing, even at equal dims.
+    `similarity_gap` is the mean absolute difference of the student's and the teacher's cosines within a batch: the only
+    number if student and teacher are not `compatible`, so that their vectors have no common space.
     """
     encoder.eval()
     sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64, device=accelerator.device))

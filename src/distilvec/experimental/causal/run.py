@@ -77,18 +77,8 @@ class CausalRun:
                 if state.is_main_process:
                     stack.enter_context(claim_folder(self.folder, self.recipe, mark, self.restart))
             loop = self.loop(mark)
-            self._train(loop)
+            loop.finish()
             return self._finish(loop) if state.is_main_process else None
-
-    def _train(self, loop: Trainer) -> None:
-        """Train to the end, or go on to it; DistilvecError where it was stopped before."""
-        if loop.state.finished:
-            return
-        log(f"training: {loop.describe()}")
-        loop.run()
-        loop.accelerator.wait_for_everyone()
-        if not loop.state.finished:
-            raise loop.stopped()
 
     def _finish(self, loop: Trainer) -> dict[str, Any]:
         """Answer the test files; the report."""
@@ -144,9 +134,7 @@ class CausalRun:
         )
         data = CausalData(tokens, answering, train, holdout)
         hooks = TrainingHooks(
-            on_best=lambda: save_model(student, tokenizer, self.folder / "student"),
-            on_save=lambda step: save_model(student, tokenizer, self.folder / "students" / f"step-{step}"),
-            validate=held_out_cross_entropy,
+            save=lambda name: save_model(student, tokenizer, self.folder / name), validate=held_out_cross_entropy
         )
         return Trainer(encoder, objective, data, recipe.train, self.folder, mark, hooks)
 

@@ -49,7 +49,6 @@ from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import LocalTeacher, resolve_model
 from distilvec.train.dataset import TrainingData
 from distilvec.train.trainer import Trainer
-from distilvec.train.update import SharpnessAware
 
 MARKS = {
     "time": {
@@ -237,7 +236,7 @@ class Bench:
                 loop = self.loop(name, students[name], precision, number)
                 loop.run()
                 rounds[name].append(1000 * statistics.mean(loop.seconds[WARM:]))
-                if isinstance(loop.watch.update, SharpnessAware):
+                if loop.watch.update.section.name != "plain":
                     shares[name].append(sum(loop.watch.seconds[WARM:]) / sum(loop.seconds[WARM:]))
                 if self.run(name).live:
                     forwards[name].append(1000 * self.forward_seconds(name, loop))

@@ -13,7 +13,7 @@ from benchmarks.memory import own_megabytes
 from distilvec.core.objective import LossTerms
 from distilvec.data.sampler import Batches
 from distilvec.train.trainer import Trainer
-from distilvec.train.update import Gradients, SharpnessAware, Update
+from distilvec.train.update import Gradients, Update
 
 
 class Stopwatch:
@@ -21,8 +21,8 @@ class Stopwatch:
 
     def __init__(self, update: Update, device: str) -> None:
         self.update, self.device, self.seconds, self.elsewhere = update, device, list[float](), 0.0
-        if isinstance(update, SharpnessAware):
-            update.plain.descend = self.apart(update.plain.descend)  # type: ignore[method-assign]
+        if update.section.name != "plain":
+            update.descend = self.apart(update.descend)  # type: ignore[method-assign]
 
     def step(self, gradients: Gradients, number: int) -> LossTerms:
         """The rule's own step."""
@@ -49,7 +49,7 @@ class Timed(Trainer):
     def __init__(self, *values: Any) -> None:
         super().__init__(*values)
         self.seconds: list[float] = []
-        self.update = self.watch = Stopwatch(self.update, self.device.type)
+        self.update = self.watch = Stopwatch(self.update, self.device.type)  # type: ignore[assignment]
 
     def _step(self, batches: Batches, index: int) -> None:
         began = now(self.device.type)

@@ -19,8 +19,8 @@ from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
 from distilvec.core.files import write_json
 from distilvec.pipeline.run import Run
-from distilvec.train.gate_monitor import ONE
 from distilvec.train.metrics import read_metrics
+from distilvec.train.monitors import ONE
 
 BETAS = (0.0, 0.3, 1.0, 5.0, 20.0, 100.0)
 STEPS, EVERY, ROWS = 100, 5, 2000

@@ -79,12 +79,12 @@ def _(world: World) -> list[str]:
     return again(world, text('{"step": 3, "ep'), "run/metrics.jsonl")
 
 
-@case("learning-rate-that-diverges", key="train.learning_rate")
+@case("learning-rate-that-diverges", key="train")
 def _(world: World) -> list[str]:
     return ["run", world.recipe(train__learning_rate=1e36, train__final_learning_rate=1e36), "--out", "run"]
 
 
-@case("learning-rate-that-diverges-before-a-line-is-logged", key="train.learning_rate")
+@case("learning-rate-that-diverges-before-a-line-is-logged", key="train")
 def _(world: World) -> list[str]:
     recipe = world.recipe(
         train__learning_rate=1e36, train__final_learning_rate=1e36, train__logging_steps=1000, train__checkpoint_steps=1

@@ -142,7 +142,7 @@ def test_killed_between_the_stages(staged, tmp_path, monkeypatch):
     Run(staged(), tmp_path / "whole").execute()
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
         patch.setattr(
-            "distilvec.pipeline.run.take_over", lambda *arguments: (_ for _ in ()).throw(RuntimeError("killed"))
+            "distilvec.train.stages.take_over", lambda *arguments: (_ for _ in ()).throw(RuntimeError("killed"))
         )
         Run(staged(), tmp_path / "parts").execute()
     before = (tmp_path / "parts" / "stages" / "head" / "checkpoint" / "state.safetensors").stat().st_mtime_ns

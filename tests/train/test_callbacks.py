@@ -80,9 +80,10 @@ def test_only_the_main_process_calls(tiny_recipe, tmp_path, monkeypatch):
         is_main_process = False
         log = staticmethod(lambda *arguments, **keywords: None)
 
-    MetricsLog(tmp_path / "other.jsonl", 0, Other(), [lambda *call: calls.append(call)]).write(1, 0.1, train__loss=1.0)
-    assert calls == [] and not (tmp_path / "other.jsonl").exists()
-    MetricsLog(tmp_path / "main.jsonl", 0, loop.accelerator, [lambda *call: calls.append(call)]).write(
-        1, 0.1, train__loss=1.0
+    MetricsLog(tmp_path / "other.jsonl", Other(), [lambda *call: calls.append(call)]).write(
+        1, 0.1, "train", {"loss": 1.0}
     )
+    assert calls == [] and not (tmp_path / "other.jsonl").exists()
+    log = MetricsLog(tmp_path / "main.jsonl", loop.accelerator, [lambda *call: calls.append(call)])
+    log.write(1, 0.1, "train", {"loss": 1.0})
     assert calls == [(1, {"epoch": 0.1, "train/loss": 1.0})]

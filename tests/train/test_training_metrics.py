@@ -134,5 +134,5 @@ def test_a_kill_while_the_lines_are_rewritten_keeps_the_file(tmp_path, monkeypat
     before = path.read_bytes()
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr("pathlib.Path.replace", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))
-        MetricsLog(path, 5, make_accelerator(tiny_recipe().train, tmp_path))
+        MetricsLog(path, make_accelerator(tiny_recipe().train, tmp_path)).resume(5)
     assert path.read_bytes() == before

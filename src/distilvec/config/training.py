@@ -13,7 +13,7 @@ Factor = Annotated[float, Field(ge=0)]
 
 
 class ScheduleSection(Section):
-    """The learning rate over time (train/schedule.py)."""
+    """The learning rate over time (train/optimizer.py)."""
 
     name: Literal["cycles", "constant", "linear", "cosine"] = "cycles"
     cycles: Epochs = key(1, "'cycles' only: how often the rate is reset")

@@ -22,7 +22,7 @@ from distilvec.evaluation.projection import project_experts
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
 from distilvec.models.load import evaluating
 from distilvec.teachers.model import LocalTeacher
-from distilvec.train.gate_monitor import routing
+from distilvec.train.monitors import gate_statistics
 
 Array = np.ndarray[Any, Any]
 MOST_TEXTS, MOST_OF_A_GROUP, LEAST_OF_A_GROUP = 400, 100, 10  # texts whose gates are looked at
@@ -162,13 +162,9 @@ def prompted(model: LocalTeacher, group: Group, text: Text) -> Text:
 
 
 def _shares(gates: Tensor) -> dict[str, Any]:
-    found = routing(gates)
-    figures = {"entropy": found.entropy, "decided": found.decided, "spread": found.spread}
-    return {
-        "rows": len(gates),
-        "gates": np.round(found.means, 5).tolist(),
-        **{name: round(value, 5) for name, value in figures.items()},
-    }
+    means, found = gate_statistics(gates)
+    rounded = {name: round(value, 5) for name, value in found.items()}
+    return {"rows": len(gates), "gates": np.round(means, 5).tolist(), **rounded}
 
 
 def _plane(

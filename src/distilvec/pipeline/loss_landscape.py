@@ -33,8 +33,7 @@ from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run_dir import saved_folders
 from distilvec.students.encoder import Encoder
 from distilvec.train.checkpoint import load_objective, objective_file
-from distilvec.train.distillation import Distillation
-from distilvec.train.gradients import seed_step
+from distilvec.train.distillation import Distillation, seed_step
 from distilvec.train.optimizer import freeze_others
 
 Batch = tuple[TextBatch, ModelOutputs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distilvec.train.metrics import WATCHED
+from distilvec.train.metrics import MONITORED
 
 Part = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -113,7 +113,7 @@ def history_series(history: Rows) -> dict[str, dict[str, list[tuple[int, float]]
         terms = {}
     loss = {"loss": lines["train/loss"]} if "train/loss" in lines else {}
     rate = lines.get("train/learning_rate")
-    monitored = next((name for name in WATCHED if f"eval/{name}" in lines), "distance")
+    monitored = next((name for name in MONITORED if f"eval/{name}" in lines), "distance")
     name, held_out = f"held-out {monitored.replace('_', ' ')}", lines.get(f"eval/{monitored}")
     return {
         "loss": loss | terms,

@@ -1,44 +1,59 @@
-"""A checkpoint is one safetensors file, replaced atomically: killed at any moment, the last complete one is there."""
+"""Checkpoints: one safetensors file, replaced atomically, so that a kill at any moment leaves the last complete one.
+
+Damage is detected by a checksum of every tensor and a seal over the metadata. A file without a seal (version 0.1) is
+read without checks.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import UNREADABLE, DistilvecError, explained, first_line
+from distilvec.core.files import SEAL, remove, remove_scratch, scratch, seal, sync_folder
 from distilvec.core.objective import Objective
 from distilvec.students.lora import base_weights
 from distilvec.train.optimizer import load_optimizer_tensors, optimizer_tensors
-from distilvec.train.tensor_file import read_tensors, write_tensors
 
 KEY = "checkpoint"
 FIX = "Put back a copy of it, or delete it to start training again from step 0."
+SEALED = "sealed"  # one key: safetensors writes several keys in a random order
+UNSEALED = {"progress", "fingerprint"}  # all keys of a file without a seal
 
 
 @dataclass
 class Progress:
-    """Where a run stands. Random numbers need no saving: every step seeds them from (seed, step, process)."""
+    """Progress of a run. Random numbers need no saving: every step seeds them from (seed, step, process)."""
 
-    step: int = 0  # optimiser steps done
+    step: int = 0  # optimizer steps done
     epoch: int = 0  # the epoch in progress
     step_in_epoch: int = 0  # steps of that epoch that are done
     texts: int = 0
     tokens: int = 0
-    seconds: float = 0.0  # training time, interruptions left out
+    seconds: float = 0.0  # training time, without interruptions
     best_distance: float = float("inf")
     best_epoch: int = -1
     finished: bool = False
 
 
 def checkpoint_file(folder: Path) -> Path:
-    """The file a killed run or stage in this folder resumes from."""
+    """The file from which an interrupted run or stage in this folder resumes."""
     return folder / "checkpoint" / "state.safetensors"
+
+
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names start with `prefix`, without the prefix."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def save_checkpoint(
@@ -49,10 +64,10 @@ def save_checkpoint(
     fingerprint: str,
     memory: Mapping[str, Tensor],
 ) -> None:
-    """Write module, optimiser, progress and `memory`, what else the loop has in memory.
+    """Write module, optimizer, progress, and `memory`, the state of the loop.
 
-    The weights that adapters stand beside never change and are left out.
-    Errors: DistilvecError where it cannot be written; the previous checkpoint stays.
+    The base weights of adapters never change and are left out.
+    Errors: DistilvecError if the file cannot be written; the previous checkpoint stays.
     """
     fixed = base_weights(module)
     tensors = {f"model/{name}": value for name, value in module.state_dict().items() if name not in fixed}
@@ -64,29 +79,29 @@ def save_checkpoint(
 def load_checkpoint(
     path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, fingerprint: str
 ) -> tuple[Progress, dict[str, Tensor]] | None:
-    """Restore module and optimiser; gives progress and memory, or None where there is no file. Errors as `read_checkpoint`."""
+    """Restore module and optimizer; return progress and memory, or None without a file. Errors as `read_checkpoint`."""
     found = read_checkpoint(path, fingerprint)
     if found is None:
         return None
     tensors, state = found
     with fitting(path):
-        restore(module, _part(tensors, "model/"))
-        load_optimizer_tensors(optimizer, module, _part(tensors, "optimizer/"))
-    return state, _part(tensors, "loop/")
+        restore(module, with_prefix(tensors, "model/"))
+        load_optimizer_tensors(optimizer, module, with_prefix(tensors, "optimizer/"))
+    return state, with_prefix(tensors, "loop/")
 
 
 @contextmanager
-def fitting(path: Path) -> Iterator[None]:
-    """Tensors of this checkpoint that fit no parameter inside are a DistilvecError."""
+def fitting(path: Path, key: str = KEY, fix: str = FIX) -> Iterator[None]:
+    """Turn errors about tensors that fit no parameter into a DistilvecError that names this file."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise DistilvecError(f"[{KEY}] {path} does not fit the student and its objective ({reason}). {FIX}") from None
+        raise DistilvecError(f"[{key}] {path} does not fit the student and its objective ({reason}). {fix}") from None
 
 
 def restore(module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Put a checkpoint's weights into the module; those that no checkpoint holds stay."""
+    """Load a checkpoint's weights into the module; base weights of adapters stay."""
     fixed = base_weights(module)
     module.load_state_dict({**{name: value for name, value in module.state_dict().items() if name in fixed}, **tensors})
 
@@ -94,7 +109,7 @@ def restore(module: nn.Module, tensors: dict[str, Tensor]) -> None:
 def read_checkpoint(
     path: Path, fingerprint: str, parts: tuple[str, ...] = ("model/", "optimizer/", "loop/")
 ) -> tuple[dict[str, Tensor], Progress] | None:
-    """The tensors of a checkpoint whose names start so, with its progress; None where there is none.
+    """Read the tensors whose names start with one of `parts`, and the progress; None without a file.
 
     Errors: DistilvecError if the file is damaged or belongs to another recipe.
     """
@@ -103,18 +118,34 @@ def read_checkpoint(
     tensors, metadata = read_tensors(path, KEY, FIX, parts)
     if metadata.get("fingerprint") != fingerprint:
         raise DistilvecError(
-            f"[{KEY}] {path} belongs to another recipe or other data. Choose another folder (--out) or start over (--restart)."
+            f"[{KEY}] {path} belongs to another recipe or other data. Choose another folder (--out) or start over "
+            "(--restart)."
         )
     return tensors, _read_progress(metadata.get("progress", ""), path)
 
 
+def _read_progress(text: str, path: Path) -> Progress:
+    """Progress in a checkpoint's metadata; DistilvecError if its fields or their types are unknown."""
+    known = {name: type(value) for name, value in asdict(Progress()).items()}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and {name: type(value) for name, value in found.items()} == known:
+        return Progress(**found)
+    raise DistilvecError(f"[{KEY}] {path} is damaged or of another version of distilvec: its progress is {text}. {FIX}")
+
+
+# -- the objective's parameters ---------------------------------------------------------------------------------------
+
+
 def objective_file(student: Path) -> Path:
-    """Where the objective's parameters are kept that were trained with the student in this folder: beside it, not in what ships."""
+    """The file of the objective's parameters that were trained with the student in this folder; it does not ship."""
     return student.with_name(f"{student.name}.objective.safetensors")
 
 
 def save_objective(path: Path, objective: Objective) -> None:
-    """Write the objective's own parameters and buffers, which ship with no student; an objective without any leaves no file."""
+    """Write the objective's own parameters and buffers; an objective without any leaves no file."""
     contents = objective.state_dict()
     if contents:
         write_tensors(path, contents, {}, path.name)
@@ -123,46 +154,84 @@ def save_objective(path: Path, objective: Objective) -> None:
 
 
 def load_objective(path: Path, objective: Objective) -> None:
-    """Restore what `save_objective` wrote; DistilvecError if the objective has parameters and the file is missing or does not fit."""
+    """Restore the file of `save_objective`; DistilvecError if it is missing or does not fit."""
     if not objective.state_dict():
         return
-    kind = type(objective).__name__
+    fix = "Put back a copy of it, or train again (--restart)."
     if not path.exists():
-        raise DistilvecError(
-            f"[{path.name}] {path} is missing: {kind} has parameters of its own, and this run kept its students without them. "
-            "Train it again (--restart) to have them kept."
-        )
-    tensors, _ = read_tensors(path, path.name, "Put back a copy of it, or train again (--restart).")
-    try:
+        raise DistilvecError(f"[{path.name}] {path} with the objective's parameters is missing. {fix}")
+    tensors, _ = read_tensors(path, path.name, fix)
+    with fitting(path, path.name, fix):
         objective.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise DistilvecError(
-            f"[{path.name}] {path} does not hold the parameters of {kind} ({first_line(error)}). Train again (--restart)."
-        ) from None
 
 
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+# -- files of tensors --------------------------------------------------------------------------------------------------
 
 
-def _read_progress(text: str, path: Path) -> Progress:
-    """The progress in a checkpoint's metadata; DistilvecError where its fields are others than this version's."""
-    known = asdict(Progress())
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], key: str) -> None:
+    """Write the file atomically: a kill or a full disk leaves the old file or the new one.
+
+    The scratch file has a folder of its own, since safetensors makes further scratch files next to it.
+    Errors: DistilvecError with `key` if the file cannot be written.
+    """
+    contents = {name: value.detach().contiguous().cpu() for name, value in tensors.items()}
+    checksums = {name: tensor_checksum(value) for name, value in contents.items()}
+    sealed = json.dumps({"checksums": checksums, SEAL: seal({**metadata, "checksums": checksums})})
+    folder = scratch(path)
+    with explained(key, path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            remove_scratch(path.parent)
+            folder.mkdir()
+            new = folder / path.name
+            save_file(contents, new, metadata={**metadata, SEALED: sealed})
+            with new.open("rb") as file:
+                os.fsync(file.fileno())
+            new.replace(path)
+            sync_folder(path.parent)
+        finally:
+            remove(folder)
+
+
+def read_tensors(
+    path: Path, key: str, fix: str, prefixes: tuple[str, ...] = ("",)
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read the tensors whose names start with one of `prefixes`, and the metadata.
+
+    The seal is always checked, the checksums only of tensors that are read.
+    Errors: DistilvecError with `key`, and `fix` for a damaged file.
+    """
     try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or found.keys() != known.keys():
-        shown = ", ".join(map(str, found)) if isinstance(found, dict) else "none"
-        raise DistilvecError(
-            f"[{KEY}] {path} was written by another version of distilvec: found the fields {shown or 'none'}; expected "
-            f"{', '.join(known)}. Take that version, or delete the file to start training again from step 0."
-        )
-    wrong = [
-        name
-        for name, value in known.items()
-        if not isinstance(found[name], (int, float) if isinstance(value, float) else type(value))
-    ]
-    if wrong:
-        raise DistilvecError(f"[{KEY}] {path} is damaged ({wrong[0]} is {found[wrong[0]]!r}). {FIX}")
-    return Progress(**found)
+        with explained(key, path):
+            path.open("rb").close()  # whose errors name the reason
+            with safe_open(path, framework="pt") as file:
+                metadata, names = file.metadata() or {}, list(file.keys())
+                tensors = {name: file.get_tensor(name) for name in names if name.startswith(prefixes)}
+        damage = _damage(metadata, set(names), tensors)
+    except (SafetensorError, *UNREADABLE) as error:
+        damage = first_line(error)
+    if damage:
+        raise DistilvecError(f"[{key}] {path} is damaged ({damage}). {fix}")
+    return tensors, {name: text for name, text in metadata.items() if name != SEALED}
+
+
+def tensor_checksum(value: Tensor) -> str:
+    """Type, shape and CRC-32 of a contiguous tensor on the CPU; every flipped bit changes it."""
+    return f"{value.dtype} {list(value.shape)} {zlib.crc32(value.reshape(-1).view(torch.uint8).numpy().data):08x}"
+
+
+def _damage(metadata: dict[str, str], names: set[str], tensors: dict[str, Tensor]) -> str | None:
+    """Describe the difference from the written file; None without a difference, or without a seal."""
+    if metadata.keys() <= UNSEALED:
+        return None
+    try:
+        sealed = json.loads(metadata[SEALED])
+        checksums = dict(sealed["checksums"])
+        plain = {name: text for name, text in metadata.items() if name != SEALED}
+        intact = sealed[SEAL] == seal({**plain, "checksums": checksums}) and names == checksums.keys()
+    except (KeyError, ValueError, TypeError):
+        intact = False
+    if not intact:
+        return "its metadata changed after distilvec wrote it"
+    changed = sorted(name for name, value in tensors.items() if tensor_checksum(value) != checksums[name])
+    return f"{', '.join(changed[:3])} changed after distilvec wrote it" if changed else None

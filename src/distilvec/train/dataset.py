@@ -1,4 +1,4 @@
-"""What the loop draws batches from: pre-tokenised rows and the teacher's signals for them."""
+"""Training data: tokenized rows, and the teacher's outputs for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distilvec.teachers.cached import BatchTeacher
 
 
 class TrainingRows(Protocol):
-    """What the loop draws batches from; `TrainingData` is one."""
+    """The data of a training loop; `TrainingData` is one."""
 
     @property
     def teacher(self) -> BatchTeacher:
@@ -28,21 +28,17 @@ class TrainingRows(Protocol):
     @property
     def train_rows(self) -> np.ndarray:
         """Numbers of the examples to train on, int64."""
-        ...
 
     @property
     def holdout_rows(self) -> np.ndarray:
-        """Numbers of the examples that are held out, int64."""
-        ...
+        """Numbers of the validation examples, int64."""
 
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of every example, int32."""
-        ...
 
     def batch(self, numbers: np.ndarray) -> TextBatch:
-        """The student's view of these examples, on the CPU."""
-        ...
+        """The student's batch of these examples, on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +58,9 @@ class TrainingData:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of every example; of two texts encoded apart, those of both."""
-        return (
-            self.tokens.lengths
-            if self.examples is None
-            else self.tokens.lengths[self.examples.rows].sum(1, dtype=np.int32)
-        )
+        """Tokens of every example; of an example with two texts those of both."""
+        lengths = self.tokens.lengths
+        return lengths if self.examples is None else lengths[self.examples.rows].sum(1, dtype=np.int32)
 
     def batch(self, numbers: np.ndarray) -> TextBatch:
         """The student's view of these examples, on the CPU; of two members all first texts come before all second ones."""

@@ -1,57 +1,131 @@
-"""Student and objective as the one module that is trained."""
+"""Student and objective as the one module that is trained, and the gradients of one step."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from accelerate import Accelerator
+from torch import Tensor, nn
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.method_file import blamed
-from distilvec.core.objective import LossTerms, Objective, check_terms
+from distilvec.core.objective import LossTerms, Objective, check_terms, weighted_loss, weighted_losses
 from distilvec.core.outputs import ModelOutputs
+from distilvec.data.sampler import Rows
 from distilvec.students.encoder import Encoder
-from distilvec.train.collapse_monitor import Sight, take_sight
-from distilvec.train.gate_monitor import with_gates
+from distilvec.train.dataset import TrainingRows
+from distilvec.train.monitors import Snapshot, take_snapshot, with_gates
+from distilvec.train.update import Weigh
 
 
 class Distillation(nn.Module):
-    """Student and objective in one module, so optimiser, DDP and checkpoints need no special case.
+    """Student and objective in one module, so that optimizer, DDP and checkpoints need no special case.
 
-    Where `watched` is set, the next micro-batch is kept in `sight`.
+    If `snapshot_due` is set, the next micro-batch is kept in `snapshot`.
     """
 
     def __init__(self, encoder: Encoder, objective: Objective) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.objective = objective
+        self.encoder, self.objective = encoder, objective
         self.snapshot_due = False
-        self.sight: Sight | None = None
+        self.snapshot: Snapshot | None = None
 
     def forward(self, batch: TextBatch, teacher: ModelOutputs) -> LossTerms:
-        """The objective's terms; the student runs under autocast, the objective in fp32 but for products that it makes in `products`."""
+        """The objective's terms, one value per example; the student runs under autocast, the objective in fp32."""
         with blamed():
-            return self._terms(batch, teacher)
-
-    def _terms(self, batch: TextBatch, teacher: ModelOutputs) -> LossTerms:
-        rows = None if teacher.selected is None else teacher.selected[..., 0]
-        required = self.objective.student_outputs
-        student = self.encoder(
-            batch, with_gates(required, self.encoder.experts) if self.snapshot_due else required, rows
-        )
-        with torch.autocast(batch.rows.device.type, enabled=False):
-            if self.objective.head is not None:
-                student = replace(student, logits=self.objective.head(student.vector))
-            terms: LossTerms = self.objective(batch, student, teacher)
-        examples = len(batch) // batch.texts_per_example
-        check_terms(self.objective, terms, {examples, len(batch)})
-        terms = {
+            objective, required = self.objective, self.objective.student_outputs
+            rows = None if teacher.selected is None else teacher.selected[..., 0]
+            required = with_gates(required, self.encoder.experts) if self.snapshot_due else required
+            student = self.encoder(batch, required, rows)
+            with torch.autocast(batch.rows.device.type, enabled=False):
+                if objective.head is not None:
+                    student = replace(student, logits=objective.head(student.vector))
+                terms: LossTerms = objective(batch, student, teacher)
+                examples = len(batch) // batch.texts_per_example
+                check_terms(objective, terms, {examples, len(batch)})
+                if self.snapshot_due:
+                    with torch.no_grad():
+                        metrics = objective.metrics(batch, student, teacher)
+                    self.snapshot, self.snapshot_due = take_snapshot(batch, student, teacher, metrics), False
+        return {
             name: values if len(values) == examples else values.view(batch.texts_per_example, -1).mean(0)
             for name, values in terms.items()
         }
-        if self.snapshot_due:
-            with torch.no_grad(), torch.autocast(batch.rows.device.type, enabled=False):
-                figures = self.objective.metrics(batch, student, teacher)
-            self.sight, self.snapshot_due = replace(take_sight(batch, student, teacher), figures=figures), False
-        return terms
+
+
+class StepGradients:
+    """The closure of a step (train/update.py, `Gradients`); `groups` are the rows of this process's micro-batches.
+
+    Every pass begins with the objective's buffers (such as a queue) of the first pass, so they change once a step.
+    """
+
+    def __init__(
+        self, module: nn.Module, data: TrainingRows, accelerator: Accelerator, groups: list[Rows], seed: int, step: int
+    ) -> None:
+        self.module, self.data, self.accelerator, self.groups = module, data, accelerator, groups
+        inner: Any = getattr(module, "module", module)  # without DDP
+        self.objective: Objective = inner.objective
+        self.seed, self.step = seed, step
+        self.fetched: tuple[int, TextBatch, ModelOutputs] | None = None
+        self.buffers: dict[str, Tensor] | None = None
+
+    def __call__(self, draw: int = 0, sync: bool = True, weigh: Weigh | None = None) -> LossTerms:
+        """One pass over all micro-batches; the terms are detached."""
+        self._rewind(more_to_come=not sync)
+        weights, found = self.objective.weights, []
+        rows = sum(len(group) for group in self.groups)
+        shares = self._shares(draw, weigh) if weigh is not None and len(self.groups) > 1 else None
+        for number, group in enumerate(self.groups):
+            apart = not sync or number < len(self.groups) - 1
+            with self.accelerator.no_sync(self.module) if apart else nullcontext(), self.accelerator.autocast():
+                terms, sources = self._terms(number, draw)
+                if weigh is None:
+                    loss = weighted_loss(terms, weights) * (len(group) / rows)
+                else:
+                    losses = weighted_losses(terms, weights)
+                    loss = (losses * (weigh(losses.detach(), sources) if shares is None else shares[number])).sum()
+            self.accelerator.backward(loss)
+            found.append({name: values.detach() for name, values in terms.items()})
+        return {name: torch.cat([terms[name] for terms in found]) for name in found[0]}
+
+    @torch.no_grad()
+    def _shares(self, draw: int, weigh: Weigh) -> tuple[Tensor, ...]:
+        """Weights of each micro-batch's rows, from a pass without gradient: they depend on all losses of the step."""
+        found = []
+        for number in range(len(self.groups)):
+            with self.accelerator.autocast():
+                terms, sources = self._terms(number, draw)
+            found.append((weighted_losses(terms, self.objective.weights), sources))
+        self._rewind()
+        losses, sources = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return torch.split(weigh(losses, sources), [len(group) for group in self.groups])
+
+    def _terms(self, number: int, draw: int) -> tuple[LossTerms, Tensor]:
+        """LossTerms and sources of a micro-batch; the batch stays in memory for a further pass."""
+        if self.fetched is None or self.fetched[0] != number:
+            batch = self.data.batch(self.groups[number]).to(self.accelerator.device)
+            self.fetched = number, batch, self.data.teacher.signals(batch)
+        _, batch, teacher = self.fetched
+        seed_step(self.seed, self.step, number, self.accelerator.process_index, draw)
+        return self.module(batch, teacher), batch.sources[: len(batch) // batch.texts_per_example]
+
+    def _rewind(self, more_to_come: bool = False) -> None:
+        """Restore the objective's buffers of the first pass, which copies them if more passes follow."""
+        if self.buffers is None:
+            buffers = self.objective.named_buffers() if more_to_come else ()
+            self.buffers = {name: value.clone() for name, value in buffers}
+        for name, value in self.objective.named_buffers() if self.buffers else ():
+            value.copy_(self.buffers[name])
+
+
+def seed_step(seed: int, step: int, micro_batch: int, process: int, draw: int = 0) -> None:
+    """Seed torch for one micro-batch: dropout depends on its position in the run only, so resuming is exact.
+
+    A step with a single pass uses `draw` 0 only.
+    """
+    position = [seed, step, micro_batch, process, *([draw] if draw else [])]
+    torch.manual_seed(int(np.random.SeedSequence(position).generate_state(1, np.uint64)[0] >> 1))

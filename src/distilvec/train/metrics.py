@@ -1,4 +1,4 @@
-"""The run's record: one JSON line a logged step in metrics.jsonl, and the same to whatever tracker accelerate knows."""
+"""Metrics of a run: one JSON line per logged step in metrics.jsonl, also for accelerate's trackers and callbacks."""
 
 from __future__ import annotations
 
@@ -9,57 +9,51 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
+from torch import Tensor
 
 from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.files import write_file
 
 KEY = "metrics.jsonl"
+MONITORED = ("distance", "similarity_gap", "accuracy", "spearman")  # numbers of validation, the first one counts
+SCORES = ("accuracy", "spearman")  # on a labelled task: greater is better
 Callback = Callable[[int, dict[str, float]], object]  # (step, metrics by name), called for every line but warnings
 
 
 class MetricsLog:
-    """Appends to `metrics.jsonl`, and calls every callback with each line; of several processes only the main one does.
+    """Appends to `metrics.jsonl` and calls every callback with each line, in the main process only."""
 
-    A resumed run first drops the lines written after its checkpoint; callbacks get those steps again.
-    """
-
-    def __init__(
-        self, path: Path, resume_step: int, accelerator: Accelerator, callbacks: Sequence[Callback] = ()
-    ) -> None:
+    def __init__(self, path: Path, accelerator: Accelerator, callbacks: Sequence[Callback] = ()) -> None:
         self.path, self.accelerator, self.callbacks = path, accelerator, callbacks
-        kept = [line for line in read_metrics(path) if line["step"] <= resume_step] if resume_step else []
-        self.warned = {
-            line.get("kind", "collapse") for line in kept if "warning" in line
-        }  # lines had no kind while there was one
-        if not accelerator.is_main_process:
-            return
-        with explained(KEY, path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, "".join(_line(entry) for entry in kept), KEY)
 
-    def write(self, step: int, epoch: float, **values: float) -> None:
-        """One line; names use '/' as trackers do (`train__loss` is written `train/loss`).
+    def resume(self, step: int) -> set[str]:
+        """Drop the lines after a checkpoint's step, which are written again; return the kinds of earlier warnings."""
+        kept = [line for line in read_metrics(self.path) if line["step"] <= step] if step else []
+        if self.accelerator.is_main_process:
+            with explained(KEY, self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(self.path, "".join(map(_line, kept)), KEY)
+        return {line.get("kind", "collapse") for line in kept if "warning" in line}  # the first version wrote no kind
 
-        Errors: DistilvecError where a callback fails.
-        """
-        entry = {"step": step, "epoch": round(epoch, 4)} | {
-            name.replace("__", "/", 1): value for name, value in values.items()
-        }
-        self._append(entry)
-        metrics = {name: value for name, value in entry.items() if name != "step"}
+    def write(self, step: int, epoch: float, prefix: str, values: Mapping[str, float]) -> None:
+        """Write a line with `values`, named `<prefix>/<name>`. Errors: DistilvecError if a callback fails."""
+        metrics = {"epoch": round(epoch, 4)} | {f"{prefix}/{name}": value for name, value in values.items()}
+        self._append({"step": step} | metrics)
         self.accelerator.log(metrics, step=step)
         for callback in self.callbacks if self.accelerator.is_main_process else ():
             try:
                 callback(step, dict(metrics))
             except Exception as error:
+                name = getattr(callback, "__qualname__", type(callback).__qualname__)
                 raise DistilvecError(
-                    f"[callbacks] {_name(callback)} failed at step {step} with {type(error).__name__}: {first_line(error)}. "
+                    f"[callbacks] {name} failed at step {step} with {type(error).__name__}: {first_line(error)}. "
                     "Correct the callback and start the same run again: it goes on from its last checkpoint."
                 ) from error
 
     def warn(self, step: int, epoch: float, kind: str, text: str) -> None:
-        """A line with a warning, which the report shows; trackers take numbers only. `kind` is what a resumed run's `warned` holds."""
+        """Write a line with a warning, for the report; trackers take numbers only."""
         self._append({"step": step, "epoch": round(epoch, 4), "kind": kind, "warning": text})
 
     def sync(self) -> None:
@@ -74,19 +68,48 @@ class MetricsLog:
                 file.write(_line(entry))
 
 
+class RunningMeans:
+    """Sums since the last logged line, kept on the device so that no step waits for a number.
+
+    `state` goes into checkpoints: sum and count of each term, and texts, tokens and seconds at the last line.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], device: torch.device) -> None:
+        self.state = {name: value.to(device) if name.startswith("sum/") else value for name, value in state.items()}
+        self.rate = 0.0
+
+    def add(self, terms: Mapping[str, Tensor], rate: float) -> None:
+        """Add a step's terms."""
+        self.rate = rate
+        for name, values in terms.items():
+            for key, value in ((f"sum/{name}", values.sum()), (f"count/{name}", torch.tensor(len(values)))):
+                self.state[key] = self.state[key] + value if key in self.state else value
+
+    def metrics(self, weights: Mapping[str, float]) -> dict[str, float]:
+        """Mean of the weighted loss and of each term, and the learning rate."""
+        sums = {name.removeprefix("sum/"): value for name, value in self.state.items() if name.startswith("sum/")}
+        terms = {name: float(value) / int(self.state[f"count/{name}"]) for name, value in sums.items()}
+        loss = sum(weights[name] * value for name, value in terms.items())
+        return {"loss": loss, **{f"loss_{name}": value for name, value in terms.items()}, "learning_rate": self.rate}
+
+    def restart(self, texts: int, tokens: int, seconds: float) -> dict[str, float]:
+        """Start again from these numbers and seconds of training; return texts and tokens per second up to here."""
+        before, self.state = self.state, {"since": torch.tensor([texts, tokens, seconds], dtype=torch.float64)}
+        done = (self.state["since"] - before.get("since", 0)).tolist()
+        return {f"{name}_per_second": done[n] / max(done[2], 1e-9) for n, name in enumerate(("texts", "tokens"))}
+
+
 def check_callbacks(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
-    """The callbacks of a run. Errors: DistilvecError for what cannot be called."""
-    found = tuple(callbacks) if isinstance(callbacks, (list, tuple)) else None
-    if found is None or not all(map(callable, found)):
-        shown = type(callbacks).__name__ if found is None else ", ".join(type(one).__name__ for one in found)
-        raise DistilvecError(
-            f"[callbacks] expected a list of functions of step and metrics; found {shown}. Give [function]."
-        )
-    return found
+    """Return the callbacks as a tuple; DistilvecError if one cannot be called."""
+    if isinstance(callbacks, (list, tuple)) and all(map(callable, callbacks)):
+        return tuple(callbacks)
+    raise DistilvecError(
+        f"[callbacks] expected a list of functions of step and metrics; found {str(callbacks)[:200]}. Give [function]."
+    )
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a metrics file; a line torn by a kill, which can only be the last one, is left out.
+    """Read the complete lines of a metrics file; a last line torn by a kill is left out.
 
     Errors: DistilvecError for a file that cannot be read, and for a damaged line.
     """
@@ -94,37 +117,24 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         return []
     with explained(KEY, path):
         *lines, _ = path.read_bytes().split(b"\n")
-    return [_read_line(line, number, path) for number, line in enumerate(lines, 1)]
-
-
-WATCHED = ("distance", "similarity_gap", "accuracy", "spearman")
-SCORES = ("accuracy", "spearman")  # on a labelled task: the greater the better
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(json.loads(line.decode()))
+            intact = isinstance(found[-1], dict) and isinstance(found[-1].get("step"), int)
+        except (ValueError, RecursionError):
+            intact = False
+        if not intact:
+            fix = "Put back a copy of the file, or remove that line."
+            raise DistilvecError(f"[{KEY}] {path}: line {number} is damaged. {fix}")
+    return found
 
 
 def validation_metric(line: Mapping[str, Any]) -> str | None:
-    """The number to watch in a line of metrics.jsonl: "distance", "similarity_gap" where there is none, on a task the score.
-
-    None for other lines.
-    """
-    return next((name for name in WATCHED if f"eval/{name}" in line), None)
-
-
-def _name(callback: Callback) -> str:
-    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
+    """Name of the monitored number in a line of metrics.jsonl; None in other lines."""
+    return next((name for name in MONITORED if f"eval/{name}" in line), None)
 
 
 def _line(entry: dict[str, Any]) -> str:
     clean = {k: (round(v, 8) if isinstance(v, float) and math.isfinite(v) else v) for k, v in entry.items()}
     return json.dumps(clean) + "\n"
-
-
-def _read_line(line: bytes, number: int, path: Path) -> dict[str, Any]:
-    try:
-        entry = json.loads(line.decode())
-    except (ValueError, RecursionError):
-        entry = None
-    if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
-        raise DistilvecError(
-            f"[{KEY}] {path}: line {number} is damaged. Put back a copy of the file, or remove that line."
-        )
-    return entry

@@ -1,8 +1,9 @@
-"""AdamW over named groups, and its state as plain tensors (no pickle)."""
+"""AdamW over named groups, its state as plain tensors (no pickle), and learning rates over time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -10,79 +11,104 @@ from torch import Tensor, nn
 from distilvec.config.training import TrainSection
 from distilvec.core.errors import DistilvecError, nearest
 
+Schedule = Callable[[int, int], float]  # (step, epoch), both from 0, to a learning rate
+SHAPES: dict[str, Callable[[float], float]] = {
+    "constant": lambda share: 1.0,
+    "linear": lambda share: 1.0 - share,
+    "cosine": lambda share: 0.5 * (1 + math.cos(math.pi * share)),
+}
+
 
 def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.AdamW:
-    """AdamW in its fused form over the parameters that are trained."""
-    settings = [
-        {"params": parameters, "factor": factor} for factor, parameters in parameter_groups(module, train).items()
-    ]
+    """AdamW in its fused form over the trained parameters."""
+    groups = [{"params": group, "factor": factor} for factor, group in parameter_groups(module, train).items()]
     fused = all(p.device.type in ("cpu", "cuda", "mps") for p in module.parameters())
     return torch.optim.AdamW(
-        settings, lr=train.learning_rate, betas=train.betas, weight_decay=train.weight_decay, fused=fused
+        groups, lr=train.learning_rate, betas=train.betas, weight_decay=train.weight_decay, fused=fused
     )
 
 
+def build_schedule(train: TrainSection, total_steps: int) -> Schedule:
+    """The recipe's schedule over `total_steps` optimizer steps.
+
+    - cycles: linear over a cycle's epochs, changed at epoch ends, then reset (REDACT, section 3.2, A.2). Ten epochs
+      give 1e-4 - 9e-5 * e / 9 for e = 0 ... 9. A cycle of one epoch keeps the initial rate.
+    - others: linear warm-up from 0, then low + (high - low) * shape(share of the remaining steps).
+    """
+    high, low, warmup = train.learning_rate, train.final_learning_rate, train.schedule.warmup
+    warmup_steps = round(warmup if warmup >= 1 else warmup * total_steps)
+    epochs_in_cycle = math.ceil(train.epochs / train.schedule.cycles)
+
+    def by_epoch(step: int, epoch: int) -> float:
+        return high - (high - low) * (epoch % epochs_in_cycle) / max(epochs_in_cycle - 1, 1)
+
+    def by_step(step: int, epoch: int) -> float:
+        if step < warmup_steps:
+            return high * (step + 1) / warmup_steps
+        share = (step - warmup_steps) / max(total_steps - warmup_steps - 1, 1)
+        return low + (high - low) * SHAPES[train.schedule.name](min(share, 1.0))
+
+    return by_epoch if train.schedule.name == "cycles" else by_step
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set every group's rate to `rate` times its factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["factor"]
+
+
 def parameter_groups(module: nn.Module, train: TrainSection) -> dict[float, list[nn.Parameter]]:
-    """The trained parameters by the factor of their learning rate: those whose name starts with a key of the recipe.
+    """The trained parameters by the factor of their learning rate: of the first key with which the name starts.
 
     Errors: DistilvecError for a key of `trainable` or `learning_rate_factors` with which no parameter's name starts.
     """
-    names = [name for name, _ in module.named_parameters()]
-    _refuse_unused("train.learning_rate_factors", train.learning_rate_factors, names)
+    _refuse_unused("train.learning_rate_factors", train.learning_rate_factors, module)
     groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in trained_parameters(module, train).items():
-        matches = [key for key in train.learning_rate_factors if name.startswith(key)]
-        groups.setdefault(train.learning_rate_factors[matches[0]] if matches else 1.0, []).append(parameter)
+        factors = [factor for key, factor in train.learning_rate_factors.items() if name.startswith(key)]
+        groups.setdefault(factors[0] if factors else 1.0, []).append(parameter)
     return groups
 
 
 def trained_parameters(module: nn.Module, train: TrainSection) -> dict[str, nn.Parameter]:
-    """The parameters that `trainable` names, all without it; never those that are frozen already."""
-    parameters = dict(module.named_parameters())
-    _refuse_unused("train.trainable", train.trainable or (), parameters)
+    """The parameters that `trainable` names, all by default; never those that are frozen already."""
+    _refuse_unused("train.trainable", train.trainable or (), module)
     chosen = ("",) if train.trainable is None else tuple(train.trainable)
-    return {
-        name: parameter for name, parameter in parameters.items() if parameter.requires_grad and name.startswith(chosen)
-    }
+    return {name: p for name, p in module.named_parameters() if p.requires_grad and name.startswith(chosen)}
 
 
 def freeze_others(module: nn.Module, train: TrainSection) -> None:
-    """Take the gradient from all parameters but the trained ones; what lies below them runs without a graph."""
+    """Freeze all other parameters; modules below the first trained parameter run without a graph."""
     trained = trained_parameters(module, train)
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name in trained)
 
 
-def _refuse_unused(key: str, prefixes: Iterable[str], names: Iterable[str]) -> None:
-    """DistilvecError for a prefix that no name starts with; it lists what there is."""
-    names = list(names)
+def _refuse_unused(key: str, prefixes: Iterable[str], module: nn.Module) -> None:
+    """DistilvecError for a prefix with which no parameter's name starts; lists the first parts of the names."""
+    names = [name.split(".") for name, _ in module.named_parameters()]
     for prefix in prefixes:
-        if not any(name.startswith(prefix) for name in names):
-            parts = {".".join(name.split(".")[:count]) for name in names for count in range(1, name.count(".") + 2)}
-            known = sorted({".".join(name.split(".")[: 3 if name.startswith("encoder.") else 2]) for name in names})
+        if not any(".".join(name).startswith(prefix) for name in names):
+            parts = {".".join(name[:count]) for name in names for count in range(1, len(name))}
+            known = sorted({".".join(name[: 3 if name[0] == "encoder" else 2]) for name in names})
+            hint = nearest(prefix, parts) or "."
             raise DistilvecError(
-                f"[{key}] no parameter's name starts with '{prefix}'{nearest(prefix, parts) or '.'} Names start with {', '.join(known)}."
+                f"[{key}] no parameter's name starts with '{prefix}'{hint} Names start with {', '.join(known)}."
             )
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give every group `rate` times its factor."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate * group["factor"]
-
-
 def optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:
-    """The optimiser's state as tensors named `<parameter>|<entry>`."""
+    """The optimizer's state as tensors named `<parameter>|<entry>`."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
     return {f"{names[p]}|{entry}": value for p, state in optimizer.state.items() for entry, value in state.items()}
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave; ValueError for a tensor that fits no parameter."""
+    """Restore the tensors of `optimizer_tensors`; ValueError for a tensor that fits no parameter."""
     parameters = dict(module.named_parameters())
     for key, value in tensors.items():
         name, _, entry = key.rpartition("|")
         parameter = parameters.get(name)
         if parameter is None or (entry != "step" and value.shape != parameter.shape):
-            raise ValueError(f"no parameter for the optimiser's {key}, {list(value.shape)}")
+            raise ValueError(f"no parameter for the optimizer's {key}, {list(value.shape)}")
         optimizer.state[parameter][entry] = value.clone() if entry == "step" else value.to(parameter.device, copy=True)

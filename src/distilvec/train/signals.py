@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training: the step is finished and a checkpoint written before the run stops."""
+"""Ctrl-C and SIGTERM during training: finish the step and write a checkpoint before the run stops."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from distilvec.core.errors import Interrupted
 
 @contextmanager
 def stop_on_signals(ask: Callable[[int], None]) -> Iterator[None]:
-    """The first signal inside calls `ask` with its number, a second one leaves at once (Interrupted)."""
+    """Call `ask` with the number of the first signal; a second one stops at once (Interrupted)."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     asked = False
 
-    def handle(number: int, frame: Any) -> None:
+    def handle(number: int, stack: Any) -> None:
         nonlocal asked
         if asked:
             raise Interrupted(number)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from torch import Tensor
 
 from distilvec.config.training import TrainSection
 from distilvec.core.device import fast_bf16, keep_memory, pick_device, processes, warn_slow_bf16
@@ -21,32 +21,34 @@ from distilvec.core.log import Advance, log, progress
 from distilvec.core.objective import Objective
 from distilvec.data.sampler import Batches, epoch_batches
 from distilvec.students.encoder import Encoder
-from distilvec.train.checkpoint import Progress, checkpoint_file, load_checkpoint, save_checkpoint
-from distilvec.train.collapse_monitor import CollapseWatch
+from distilvec.train.checkpoint import Progress, checkpoint_file, load_checkpoint, save_checkpoint, with_prefix
 from distilvec.train.dataset import TrainingRows
-from distilvec.train.distillation import Distillation
-from distilvec.train.gate_monitor import RoutingWatch
-from distilvec.train.gradients import StepGradients
-from distilvec.train.metrics import Callback, MetricsLog
-from distilvec.train.optimizer import build_optimizer, freeze_others, optimizer_tensors, set_learning_rate
-from distilvec.train.running_means import Window
-from distilvec.train.schedule import build_schedule
+from distilvec.train.distillation import Distillation, StepGradients
+from distilvec.train.metrics import Callback, MetricsLog, RunningMeans
+from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor
+from distilvec.train.optimizer import build_optimizer, build_schedule, freeze_others, optimizer_tensors, set_rate
 from distilvec.train.signals import stop_on_signals
-from distilvec.train.update import build_update
-from distilvec.train.validation import held_out
+from distilvec.train.update import FiniteGuard, Update, all_finite
+from distilvec.train.validation import validate
 
-Measure = Callable[
-    [Any, Objective, Any, Accelerator, int], tuple[dict[str, float], float]
-]  # as held_out: encoder, ..., batch size
+# (encoder, objective, data, accelerator, batch size) -> (metrics, the number to minimize)
+Validate = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, float], float]]
+
+
+@dataclass(frozen=True)
+class TrainingHooks:
+    """Functions that the trainer calls."""
+
+    save: Callable[[str], None] = lambda name: None  # the student as "student" (best so far) or "students/step-N"
+    callbacks: Sequence[Callback] = ()  # with the step and the metrics of every logged line
+    validate: Validate = validate
 
 
 class Trainer:
-    """One training run, resumable at every checkpoint.
+    """One training run, resumable from every checkpoint; `fingerprint` ties the checkpoint to recipe and data.
 
-    `save_best` is called when the held-out distance to the teacher (on a labelled task: one minus the score), taken after every
-    epoch and where a student is kept, is the smallest so far; `save_kept` with the step of each student to keep.
-    `measure` gives the held-out figures and that distance. `fingerprint` ties the checkpoint to recipe and data.
-    `callbacks` are called with the step and the metrics of every logged line.
+    Order: validate the untrained student; run epochs of steps, with a logged line and a checkpoint where due;
+    validate and save a checkpoint after every epoch.
     """
 
     def __init__(
@@ -57,79 +59,73 @@ class Trainer:
         train: TrainSection,
         folder: Path,
         fingerprint: str,
-        save_best: Callable[[], None] = lambda: None,
-        save_kept: Callable[[int], None] = lambda step: None,
-        measure: Measure = held_out,
-        callbacks: Sequence[Callback] = (),
+        hooks: TrainingHooks | None = None,
     ) -> None:
         self.data, self.train, self.folder, self.fingerprint = data, train, folder, fingerprint
-        self.save_best, self.save_kept, self.measure, self.callbacks = save_best, save_kept, measure, callbacks
+        self.hooks = hooks or TrainingHooks()
         self.accelerator = make_accelerator(train, folder)
         self.device = self.accelerator.device
-        keep_memory()
-        if train.gradient_checkpointing:
-            encoder.backbone.gradient_checkpointing_enable()
-        if train.compile:
-            encoder.backbone.compile(dynamic=True)
-        objective.matmul_dtype = torch.bfloat16 if self.accelerator.mixed_precision == "bf16" else None
-        self.module = Distillation(encoder, objective).to(self.device)
-        freeze_others(self.module, train)
+        self.module = prepare(encoder, objective, train, self.accelerator)
         self.optimizer = build_optimizer(self.module, train)
-        self.update = build_update(train.update, self.optimizer, self.module, train.max_grad_norm)
+        self.guard = FiniteGuard(self.optimizer, self.accelerator)
+        self.update = Update(train.update, self.optimizer, self.module, train.max_grad_norm, self.guard.allows)
+
+        self.checkpoint = checkpoint_file(folder)  # from which an interrupted run resumes
         found = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint)
-        self.state, self._memory = found or (Progress(), {})
+        self.state, memory = found or (Progress(), {})
         self.wrapped = self.accelerator.prepare_model(self.module)
         self.micro_batches_a_step = train.gradient_accumulation_steps * self.accelerator.num_processes
-        self.steps_an_epoch = max(1, -(-len(self._batches(0)) // self.micro_batches_a_step))
+        self.steps_an_epoch = self._steps_in(self._batches(0))
         self.total_steps = min(train.max_steps or 2**62, train.epochs * self.steps_an_epoch)
+        self.saved_steps = saved_steps(self.total_steps, train.keep_students)
         self.schedule = build_schedule(train, self.total_steps)
-        self.kept_steps = kept_steps(self.total_steps, train.keep_students)
+
+        self.metrics = MetricsLog(folder / "metrics.jsonl", self.accelerator, self.hooks.callbacks)
+        self.means = RunningMeans(with_prefix(memory, "window/"), self.device)
+        self.monitors: list[Monitor] = [CollapseMonitor(), GateMonitor(self.total_steps)]
+        for monitor in self.monitors:
+            monitor.state = with_prefix(memory, f"{monitor.kind}/")
+        self.note, self.saved_at = "", time.monotonic()
         self.stop_asked, self.stop_signal = False, int(signal.SIGTERM)
 
-    @property
-    def checkpoint(self) -> Path:
-        """The file a killed run resumes from."""
-        return checkpoint_file(self.folder)
-
-    def stopped(self, place: str = "") -> Stopped:
-        """The error of a run that was asked to stop; `place` follows the number of steps."""
-        done = f"{self.state.step:,} of {self.total_steps:,}{place}"
-        return Stopped(f"[train] stopped at step {done}. Run the same command again to go on.", self.stop_signal)
-
-    def describe_machine(self) -> str:
-        """Device, number of processes and precision in words."""
-        accelerator = self.accelerator
-        precision = "bf16 autocast" if accelerator.mixed_precision == "bf16" else "fp32"
-        many = f" x {accelerator.num_processes}" if accelerator.num_processes > 1 else ""
-        return f"{self.device}{many}, {precision}"
+    def finish(self, of_stage: str = "") -> None:
+        """Train to the end, unless it was reached before. Errors: Stopped if a signal asked for it, and as `run`."""
+        if self.state.finished:
+            return
+        trained = sum(p.numel() for p in self.module.encoder.parameters() if p.requires_grad) / 1e6
+        precision = "bf16 autocast" if self.accelerator.mixed_precision == "bf16" else "fp32"
+        machine = f"{self.device} x {self.accelerator.num_processes}, {precision}"
+        log(f"training{of_stage}: {trained:.2f} M parameters, {self.total_steps:,} steps on {machine}")
+        self.run()
+        self.accelerator.wait_for_everyone()
+        if not self.state.finished or self.stop_asked:
+            done = f"{self.state.step:,} of {self.total_steps:,}{of_stage}"
+            raise Stopped(f"[train] stopped at step {done}. Run the same command again to go on.", self.stop_signal)
 
     def run(self) -> Progress:
-        """Train to the end (or from the checkpoint on); the state says where it stopped.
+        """Train to the end, from the checkpoint on; the state holds the last step.
 
-        Errors: DistilvecError when the loss is no longer finite; the last checkpoint is kept.
+        Errors: DistilvecError if a loss or weight is not finite; the last checkpoint is kept.
         """
-        state = self.state
-        self.metrics = MetricsLog(self.folder / "metrics.jsonl", state.step, self.accelerator, self.callbacks)
-        self.window = Window()
-        encoder, required = self.module.encoder, self.module.objective.student_outputs
-        self.collapse = CollapseWatch(encoder.pooling, required.layer_pooling, "collapse" in self.metrics.warned)
-        self.routing = RoutingWatch(self.total_steps, "routing" in self.metrics.warned)
-        self.window.load(_named(self._memory, "window/"), self.device)
-        self.routing.load(_named(self._memory, "routing/"))
-        with stop_on_signals(self._ask), progress("training", self.total_steps, "steps", done=state.step) as advance:
-            if state.step == 0:
+        warned = self.metrics.resume(self.state.step)
+        for monitor in self.monitors:
+            monitor.warned = monitor.kind in warned
+        bar = progress("training", self.total_steps, "steps", done=self.state.step)
+        with stop_on_signals(self._ask_to_stop), bar as advance:
+            if self.state.step == 0:
                 self._validate()
-            while not (state.finished or self.stop_asked):
+            while not (self.state.finished or self.stop_asked):
                 self._epoch(advance)
         for tracker in self.accelerator.trackers:
             tracker.finish()
-        return state
+        return self.state
 
     # -- an epoch, a step --------------------------------------------------------------------------------------------
 
     def _epoch(self, advance: Advance) -> None:
+        """Run the remaining steps of an epoch; return in the middle of the epoch if asked to stop."""
         state, batches = self.state, self._batches(self.state.epoch)
-        steps = -(-len(batches) // self.micro_batches_a_step)
+        steps = self._steps_in(batches)
         for index in range(state.step_in_epoch, steps):
             began = time.monotonic()
             self._step(batches, index)
@@ -137,10 +133,10 @@ class Trainer:
             state.step, state.step_in_epoch = state.step + 1, index + 1
             if self._log_due(state.step):
                 self._log()
-            advance(state.step, self.window.note)
+            advance(state.step, self.note)
             if state.step >= self.total_steps or index + 1 == steps:
                 break
-            if state.step in self.kept_steps:
+            if state.step in self.saved_steps:
                 self._validate()
             if self.stop_asked or self._checkpoint_due():
                 self._checkpoint()
@@ -152,154 +148,145 @@ class Trainer:
         self._checkpoint()
 
     def _step(self, batches: Batches, index: int) -> None:
-        state = self.state
+        """Run one optimizer step: set the rate, compute the gradients of this process's micro-batches, update."""
+        state, count = self.state, self.accelerator.num_processes
         rate = self.schedule(state.step, state.epoch)
-        set_learning_rate(self.optimizer, rate)
-        groups = [batches[i] for i in self._mine(index, len(batches))]
-        passes = StepGradients(
-            self.wrapped, self.module.objective, self.data, self.accelerator, groups, self.train.seed, state.step
-        )
+        set_rate(self.optimizer, rate)
+        groups = [batches[number] for number in self._mine(index, len(batches))]
+        gradients = StepGradients(self.wrapped, self.data, self.accelerator, groups, self.train.seed, state.step)
         self.module.train()
         self.module.snapshot_due = self._log_due(state.step + 1)
-        terms = self.update.step(passes, state.step)
-        rows, processes = np.concatenate(groups), self.accelerator.num_processes
-        state.texts += len(rows) * processes
-        state.tokens += int(self.data.lengths[rows].sum()) * processes
-        self.window.add(terms, rate)
+        terms = self.update.step(gradients, state.step)
+        if not self.guard.deferred:
+            self._refuse_failure()
+        rows = np.concatenate(groups)
+        state.texts += len(rows) * count
+        state.tokens += int(self.data.lengths[rows].sum()) * count
+        self.means.add(terms, rate)
 
     def _mine(self, index: int, count: int) -> list[int]:
         """Numbers of the micro-batches that this process runs in step `index`; the last step wraps around."""
-        processes, own = self.accelerator.num_processes, self.accelerator.process_index
-        first = index * self.micro_batches_a_step
-        numbers = range(first + own, first + self.micro_batches_a_step, processes)
-        mine = [number for number in numbers if number < count]
-        return mine or [numbers[0] % count]
+        first = index * self.micro_batches_a_step + self.accelerator.process_index
+        numbers = range(first, (index + 1) * self.micro_batches_a_step, self.accelerator.num_processes)
+        return [number for number in numbers if number < count] or [first % count]
 
     def _batches(self, epoch: int) -> Batches:
-        return epoch_batches(
-            self.data.train_rows,
-            self.data.lengths,
-            batch_size=self.train.batch_size,
-            max_tokens=self.train.max_tokens,
-            window=self.train.window,
-            seed=self.train.seed,
-            epoch=epoch,
-            drop_last=self.module.objective.needs_fixed_batch,
-        )
+        train = self.train
+        options: dict[str, Any] = train.model_dump(include={"batch_size", "max_tokens", "window", "seed"})
+        fixed = self.module.objective.needs_fixed_batch
+        return epoch_batches(self.data.train_rows, self.data.lengths, epoch=epoch, drop_last=fixed, **options)
 
-    # -- what is written down ----------------------------------------------------------------------------------------
+    def _steps_in(self, batches: Batches) -> int:
+        return max(1, -(-len(batches) // self.micro_batches_a_step))
+
+    # -- log, validate, checkpoint -----------------------------------------------------------------------------------
 
     def _log_due(self, step: int) -> bool:
         return step % self.train.logging_steps == 0 or step == self.total_steps
 
     def _log(self) -> None:
-        state, means = self.state, self.window.means(self.module.objective.weights)
-        if not np.isfinite(means["loss"]):
-            raise self._diverged(
-                f"the loss became {means['loss']} within the last {self.train.logging_steps} steps before step {state.step}"
-            )
-        seconds = state.seconds - self.window.seconds
-        speed = {
-            "train__texts_per_second": (state.texts - self.window.texts) / max(seconds, 1e-9),
-            "train__tokens_per_second": (state.tokens - self.window.tokens) / max(seconds, 1e-9),
-        }
-        epoch = state.epoch + state.step_in_epoch / self.steps_an_epoch
-        figures, collapsed = self.collapse.judge(self.module.sight)
-        routed, misrouted = self.routing.judge(self.module.sight, state.step)
-        figures |= (
-            routed | {name: float(value) for name, value in self.module.sight.figures.items()}
-            if self.module.sight
-            else {}
-        )
-        self.module.sight = None
-        self.metrics.write(state.step, epoch, **{f"train__{k}": v for k, v in (means | figures).items()}, **speed)
-        for kind, warning in (("collapse", collapsed), ("routing", misrouted)):
-            if warning:
+        """Write the means since the last line, the metrics and warnings of the monitors, and the speed."""
+        self._refuse_failure()
+        state, snapshot, self.module.snapshot = self.state, self.module.snapshot, None
+        found = self.means.metrics(self.module.objective.weights)
+        if snapshot is not None:
+            for monitor in self.monitors:
+                found |= monitor.observe(snapshot, state.step)
+            found |= {name: float(value) for name, value in snapshot.metrics.items()}
+        found |= self.means.restart(state.texts, state.tokens, state.seconds)
+        self.metrics.write(state.step, self._epochs(), "train", found)
+        for monitor in self.monitors:
+            if warning := monitor.warning():
                 log(f"step {state.step:,}: {warning}")
-                self.metrics.warn(state.step, epoch, kind, warning)
-        self.window.restart(state, note=f"loss {means['loss']:.4f}, {speed['train__texts_per_second']:,.0f} texts/s")
+                self.metrics.warn(state.step, self._epochs(), monitor.kind, warning)
+        self.note = f"loss {found['loss']:.4f}, {found['texts_per_second']:,.0f} texts/s"
 
     def _validate(self) -> None:
-        """Distance to the teacher on the held-out rows, or the score on a task's held-out examples: the number to watch."""
-        state = self.state
-        self._refuse_infinite()
-        found, monitored = self.measure(
-            self.module.encoder, self.module.objective, self.data, self.accelerator, self.train.batch_size
+        """Validate, and save the student if it is the best so far or its step is one of `keep_students`."""
+        self._refuse_failure(weights=True)
+        state, module, main = self.state, self.module, self.accelerator.is_main_process
+        found, monitored = self.hooks.validate(
+            module.encoder, module.objective, self.data, self.accelerator, self.train.batch_size
         )
-        epoch = state.epoch + state.step_in_epoch / self.steps_an_epoch
-        self.metrics.write(state.step, epoch, **{f"eval__{name}": value for name, value in found.items()})
+        self.metrics.write(state.step, self._epochs(), "eval", found)
         if state.step and monitored < state.best_distance:
             state.best_distance, state.best_epoch = monitored, state.epoch
-            if self.accelerator.is_main_process:
-                self.save_best()
-        if state.step in self.kept_steps and self.accelerator.is_main_process:
-            self.save_kept(state.step)
+            if main:
+                self.hooks.save("student")
+        if state.step in self.saved_steps and main:
+            self.hooks.save(f"students/step-{state.step}")
+
+    def _epochs(self) -> float:
+        return self.state.epoch + self.state.step_in_epoch / self.steps_an_epoch
 
     def _checkpoint_due(self) -> bool:
-        every = self.train.checkpoint_steps
-        due = bool(every) and self.state.step % (every or 1) == 0
-        return due or time.monotonic() - self.window.saved > self.train.checkpoint_minutes * 60
+        every, minutes = self.train.checkpoint_steps, (time.monotonic() - self.saved_at) / 60
+        return bool(every and self.state.step % every == 0) or minutes > self.train.checkpoint_minutes
 
     def _checkpoint(self) -> None:
-        self.window.saved = time.monotonic()
-        self._refuse_infinite()
+        """Save module, optimizer, progress, running means and monitors."""
+        self.saved_at = time.monotonic()
+        self._refuse_failure(weights=True)
         self.metrics.sync()
         if self.accelerator.is_main_process:
-            memory = {f"window/{name}": value for name, value in self.window.tensors().items()}
-            memory |= {f"routing/{name}": value for name, value in self.routing.tensors().items()}
+            states = {"window": self.means.state} | {monitor.kind: monitor.state for monitor in self.monitors}
+            memory = {f"{kind}/{name}": value for kind, state in states.items() for name, value in state.items()}
             save_checkpoint(self.checkpoint, self.module, self.optimizer, self.state, self.fingerprint, memory)
 
-    def _refuse_infinite(self) -> None:
-        """DistilvecError where a loss since the last line, a weight or the optimiser's state is no finite number: none is ever saved."""
-        if not self.window.finite():
-            self._log()
-        trained = itertools.chain(self.module.parameters(), optimizer_tensors(self.optimizer, self.module).values())
-        if self.state.step and not all_finite(trained):
-            raise self._diverged(f"weights are no finite numbers after step {self.state.step}")
+    # -- stop --------------------------------------------------------------------------------------------------------
 
-    def _diverged(self, problem: str) -> DistilvecError:
-        kept = f" The last good checkpoint is in {self.checkpoint.parent}." if self.checkpoint.exists() else ""
-        return DistilvecError(
-            f"[train.learning_rate] {problem}. Lower train.learning_rate (now {self.train.learning_rate:g}), set train.max_grad_norm or "
-            f"use train.precision=fp32, and start over (--restart).{kept}"
-        )
+    def _refuse_failure(self, weights: bool = False) -> None:
+        """DistilvecError if a loss since the last call is not finite; its step has changed no weight.
 
-    def _ask(self, number: int) -> None:
+        With `weights` also if a weight or the optimizer's state is not finite, so that none is ever saved.
+        """
+        problem, step, rate = self.guard.problem(), self.state.step, self.train.learning_rate
+        if weights and step and not problem:
+            trained = itertools.chain(self.module.parameters(), optimizer_tensors(self.optimizer, self.module).values())
+            problem = None if all_finite(trained) else f"weights are not finite after step {step}"
+        if problem:
+            kept = f" The last good checkpoint is in {self.checkpoint.parent}." if self.checkpoint.exists() else ""
+            raise DistilvecError(
+                f"[train] {problem}. Lower train.learning_rate (now {rate:g}), set train.max_grad_norm or use "
+                f"train.precision=fp32, and start over (--restart).{kept}"
+            )
+
+    def _ask_to_stop(self, number: int) -> None:
         """Stop after this step."""
         self.stop_asked, self.stop_signal = True, number
 
 
-def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether every number in these tensors is finite. A finite sum shows it at a tenth of the cost."""
-    several = [tensor.detach() for tensor in tensors]
-    if not several or bool(torch.stack([tensor.sum(dtype=torch.float32) for tensor in several]).isfinite().all()):
-        return True
-    return all(bool(tensor.isfinite().all()) for tensor in several)
-
-
-def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-def kept_steps(total: int, count: int | None) -> frozenset[int]:
-    """The steps after which a student is kept: `count` of them, evenly spread, the last step among them."""
+def saved_steps(total: int, count: int | None) -> frozenset[int]:
+    """The steps after which a student is saved: `count` evenly spread steps, the last step among them."""
     return frozenset(round(total * (number + 1) / count) for number in range(count)) if count else frozenset()
 
 
+def prepare(encoder: Encoder, objective: Objective, train: TrainSection, accelerator: Accelerator) -> Distillation:
+    """Student and objective on the device, with the recipe's parameters trained."""
+    keep_memory()
+    if train.gradient_checkpointing:
+        encoder.backbone.gradient_checkpointing_enable()
+    if train.compile:
+        encoder.backbone.compile(dynamic=True)
+    objective.matmul_dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
+    module = Distillation(encoder, objective).to(accelerator.device)
+    freeze_others(module, train)
+    return module
+
+
 def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
-    """accelerate for the asked device and precision; DistilvecError where the machine has no such device."""
+    """accelerate for the recipe's device and precision; DistilvecError if the machine has no such device."""
     device = pick_device(train.device)
     processes(train.device)
     bf16 = train.precision == "bf16" or (train.precision == "auto" and fast_bf16(device))
     if bf16:
         warn_slow_bf16(device, "train.precision=fp32")
-    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # BERT's pooler, say, gets no gradient
     accelerator = Accelerator(
         cpu=device == "cpu",
         mixed_precision="bf16" if bf16 else "no",
         log_with=list(train.trackers) or None,
         project_dir=str(folder),
-        kwargs_handlers=[unused],
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],  # such as BERT's pooler
     )
     if train.trackers:
         accelerator.init_trackers("distilvec")

@@ -1,12 +1,14 @@
-"""How a step changes the weights. One closure runs all micro-batches of a step, so a rule may call it twice (SAM)."""
+"""Update rules: how a step changes the weights, with one closure for the gradients of all its micro-batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+import numpy as np
 import torch
+from accelerate import Accelerator
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -17,87 +19,82 @@ Weigh = Callable[[Float[Tensor, " rows"], Int[Tensor, " rows"]], Float[Tensor, "
 
 
 class Gradients(Protocol):
-    """Adds the step's gradients to the parameters and returns its terms, detached.
-
-    `draw` numbers the dropout masks: the same number, the same masks. `sync` off leaves the gradients of several processes
-    apart. `weigh` turns the losses and sources of all rows of the step into the rows' weights, which are else 1 / rows.
-    """
+    """Adds the step's gradients to the parameters and returns its terms, detached."""
 
     def __call__(self, draw: int = 0, sync: bool = True, weigh: Weigh | None = None) -> LossTerms:
-        """One pass over the step's micro-batches."""
-        ...
+        """One pass over the step's micro-batches.
+
+        Args:
+            draw: number of the dropout masks; the same number gives the same masks.
+            sync: average the gradients of several processes.
+            weigh: turns the losses and sources of all rows of the step into the rows' weights; default 1 / rows.
+        """
 
 
-class Update(Protocol):
-    """An update rule. It holds nothing from one step to the next, so that a resumed run goes on exactly."""
+class Update:
+    """Plain steps, SAM, ASAM and DISAM (TALAS, algorithm 1).
 
-    def step(self, gradients: Gradients, number: int) -> LossTerms:
-        """Optimiser step `number` (from 0) of the run; the terms are those of the first pass."""
-        ...
+    - plain: one pass, then the optimizer.
+    - SAM: the gradient is taken rho g / ||g|| uphill (appendix B, eq. 9), the step from the original weights.
+    - ASAM: rho T^2 g / ||T g|| uphill with T = |w| (Kwon et al., 2021).
+    - DISAM: as SAM, but up the mean loss less `variance` times the variance of the sources' losses (`disam_loss`).
 
+    All descend by the mean loss. Parameters without a gradient do not move. With several processes each moves uphill by
+    its own share of the step, and the variance is over the sources of that share; the descent is shared.
+    A rule keeps nothing from one step to the next, so that a resumed run is exact.
 
-class Plain:
-    """Gradients, clipping, optimiser step."""
+    Args:
+        max_grad_norm: gradients are clipped to this norm; None: not at all.
+        allows: whether to call the optimizer, from the step and the terms of its passes (`FiniteGuard`).
 
-    def __init__(self, optimizer: torch.optim.Optimizer, module: nn.Module, max_grad_norm: float | None) -> None:
-        self.optimizer = optimizer
-        self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self.max_grad_norm = max_grad_norm
-
-    def step(self, gradients: Gradients, number: int) -> LossTerms:
-        """One pass, then the optimiser."""
-        self.optimizer.zero_grad(set_to_none=True)
-        terms = gradients()
-        self.descend()
-        return terms
-
-    def descend(self) -> None:
-        """Clip the gradients and let the optimiser take its step."""
-        if self.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.max_grad_norm)
-        self.optimizer.step()
-
-
-class SharpnessAware:
-    """SAM, ASAM and DISAM: the gradient is taken a little uphill, the step from where the weights were (TALAS, algorithm 1).
-
-    SAM goes rho g / ||g|| uphill (appendix B, eq. 9), ASAM rho T^2 g / ||T g|| (Kwon et al., 2021) with T = |w|; DISAM goes
-    SAM's way, up the mean loss less `variance` times the variance of the sources' losses (eq. 10). All descend by the mean
-    loss. Parameters without a gradient stay where they are. With several processes each goes uphill by its own share of the
-    step, and the variance is over the sources of that share; the descent is shared as in any step.
-
-    Note: T = |w| scales all parameters, biases too, as in the authors' code. With `eta` it is |w| + eta for those that are
+    Note: T = |w| scales all parameters, biases too, as in the authors' code. With `eta` it is |w| + eta for parameters
     called "weight" and 1 for others, the form of the ASAM paper's code.
     """
 
-    def __init__(self, plain: Plain, module: nn.Module, section: UpdateSection) -> None:
-        self.plain, self.section = plain, section
+    def __init__(
+        self,
+        section: UpdateSection,
+        optimizer: torch.optim.Optimizer,
+        module: nn.Module,
+        max_grad_norm: float | None = None,
+        allows: Callable[[int, list[LossTerms]], bool] = lambda number, passes: True,
+    ) -> None:
+        self.section, self.optimizer, self.max_grad_norm, self.allows = section, optimizer, max_grad_norm, allows
+        self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.weigh = source_balance(section.variance) if section.name == "disam" else None
-        self.tables = [
-            layer for layer in module.modules() if isinstance(layer, nn.Embedding) and layer.weight.device.type == "cpu"
-        ]
+        embeddings = [layer for layer in module.modules() if isinstance(layer, nn.Embedding)]
+        self.tables = [layer for layer in embeddings if layer.weight.device.type == "cpu"]
 
     def step(self, gradients: Gradients, number: int) -> LossTerms:
-        """Two passes, then the optimiser; a plain step where it is not this step's turn."""
-        if number % self.section.every:
-            return self.plain.step(gradients, number)
-        self.plain.optimizer.zero_grad(set_to_none=True)
-        with sparse_gradients(self.tables):
-            terms = gradients(sync=False, weigh=self.weigh)
-        with self._uphill():
-            self.plain.optimizer.zero_grad(set_to_none=True)
-            gradients(draw=0 if self.section.replay_dropout else 1)
-        self.plain.descend()
-        return terms
+        """Optimizer step `number` (from 0) of the run; returns the terms of the first pass."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.section.name == "plain" or number % self.section.every:
+            passes = [gradients()]
+        else:
+            with sparse_gradients(self.tables):
+                passes = [gradients(sync=False, weigh=self.weigh)]
+            with self._uphill():
+                self.optimizer.zero_grad(set_to_none=True)
+                passes.append(gradients(draw=0 if self.section.replay_dropout else 1))
+        self.descend(number, passes)
+        return passes[0]
+
+    def descend(self, number: int, passes: list[LossTerms]) -> None:
+        """Clip the gradients and take the optimizer's step, if the terms and the gradients' norm are finite."""
+        if self.max_grad_norm is not None:
+            norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.max_grad_norm)
+            passes = [*passes, {"gradient_norm": norm}]
+        if self.allows(number, passes):
+            self.optimizer.step()
 
     @contextmanager
     def _uphill(self) -> Iterator[None]:
-        """Move the weights by their gradients, which are used up; at the end they are what they were, to the bit.
+        """Move the weights by their gradients, which are used up; restore the weights at the end, to the bit.
 
-        On a processor only those rows of a token table move that the step's texts use: the others have no gradient, and
-        passing over all of them would cost more than the rest of the network.
+        On a CPU only those rows of a token table move that the step's texts use: the others have no gradient, and
+        a pass over all rows would cost more than the rest of the network.
         """
-        moved = {name: (p.detach(), p.grad) for name, p in self.plain.parameters.items() if p.grad is not None}
+        moved = {name: (p.detach(), p.grad) for name, p in self.parameters.items() if p.grad is not None}
         if not moved:
             yield
             return
@@ -107,32 +104,31 @@ class SharpnessAware:
         weights = [moved[name][0] for name in whole] + [moved[name][0][rows[name]] for name in rows]
         gradients = [moved[name][1] for name in whole] + [gradient.values() for gradient in used.values()]
         kept = [weight.clone() for weight in weights]
+
+        def write_rows() -> None:
+            for name, part in zip(rows, weights[len(whole) :], strict=True):
+                moved[name][0].index_copy_(0, rows[name], part)
+
         ascend_(weights, gradients, self.section.radius, self._sizes([*whole, *rows], weights))
-        for name, part in zip(rows, weights[len(whole) :], strict=True):
-            moved[name][0].index_copy_(0, rows[name], part)
+        write_rows()
         try:
             yield
         finally:
             torch._foreach_copy_(weights, kept)
-            for name, part in zip(rows, weights[len(whole) :], strict=True):
-                moved[name][0].index_copy_(0, rows[name], part)
+            write_rows()
 
     def _sizes(self, names: list[str], weights: list[Tensor]) -> list[Tensor] | None:
-        """T of these weights, up to signs, which do not matter to it; None where it is 1 throughout."""
+        """T of these weights, up to signs; None if T is 1 throughout."""
         eta = self.section.eta
-        if self.section.name != "asam":
-            return None
-        if eta is None:
-            return weights
-        return [
-            w.abs().add_(eta) if "weight" in name else torch.ones_like(w)
-            for name, w in zip(names, weights, strict=True)
-        ]
+        if self.section.name != "asam" or eta is None:
+            return weights if self.section.name == "asam" else None
+        named = zip(names, weights, strict=True)
+        return [w.abs().add_(eta) if "weight" in name else torch.ones_like(w) for name, w in named]
 
 
 @contextmanager
 def sparse_gradients(tables: list[nn.Embedding]) -> Iterator[None]:
-    """Gradients of these tables hold the used rows only (a table that is used elsewhere as well gets a dense one all the same)."""
+    """Make the gradients of these tables hold the used rows only; a table with a second use still gets a dense one."""
     before = [table.sparse for table in tables]
     for table in tables:
         table.sparse = True
@@ -144,9 +140,9 @@ def sparse_gradients(tables: list[nn.Embedding]) -> Iterator[None]:
 
 
 def ascend_(weights: list[Tensor], gradients: list[Tensor], rho: float, sizes: list[Tensor] | None) -> None:
-    """Add rho T^2 g / ||T g|| to the weights in place, the norm over all of them; T = `sizes`, or 1. Uses the gradients up.
+    """Add rho T^2 g / ||T g|| to the weights in place, the norm over all of them; T = `sizes`, or 1.
 
-    No gradient at all moves nothing. The length never leaves the device, so no step waits for it.
+    Uses the gradients up. Gradients of zero move nothing. The length stays on the device, so no step waits for it.
     """
     if sizes is not None:
         torch._foreach_mul_(gradients, sizes)
@@ -158,11 +154,19 @@ def ascend_(weights: list[Tensor], gradients: list[Tensor], rho: float, sizes: l
         torch._foreach_addcmul_(weights, sizes, gradients)
 
 
-def source_balance(variance: float) -> Weigh:
-    """Row weights whose gradient is that of mean loss - `variance` x population variance of the sources' mean losses.
+def disam_loss(losses: Float[Tensor, " rows"], sources: Int[Tensor, " rows"], variance: float) -> Float[Tensor, ""]:
+    """Mean loss - `variance` x population variance of the sources' mean losses: the reference of `source_balance`.
 
-    With N rows, n of them of source d, and M sources, d(mean - v Var)/d(loss of a row) = 1/N - v 2/M (L_d - mean of L) / n
-    (DISAM; TALAS, eq. 10-12: the double sum over 2 M^2 is the population variance).
+    (DISAM; TALAS, eq. 10-12: the double sum over 2 M^2 is the population variance of M sources.)
+    """
+    means = torch.stack([losses[sources == source].mean() for source in torch.unique(sources)])
+    return losses.mean() - variance * means.var(correction=0)
+
+
+def source_balance(variance: float) -> Weigh:
+    """Row weights equal to the gradient of `disam_loss`, without waiting for the device.
+
+    With N rows, n of them of source d, and M sources: the weight is 1/N - v 2/M (L_d - mean of all L_d) / n.
     """
 
     def weigh(losses: Float[Tensor, " rows"], sources: Int[Tensor, " rows"]) -> Float[Tensor, " rows"]:
@@ -176,9 +180,56 @@ def source_balance(variance: float) -> Weigh:
     return weigh
 
 
-def build_update(
-    section: UpdateSection, optimizer: torch.optim.Optimizer, module: nn.Module, max_grad_norm: float | None
-) -> Update:
-    """The recipe's update rule."""
-    plain = Plain(optimizer, module, max_grad_norm)
-    return plain if section.name == "plain" else SharpnessAware(plain, module, section)
+# -- finite numbers only -----------------------------------------------------------------------------------------------
+
+
+class FiniteGuard:
+    """Refuses the optimizer's step from the first loss or gradient norm on that is not finite.
+
+    The weights stay those of the step before.
+
+    - CUDA: reading a loss would make every step wait for the device. The fused AdamW gets `failed` as its `found_inf`
+      (the flag of torch.amp.GradScaler) and skips the update on the device. The flag stays 1, so all later steps
+      are skipped too. `problem` reads the flag at logged lines, validations and checkpoints.
+    - Other devices: every step reads the flag, and the optimizer is not called.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, accelerator: Accelerator, deferred: bool | None = None
+    ) -> None:
+        self.accelerator = accelerator
+        self.deferred = accelerator.device.type == "cuda" if deferred is None else deferred
+        self.failed = torch.zeros((), device=accelerator.device)  # 1 from the first failed step on
+        self.unread: list[tuple[int, LossTerms]] = []  # step (from 1) and terms of all passes since the flag was read
+        if self.deferred:
+            optimizer.found_inf = self.failed  # type: ignore[attr-defined]
+
+    def allows(self, number: int, passes: list[LossTerms]) -> bool:
+        """Return whether to call the optimizer in step `number` (from 0); always if the device decides itself."""
+        self.unread += [(number + 1, terms) for terms in passes]
+        finite = torch.stack([values.sum().isfinite() for terms in passes for values in terms.values()])
+        failed = 1 - finite.all().float()
+        if self.accelerator.num_processes > 1:
+            failed = self.accelerator.reduce(failed, "sum").clamp(max=1)
+        self.failed.copy_(torch.maximum(self.failed, failed))
+        return self.deferred or not self.failed
+
+    def problem(self) -> str | None:
+        """Describe the first failed step; None if all steps were finite. Waits for the device."""
+        unread, self.unread = self.unread, []
+        if not self.failed:
+            return None
+        for step, terms in unread:
+            means = {name: float(values.float().mean()) for name, values in terms.items()}
+            if not np.isfinite([*means.values()]).all():
+                worst = sum(means.values())  # nan or inf
+                return f"loss is {worst} at step {step} (terms: {', '.join(f'{n} {m:.4g}' for n, m in means.items())})"
+        return "loss is not finite in another process"
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Return whether every number in these tensors is finite. A finite sum proves it at a tenth of the cost."""
+    several = [tensor.detach() for tensor in tensors]
+    if not several or bool(torch.stack([tensor.sum(dtype=torch.float32) for tensor in several]).isfinite().all()):
+        return True
+    return all(bool(tensor.isfinite().all()) for tensor in several)

@@ -46,7 +46,7 @@ from distilvec.models.experts import Experts
 from distilvec.pipeline.preflight import check_training
 from distilvec.pipeline.run_dir import claim_folder, refuse_foreign
 from distilvec.train.metrics import read_metrics
-from distilvec.train.trainer import Trainer
+from distilvec.train.trainer import Trainer, TrainingHooks
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 UNTRAINED = {
@@ -78,18 +78,8 @@ class CausalRun:
                 if state.is_main_process:
                     stack.enter_context(claim_folder(self.folder, self.recipe, mark, self.restart))
             loop = self.loop(mark)
-            self._train(loop)
+            loop.finish()
             return self._finish(loop) if state.is_main_process else None
-
-    def _train(self, loop: Trainer) -> None:
-        """Train to the end, or go on to it; DistilvecError where it was stopped before."""
-        if loop.state.finished:
-            return
-        log(f"training: {loop.total_steps:,} steps on {loop.describe_machine()}")
-        loop.run()
-        loop.accelerator.wait_for_everyone()
-        if not loop.state.finished:
-            raise loop.stopped()
 
     def _finish(self, loop: Trainer) -> dict[str, Any]:
         """Answer the test files; the report."""
@@ -143,17 +133,11 @@ class CausalRun:
             if teacher
             else NoTeacher()
         )
-        return Trainer(
-            encoder,
-            objective,
-            CausalData(tokens, answering, train, holdout),
-            recipe.train,
-            self.folder,
-            mark,
-            lambda: save_model(student, tokenizer, self.folder / "student"),
-            lambda step: save_model(student, tokenizer, self.folder / "students" / f"step-{step}"),
-            held_out_cross_entropy,
+        data = CausalData(tokens, answering, train, holdout)
+        hooks = TrainingHooks(
+            save=lambda name: save_model(student, tokenizer, self.folder / name), validate=held_out_cross_entropy
         )
+        return Trainer(encoder, objective, data, recipe.train, self.folder, mark, hooks)
 
     def _pairs(self, tokenizers: list[PreTrainedTokenizerBase]) -> tuple[list[Pair], np.ndarray, np.ndarray]:
         """All rows, and the numbers of those to train on and of those held out."""

@@ -11,7 +11,7 @@ from distilvec.pipeline.run import Run
 from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import validation_metric
 from distilvec.train.trainer import make_accelerator
-from distilvec.train.validation import held_out_distance
+from distilvec.train.validation import teacher_distance
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def parts(tiny_recipe, tmp_path):
 
 def test_the_gap_is_that_of_the_cosine_matrices_of_each_batch(parts):
     run, encoder, data, accelerator = parts
-    found = held_out_distance(encoder, data, accelerator, 16)
+    found = teacher_distance(encoder, data, accelerator, 16)
     texts = data.corpus.texts(data.holdout_rows)
     vectors = [
         model.encode(texts) for model in (encoder.model, SentenceTransformer(run.recipe.teacher.model, device="cpu"))
@@ -42,8 +42,8 @@ def test_the_gap_is_that_of_the_cosine_matrices_of_each_batch(parts):
 
 def test_no_distance_between_two_spaces(parts):
     _, encoder, data, accelerator = parts
-    whole = held_out_distance(encoder, data, accelerator, 16)
-    assert held_out_distance(encoder, data, accelerator, 16, compatible=False) == {
+    whole = teacher_distance(encoder, data, accelerator, 16)
+    assert teacher_distance(encoder, data, accelerator, 16, compatible=False) == {
         "similarity_gap": whole["similarity_gap"]
     }
 

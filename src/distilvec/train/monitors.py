@@ -1,0 +1,194 @@
+"""Monitors of training: collapsed embeddings, and collapsed gates of a student with experts.
+
+The embeddings' thresholds separate healthy batches of sentences, also of untrained networks, from the lower layers of
+all-MiniLM-L6-v2 under [CLS] pooling. Those of the gates come from `python -m experiments.routing` (docs/distillmoe.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from distilvec.core.batch import TextBatch
+from distilvec.core.outputs import ModelOutputs, OutputSpec
+
+FEWEST_TEXTS = 8  # distinct texts, below which no monitor warns
+MOST_TEXTS = 256  # of a larger batch the first rows are used
+MOST_ALIKE = 0.98  # mean cosine
+LEAST_RANK = 0.1  # effective rank
+TEXTS_ALIKE = 0.9  # mean cosine of the teacher's vectors, above which the texts themselves are alike
+
+ONE = 0.9  # mean gate of an expert that gets nearly all texts
+UNUSED = 0.1  # mean gate of an unused expert, as a share of an equal gate
+UNIFORM = 0.995  # entropy of the gates, relative to that of equal gates
+APART = 0.01  # standard deviation of a gate over the texts
+DECIDED = 0.9  # a text's largest gate, above which the text goes to one expert
+UNIFORM_AFTER = 0.2  # share of the steps before which gates may be uniform, as they are at the start
+ENOUGH = 64  # distinct texts that are judged together if batches are smaller
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A micro-batch and its outputs, detached and still on the device; `metrics` are the objective's."""
+
+    batch: TextBatch
+    student: ModelOutputs
+    teacher: ModelOutputs
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+
+    def distinct(self) -> np.ndarray:
+        """The first row of each text; texts are distinct if their tokens are."""
+        return np.sort(np.unique(self.batch.tokens["input_ids"].cpu().numpy(), axis=0, return_index=True)[1])
+
+
+def take_snapshot(
+    batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs, metrics: dict[str, Tensor] | None = None
+) -> Snapshot:
+    """Keep the embedding, the pooled layers and the gates, without the graph for gradients."""
+    kept = ModelOutputs(
+        embedding=None if student.embedding is None else student.embedding.detach(),
+        pooled_layers={number: layer.detach() for number, layer in student.pooled_layers.items()},
+        gates=None if student.gates is None else student.gates.detach(),
+    )
+    return Snapshot(batch, kept, replace(teacher, hidden_layers={}, attentions={}, others=()), metrics or {})
+
+
+def with_gates(required: OutputSpec, experts: int) -> OutputSpec:
+    """Add the gates to the required outputs for a snapshot, if the student has experts and they run anyway."""
+    used = required.embedding or required.pre_dense or required.second_view or required.vector
+    return required | OutputSpec(experts=True) if experts and used else required
+
+
+class Monitor:
+    """Reads a snapshot at every logged step and warns once a run; ignores snapshots without its outputs.
+
+    `kind` names its warning in metrics.jsonl, and its `state` in a checkpoint.
+    """
+
+    kind: str
+
+    def __init__(self) -> None:
+        self.state: dict[str, Tensor] = {}
+        self.warned, self.problem = False, ""
+
+    def observe(self, snapshot: Snapshot, step: int) -> dict[str, float]:
+        """Return a snapshot's metrics by name, and set `problem`."""
+        raise NotImplementedError
+
+    def warning(self) -> str:
+        """Return the problem of the last snapshot; empty without one, and after the first warning of a run."""
+        text = "" if self.warned else self.problem
+        self.warned, self.problem = self.warned or bool(text), ""
+        return text
+
+
+class CollapseMonitor(Monitor):
+    """Warns if all texts get nearly the same vector, or vectors in a few directions; the loss may still fall."""
+
+    kind = "collapse"
+
+    def observe(self, snapshot: Snapshot, step: int) -> dict[str, float]:
+        """Mean cosine and effective rank of the embeddings; warns of collapsed embeddings or pooled layers.
+
+        Not judged are batches with fewer than 8 distinct texts, and texts that are alike for the teacher too.
+        """
+        if len(snapshot.distinct()) < FEWEST_TEXTS:
+            return {}
+        vectors = {} if snapshot.student.embedding is None else {"embedding": snapshot.student.embedding}
+        if not self.warned:
+            vectors |= {f"layer {number}": layer for number, layer in snapshot.student.pooled_layers.items()}
+        found = {name: spread(value) for name, value in vectors.items()}
+        collapsed = [
+            f"{name}: {cosine:.4f}, {rank:.3f}"
+            for name, (cosine, rank) in found.items()
+            if cosine > MOST_ALIKE or rank < LEAST_RANK
+        ]
+        teacher = snapshot.teacher.embedding
+        if collapsed and (teacher is None or spread(teacher)[0] <= TEXTS_ALIKE):
+            self.problem = (
+                "Embeddings collapsed: nearly the same for every text. Mean cosine and effective rank (thresholds "
+                f"{MOST_ALIKE} and {LEAST_RANK}): {'; '.join(collapsed)}. Likely causes: CLS or last-token pooling of "
+                "lower layers [student.pooling, method.options]; no term with enough weight keeps texts apart "
+                "[method.weights]; too high a rate [train.learning_rate]."
+            )
+        return dict(zip(("mean_cosine", "effective_rank"), found.get("embedding", ()), strict=False))
+
+
+def spread(vectors: Float[Tensor, "batch dim"]) -> tuple[float, float]:
+    """Mean cosine of all pairs, and effective rank: exp(entropy of the singular values' shares) / min(batch, dim).
+
+    The rank (Roy & Vetterli, 2007) is of unit vectors without centring: centred equal vectors are noise of full rank.
+    One direction gives 1 / min(batch, dim), orthogonal vectors of equal weight 1.
+    """
+    unit = F.normalize(vectors.detach()[:MOST_TEXTS].double().cpu(), dim=-1)
+    rows = len(unit)
+    cosine = (unit.sum(0).square().sum() - unit.square().sum()) / (rows * (rows - 1))
+    values = torch.linalg.svdvals(unit)
+    rank = torch.special.entr(values / values.sum()).sum().exp()
+    return float(cosine), float(rank) / min(unit.shape)
+
+
+class GateMonitor(Monitor):
+    """Warns if gates send all texts to one expert, leave experts out, or weigh all alike, in a run of `steps` steps."""
+
+    kind = "routing"
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def observe(self, snapshot: Snapshot, step: int) -> dict[str, float]:
+        """Mean gate of every expert, entropy, decided share and spread; nothing for a student without several experts.
+
+        The last 64 distinct texts are judged together, or those of a larger batch; fewer than 8 are not judged.
+        """
+        if snapshot.student.gates is None or snapshot.student.gates.shape[1] < 2:
+            return {}
+        gates = snapshot.student.gates.detach().float().cpu()
+        distinct = gates[snapshot.distinct()]
+        recent = torch.cat([self.state.get("gates", distinct[:0]), distinct])[-max(ENOUGH, len(distinct)) :]
+        self.state = {"gates": recent}
+        self.problem = describe_gates(recent, step / self.steps) if len(recent) >= FEWEST_TEXTS else ""
+        means, found = gate_statistics(gates)
+        by_expert = {f"gate_{number}": mean for number, mean in enumerate(means, 1)}
+        return by_expert | {f"gate_{name}": value for name, value in found.items()}
+
+
+def gate_statistics(gates: Float[Tensor, "texts experts"]) -> tuple[list[float], dict[str, float]]:
+    """Mean gate by expert, and over all: for at least two experts.
+
+    - entropy: 1 for equal gates, 0 for one expert per text.
+    - decided: share of texts whose largest gate exceeds 0.9.
+    - spread: standard deviation over texts, averaged over experts.
+    """
+    gates = gates.detach().double()
+    return gates.mean(0).tolist(), {
+        "entropy": float(torch.special.entr(gates).sum(1).mean() / math.log(gates.shape[1])),
+        "decided": float((gates.amax(1) > DECIDED).double().mean()),
+        "spread": float(gates.std(0, correction=0).mean()),
+    }
+
+
+def describe_gates(gates: Float[Tensor, "texts experts"], done: float) -> str:
+    """Describe collapsed gates after a share `done` of training; empty for healthy gates."""
+    means, found = gate_statistics(gates)
+    unused = [number for number, mean in enumerate(means, 1) if mean < UNUSED / len(means)]
+    if max(means) > ONE or len(unused) >= 2:
+        problem = f"some experts get nearly no texts (from 1: {unused})"
+    elif done >= UNIFORM_AFTER and found["entropy"] > UNIFORM and found["spread"] < APART:
+        problem = "every text gets nearly equal gates"
+    else:
+        return ""
+    numbers = "; ".join(f"{name} {value:.4f}" for name, value in found.items())
+    return (
+        f"Routing collapsed: {problem}. Mean gates: {', '.join(f'{mean:.3f}' for mean in means)}; {numbers}. For "
+        "unused experts raise the pull towards equal gates, to about 1 [method.options.beta], raise the floor "
+        "[method.options.floor], or leave out facets [method.options.facets]. For equal gates lower them. In both "
+        "cases raise [method.weights.diversity], or change the gate's rate [train.learning_rate_factors]."
+    )

@@ -260,7 +260,7 @@ class Run:
         if "supervised" in found:
             record["supervised"] = found["supervised"]
         head = copy_head(self.folder / "student")
-        save_student(model, self.folder / "student", dict(record), model_card(record), beside=head)
+        save_student(model, self.folder / "student", dict(record), model_card(record), extra_files=head)
         write_json(self.folder / "distillation.json", record, sealed=True, key="distillation.json")
         page = write_report(self.folder, found, record, recipes.dump(self.recipe)) if found else None
         problems = [TaskFailure(**problem) for problem in found.get("failures", [])]
@@ -291,7 +291,7 @@ class Run:
         """Keep a student of the last stage under a name, what its objective has learnt beside it."""
         info = {"method": self.stages[-1].recipe.method.name, "teacher": self.info.name, "complete": False}
         card, head = f"# {self.recipe.name}\n\nTraining has not finished.\n", head_writer(objective, self.examples)
-        save_student(merged(encoder.model), self.folder / name, info, card, beside=head)
+        save_student(merged(encoder.model), self.folder / name, info, card, extra_files=head)
         save_objective(objective_file(self.folder / name), objective)
 
     # -- bookkeeping -------------------------------------------------------------------------------------------------

@@ -131,8 +131,8 @@ def _write(model: SentenceTransformer, folder: Path, layout: Layout) -> None:
         if (kind == "Transformer") != (number == 0) or kind not in _WRITERS or (kind == "Experts" and not ours):
             raise DistilvecError(
                 f"[student.model] module {number} is a {kind} of {type(module).__module__}; the portable layout is "
-                "Transformer, then Pooling, Experts, Dense, Normalize. Save with layout 'current', or load a student with "
-                "experts by distilvec.load."
+                "Transformer, then Pooling, Experts, Dense, Normalize. Save with layout 'current', or load a student "
+                "with experts by distilvec.load."
             )
         path = f"{number}_{kind}" if number else ""
         (folder / path).mkdir(exist_ok=True)

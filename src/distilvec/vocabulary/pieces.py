@@ -1,8 +1,8 @@
 """Text of a token, and another tokenizer's tokens of the same text: the base of tokenizer surgery.
 
-Four kinds of fast tokenizers spell the same text differently. WordPiece prefixes continuation tokens (##ing). Byte-level
-tokenizers write bytes as letters, and the space before a word as Ġ. Metaspace tokenizers (SentencePiece) write the space as ▁.
-Plain tokenizers write no space, or a suffix at the end of a word. A `Surface` is what the spellings have in common.
+Four kinds of fast tokenizers spell the same text differently. WordPiece prefixes continuation tokens (##ing).
+Byte-level tokenizers write bytes as letters, and the space before a word as Ġ. Metaspace tokenizers (SentencePiece) write
+▁ for it. Plain tokenizers write no space, or a suffix at the end of a word. A `Surface` is independent of the kind.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Surface:
 class Pieces:
     """Fast tokenizer with the surface of every token and the tokens of every surface.
 
-    `plain` is a copy that neither pads nor truncates, `state` the content of its tokenizer.json. `tokens` [ids] has None for
-    ids without a token. Errors: DistilvecError with `key` for a slow tokenizer (without tokenizer.json).
+    `plain` is a copy that neither pads nor truncates, `state` the content of its tokenizer.json. `tokens` [ids] has None
+    for ids without a token. Errors: DistilvecError with `key` for a slow tokenizer (without tokenizer.json).
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, name: str = "the tokenizer", key: str = OPTION) -> None:
@@ -126,6 +126,13 @@ class Pieces:
         text = token.removesuffix(self.suffix) or token
         return Surface(text.encode(), not text or not _leans_left(text[0]))
 
+    def is_byte(self, number: int) -> bool:
+        """Return whether an ordinary token is a byte (<0xNN>) or only a part of a character."""
+        surface = self.surface(number)
+        return surface is not None and (
+            _decoded(surface.text) is None or bool(_BYTE.fullmatch(str(self.tokens[number])))
+        )
+
     def encode(self, surfaces: Sequence[Surface]) -> list[list[int]]:
         """Return the tokens of each surface inside a text, without special tokens; [] without any.
 
@@ -133,10 +140,14 @@ class Pieces:
         "##ev ##ler", "ev ler" or "ev ler". WordPiece: of "aevler", with a carrier letter, the word's end is found, and
         the part inside the word is read by `_continuing`. Bytes that are no character: letters or byte tokens.
         """
-        texts = {number: text for number, surface in enumerate(surfaces) if (text := _decoded(surface.text)) is not None}
+        texts = {
+            number: text for number, surface in enumerate(surfaces) if (text := _decoded(surface.text)) is not None
+        }
         found = {number: self._bytes(surface.text) for number, surface in enumerate(surfaces) if number not in texts}
         spaced = self.kind in ("byte_level", "metaspace")
-        whole = {n: " " * (spaced and surfaces[n].initial) + t for n, t in texts.items() if spaced or surfaces[n].initial}
+        whole = {
+            n: " " * (spaced and surfaces[n].initial) + t for n, t in texts.items() if spaced or surfaces[n].initial
+        }
         found |= zip(whole, self._ids(self.neutral, list(whole.values())), strict=True)
         inner = {number: text for number, text in texts.items() if number not in whole}
         carried = self.neutral.encode_batch([_CARRIER + text for text in inner.values()])

@@ -25,7 +25,7 @@ from distilvec.config.schema import ExpertsSection, StudentSection
 from distilvec.evaluation.memory import machine_facts
 from distilvec.evaluation.speed import BACKENDS, ROLE_TOKENS, TIMED, Encode, Setting, measure, plan_settings
 from distilvec.evaluation.timing import Timing
-from distilvec.formats.onnx import plain_copy
+from distilvec.formats.onnx import export_copy
 from distilvec.models.experts import Experts
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.teachers.model import BUILTIN
@@ -84,7 +84,7 @@ def make_models(layers: int, width: int) -> dict[str, SentenceTransformer]:
         "max_position_embeddings": 512,
     }
     section = StudentSection(config=config, tokenizer=BUILTIN, experts=ExpertsSection())
-    whole = plain_copy(build_student(section, TeacherInfo(width, normalized=True, max_length=512), seed=0))
+    whole = export_copy(build_student(section, TeacherInfo(width, normalized=True, max_length=512), seed=0))
     rest = SentenceTransformer(modules=[module for module in whole if not isinstance(module, Experts)], device="cpu")
     return {WITHOUT: rest.eval(), WITH: whole}
 

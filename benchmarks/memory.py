@@ -21,6 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.texts import COMMON
+from distilvec.pipeline.prepare import fill_caches, untrained_student
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.train import train
 
 
 def main() -> None:
@@ -49,7 +52,6 @@ def measure(rows: int) -> dict[str, float]:
     import numpy as np
 
     from distilvec.config import recipe as recipes
-    from distilvec.pipeline.run import Run
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DISTILVEC_CACHE"] = folder
@@ -67,11 +69,11 @@ def measure(rows: int) -> dict[str, float]:
                 "train": {"epochs": 1, "max_steps": 200, "device": "cpu", "precision": "fp32"},
             }
         )
-        run = Run(recipe, Path(folder) / "run")
+        job = resolve(recipe, Path(folder) / "run")
         with Peak() as caching:
-            run.fill()
+            fill_caches(job, untrained_student(job))[0]
         with Peak() as training:
-            run.train()
+            train(job)
     return {"caching": round(caching.megabytes, 1), "training": round(training.megabytes, 1)}
 
 

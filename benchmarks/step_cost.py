@@ -42,7 +42,9 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.task_head import TaskHead, TaskInfo
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import prepare
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.run import run
 from distilvec.students.encoder import Encoder
 from distilvec.students.task_head import save_head
 from distilvec.teachers.live import LiveTeacher
@@ -187,13 +189,13 @@ class Bench:
             }
             for key, value in changes.items():
                 recipes.set_key(tree, key, value)
-            run = Run(recipes.validate({**tree, **labels}), self.folder / name)
+            job = resolve(recipes.validate({**tree, **labels}), self.folder / name)
             try:
-                run.objective(Encoder(run.student()))
+                make_objective(job.stages[-1], job.context)
             except DistilvecError as error:
                 if "does not train on labels" not in str(error):
                     raise
-                run = Run(recipes.validate({**tree, **texts}), self.folder / name)
+                job = resolve(recipes.validate({**tree, **texts}), self.folder / name)
             self.runs[name] = run
         return self.runs[name]
 
@@ -205,10 +207,10 @@ class Bench:
     def data(self, name: str, model: SentenceTransformer, number: int) -> tuple[Objective, TrainingData]:
         """A method's objective, and the texts of a round with all that it needs of the teacher, which is out of memory then."""
         run = self.run(name)
-        objective = run.objective(Encoder(model))
+        objective = make_objective(job.stages[-1], job.context)
         if name not in self.prepared:
-            self.prepared[name] = run.data(model, objective)
-            if not run.live:
+            self.prepared[name] = prepare(job, model).training_data(required_outputs(objective, job.examples))
+            if not job.teacher.live:
                 run.__dict__.pop("teacher", None)
         data = self.prepared[name]
         rows = np.arange(len(data.corpus)) if data.examples is None else data.examples.rows[:, 0]
@@ -255,7 +257,7 @@ class Bench:
     def forward_seconds(self, name: str, loop: Trainer) -> float:
         """What one forward pass of the live teacher for its vectors alone takes a step."""
         run = self.run(name)
-        teacher = LiveTeacher(cast(LocalTeacher, run.teacher), run.sides[0].tokens, OutputSpec(embedding=True))
+        teacher = LiveTeacher(cast(LocalTeacher, job.teacher), job.teachers[0].tokens, OutputSpec(embedding=True))
         groups = loop._batches(0)
         batches = [loop.data.batch(groups[place]).to(loop.device) for place in range(len(groups))]
         began = now(self.device)

@@ -32,8 +32,8 @@ from distilvec.config.schema import StudentSection, VocabularySection
 from distilvec.models.load import load_tokenizer
 from distilvec.pipeline.transplant import transplant_folder
 from distilvec.students.build import fresh_transformer
-from distilvec.vocabulary.counting import Words
 from distilvec.vocabulary.pieces import Pieces
+from distilvec.vocabulary.trim import Words
 
 NEW, WIDTH = 131_072, 768  # the old table has twice as many rows
 ROUNDS = 3

@@ -35,8 +35,8 @@ from distilvec.core.device import fast_bf16
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.registry import build_objective
 from distilvec.data.corpus import Corpus
-from distilvec.pipeline.prepare import build_token_store
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import build_token_store, fill_caches, untrained_student
+from distilvec.pipeline.resolve import resolve
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cached import CachedTeacher
 from distilvec.train.dataset import TrainingData
@@ -73,21 +73,21 @@ def main() -> None:
 def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     texts, origin = sample_texts(arguments.texts * arguments.repeats + 64 * arguments.held_out, arguments.data)
     (folder / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    run = Run(make_recipe(folder / "texts.txt", arguments.held_out), folder / "run")
-    corpus, student = run.corpus, run.student()
-    run.fill()
-    width = run.info.width
+    job = resolve(make_recipe(folder / "texts.txt", arguments.held_out), folder / "run")
+    corpus, student = job.corpus, untrained_student(job)
+    fill_caches(job, untrained_student(job))[0]
+    width = job.teacher.info.width
     result: dict[str, Any] = {}
     for precision in arguments.precision or ["fp32", *(["bf16"] if fast_bf16("cpu") else [])]:
         rate = matmul_rate(torch.float32 if precision == "fp32" else torch.bfloat16)
-        ours, peer = Ours(run, copy.deepcopy(student), precision), Peer(run, copy.deepcopy(student), precision)
+        ours, peer = Ours(job, copy.deepcopy(student), precision), Peer(job, copy.deepcopy(student), precision)
         rounds = np.array_split(corpus.train_rows[: arguments.texts * arguments.repeats], arguments.repeats)
         rates: dict[str, list[float]] = {"ours": [], "peer": []}
         for rows in [rounds[0][: 8 * BATCH], *rounds]:  # the first, short one warms up
             rates["ours"].append(len(rows) / ours.train(rows))
             rates["peer"].append(len(rows) / peer.train(rows))
         medians = {name: statistics.median(values[1:]) for name, values in rates.items()}
-        losses = {"ours": held_out(run, ours.model, width), "peer": held_out(run, peer.model, width)}
+        losses = {"ours": held_out(job, ours.model, width), "peer": held_out(job, peer.model, width)}
         flops = 6 * body_parameters(student) * float(ours.tokens.lengths[corpus.train_rows].mean()) * medians["ours"]
         result[precision] = {
             "texts": origin,

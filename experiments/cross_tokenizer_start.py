@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks.texts import sample_texts
 from distilvec.config import recipe as recipes
 from distilvec.core.device import fast_bf16
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.run import run
 
 SPECIAL = {
     "pad_token": "[PAD]",
@@ -54,7 +54,7 @@ def make_start(out: Path, count: int = TEXTS, overrides: list[str] | None = None
     tree = start_recipe(texts, out / "tokenizer")
     for key, value in recipes.read_overrides(overrides or []).items():
         recipes.set_key(tree, key, value)
-    Run(recipes.validate(tree), out / "run").execute()
+    run(recipes.validate(tree), out / "run")
     return out / "run" / "student"
 
 

@@ -18,7 +18,8 @@ from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
 from distilvec.core.files import write_json
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.train import train
 from distilvec.train.metrics import read_metrics
 from distilvec.train.monitors import ONE
 
@@ -53,7 +54,7 @@ def measure(beta: float, folder: Path, steps: int, overrides: list[str]) -> dict
         *overrides,
     ]
     recipe = recipes.load(recipe_folder() / "distillmoe.yaml", "local", texts)
-    Run(recipe, folder / name).train()
+    train(resolve(recipe, folder / name))
     lines = [line for line in read_metrics(folder / name / "metrics.jsonl") if "train/gate_1" in line]
     gates = [[value for key, value in line.items() if key.removeprefix("train/gate_").isdigit()] for line in lines]
     late = lines[len(lines) // 2 :]

@@ -26,7 +26,7 @@ from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.run import run
 from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.sweep import Member, expand
 from distilvec.train.metrics import read_metrics
@@ -127,7 +127,7 @@ def tune(section: dict[str, Any], folder: Path, quick: bool) -> RunResult:
         "train": {**TEACHER, **({"epochs": 1} if quick else {})},
         "evaluation": {"parts": []},
     }
-    result = Run(recipes.validate(tree), folder).execute()
+    result = run(recipes.validate(tree), folder)
     assert result is not None, "a shootout runs in one process"
     return result
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from distilvec.pipeline.report_parts import make_columns, score_columns
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.stopwatch import machine
@@ -35,8 +36,8 @@ from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.suite import load_suite
 from distilvec.losses.distance import l2_distance
 from distilvec.models.load import load, load_tokenizer
-from distilvec.pipeline.report_parts import make_columns, score_columns
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import untrained_student
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.transplant import read_texts
 from distilvec.teachers.model import load_teacher, wrap_model
 from distilvec.vocabulary.choose import choose
@@ -77,12 +78,12 @@ def trimmed() -> dict[str, Any]:
     memo, texts, wanted = EmbeddingCache(), list[str](), None
     for size in SIZES:
         keys = ["student.layers=null", f"student.vocabulary.size={size or 'null'}"]
-        run = Run(recipes.load(recipe_folder() / "small_english.yaml", "8m", keys), Path("runs/surgery"))
+        job = resolve(recipes.load(recipe_folder() / "small_english.yaml", "8m", keys), Path("runs/surgery"))
         if wanted is None:
-            texts = [str(text) for text in run.corpus.prompted(run.corpus.holdout_rows[:HELD_OUT])]
+            texts = [str(text) for text in job.corpus.prompted(job.corpus.holdout_rows[:HELD_OUT])]
             wanted = vectors(teacher.model, texts)
             rows.append({"tokens": len(teacher.model.tokenizer), **figures(teacher.model, texts, wanted, tasks, memo)})
-        student = run.student()
+        student = untrained_student(job)
         rows.append({"tokens": len(student.tokenizer), **figures(student, texts, wanted, tasks, memo)})
         print(rows[-1], flush=True)
     return {"machine": machine(), "held_out": len(texts), "rows": rows}
@@ -165,8 +166,8 @@ def students(runs: list[Path]) -> dict[str, Any]:
     found = {}
     teacher = load_teacher(TeacherSection(model=TEACHER)).model
     for folder in runs:
-        run = Run(recipes.load(folder / "recipe.yaml"), folder)
-        texts = [str(text) for text in run.corpus.prompted(run.corpus.holdout_rows[:ENCODED])]
+        job = resolve(recipes.load(folder / "recipe.yaml"), folder)
+        texts = [str(text) for text in job.corpus.prompted(job.corpus.holdout_rows[:ENCODED])]
         student = load(folder / "student", device="cpu")
         medians = in_turn({"teacher": teacher, "student": student}, texts)
         name, record = recorded(folder)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from distilvec.core.objective import Objective
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.students.encoder import Encoder
 from distilvec.train.trainer import Trainer
 
 
 def make_loop(recipe, folder: Path, objective: Objective | None = None) -> Trainer:
     """The loop of a recipe in a folder; with the recipe's own objective, or another one on the same data."""
-    run = Run(recipe, folder)
-    model = run.student()
+    job = resolve(recipe, folder)
+    model = untrained_student(job)
     encoder = Encoder(model)
-    own = run.objective(encoder)
-    return Trainer(encoder, objective or own, run.data(model, own), recipe.train, folder, "mark")
+    own = make_objective(job.stages[-1], job.context)
+    return Trainer(encoder, objective or own, prepare(job, model).training_data(required_outputs(own, job.examples)), recipe.train, folder, "mark")
 
 
 def stop_after(loop: Trainer, count: int) -> Trainer:

@@ -12,7 +12,7 @@ from distilvec.cli.app import app
 from distilvec.cli.models import finetune_recipe
 from distilvec.config.recipe import load
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.resolve import resolve
 from distilvec.students.task_head import load_head
 
 
@@ -49,7 +49,7 @@ def test_leaves_a_teacher_for_recipes(lora, tiny_model, tmp_path, monkeypatch):
     head, classes = load_head(out / "student")
     assert classes == ["about desert", "about forest", "about ocean"] and head.task.classes == 3
     tree = recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"model": str(out / "student")})})
-    assert Run(tree, tmp_path / "student").teacher_head is not None
+    assert resolve(tree, tmp_path / "student").teacher_head is not None
     assert json.loads((out / "report.json").read_text())["supervised"]["rows"] == 16
 
 

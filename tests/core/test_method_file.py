@@ -16,7 +16,8 @@ from distilvec.core.method_file import method_code, method_files
 from distilvec.core.objective import check_terms
 from distilvec.core.options import check_options
 from distilvec.core.registry import build_objective, method_class, method_names
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.run import run
 from distilvec.pipeline.run_dir import training_fingerprint
 from distilvec.train.stages import training_stages
 from experiments.shootout import mark_of, read_rows
@@ -223,15 +224,15 @@ def test_a_forward_that_raises_names_the_file_and_an_edit_trains_again(tiny_reci
     path = tmp_path / "mine.py"
     write(path)
     path.write_text(path.read_text().replace("student.embedding - ", "student.embedding[:, :3] - "))
-    run = Run(tiny_recipe(method__name=str(path), train__max_steps=2), tmp_path / "run")
+    job = resolve(tiny_recipe(method__name=str(path), train__max_steps=2), tmp_path / "run")
     with pytest.raises(DistilvecError, match=r"^\[method.name\] .*mine.py, line \d+: RuntimeError: The size of tensor"):
-        run.execute()
+        run(job.recipe, job.folder)
     write(path)
     recipe = tiny_recipe(method__name=str(path), train__max_steps=2)
-    Run(recipe, tmp_path / "run").execute()  # nothing was trained before, so the corrected file is taken
+    run(recipe, tmp_path / "run")  # nothing was trained before, so the corrected file is taken
     path.write_text(path.read_text().replace(".abs()", ".square()"))
     with pytest.raises(DistilvecError, match="--restart"):
-        Run(recipe, tmp_path / "run").execute()
+        run(recipe, tmp_path / "run")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"rows": 3}', '{"rows": [{"run": "a"}]}', "{}"])

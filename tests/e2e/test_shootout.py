@@ -12,7 +12,7 @@ from samples import make_texts
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import Corpus
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.resolve import resolve
 from distilvec.train.trainer import Trainer
 from experiments.sentence_level import average_table, order, shootout_tables
 from experiments.shootout_sentence_level import RECIPE, plan, shootout
@@ -170,7 +170,7 @@ def test_no_evaluation_text_enters_the_corpus(tiny_recipe, tmp_path):
     recipe = tiny_recipe(
         corpus__sources=[source], corpus__holdout_batches=1, evaluation__suite=str(tmp_path / "suite.yaml")
     )
-    corpus = Run(recipe, tmp_path / "run").corpus
+    corpus = resolve(recipe, tmp_path / "run").corpus
     assert isinstance(corpus, Corpus) and len(corpus) == 50
     texts = set(corpus.texts(range(len(corpus))))
     assert not texts & {one for one, _ in pairs[:25]}, "no text of the test split"

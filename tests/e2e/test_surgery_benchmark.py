@@ -10,7 +10,7 @@ import yaml
 from samples import make_texts
 
 from benchmarks import surgery_speed
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.run import run
 from experiments import surgery
 from experiments.surgery_tables import readme_tables, surgery_tables
 
@@ -63,7 +63,7 @@ def test_students_are_shown_with_what_they_cost(tiny_recipe, tiny_model, tmp_pat
         "train__max_steps": 2,
         "evaluation__suite": str(suite),
     }
-    Run(tiny_recipe(name="small_english-x", **changes), tmp_path / "run").execute()
+    run(tiny_recipe(name="small_english-x", **changes), tmp_path / "run")
     found = {"students": surgery.students([tmp_path / "run"]), "sizes": surgery.sizes([tmp_path / "run"])}
     record = found["students"]["small_english-x"]
     assert record["tokens"] == 350 and record["megabytes"] > 0 and record["inference"]["student_texts_per_second"] > 0

@@ -18,7 +18,7 @@ from distilvec.data.labeled import Labelled
 from distilvec.evaluation.experts import Group, experts_report, labelled_groups, run_mixture, sample, task_groups
 from distilvec.evaluation.projection import project_experts
 from distilvec.evaluation.tasks import ClassificationTask, StsTask, make_retrieval
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.run import run
 from distilvec.report.write import draw_report
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
@@ -157,7 +157,7 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path):
         evaluation__suite=str(tmp_path / "suite.yaml"),
         evaluation__columns=["teacher", "student", "untrained"],
     )
-    result = Run(recipe, tmp_path / "run").execute()
+    result = run(recipe, tmp_path / "run")
     found = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
     assert [row["name"] for row in found["experts"]["groups"]] == ["graded"] and len(
         found["experts"]["plane"]["likeness"]
@@ -187,7 +187,7 @@ def test_a_labelled_run_without_a_suite_shows_its_experts_by_class(tiny_recipe, 
     path = write_task(tmp_path / "pair.jsonl", "pair")
     task = {"type": "pair", "path": str(path), "encode": encode}
     recipe = recipes.validate(tree | {"corpus": None, "task": task})
-    found = json.loads((Run(recipe, tmp_path / "run").execute().folder / "report.json").read_text(encoding="utf-8"))
+    found = json.loads((run(recipe, tmp_path / "run").folder / "report.json").read_text(encoding="utf-8"))
     assert [row["name"] for row in found["experts"]["groups"]] == ["pair: 0", "pair: 1"] and found["failures"] == []
     assert found["experts"]["plane"]["teacher"] and len(found["tokens"]) == 4
     assert "projections" not in found and "speed" not in found
@@ -198,5 +198,5 @@ def test_a_run_without_experts_has_an_empty_part(tiny_recipe, tmp_path, monkeypa
     path = write_task(tmp_path / "pair.jsonl", "classification")
     tree = tiny_recipe(train__max_steps=2, method__name="task", evaluation__parts=["experts"]).model_dump(mode="json")
     recipe = recipes.validate(tree | {"corpus": None, "task": {"type": "classification", "path": str(path)}})
-    found = json.loads((Run(recipe, tmp_path / "run").execute().folder / "report.json").read_text(encoding="utf-8"))
+    found = json.loads((run(recipe, tmp_path / "run").folder / "report.json").read_text(encoding="utf-8"))
     assert found["experts"] == {} and "tokens" not in found

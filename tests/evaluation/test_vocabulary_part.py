@@ -14,9 +14,10 @@ from distilvec.config.schema import CorpusSection
 from distilvec.data.corpus import build_corpus
 from distilvec.evaluation import vocabulary
 from distilvec.evaluation.vocabulary import language_texts, vocabulary_report
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.run import run
 from distilvec.teachers.model import wrap_model
-from distilvec.vocabulary.compare import analyse, parameter_figures
+from distilvec.vocabulary.compare import analyse, parameter_counts
 
 KEPT = (
     "model_type",
@@ -75,20 +76,20 @@ def test_a_run_with_another_tokenizer_shows_what_it_changes(tiny_recipe, tiny_mo
         "evaluation__columns": ["teacher", "student"],
     }
     recipe = tiny_recipe(student=other, corpus={"sources": sources, "holdout_batches": 2}, train__max_steps=3, **suite)
-    run = Run(recipe, tmp_path / "run")
-    result = run.execute()
+    job = resolve(recipe, tmp_path / "run")
+    result = run(job.recipe, job.folder)
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
     found = report["vocabulary"]
     assert report["failures"] == [] and list(found["languages"]) == ["en", "tr", "part3"] and found["max_length"] == 24
-    texts = language_texts(run.corpus)
+    texts = language_texts(job.corpus)
     models = {"before": tiny_model, "after": tmp_path / "run" / "student"}
     for side, folder in models.items():
         model = SentenceTransformer(str(folder), device="cpu")
         figures = analyse(model.tokenizer, texts, 24)
-        assert {name: own.mean_length for name, own in figures.items()} == {
+        assert {name: own["mean_length"] for name, own in figures.items()} == {
             name: pytest.approx(own[side]["mean_length"]) for name, own in found["languages"].items()
         }
-        assert found[side]["parameters"]["total"] == parameter_figures(model).total
+        assert found[side]["parameters"]["total"] == parameter_counts(model)["total"]
     page = result.page.read_text(encoding="utf-8")
     assert '<section id="vocabulary"' in page and "tokens a word, teacher" in page
     assert (tmp_path / "run" / "figures" / "vocabulary.svg").exists()
@@ -103,7 +104,7 @@ def test_a_labelled_run_has_the_part_without_a_suite(tiny_recipe, other, tmp_pat
         student=other, train__max_steps=2, method__name="task", evaluation__parts=["vocabulary"]
     ).model_dump(mode="json")
     recipe = recipes.validate(tree | {"corpus": None, "task": {"type": "pair", "path": str(path)}})
-    found = json.loads((Run(recipe, tmp_path / "run").execute().folder / "report.json").read_text(encoding="utf-8"))
+    found = json.loads((run(recipe, tmp_path / "run").folder / "report.json").read_text(encoding="utf-8"))
     (figures,) = found["vocabulary"]["languages"].values()
     assert figures["before"]["texts"] == 2 * 80 and found["failures"] == []  # both texts of every pair
 

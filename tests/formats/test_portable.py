@@ -154,7 +154,7 @@ def test_replaces_an_earlier_student(backbones: dict[str, Path], tmp_path: Path)
 def test_what_others_put_into_the_folder_stays(backbones: dict[str, Path], tmp_path: Path) -> None:
     """An ONNX file, notes, a link, and a card that was changed by hand; a file of the earlier model goes."""
     folder, student = tmp_path / "student", student_of(backbones["bert"])
-    save_student(student, folder, {"n": 1}, "# One\n", beside=lambda new: (new / "head.json").write_text("{}"))
+    save_student(student, folder, {"n": 1}, "# One\n", extra_files=lambda new: (new / "head.json").write_text("{}"))
     assert sorted(read(folder / "distillation.json")["files"]) == [
         "1_Pooling/config.json",
         "2_Dense/config.json",

@@ -96,6 +96,6 @@ def test_a_class_of_the_same_name_is_not_ours(student: SentenceTransformer, tmp_
     save_student(student, tmp_path / "student", {}, "")
     found = load(tmp_path / "student", device="cpu")
     found[2] = type("Experts", (torch.nn.Identity,), {})()
-    with pytest.raises(DistilvecError, match="module 2 is a Experts of .*loaded by distilvec.load"):
+    with pytest.raises(DistilvecError, match="module 2 is a Experts of "):
         save_student(found, tmp_path / "other", {}, "")
     assert not (tmp_path / "other").exists()

@@ -14,7 +14,8 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs
 from distilvec.core.registry import build_objective
 from distilvec.methods.distilcse_ckd import DistilCseCkd
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.students.encoder import Encoder
 from distilvec.train.trainer import Trainer
 
@@ -185,13 +186,13 @@ def test_gradients_are_finite_for_a_collapsed_student_and_a_batch_of_one(queue):
 @pytest.mark.parametrize("update", ["plain", "asam"])
 def test_interrupted_training_equals_uninterrupted(tiny_recipe, tmp_path, update):
     def loop(folder):
-        run = Run(
+        job = resolve(
             tiny_recipe(method={"name": "distilcse_ckd", "options": {"queue": 40}}, train__update={"name": update}),
             folder,
         )
-        encoder = Encoder(run.student())
-        objective = run.objective(encoder)
-        return Trainer(encoder, objective, run.data(encoder.model, objective), run.recipe.train, folder, "mark")
+        encoder = Encoder(untrained_student(job))
+        objective = make_objective(job.stages[-1], job.context)
+        return Trainer(encoder, objective, prepare(job, encoder.model).training_data(required_outputs(objective, job.examples)), job.recipe.train, folder, "mark")
 
     whole = loop(tmp_path / "whole")
     whole.run()

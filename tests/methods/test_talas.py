@@ -15,7 +15,9 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.registry import build_objective
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.relations import layer_relation_gaps
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.run import run
 from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
@@ -182,14 +184,14 @@ def test_learns_in_its_own_width(tiny_recipe, tiny_model, wide_teacher, tmp_path
         train__epochs=6,
         train__learning_rate_factors={"objective.anchors": 5},
     )
-    run = Run(recipe, tmp_path / "run")
-    model = run.student()
+    job = resolve(recipe, tmp_path / "run")
+    model = untrained_student(job)
     assert model.get_embedding_dimension() == 32 and len(model) == 3, (
         "backbone, pooling, normalisation: no linear layer"
     )
     encoder = Encoder(model)
-    objective = run.objective(encoder)
-    Trainer(encoder, objective, run.data(model, objective), recipe.train, tmp_path / "run", "mark").run()
+    objective = make_objective(job.stages[-1], job.context)
+    Trainer(encoder, objective, prepare(job, model).training_data(required_outputs(objective, job.examples)), recipe.train, tmp_path / "run", "mark").run()
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     logged = [line for line in lines if "train/loss" in line]
     for term in ("loss", "loss_tamd", "loss_lasd"):
@@ -201,7 +203,7 @@ def test_learns_in_its_own_width(tiny_recipe, tiny_model, wide_teacher, tmp_path
 
 def test_an_ablation_trains_without_the_teacher(tiny_recipe, tmp_path):
     recipe = tiny_recipe(method__name="talas", method__weights={"tamd": 0, "lasd": 0, "simcse": 1}, train__max_steps=2)
-    result = Run(recipe, tmp_path / "run").execute()
+    result = run(recipe, tmp_path / "run")
     assert result.record["method"]["weights"]["tamd"] == 0
     assert not result.record["teacher_compatible"], "as wide as the teacher, but in a space of its own"
     assert result.distance["similarity_gap"] > 0 and "distance" not in result.distance

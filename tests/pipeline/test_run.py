@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from jobs import filled
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
@@ -22,7 +23,8 @@ from distilvec.methods import redact
 from distilvec.pipeline import evaluate as run_report
 from distilvec.pipeline.compare import compare_runs
 from distilvec.pipeline.plan import make_plan
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.run import run
 
 
 @pytest.fixture
@@ -51,8 +53,8 @@ def test_whole_run_with_evaluation(tiny_recipe, suite, tmp_path, capsys):
     from distilvec.cli.terminal import show_result
 
     recipe = tiny_recipe(evaluation__suite=str(suite), train__epochs=2)
-    run = Run(recipe, tmp_path / "run")
-    result = run.execute()
+    job = resolve(recipe, tmp_path / "run")
+    result = run(job.recipe, job.folder)
     assert list(result.scores) == ["teacher", "untrained", "student", "asymmetric"]
     assert {score.task for score in result.scores["asymmetric"]} == {"sts", "find"}
     assert result.distance["distance"] < result.distance["untrained_distance"]
@@ -73,7 +75,7 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path):
     recipe = tiny_recipe(
         evaluation__suite=str(suite), train__epochs=2, train__keep_students=4, evaluation__parts=list(PARTS)
     )
-    result = Run(recipe, tmp_path / "run").execute()
+    result = run(recipe, tmp_path / "run")
     folder = tmp_path / "run"
     report = json.loads((folder / "report.json").read_text())
     assert set(PARTS) <= report.keys() and report["failures"] == [] and report["verdict"]["text"]
@@ -98,7 +100,7 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path):
     pages = (folder / "report.json").read_bytes()
     del report["agreement"], report["seal"]  # an unfinished report of an earlier version
     (folder / "report.json").write_text(json.dumps(report))
-    Run(recipe, folder).execute()
+    run(recipe, folder)
     again = json.loads((folder / "report.json").read_text())
     before = json.loads(pages)
     assert again["speed"] == before["speed"] and again["agreement"]["find"].keys() == before["agreement"]["find"].keys()
@@ -141,7 +143,7 @@ def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(tiny_recip
     recipe = tiny_recipe(evaluation__suite=str(suite), evaluation__parts=parts, train__keep_students=3)
     found = run_report.kept_students
     monkeypatch.setattr(run_report, "kept_students", lambda run: [replace(kept, distance=0.5) for kept in found(run)])
-    result = Run(recipe, tmp_path / "run").execute()
+    result = run(recipe, tmp_path / "run")
     named = {(problem.task, problem.column) for problem in result.problems}
     assert named == {("two", column) for column in ("teacher", "untrained", "student", "asymmetric")} | {
         ("margin", None)
@@ -155,7 +157,7 @@ def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(tiny_recip
 def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_path, capsys):
     """A score that was edited by hand, and a damaged file, are not believed: the run finds its own figures again."""
     recipe, folder = tiny_recipe(evaluation__suite=str(suite)), tmp_path / "run"
-    scores = Run(recipe, folder).execute().scores
+    scores = run(recipe, folder).scores
     path = folder / "report.json"
     edited = json.loads(path.read_text())
     edited["scores"]["student"][0]["value"] = 99.9
@@ -163,7 +165,7 @@ def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_pat
         path.write_text(content)
         with pytest.raises(DistilvecError, match=r"^\[report.json\] .*report.json (was changed|is damaged)"):
             compare_runs([folder])
-        again = Run(recipe, folder).execute().scores
+        again = run(recipe, folder).scores
         values = [[score.value for column in found.values() for score in column] for found in (scores, again)]
         assert values[0] == values[1] and "measuring everything again" in capsys.readouterr().err
         assert compare_runs([folder])["rows"][0]["mean"]["sts"] == scores["student"][0].value
@@ -171,7 +173,7 @@ def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_pat
 
 def test_a_report_without_matplotlib_says_so(tiny_recipe, suite, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = Run(tiny_recipe(evaluation__suite=str(suite)), tmp_path / "run").execute()
+    result = run(tiny_recipe(evaluation__suite=str(suite)), tmp_path / "run")
     assert result.page is None and (tmp_path / "run" / "report.json").exists()
     printed = capsys.readouterr()
     assert "no report.html" in printed.out + printed.err and "matplotlib" in printed.out + printed.err
@@ -188,25 +190,25 @@ def test_a_suite_of_which_nothing_can_be_read_is_named(tiny_model, tmp_path, mon
 
 def test_the_second_run_does_nothing_again(tiny_recipe, suite, tmp_path, monkeypatch):
     recipe = tiny_recipe(evaluation__suite=str(suite))
-    first = Run(recipe, tmp_path / "run").execute()
+    first = run(recipe, tmp_path / "run")
     weights = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
     monkeypatch.setattr("distilvec.train.trainer.Trainer._step", lambda *a: pytest.fail("trained again"))
     monkeypatch.setattr("distilvec.pipeline.report_parts.evaluate", lambda *a: pytest.fail("evaluated again"))
     monkeypatch.setattr(
         "distilvec.teachers.model.LocalTeacher.signals", lambda *a, **k: pytest.fail("ran the teacher again")
     )
-    second = Run(recipe, tmp_path / "run").execute()
+    second = run(recipe, tmp_path / "run")
     assert second.scores == first.scores
     assert (tmp_path / "run" / "student" / "model.safetensors").read_bytes() == weights
 
 
 def test_a_folder_of_another_recipe_is_refused_until_restart(tiny_recipe, tmp_path):
-    Run(tiny_recipe(), tmp_path / "run").execute()
+    run(tiny_recipe(), tmp_path / "run")
     other = tiny_recipe(train__learning_rate=5e-4)
     with pytest.raises(DistilvecError, match=r"^\[--out\].*train.learning_rate.*--restart"):
-        Run(other, tmp_path / "run").execute()
+        run(other, tmp_path / "run")
     before = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
-    assert Run(other, tmp_path / "run", restart=True).execute().state.finished
+    assert run(other, tmp_path / "run", restart=True).state.finished
     (aside,) = tmp_path.glob("run.old-*")
     assert (aside / "student" / "model.safetensors").read_bytes() == before
 
@@ -215,7 +217,7 @@ def test_a_student_of_another_width_gets_a_linear_layer(tiny_recipe, tmp_path):
     import architectures
 
     architectures.sentence_transformer(tmp_path / "wide", architectures.bert(tmp_path / "backbone"), "cls dense:48")
-    result = Run(tiny_recipe(teacher__model=str(tmp_path / "wide"), train__epochs=2), tmp_path / "run").execute()
+    result = run(tiny_recipe(teacher__model=str(tmp_path / "wide"), train__epochs=2), tmp_path / "run")
     student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
     kinds = [type(module).__name__ for module in student]
     assert kinds[1:] == ["Pooling", "Dense"] and student.encode(["a"]).shape == (1, 48)
@@ -237,7 +239,7 @@ def test_a_fresh_student_with_its_own_tokenizer(tiny_recipe, tiny_model, tmp_pat
         "max_position_embeddings",
     )
     section = {"config": {k: config[k] for k in keep}, "tokenizer": str(backbone)}
-    assert Run(tiny_recipe(student=section), tmp_path / "run").execute().state.finished
+    assert run(tiny_recipe(student=section), tmp_path / "run").state.finished
 
 
 def test_a_table_of_vectors_as_teacher(tiny_recipe, suite, tmp_path):
@@ -251,19 +253,19 @@ def test_a_table_of_vectors_as_teacher(tiny_recipe, suite, tmp_path):
     tree = recipe.model_dump(mode="json")
     tree["student"]["model"] = tree["teacher"]["model"]
     tree["teacher"] = {"vectors": str(tmp_path / "vectors.parquet"), "name": "an-api"}
-    result = Run(recipes.validate(tree), tmp_path / "run").execute()
+    result = run(recipes.validate(tree), tmp_path / "run")
     assert list(result.scores) == ["untrained", "student"] and result.record["teacher"]["width"] == 20
     pq.write_table(table.slice(0, 150), tmp_path / "vectors.parquet")
     with pytest.raises(DistilvecError, match=r"50"):
-        Run(recipes.validate(tree), tmp_path / "other").execute()
+        run(recipes.validate(tree), tmp_path / "other")
 
 
 def test_a_cache_of_another_teacher_is_refused(tiny_recipe, tmp_path):
     recipe = tiny_recipe(cache__path=str(tmp_path / "vectors"))
-    Run(recipe, tmp_path / "run").fill()
+    filled(recipe, tmp_path / "run")
     changed = tiny_recipe(cache__path=str(tmp_path / "vectors"), teacher__max_length=16)
     with pytest.raises(DistilvecError, match="max_length"):
-        Run(changed, tmp_path / "run").fill()
+        filled(changed, tmp_path / "run")
 
 
 def test_in_batch_methods_refuse_token_budgets(tiny_recipe, tmp_path):
@@ -274,11 +276,11 @@ def test_in_batch_methods_refuse_token_budgets(tiny_recipe, tmp_path):
         "    def forward(self, batch, student, teacher):\n        return {'x': student.embedding.sum(-1)}\n"
     )
     with pytest.raises(DistilvecError, match=r"\[train.max_tokens\].*fixed number of rows"):
-        Run(tiny_recipe(method__name=str(method), train__max_tokens=100), tmp_path / "run").execute()
+        run(tiny_recipe(method__name=str(method), train__max_tokens=100), tmp_path / "run")
 
 
 def test_plan(tiny_recipe, tmp_path):
-    rows = dict(make_plan(Run(tiny_recipe(), tmp_path / "run")))
+    rows = dict(make_plan(resolve(tiny_recipe(), tmp_path / "run")))
     assert rows["texts"] == "200 (32 held out)" and rows["teacher vectors to compute"].startswith("200 of 200")
     assert rows["training"].startswith("11 steps of 16 texts")
     assert not (tmp_path / "run").exists()
@@ -307,7 +309,7 @@ def test_a_plan_tells_what_is_left_out_and_whose_code_runs(tiny_recipe, tmp_path
         (True, "1 of the evaluation suite: queries and", "202"),
         ("documents", "2 of the evaluation suite: documents, queries and", "201"),
     ):
-        rows = make_plan(Run(tiny_recipe(**changes, corpus__exclude_evaluation=value), tmp_path / "run"))
+        rows = make_plan(resolve(tiny_recipe(**changes, corpus__exclude_evaluation=value), tmp_path / "run"))
         left_out = [what for name, what in rows if name == "  left out"]
         assert left_out == ["200 duplicates", "1 empty", f"{excluded} labelled test texts (corpus.exclude_evaluation)"]
         assert dict(rows)["texts"] == f"{kept} (32 held out)"
@@ -335,13 +337,13 @@ def test_bad_corpora_are_named(tiny_recipe, tmp_path, content, message):
     path = tmp_path / "texts.txt"
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(DistilvecError, match=message):
-        Run(recipe, tmp_path / "run").execute()
+        run(recipe, tmp_path / "run")
 
 
 def test_empty_and_very_long_texts(tiny_recipe, tmp_path):
     recipe = tiny_recipe(corpus__holdout_batches=1)
     texts = [*make_texts(100), "", "   ", "word " * 50_000]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
-    run = Run(recipe, tmp_path / "run")
-    assert run.corpus.report["empty"] == 2 and len(run.corpus) == 101
-    assert run.execute().state.finished
+    job = resolve(recipe, tmp_path / "run")
+    assert job.corpus.report["empty"] == 2 and len(job.corpus) == 101
+    assert run(job.recipe, job.folder).state.finished

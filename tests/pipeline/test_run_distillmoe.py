@@ -15,7 +15,10 @@ from distilvec.formats.onnx import OnnxEmbedder, export_onnx, parity
 from distilvec.methods.distillmoe import FACETS
 from distilvec.models.experts import Experts
 from distilvec.models.load import load
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.caches import open_cache
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.run import run
+from distilvec.pipeline.train import train
 from distilvec.students.task_head import predict
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher
@@ -73,8 +76,8 @@ def weights(folder):
 
 def test_it_trains_from_the_cache_resumes_and_ships_its_experts(distillmoe, tmp_path, monkeypatch):
     recipe = labelled(distillmoe, tmp_path, train__checkpoint_steps=3, train__epochs=2)
-    run = Run(recipe, tmp_path / "run")
-    result = run.execute()
+    job = resolve(recipe, tmp_path / "run")
+    result = run(job.recipe, job.folder)
     names = ["loss", *(f"loss_{term}" for term in TERMS), *(f"facet_{facet}" for facet in FACETS), "kept_tokens"]
     found = {name.removeprefix("loss_"): np.array(series(tmp_path / "run", name)) for name in names}
     assert result.state.finished and all(len(values) and np.isfinite(values).all() for values in found.values())
@@ -86,15 +89,15 @@ def test_it_trains_from_the_cache_resumes_and_ships_its_experts(distillmoe, tmp_
     assert summary.startswith("task: the labels; moe:") and summary.endswith(
         "token by token (eq. 13)."
     )  # three lines of the docstring
-    cache = TeacherCache.open(run.cache.folder)
+    cache = TeacherCache.open(open_cache(job, job.teacher).folder)
     assert list(cache.signals) == ["embedding", "hidden", "hidden-2"] and cache.verify() == []
 
     def look(loop):
-        assert "teacher" not in second.sides[0].__dict__ and isinstance(loop.data.teacher, CachedTeacher)
+        assert "teacher" not in second.teachers[0].__dict__ and isinstance(loop.data.teacher, CachedTeacher)
 
-    second = Run(recipe, tmp_path / "again")
+    second = resolve(recipe, tmp_path / "again")
     interrupt(second, 7, monkeypatch, look)
-    assert Run(recipe, tmp_path / "again").execute().state.finished
+    assert run(recipe, tmp_path / "again").state.finished
     assert weights(tmp_path / "again") == weights(tmp_path / "run")
 
     folder, rows = (
@@ -111,10 +114,10 @@ def test_it_trains_from_the_cache_resumes_and_ships_its_experts(distillmoe, tmp_
 
 
 def test_a_live_teacher_gives_the_same_training(distillmoe, tmp_path):
-    Run(distillmoe(train__max_steps=6), tmp_path / "cached").train()
-    live = Run(distillmoe(train__max_steps=6, teacher__live=True), tmp_path / "live")
-    live.train()
-    assert live.live
+    train(resolve(distillmoe(train__max_steps=6), tmp_path / "cached"))
+    live = resolve(distillmoe(train__max_steps=6, teacher__live=True), tmp_path / "live")
+    train(live)
+    assert live.teacher.live
     for name in ("loss_moe", "loss_diversity", "loss_dynamic_cka"):
         np.testing.assert_allclose(
             series(tmp_path / "live", name), series(tmp_path / "cached", name), rtol=1e-2, atol=5e-4
@@ -123,15 +126,15 @@ def test_a_live_teacher_gives_the_same_training(distillmoe, tmp_path):
 
 def test_without_dynamic_cka_vectors_are_enough(distillmoe, tmp_path):
     recipe = distillmoe(method__weights={"dynamic_cka": 0})
-    run = Run(recipe, tmp_path / "run")
-    run.train()
-    assert list(run.cache.signals) == ["embedding"] and not series(tmp_path / "run", "kept_tokens")
+    job = resolve(recipe, tmp_path / "run")
+    train(job)
+    assert list(open_cache(job, job.teacher).signals) == ["embedding"] and not series(tmp_path / "run", "kept_tokens")
     assert len(series(tmp_path / "run", "loss_moe")) == 10
 
 
 def test_out_of_domain_simcse_takes_the_place_of_labels(distillmoe, tmp_path):
     """Table 14: unlabelled texts, the backbone trained by unsupervised SimCSE; nothing held out but distances."""
-    Run(distillmoe(method__options={"layers": LAYERS, "simcse": True}, train__epochs=3), tmp_path / "run").execute()
+    run(distillmoe(method__options={"layers": LAYERS, "simcse": True}, train__epochs=3), tmp_path / "run")
     simcse, moe = (np.array(series(tmp_path / "run", f"loss_{name}")) for name in ("simcse", "moe"))
     assert len(simcse) == 30 and np.isfinite(simcse).all() and simcse.min() > 0
     assert simcse[-10:].mean() < simcse[:10].mean() and moe[-10:].mean() < moe[:10].mean()
@@ -144,10 +147,10 @@ def test_two_teachers_have_three_experts_each(distillmoe, tiny_model, tmp_path):
     )
     two = {"more_teachers": [{"model": str(other), "weight": 2.0}]}
     with pytest.raises(DistilvecError, match=r"Set student.experts.count: 6"):
-        Run(distillmoe(**two), tmp_path / "wrong").train()
-    run = Run(distillmoe(**two, student__experts__count=6), tmp_path / "run")
-    run.execute()
-    assert [list(side.cache.signals) for side in run.sides] == [["embedding", "hidden", "hidden-2"]] * 2
+        train(resolve(distillmoe(**two), tmp_path / "wrong"))
+    job = resolve(distillmoe(**two, student__experts__count=6), tmp_path / "run")
+    run(job.recipe, job.folder)
+    assert [list(side.cache.signals) for side in job.teachers] == [["embedding", "hidden", "hidden-2"]] * 2
     assert len(series(tmp_path / "run", "facet_pairwise_2")) == 10
     student = load(tmp_path / "run" / "student", device="cpu")
     assert student[2].experts == 6 and np.isfinite(student.encode("a text")).all()
@@ -155,7 +158,7 @@ def test_two_teachers_have_three_experts_each(distillmoe, tiny_model, tmp_path):
 
 def test_manual_weights_leave_a_plain_student(distillmoe, tmp_path):
     manual = {"layers": LAYERS, "manual": [0.3, 0.3, 0.3]}
-    Run(labelled(distillmoe, tmp_path, student__experts=None, method__options=manual), tmp_path / "run").execute()
+    run(labelled(distillmoe, tmp_path, student__experts=None, method__options=manual), tmp_path / "run")
     assert [type(module).__name__ for module in load(tmp_path / "run" / "student", device="cpu")] == [
         "Transformer",
         "Pooling",

@@ -9,7 +9,8 @@ import numpy as np
 from distilvec.cli.terminal import show_result
 from distilvec.models.experts import Experts
 from distilvec.models.load import load
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import untrained_student
+from distilvec.pipeline.resolve import resolve
 
 
 def test_a_run_with_experts(tiny_recipe, tmp_path, capsys):
@@ -21,7 +22,7 @@ def test_a_run_with_experts(tiny_recipe, tmp_path, capsys):
     recipe = tiny_recipe(
         student__experts={"width": 24}, evaluation__suite=str(tmp_path / "suite.yaml"), evaluation__parts=["speed"]
     )
-    result = Run(recipe, tmp_path / "run").execute()
+    result = run(recipe, tmp_path / "run")
     assert result.distance["distance"] < result.distance["untrained_distance"]
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["failures"] == [] and not [
@@ -35,6 +36,6 @@ def test_a_run_with_experts(tiny_recipe, tmp_path, capsys):
     assert "distilvec.load(" in page and "SentenceTransformer(" not in page
     card = (tmp_path / "run" / "student" / "README.md").read_text()
     assert "trust_remote_code=True" in card and "distilvec.load(" in card
-    student, untrained = load(tmp_path / "run" / "student", device="cpu"), Run(recipe, tmp_path / "other").student()
+    student, untrained = load(tmp_path / "run" / "student", device="cpu"), untrained_student(resolve(recipe, tmp_path / "other"))
     assert isinstance(student[2], Experts) and np.isfinite(student.encode("a text")).all()
     assert not np.allclose(student[2].up.weight.detach(), untrained[2].up.weight.detach()), "the experts were trained"

@@ -11,7 +11,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline import run_result
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.run import run
 from distilvec.pipeline.run_result import RunResult
 from distilvec.train.checkpoint import Progress
 
@@ -74,7 +74,7 @@ def test_in_a_notebook(tmp_path):
 def test_of_a_run(tiny_recipe, tmp_path, monkeypatch, capsys):
     loads, load = [], run_result.load_model
     monkeypatch.setattr(run_result, "load_model", lambda *arguments: loads.append(arguments) or load(*arguments))
-    result = Run(tiny_recipe(train__max_steps=2), tmp_path / "run").execute()
+    result = run(tiny_recipe(train__max_steps=2), tmp_path / "run")
     assert loads == [], "nothing is loaded before it is asked for"
     assert result.student is result.student and len(loads) == 1
     assert result.student.encode("a text").shape == (32,)

@@ -17,8 +17,10 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.plan import make_plan
+from distilvec.pipeline.prepare import prepare
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.results import load_runs
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.run import run
 from distilvec.students.encoder import Encoder
 from distilvec.students.task_head import load_head, predict, predict_logits
 from distilvec.train.metrics import read_metrics
@@ -68,8 +70,8 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
         "tokenizer": str(tiny_model),
         "dropout": 0.0,
     }
-    run = Run(task_recipe(kind, student=fresh), tmp_path / "run")
-    result = run.execute()
+    job = resolve(task_recipe(kind, student=fresh), tmp_path / "run")
+    result = run(job.recipe, job.folder)
     monitored = "spearman" if kind == "sts" else "accuracy"
     found = json.loads((tmp_path / "run" / "report.json").read_text())["supervised"]
     figures = found["scores"]["student"]
@@ -107,15 +109,15 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
 
 def test_the_saved_student_gives_pairs_the_vectors_of_training(task_recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
-    run = Run(task_recipe("pair", train__epochs=1, train__max_steps=4), tmp_path / "run")
-    run.execute()
+    job = resolve(task_recipe("pair", train__epochs=1, train__max_steps=4), tmp_path / "run")
+    run(job.recipe, job.folder)
     model = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
-    data = run.data(model, run.objective(Encoder(model)))
+    data = prepare(job, model, make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples))
     assert isinstance(data.tokens, TokenStore) and data.tokens.seconds is not None
     batch = data.batch(data.train_rows[:12])
     assert batch.tokens["token_type_ids"].any() and len(batch.labels) == 12 and batch.texts_per_example == 1
     encoder = Encoder(model).eval()
-    required = run.objective(encoder).student_outputs | OutputSpec(embedding=True)
+    required = make_objective(job.stages[-1], job.context).student_outputs | OutputSpec(embedding=True)
     with torch.no_grad():
         ours = encoder(batch, required)
     pairs = data.corpus.texts(batch.rows.numpy())
@@ -129,7 +131,7 @@ def test_the_saved_student_gives_pairs_the_vectors_of_training(task_recipe, tmp_
 def test_resumes_the_same(task_recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
     recipe = task_recipe("sts", train__epochs=2, train__checkpoint_steps=3)
-    Run(recipe, tmp_path / "whole").execute()
+    run(recipe, tmp_path / "whole")
     step = Trainer._step
 
     def stop(self, batches, index):
@@ -138,9 +140,9 @@ def test_resumes_the_same(task_recipe, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Trainer, "_step", stop)
     with pytest.raises(DistilvecError, match="Run the same command again"):
-        Run(recipe, tmp_path / "parts").execute()
+        run(recipe, tmp_path / "parts")
     monkeypatch.setattr(Trainer, "_step", step)
-    Run(recipe, tmp_path / "parts").execute()
+    run(recipe, tmp_path / "parts")
     for name in ("last/model.safetensors", "student/model.safetensors"):
         whole, parts = (load_file(tmp_path / folder / name) for folder in ("whole", "parts"))
         assert all(torch.equal(whole[key], parts[key]) for key in whole)
@@ -150,39 +152,39 @@ def test_resumes_the_same(task_recipe, tmp_path, monkeypatch):
 def test_a_finished_run_is_not_tested_again(task_recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
     recipe = task_recipe("classification", train__max_steps=2)
-    first = Run(recipe, tmp_path / "run").execute()
+    first = run(recipe, tmp_path / "run")
     monkeypatch.setattr(
         "distilvec.pipeline.supervised.supervised_report", lambda *arguments: pytest.fail("tested again")
     )
-    assert Run(recipe, tmp_path / "run").execute().record["supervised"] == first.record["supervised"]
+    assert run(recipe, tmp_path / "run").record["supervised"] == first.record["supervised"]
 
 
 def test_a_plan_counts_examples(task_recipe, tmp_path):
-    lines = dict(make_plan(Run(task_recipe("sts"), tmp_path / "run")))
+    lines = dict(make_plan(resolve(task_recipe("sts"), tmp_path / "run")))
     assert lines["examples"] == "240 (24 held out)"
     assert "280 steps of 16" in lines["training"]
 
 
 def test_the_method_needs_a_task(tiny_recipe, tmp_path):
     with pytest.raises(DistilvecError, match="task"):
-        Run(tiny_recipe(method__name="task"), tmp_path / "run").execute()
+        run(tiny_recipe(method__name="task"), tmp_path / "run")
     with pytest.raises(DistilvecError, match="does not train on labels"):
         recipe = tiny_recipe(method__name="redact").model_dump(mode="json")
         task = {"type": "pair", "path": str(write_task(tmp_path / "pair.jsonl", "pair"))}
-        Run(recipes.validate({**recipe, "corpus": None, "task": task}), tmp_path / "other").execute()
+        run(recipes.validate({**recipe, "corpus": None, "task": task}), tmp_path / "other")
 
 
 def test_a_fine_tuned_teacher_has_logits_and_the_same_classes(task_recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
-    Run(task_recipe("classification", train__max_steps=2), tmp_path / "teacher").execute()
+    run(task_recipe("classification", train__max_steps=2), tmp_path / "teacher")
     teacher = str(tmp_path / "teacher" / "student")
-    run = Run(task_recipe("classification", teacher__model=teacher, train__max_steps=2), tmp_path / "run")
-    assert run.teacher_head is not None
-    found = run.execute().record["supervised"]["scores"]
+    job = resolve(task_recipe("classification", teacher__model=teacher, train__max_steps=2), tmp_path / "run")
+    assert job.teacher.head is not None
+    found = run(job.recipe, job.folder).record["supervised"]["scores"]
     assert set(found) == {"teacher", "student"}
     other = write_task(tmp_path / "other.jsonl", "classification")
     other.write_text(other.read_text().replace("about ocean", "of the ocean"))
     with pytest.raises(DistilvecError, match="about desert.*of the ocean"):
-        Run(task_recipe("classification", teacher__model=teacher, task__path=str(other)), tmp_path / "third").execute()
+        run(task_recipe("classification", teacher__model=teacher, task__path=str(other)), tmp_path / "third")
     with pytest.raises(DistilvecError, match="fine-tuned for classification.*has pair"):
-        Run(task_recipe("pair", teacher__model=teacher), tmp_path / "fourth").execute()
+        run(task_recipe("pair", teacher__model=teacher), tmp_path / "fourth")

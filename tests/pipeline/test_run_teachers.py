@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from interrupted import interrupt
+from jobs import filled
 from labelled import write_task
 from safetensors.torch import load_file
 from samples import make_texts
@@ -21,9 +22,11 @@ from distilvec.config.schema import TeacherSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.plan import make_plan
-from distilvec.pipeline.resolve import answering
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.resolve import answering, make_objective, required_outputs, resolve
+from distilvec.pipeline.run import run
 from distilvec.pipeline.sharpness import Settings, measure_runs
+from distilvec.pipeline.train import train
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher, SeveralTeachers
@@ -85,11 +88,11 @@ def batch_of(rows):
 
 def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch):
     recipe = two({"weight": 3.0}, cache__path=str(tmp_path / "caches"), train__checkpoint_steps=3)
-    run = Run(recipe, tmp_path / "run")
-    result = run.execute()
+    job = resolve(recipe, tmp_path / "run")
+    result = run(job.recipe, job.folder)
     folders = sorted(path.name for path in (tmp_path / "caches").iterdir())
     assert len(folders) == 2 and folders[0].startswith("model-") and folders[1].startswith("second-")
-    caches = [TeacherCache.open(side.cache.folder) for side in run.sides]
+    caches = [TeacherCache.open(side.cache.folder) for side in job.teachers]
     assert [cache.manifest.width for cache in caches] == [32, 48] and [len(cache) for cache in caches] == [200, 200]
 
     lines = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in line]
@@ -100,16 +103,16 @@ def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch):
     assert lines[-1]["train/loss_l2_2"] < lines[0]["train/loss_l2_2"] and 0 < result.distance["distance"] < 2
 
     def look(loop):
-        assert not any("teacher" in side.__dict__ for side in again.sides), (
+        assert not any("teacher" in side.__dict__ for side in again.teachers), (
             "no teacher is in memory while the student trains"
         )
         assert all(
             isinstance(teacher, CachedTeacher) for teacher in (loop.data.teacher.first, *loop.data.teacher.others)
         )
 
-    again = Run(recipe, tmp_path / "again")
+    again = resolve(recipe, tmp_path / "again")
     interrupt(again, 7, monkeypatch, look)
-    assert Run(recipe, tmp_path / "again").execute().state.finished
+    assert run(recipe, tmp_path / "again").state.finished
     whole, resumed = last(tmp_path / "run"), last(tmp_path / "again")
     assert whole["projections.0.weight"].shape == (48, 32) and not any(
         name.startswith("encoder.projections") for name in whole
@@ -122,15 +125,15 @@ def test_what_is_left_names_both(two, second, tmp_path):
     suite = [{"sentence1": a, "sentence2": b, "score": n % 6, "split": "test"} for n, (a, b) in enumerate(pairs)]
     (tmp_path / "sts.jsonl").write_text("\n".join(json.dumps(row) for row in suite))
     (tmp_path / "suite.yaml").write_text("- {name: sts, type: sts, path: sts.jsonl}\n")
-    run = Run(
+    job = resolve(
         two({"weight": 3.0, "name": "the-second"}, evaluation__suite=str(tmp_path / "suite.yaml")), tmp_path / "run"
     )
-    result = run.execute()
+    result = run(job.recipe, job.folder)
     record = json.loads((tmp_path / "run" / "distillation.json").read_text())
     (other,) = record["more_teachers"]
     assert (record["teacher"]["weight"], other["weight"], other["name"], other["width"]) == (1.0, 3.0, "the-second", 48)
     assert (
-        other["fingerprint"] == run.sides[1].manifest.fingerprint
+        other["fingerprint"] == job.teachers[1].manifest.fingerprint
         and other["parameters"] > 1000
         and not other["normalized"]
     )
@@ -150,23 +153,23 @@ def test_one_model_at_a_time_is_in_memory_and_a_filled_cache_needs_none(two, tmp
     loaded, load = [], teacher_side.load_teacher
 
     def counted(section, device):
-        assert not any("teacher" in side.__dict__ for side in run.sides)
+        assert not any("teacher" in side.__dict__ for side in job.teachers)
         loaded.append(section.model)
         return load(section, device)
 
     monkeypatch.setattr(teacher_side, "load_teacher", counted)
-    run = Run(two(), tmp_path / "run")
-    run.train()
+    job = resolve(two(), tmp_path / "run")
+    train(job)
     assert len(loaded) <= 4, "each once to know its width, and once for its cache"
     loaded.clear()
-    run = Run(two(), tmp_path / "other")
-    run.train()
+    job = resolve(two(), tmp_path / "other")
+    train(job)
     assert len(loaded) <= 2
 
 
 def test_the_second_teacher_changes_the_training_s_fingerprint(two, tiny_recipe, second, tmp_path):
     def mark(recipe):
-        return Run(recipe, tmp_path / "run").train_fingerprint()
+        return resolve(recipe, tmp_path / "run").fingerprint
 
     plain = mark(two())
     assert mark(two({"batch_tokens": 512, "name": "called otherwise"})) == plain
@@ -182,34 +185,34 @@ def test_the_second_teacher_changes_the_training_s_fingerprint(two, tiny_recipe,
     assert mark(tiny_recipe(teacher__weight=2.0)) == mark(tiny_recipe()), (
         "one teacher's weight is compared with nothing"
     )
-    Run(two(), tmp_path / "run").execute()
+    run(two(), tmp_path / "run")
     with pytest.raises(DistilvecError, match=r"another recipe.*more_teachers"):
-        Run(two({"weight": 2.0}), tmp_path / "run").execute()
+        run(two({"weight": 2.0}), tmp_path / "run")
 
 
 def test_a_live_second_beside_a_cached_first(two, tmp_path, capsys):
-    Run(two(), tmp_path / "cached").execute()
-    run = Run(two({"live": True}), tmp_path / "live")
-    assert run.execute().record["more_teachers"][0]["live"] is True
+    run(two(), tmp_path / "cached")
+    job = resolve(two({"live": True}), tmp_path / "live")
+    assert run(job.recipe, job.folder).record["more_teachers"][0]["live"] is True
     assert "teacher second: runs in every step (more_teachers.0.live is set)" in "".join(capsys.readouterr())
-    teacher = teachers_of(run)
+    teacher = teachers_of(job)
     assert (
         isinstance(teacher, SeveralTeachers)
         and isinstance(teacher.first, CachedTeacher)
         and isinstance(teacher.others[0], LiveTeacher)
     )
     np.testing.assert_allclose(losses(tmp_path / "live"), losses(tmp_path / "cached"), rtol=1e-2)
-    assert len(Run(two({"live": True}), tmp_path / "fill").fill()) == 200 and "second: runs in every step" in "".join(
+    assert len(filled(two({"live": True}), tmp_path / "fill")) == 200 and "second: runs in every step" in "".join(
         capsys.readouterr()
     )
-    rows = [value for name, value in make_plan(run) if name == "teacher vectors to compute"]
+    rows = [value for name, value in make_plan(job) if name == "teacher vectors to compute"]
     assert rows == ["0 of 200: about 0 s", "none: the teacher runs in every step"]
 
 
 def test_sharpness_with_several_teachers_and_with_live_ones(two, tiny_recipe, tmp_path, monkeypatch):
     recipes_of = {"cached": two(), "mixed": two({"live": True}), "live": tiny_recipe(teacher__live=True)}
     for name, recipe in recipes_of.items():
-        Run(recipe, tmp_path / name).execute()
+        run(recipe, tmp_path / name)
     found = {}
     for name in recipes_of:
         with monkeypatch.context() as patched:
@@ -227,19 +230,19 @@ def test_a_table_of_vectors_as_second(tiny_recipe, table, tmp_path):
     recipe = tiny_recipe(
         more_teachers=[{"vectors": str(table), "name": "an-api"}], teacher__prompts={"document": "text: "}
     )
-    run = Run(recipe, tmp_path / "run")
-    result = run.execute()
-    assert run.sides[1].cache.manifest.width == 20 and "parameters" not in result.record["more_teachers"][0]
+    job = resolve(recipe, tmp_path / "run")
+    result = run(job.recipe, job.folder)
+    assert job.teachers[1].cache.manifest.width == 20 and "parameters" not in result.record["more_teachers"][0]
     vectors = np.stack(pq.read_table(table)["teacher_embedding_final"].to_numpy())
-    texts = run.corpus.texts(range(200))
-    answer = teachers_of(run).others[0].signals(batch_of(range(200)))
+    texts = job.corpus.texts(range(200))
+    answer = teachers_of(job).others[0].signals(batch_of(range(200)))
     order = [make_texts(200).index(text) for text in texts]
     np.testing.assert_allclose(answer.embedding.numpy(), vectors[order], atol=1e-3)
     lines = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss_l2_2" in line]
     assert lines[-1]["train/loss_l2_2"] < 2  # both of unit length
     pq.write_table(pq.read_table(table).slice(0, 150), table)
     with pytest.raises(DistilvecError, match=r"\[more_teachers.0.vectors\] 50 of the corpus's 200"):
-        Run(recipe, tmp_path / "other").execute()
+        run(recipe, tmp_path / "other")
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -252,11 +255,11 @@ def test_every_teacher_reads_its_own_prompts(two, second, tmp_path, live):
     prompts = {"query": "search for: ", "document": "read: "}
     for other in ({}, {"prompts": {"query": "q ", "document": "d "}}):
         recipe = two({**other, "live": live}, teacher__prompts=prompts, corpus__sources=sources, cache__shard_rows=16)
-        run = Run(recipe, tmp_path / "run")
-        answer = run.data(run.student(), run.objective(Encoder(run.student()))).teacher.signals(batch_of(range(80)))
+        job = resolve(recipe, tmp_path / "run")
+        answer = prepare(job, untrained_student(job), make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples)).teacher.signals(batch_of(range(80)))
         roles = ["query"] * 40 + ["document"] * 40
-        assert [run.corpus.roles[source] for source in run.corpus.sources] == roles
-        assert run.corpus.prompted([0, 79]) == ["search for: " + texts[0], "read: " + texts[59]], (
+        assert [job.corpus.roles[source] for source in job.corpus.sources] == roles
+        assert job.corpus.prompted([0, 79]) == ["search for: " + texts[0], "read: " + texts[59]], (
             "as the student reads them"
         )
         sections = [
@@ -266,18 +269,18 @@ def test_every_teacher_reads_its_own_prompts(two, second, tmp_path, live):
         for section, found in zip(sections, (answer, *answer.others), strict=True):
             teacher = load_teacher(section, "cpu")
             expected = [
-                teacher.embed([text], role)[0] for text, role in zip(run.corpus.texts(range(80)), roles, strict=True)
+                teacher.embed([text], role)[0] for text, role in zip(job.corpus.texts(range(80)), roles, strict=True)
             ]
             np.testing.assert_allclose(found.embedding.numpy(), expected, atol=2e-3, rtol=1e-3)
         if not live:
-            cache = run.sides[1].cache
+            cache = job.teachers[1].cache
             assert len(cache) == (80 if other else 60) and [shard.rows for shard in cache._shards][:3] == [16, 16, 16]
-            assert len(list((run.root / "keys").glob("[!.]*"))) == (2 if other else 1)
+            assert len(list((job.store.root / "keys").glob("[!.]*"))) == (2 if other else 1)
 
 
 def test_caches_are_filled_and_planned_one_by_one(two, tmp_path, monkeypatch, capsys):
     (tmp_path / "recipe.yaml").write_text(recipes.dump(two({"weight": 0.5})))
-    rows = make_plan(Run(two({"weight": 0.5}), tmp_path / "run"))
+    rows = make_plan(resolve(two({"weight": 0.5}), tmp_path / "run"))
     names = [name for name, _ in rows]
     assert names.count("teacher vectors to compute") == names.count("disk for them") == 2
     assert (
@@ -333,13 +336,13 @@ def odd(tmp_path, required, check="pass", widths=(32, 32)):
 def test_hidden_states_of_both_come_from_their_caches(two, tmp_path):
     check = "assert answer.hidden_layers[-2].shape == (*answer.mask.shape, width) and answer.hidden_layers.keys() == {-1, -2}"
     method = odd(tmp_path, "OutputSpec(embedding=True, tokens=TokenOutputSpec(None, hidden=(-1, -2)))", check)
-    run = Run(two(method__name=method), tmp_path / "run")
-    run.train()
-    assert [list(side.cache.signals) for side in run.sides] == [["embedding", "hidden", "hidden-2"]] * 2
-    live = Run(two({"live": True}, method__name=method, teacher__live=True), tmp_path / "live")
-    live.data(live.student(), live.objective(Encoder(live.student())))
+    job = resolve(two(method__name=method), tmp_path / "run")
+    train(job)
+    assert [list(side.cache.signals) for side in job.teachers] == [["embedding", "hidden", "hidden-2"]] * 2
+    live = resolve(two({"live": True}, method__name=method, teacher__live=True), tmp_path / "live")
+    prepare(live, untrained_student(live), make_objective(live.stages[-1]).training_data(required_outputs(live.context), live.examples))
     rows = batch_of([3, 150, 7])
-    found, exact = (teachers_of(each).signals(rows) for each in (run, live))
+    found, exact = (teachers_of(each).signals(rows) for each in (job, live))
     assert found.mask.shape != found.others[0].mask.shape, "each in its own tokens"
     for ours, theirs in ((found, exact), (found.others[0], exact.others[0])):
         assert torch.equal(ours.mask, theirs.mask)
@@ -355,24 +358,24 @@ def test_labelled_tasks(two, second, tmp_path, kind):
     del tree["corpus"]
     tree["task"] = {"type": kind, "path": str(write_task(tmp_path / "task.jsonl", kind)), "encode": "joint"}
     tree["teacher"]["prompts"] = {"document": "text: "}
-    run = Run(recipes.validate(tree), tmp_path / "run")
-    run.train()
-    assert run.corpus.paired == (kind == "pair")
+    job = resolve(recipes.validate(tree), tmp_path / "run")
+    train(job)
+    assert job.corpus.paired == (kind == "pair")
     expected = load_teacher(TeacherSection(model=str(second)), "cpu").model
-    texts = run.corpus.texts([0, 5])
+    texts = job.corpus.texts([0, 5])
     if kind == "pair":
         assert all(isinstance(text, tuple) for text in texts)
     features = expected[1](expected[0](dict(expected.tokenizer(texts, padding=True, return_tensors="pt"))))
     vectors = features["sentence_embedding"]
     np.testing.assert_allclose(
-        teachers_of(run).others[0].signals(batch_of([0, 5])).vector.numpy(), vectors.detach().numpy(), atol=5e-3
+        teachers_of(job).others[0].signals(batch_of([0, 5])).vector.numpy(), vectors.detach().numpy(), atol=5e-3
     )
 
 
 def test_what_does_not_hold_together_is_refused(two, tiny_recipe, tiny_model, second, table, tmp_path):
     def problem(recipe):
         with pytest.raises(DistilvecError) as raised:
-            Run(recipe, tmp_path / "run").train()
+            train(resolve(recipe, tmp_path / "run"))
         return str(raised.value)
 
     same = problem(tiny_recipe(more_teachers=[{"model": str(second)}, {"model": str(tiny_model), "name": "other"}]))
@@ -386,7 +389,7 @@ def test_what_does_not_hold_together_is_refused(two, tiny_recipe, tiny_model, se
     assert "matches the student's tokens with those of one teacher; found 2" in problem(two(method__name=aligned))
     assert "[more_teachers.0.max_length] found 4000" in problem(two({"max_length": 4000}))
     assert "[more_teachers.0.model] cannot load" in problem(two({"model": str(tmp_path / "absent")}))
-    Run(tiny_recipe(cache__path=str(tmp_path / "one")), tmp_path / "one-run").fill()
+    filled(tiny_recipe(cache__path=str(tmp_path / "one")), tmp_path / "one-run")
     assert "is the cache of one teacher; the recipe has 2" in problem(two(cache__path=str(tmp_path / "one")))
     with pytest.raises(DistilvecError, match=r"more_teachers.0.weight"):
         two({"weight": 0.0})

@@ -10,15 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from interrupted import interrupt
+from jobs import filled
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
+from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.plan import make_plan
-from distilvec.pipeline.resolve import answering
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.resolve import answering, make_objective, required_outputs, resolve
+from distilvec.pipeline.run import run
+from distilvec.pipeline.train import train
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher, NoTeacher
@@ -60,42 +64,42 @@ def weights(folder):
 
 def test_it_trains_from_the_cache_resumes_and_leaves_a_plain_student(emo, tmp_path, monkeypatch):
     recipe = emo(train__checkpoint_steps=3)
-    run = Run(recipe, tmp_path / "run")
-    result = run.execute()
+    job = resolve(recipe, tmp_path / "run")
+    result = run(job.recipe, job.folder)
     assert result.state.finished and np.isfinite(losses(tmp_path / "run")).all()
-    cache = TeacherCache.open(run.cache.folder)
+    cache = TeacherCache.open(open_cache(job, job.teacher).folder)
     assert list(cache.signals) == ["embedding", "hidden", "importance", "selected", "grams"] and cache.verify() == []
     student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
     assert [type(module).__name__ for module in student] == ["Transformer", "Pooling", "Normalize"][: len(student)]
     assert student.encode(["a text"]).shape == (1, 32)
 
     def look(loop):
-        assert "teacher" not in second.sides[0].__dict__ and isinstance(loop.data.teacher, CachedTeacher)
+        assert "teacher" not in second.teachers[0].__dict__ and isinstance(loop.data.teacher, CachedTeacher)
 
-    second = Run(recipe, tmp_path / "again")
+    second = resolve(recipe, tmp_path / "again")
     interrupt(second, 7, monkeypatch, look)
-    assert Run(recipe, tmp_path / "again").execute().state.finished
+    assert run(recipe, tmp_path / "again").state.finished
     assert weights(tmp_path / "again") == weights(tmp_path / "run")
 
 
 def test_a_live_teacher_gives_the_same_training(emo, tmp_path, capsys):
-    Run(emo(), tmp_path / "cached").train()
-    live = Run(emo(teacher__live=True), tmp_path / "live")
-    live.train()
-    assert live.live and "runs in every step (teacher.live is set)" in "".join(capsys.readouterr())
+    train(resolve(emo(), tmp_path / "cached"))
+    live = resolve(emo(teacher__live=True), tmp_path / "live")
+    train(live)
+    assert live.teacher.live and "runs in every step (teacher.live is set)" in "".join(capsys.readouterr())
     np.testing.assert_allclose(losses(tmp_path / "live"), losses(tmp_path / "cached"), rtol=1e-2)
     with pytest.raises(DistilvecError, match=r"\[teacher.live\].*nothing to cache"):
-        live.fill()
+        filled(live.recipe, live.folder)
 
 
 def test_an_objective_is_told_of_both_sides(emo, tiny_recipe, tmp_path):
     info = []
     for recipe in (emo(), tiny_recipe()):
-        run = Run(recipe, tmp_path / "run")
-        encoder = Encoder(run.student())
+        job = resolve(recipe, tmp_path / "run")
+        encoder = Encoder(untrained_student(job))
         from distilvec.pipeline.resolve import sizes
 
-        info.append(sizes(run, encoder))
+        info.append(sizes(job, encoder))
     for found, layers, same in zip(info, (2, 2), (False, True), strict=True):
         assert (found.student_width, found.student_layers, found.student_heads) == (32, layers, 4)
         assert (found.teacher_hidden_width, found.teacher_layers, found.teacher_heads) == (32, 4, 4)
@@ -128,25 +132,25 @@ def odd(tmp_path, required, check="pass"):
 
 def test_what_no_cache_keeps_makes_the_teacher_live(tiny_recipe, tmp_path, capsys):
     method = odd(tmp_path, "OutputSpec(attention_layers=(2,))", "assert teacher.attentions[2].shape[0] == len(batch)")
-    run = Run(tiny_recipe(method__name=method), tmp_path / "run")
-    run.train()
+    job = resolve(tiny_recipe(method__name=method), tmp_path / "run")
+    train(job)
     assert "the method wants attention maps, which no cache keeps" in "".join(capsys.readouterr())
-    assert isinstance(answering(run, run.objective(Encoder(run.student()))), LiveTeacher)
+    assert isinstance(answering(job, make_objective(job.stages[-1], job.context)), LiveTeacher)
 
 
 def test_what_a_head_reads_is_cached(tiny_recipe, tmp_path):
     method = odd(tmp_path, "OutputSpec(vector=True)", "assert teacher.vector.shape == (len(batch), 32)")
-    run = Run(tiny_recipe(method__name=method), tmp_path / "run")
-    run.train()
-    assert list(run.cache.signals) == ["embedding", "vector"] and not run.live
+    job = resolve(tiny_recipe(method__name=method), tmp_path / "run")
+    train(job)
+    assert list(open_cache(job, job.teacher).signals) == ["embedding", "vector"] and not job.teacher.live
 
 
 def test_nothing_wanted_is_nothing_cached(tiny_recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.pipeline.resolve.watched", lambda run: OutputSpec())
-    run = Run(tiny_recipe(method__name=odd(tmp_path, "OutputSpec()")), tmp_path / "run")
-    data = run.data(run.student(), objective := run.objective(Encoder(run.student())))
-    assert isinstance(data.teacher, NoTeacher) and isinstance(answering(run, objective), NoTeacher)
-    assert not (run.root / "teachers").exists() and data.teacher.signals(data.batch(np.array([1]))).embedding is None
+    job = resolve(tiny_recipe(method__name=odd(tmp_path, "OutputSpec()")), tmp_path / "run")
+    data = prepare(job, untrained_student(job), objective := make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples))
+    assert isinstance(data.teacher, NoTeacher) and isinstance(answering(job, objective), NoTeacher)
+    assert not (job.store.root / "teachers").exists() and data.teacher.signals(data.batch(np.array([1]))).embedding is None
 
 
 def test_a_table_of_vectors_has_no_tokens(emo, tiny_model, tmp_path):
@@ -160,21 +164,21 @@ def test_a_table_of_vectors_has_no_tokens(emo, tiny_model, tmp_path):
     with pytest.raises(
         DistilvecError, match=r"\[teacher.vectors\].*table of vectors.*inside of the model.*teacher.model"
     ):
-        Run(recipes.validate(tree), tmp_path / "run").train()
+        train(resolve(recipes.validate(tree), tmp_path / "run"))
 
 
 def test_a_cache_for_another_student_is_refused(emo, tmp_path):
-    Run(emo(cache__path=str(tmp_path / "tokens")), tmp_path / "run").fill()
+    filled(emo(cache__path=str(tmp_path / "tokens")), tmp_path / "run")
     with pytest.raises(DistilvecError, match=r"tokens\.student_max_length: found 64, expected 32"):
-        Run(emo(cache__path=str(tmp_path / "tokens"), student__max_length=32), tmp_path / "run").fill()
+        filled(emo(cache__path=str(tmp_path / "tokens"), student__max_length=32), tmp_path / "run")
     with pytest.raises(DistilvecError, match=r"tokens\.hidden: found 'int8', expected 'float16'"):
-        Run(emo(cache__path=str(tmp_path / "tokens"), cache__hidden="float16"), tmp_path / "run").fill()
+        filled(emo(cache__path=str(tmp_path / "tokens"), cache__hidden="float16"), tmp_path / "run")
 
 
 def test_plan_tells_the_size_of_the_tokens(emo, tmp_path):
-    run = Run(emo(), tmp_path / "run")
-    rows = dict(make_plan(run))
+    job = resolve(emo(), tmp_path / "run")
+    rows = dict(make_plan(job))
     assert rows["teacher vectors to compute"].startswith("200 of 200")
     told = float(rows["disk for them"].split()[0])
-    cache = Run(emo(), tmp_path / "run").fill()
+    cache = filled(emo(), tmp_path / "run")
     assert told == pytest.approx(cache.inspect()["bytes"] / 1e6, rel=0.2)

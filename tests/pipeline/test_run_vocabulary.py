@@ -10,7 +10,9 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import untrained_student
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.run import run
 from distilvec.train.metrics import read_metrics
 
 
@@ -23,19 +25,19 @@ def recipe(tiny_recipe, monkeypatch):
 
 
 def test_trimmed_to_the_corpus_the_untrained_student_is_the_teacher(recipe, tmp_path):
-    run = Run(recipe(student__model="teacher", student__vocabulary={}), tmp_path / "run")
-    student, teacher = run.student(), SentenceTransformer(str(run.info.model), device="cpu")
+    job = resolve(recipe(student__model="teacher", student__vocabulary={}), tmp_path / "run")
+    student, teacher = untrained_student(job), SentenceTransformer(str(job.teacher.info.model), device="cpu")
     assert len(student.tokenizer) < len(teacher.tokenizer)
-    texts = run.corpus.texts(run.corpus.train_rows[:40])
+    texts = job.corpus.texts(job.corpus.train_rows[:40])
     np.testing.assert_allclose(student.encode(texts), teacher.encode(texts), atol=1e-6)
-    assert Run(run.recipe, tmp_path / "again").student().tokenizer.get_vocab() == student.tokenizer.get_vocab()
-    assert len(list((run.root / "vocabularies").glob("[!.]*"))) == 1, "made once"
+    assert untrained_student(resolve(job.recipe, tmp_path / "again")).tokenizer.get_vocab() == student.tokenizer.get_vocab()
+    assert len(list((job.store.root / "vocabularies").glob("[!.]*"))) == 1, "made once"
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_new_tokenizer_is_trained_put_in_and_distilled(recipe, tmp_path, kind):
     chosen = recipe(student__vocabulary={"kind": kind, "size": 350}, method={"name": "offline_cosine"}, train__epochs=4)
-    result = Run(chosen, tmp_path / "run").execute()
+    result = run(chosen, tmp_path / "run")
     student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
     assert len(student.tokenizer) == student[0].auto_model.get_input_embeddings().num_embeddings == 350
     losses = [line["train/loss"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in line]
@@ -44,9 +46,9 @@ def test_a_new_tokenizer_is_trained_put_in_and_distilled(recipe, tmp_path, kind)
 
 
 def test_another_vocabulary_is_another_training(recipe, tmp_path):
-    Run(recipe(train__max_steps=1), tmp_path / "run").execute()
+    run(recipe(train__max_steps=1), tmp_path / "run")
     with pytest.raises(DistilvecError, match=r"student\.vocabulary"):
-        Run(recipe(student__vocabulary={"kind": "bpe", "size": 350}, train__max_steps=1), tmp_path / "run").execute()
+        run(recipe(student__vocabulary={"kind": "bpe", "size": 350}, train__max_steps=1), tmp_path / "run")
 
 
 def test_a_tokenizer_counts_by_what_is_in_it(recipe, tmp_path):
@@ -57,7 +59,7 @@ def test_a_tokenizer_counts_by_what_is_in_it(recipe, tmp_path):
         tokenizer = architectures.metaspace("$A", special[:3])
         tokenizer.add_special_tokens({"additional_special_tokens": special[3:]})
         tokenizer.backend_tokenizer.save(str(path))
-        student = Run(recipe(student__vocabulary={"tokenizer": str(path)}), tmp_path / f"run{len(sizes)}").student()
+        student = untrained_student(resolve(recipe(student__vocabulary={"tokenizer": str(path)}), tmp_path / f"run{len(sizes)}"))
         assert (student.tokenizer.cls_token, student.tokenizer.sep_token, student.tokenizer.pad_token) == (
             "<s>",
             "</s>",
@@ -70,7 +72,7 @@ def test_a_tokenizer_counts_by_what_is_in_it(recipe, tmp_path):
         DistilvecError,
         match=r"\[student.vocabulary.tokenizer\] the model reads texts with \[CLS\], and .* has no token",
     ):
-        Run(recipe(student__vocabulary={"tokenizer": str(path)}), tmp_path / "none").student()
+        untrained_student(resolve(recipe(student__vocabulary={"tokenizer": str(path)}), tmp_path / "none"))
 
 
 def test_a_fresh_backbone_has_no_vocabulary_to_change(recipe, tiny_model, tmp_path):
@@ -83,4 +85,4 @@ def test_a_fresh_backbone_has_no_vocabulary_to_change(recipe, tiny_model, tmp_pa
     }
     student = {"config": config, "tokenizer": str(tiny_model), "vocabulary": {}}
     with pytest.raises(DistilvecError, match=r"\[student.vocabulary\] needs student.model"):
-        Run(recipe(student=student), tmp_path / "run").student()
+        untrained_student(resolve(recipe(student=student), tmp_path / "run"))

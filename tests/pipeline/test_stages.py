@@ -15,8 +15,11 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.evaluate import kept_students
 from distilvec.pipeline.plan import make_plan
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.run import run
 from distilvec.pipeline.sweep import expand
+from distilvec.pipeline.train import train
 from distilvec.report.page_tables import stages_table
 from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import read_metrics
@@ -75,14 +78,14 @@ def interrupt_after(monkeypatch, steps):
 
 
 def test_the_first_stage_trains_the_head_alone_and_the_second_goes_on_from_it(staged, tmp_path, monkeypatch):
-    run, starts = Run(staged(), tmp_path / "run"), []
+    job, starts = resolve(staged(), tmp_path / "run"), []
     monkeypatch.setattr(
         Trainer,
         "run",
         lambda self, run=Trainer.run: (starts.append(copy.deepcopy(self.module.state_dict())), run(self))[1],
     )
-    result = run.execute()
-    untrained = {f"encoder.{name}": value for name, value in Encoder(run.student()).state_dict().items()}
+    result = run(job.recipe, job.folder)
+    untrained = {f"encoder.{name}": value for name, value in Encoder(untrained_student(job)).state_dict().items()}
     head, both = trained(tmp_path / "run" / "stages" / "head"), trained(tmp_path / "run")
     assert_same(untrained, head, ALL)
     assert_same(starts[0], untrained)
@@ -107,7 +110,7 @@ def test_the_first_stage_trains_the_head_alone_and_the_second_goes_on_from_it(st
 
 
 def test_the_record_the_card_and_the_page_name_the_stages(staged, tmp_path):
-    result = Run(staged(), tmp_path / "run").execute()
+    result = run(staged(), tmp_path / "run")
     training = json.loads((tmp_path / "run" / "distillation.json").read_text())["training"]
     head, both = training["stages"]
     assert (head["name"], head["method"], head["trained"], head["steps"]) == ("head", "redact", "encoder.model.2", 11)
@@ -124,50 +127,50 @@ def test_the_record_the_card_and_the_page_name_the_stages(staged, tmp_path):
     "stops", [(4,), (11,), (15,), (5, 9, 3)], ids=["first stage", "its last step", "second stage", "three times"]
 )
 def test_interrupted_equals_uninterrupted(staged, tmp_path, monkeypatch, stops):
-    Run(staged(), tmp_path / "whole").execute()
+    run(staged(), tmp_path / "whole")
     for steps in stops:
         with (
             monkeypatch.context() as patch,
             pytest.raises(DistilvecError, match=r"stopped at step \d+ of \d+ of stage (head|all)"),
         ):
             interrupt_after(patch, steps)
-            Run(staged(), tmp_path / "parts").execute()
-    Run(staged(), tmp_path / "parts").execute()
+            run(staged(), tmp_path / "parts")
+    run(staged(), tmp_path / "parts")
     for folder in (".", "stages/head"):
         assert_same(trained(tmp_path / "whole" / folder), trained(tmp_path / "parts" / folder))
 
 
 def test_killed_between_the_stages(staged, tmp_path, monkeypatch):
     """The first stage is finished and the second has not begun: it is not trained again, and the end is the same."""
-    Run(staged(), tmp_path / "whole").execute()
+    run(staged(), tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
         patch.setattr(
             "distilvec.train.stages.take_over", lambda *arguments: (_ for _ in ()).throw(RuntimeError("killed"))
         )
-        Run(staged(), tmp_path / "parts").execute()
+        run(staged(), tmp_path / "parts")
     before = (tmp_path / "parts" / "stages" / "head" / "checkpoint" / "state.safetensors").stat().st_mtime_ns
-    Run(staged(), tmp_path / "parts").execute()
+    run(staged(), tmp_path / "parts")
     assert (tmp_path / "parts" / "stages" / "head" / "checkpoint" / "state.safetensors").stat().st_mtime_ns == before
     assert_same(trained(tmp_path / "whole"), trained(tmp_path / "parts"))
 
 
 def test_finished_stages_are_not_trained_again_and_restart_clears_them(staged, tmp_path, monkeypatch):
-    Run(staged(), tmp_path / "run").execute()
+    run(staged(), tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_step", lambda *arguments: pytest.fail("trained again"))
-        Run(staged(), tmp_path / "run").execute()
+        run(staged(), tmp_path / "run")
     changed = copy.deepcopy(STAGES)
     changed[0]["set"]["train.learning_rate"] = 1e-3
     with pytest.raises(DistilvecError, match=r"another recipe.*stages"):
-        Run(staged(stages=changed), tmp_path / "run").execute()
+        run(staged(stages=changed), tmp_path / "run")
     changed[0]["name"] = "linear"
-    assert Run(staged(stages=changed), tmp_path / "run", restart=True).execute().state.finished
+    assert run(staged(stages=changed), tmp_path / "run", restart=True).state.finished
     assert [folder.name for folder in (tmp_path / "run" / "stages").iterdir()] == ["linear"]
 
 
 def test_the_fingerprint_covers_what_changes_the_weights_and_nothing_else(staged, tmp_path):
     def mark(**changes):
-        return Run(staged(**changes), tmp_path / "run").train_fingerprint()
+        return resolve(staged(**changes), tmp_path / "run").fingerprint
 
     logged, longer, single = (copy.deepcopy(STAGES) for _ in range(3))
     logged[0]["set"]["train.logging_steps"] = 1
@@ -201,8 +204,8 @@ def test_the_objectives_parameters_go_on_where_the_method_is_the_same(staged, tm
         "run",
         lambda self, run=Trainer.run: (starts.append(copy.deepcopy(self.module.state_dict())), run(self))[1],
     )
-    run = Run(staged(method=method, stages=stages), tmp_path / "run")
-    run.execute()
+    job = resolve(staged(method=method, stages=stages), tmp_path / "run")
+    run(job.recipe, job.folder)
     own, wider = trained(tmp_path / "run" / "stages" / "own"), trained(tmp_path / "run" / "stages" / "wider")
     assert own["objective.scale"] != 1 and own["objective.shift"] != 0
     assert starts[1]["objective.scale"] == own["objective.scale"], "kept"
@@ -213,9 +216,9 @@ def test_the_objectives_parameters_go_on_where_the_method_is_the_same(staged, tm
 
 
 def test_students_are_kept_in_the_last_stage_only(staged, tmp_path):
-    run = Run(staged(train__keep_students=2), tmp_path / "run")
-    run.execute()
-    assert [kept.step for kept in kept_students(run)] == [11, 22]
+    job = resolve(staged(train__keep_students=2), tmp_path / "run")
+    run(job.recipe, job.folder)
+    assert [kept.step for kept in kept_students(job)] == [11, 22]
     assert (
         len(
             [
@@ -231,19 +234,19 @@ def test_students_are_kept_in_the_last_stage_only(staged, tmp_path):
 def test_a_stage_that_changes_nothing_is_training_without_stages(staged, tmp_path):
     """Weights of a first stage that is the recipe itself are, to the bit, those of the recipe without stages."""
     stages = [{"name": "same"}, {"name": "short", "set": {"train.max_steps": 1}}]
-    Run(staged(stages=stages), tmp_path / "staged").train()
-    Run(staged(stages=[]), tmp_path / "plain").train()
+    train(resolve(staged(stages=stages), tmp_path / "staged"))
+    train(resolve(staged(stages=[]), tmp_path / "plain"))
     assert_same(trained(tmp_path / "plain"), trained(tmp_path / "staged" / "stages" / "same"))
     assert not (tmp_path / "plain" / "stages").exists()
 
 
 def test_a_frozen_backbone_has_no_graph(staged, tmp_path):
     """Autograd records nothing below the first trained parameter."""
-    run = Run(staged(), tmp_path / "run")
-    stage, model = run.stages[0], run.student()
+    job = resolve(staged(), tmp_path / "run")
+    stage, model = job.stages[0], untrained_student(job)
     encoder = Encoder(model)
-    objective = run.objective(encoder, stage)
-    loop = Trainer(encoder, objective, run.data(model, objective), stage.recipe.train, stage.folder, "mark")
+    objective = make_objective(stage, job.context)
+    loop = Trainer(encoder, objective, prepare(job, model).training_data(required_outputs(objective, job.examples)), stage.recipe.train, stage.folder, "mark")
     assert [name for name, p in loop.module.named_parameters() if p.requires_grad] == [f"{HEAD}linear.weight"]
     states = []
     model[0].auto_model.register_forward_hook(lambda module, inputs, output: states.append(output.last_hidden_state))
@@ -258,16 +261,16 @@ def test_upper_layers_alone(tiny_recipe, tmp_path, checkpointing):
         "train__trainable": ["encoder.model.0.model.encoder.layer.1."],
         "train__gradient_checkpointing": checkpointing,
     }
-    run = Run(tiny_recipe(student__dropout=0.0, **changes), tmp_path / "run")
-    run.train()
-    untrained = {f"encoder.{name}": value for name, value in Encoder(run.student()).state_dict().items()}
+    job = resolve(tiny_recipe(student__dropout=0.0, **changes), tmp_path / "run")
+    train(job)
+    untrained = {f"encoder.{name}": value for name, value in Encoder(untrained_student(job)).state_dict().items()}
     changed = {name for name, value in trained(tmp_path / "run").items() if not torch.equal(value, untrained[name])}
     assert len(changed) > 10 and all(name.startswith("encoder.model.0.model.encoder.layer.1.") for name in changed)
 
 
 def test_learning_rate_factors_may_name_what_a_stage_does_not_train(staged, tmp_path):
     recipe = staged(train__learning_rate_factors={ALL: 0.5, HEAD: 2.0})
-    assert Run(recipe, tmp_path / "run").train()[0].finished
+    assert train(resolve(recipe, tmp_path / "run"))[0].finished
 
 
 def test_unknown_parameters_are_named_before_any_work(staged, tmp_path):
@@ -275,13 +278,13 @@ def test_unknown_parameters_are_named_before_any_work(staged, tmp_path):
     stages[1]["set"]["train.trainable"] = ["encoder.model.7"]
     expected = r"^\[train.trainable\] stage all: no parameter's name starts with 'encoder.model.7'; did you mean 'encoder.model.[02]'\? "
     with pytest.raises(DistilvecError, match=expected + r"Names start with encoder.model.0, encoder.model.2"):
-        Run(staged(stages=stages), tmp_path / "run").execute()
+        run(staged(stages=stages), tmp_path / "run")
     assert not (tmp_path / "run" / "stages").exists()
     stages = [{"name": "a"}, {"name": "b", "set": {"method.options": {"distanse": "l2"}}}]
     with pytest.raises(
         DistilvecError, match=r"^\[method.options.distanse\] stage b: .*distanse.*did you mean 'distance'"
     ):
-        Run(staged(stages=stages), tmp_path / "run").execute()
+        run(staged(stages=stages), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -358,17 +361,17 @@ def test_members_of_a_sweep(staged, tmp_path):
         [0.0] * 2,
         [0.1] * 2,
     ]
-    assert Run(members[1].recipe, tmp_path / "member").execute().state.step == 22
+    assert run(members[1].recipe, tmp_path / "member").state.step == 22
 
 
 def test_plan_sums_the_stages(staged, tmp_path):
-    rows = dict(make_plan(Run(staged(), tmp_path / "run")))
+    rows = dict(make_plan(resolve(staged(), tmp_path / "run")))
     assert rows["training"].startswith("33 steps in 2 stages: about")
     assert rows["  head"].startswith("11 steps of 16 texts") and rows["  all"].startswith("22 steps of 16 texts")
     assert not (tmp_path / "run").exists()
 
 
 def test_the_student_loads_without_distilvec(staged, tmp_path):
-    Run(staged(), tmp_path / "run").execute()
+    run(staged(), tmp_path / "run")
     for name in ("student", "last"):
         assert SentenceTransformer(str(tmp_path / "run" / name), device="cpu").encode(["a"]).shape == (1, 48)

@@ -12,7 +12,7 @@ import pytest
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.compare import compare_runs
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.run import run
 from distilvec.pipeline.sweep import expand, has_sweep, read_sweep, run_sweep
 from distilvec.teachers.model import LocalTeacher
 from distilvec.train.trainer import Trainer
@@ -196,7 +196,7 @@ def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkey
     def killed_at_the_third(recipe, folder):
         if folder.name == members[2].name:
             raise KeyboardInterrupt
-        Run(recipe, folder).execute()
+        run(recipe, folder)
 
     with pytest.raises(KeyboardInterrupt):
         run_sweep(members, out, killed_at_the_third, lambda *progress: told.append(progress))

@@ -19,7 +19,7 @@ from distilvec.core.task_head import TaskHead
 from distilvec.data.labeled import build_examples
 from distilvec.evaluation.suite import read_suite
 from distilvec.models.load import load
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.run import run
 from distilvec.students.task_head import save_head
 
 CASES = [(path, variant) for path in recipe_files() for variant in [None, *recipes.variants(path)]]
@@ -146,7 +146,7 @@ def test_trains_on_tiny_models(path, variant, tiny_model, dense_model, tmp_path,
             "evaluation={}",
         ],
     )
-    result = Run(tiny, tmp_path / "run").execute()
+    result = run(tiny, tmp_path / "run")
     assert result.state.step == 2 and result.state.finished
     assert load(tmp_path / "run" / "student", device="cpu").encode(["a text"]).shape == (1, 32)
     assert json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())["name"] == tiny.name

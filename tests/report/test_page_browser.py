@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from jobs import opened
 
 from distilvec.report.page import write_page
 from distilvec.report.page_cells import number

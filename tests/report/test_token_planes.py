@@ -108,6 +108,6 @@ def test_likeness_against_a_loop():
 
 def test_a_text_of_too_few_tokens_is_left_out_and_slow_tokenizers_need_no_words(models, monkeypatch):
     assert project_token_planes(["a"], {"teacher": models["bert"], "student": models["roberta"]}) == []
-    monkeypatch.setattr("distilvec.alignment.offsets.plain_copy", lambda tokenizer: None)
+    monkeypatch.setattr("distilvec.vocabulary.pieces.plain_copy", lambda tokenizer: None)
     (row,) = project_token_planes(TEXTS[:1], {"teacher": models["bert"], "student": models["roberta"]})
     assert row["likeness"] == {"student": None} and len(row["student"]["tokens"]) == len(row["student"]["places"])

@@ -248,11 +248,11 @@ def test_teacher_without_a_model() -> None:
 
 
 def test_missing_and_damaged_models_are_named(tmp_path: Path, folders: dict[str, Path]) -> None:
-    with pytest.raises(DistilvecError, match=r"\[student.model\] cannot load .*, a folder: "):
+    with pytest.raises(DistilvecError, match=r"\[student.model\] cannot load "):
         build_student(StudentSection(model=str(tmp_path)), TEACHER, seed=0)
     damaged = bert(tmp_path / "damaged")
     (damaged / "model.safetensors").write_bytes(b"not weights")
-    with pytest.raises(DistilvecError, match=r"\[student.model\] cannot load .*, a folder: "):
+    with pytest.raises(DistilvecError, match=r"\[student.model\] cannot load "):
         build_student(StudentSection(model=str(damaged)), TEACHER, seed=0)
 
 

@@ -42,7 +42,7 @@ def test_predicts_from_a_folder_behind_the_prompt(tiny_model, tmp_path):
         tmp_path / "student",
         {},
         "card",
-        beside=lambda folder: save_head(folder, head, ["x", "y", "z"], prompt="p: "),
+        extra_files=lambda folder: save_head(folder, head, ["x", "y", "z"], prompt="p: "),
     )
     expected = [["x", "y", "z"][number] for number in head(pooled).argmax(1).tolist()]
     assert predict(tmp_path / "student", ["a text", "another"]) == expected
@@ -56,7 +56,7 @@ def test_predicts_from_a_folder_behind_the_prompt(tiny_model, tmp_path):
 @pytest.mark.parametrize("members", [1, 2])
 def test_predicts_scores_of_pairs_on_the_tasks_scale(members, tiny_model, tmp_path):
     model, head = SentenceTransformer(str(tiny_model), device="cpu"), TaskHead(32, TaskInfo("sts", 1, members))
-    save_student(model, tmp_path / "student", {}, "card", beside=lambda folder: save_head(folder, head, [], (1.0, 5.0)))
+    save_student(model, tmp_path / "student", {}, "card", extra_files=lambda folder: save_head(folder, head, [], (1.0, 5.0)))
     same, other = predict(tmp_path / "student", [("a text", "a text"), ("a text", "rows of documents")])
     assert (same == pytest.approx(5.0, abs=1e-4) and other < 5) if members == 2 else 1 < same < 5
     with pytest.raises(DistilvecError, match="pairs of texts"):

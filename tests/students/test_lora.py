@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import LoraSection, StudentSection
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.run import run
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.lora import add_adapters, base_weights, merged
 from distilvec.train.trainer import Trainer
@@ -79,7 +79,7 @@ def test_a_run_trains_adapters_only_resumes_and_saves_them_merged(tiny_model, tm
             "evaluation": {"parts": []},
         }
     )
-    Run(recipe, tmp_path / "whole").execute()
+    run(recipe, tmp_path / "whole")
     checkpoint = load_file(tmp_path / "whole" / "checkpoint" / "state.safetensors")
     weights = [name for name in checkpoint if name.startswith("model/")]
     assert all("lora_" in name or "objective.head" in name for name in weights), weights
@@ -94,8 +94,8 @@ def test_a_run_trains_adapters_only_resumes_and_saves_them_merged(tiny_model, tm
 
     monkeypatch.setattr(Trainer, "_step", stop)
     with pytest.raises(DistilvecError, match="Run the same command again"):
-        Run(recipe, tmp_path / "parts").execute()
-    Run(recipe, tmp_path / "parts").execute()
+        run(recipe, tmp_path / "parts")
+    run(recipe, tmp_path / "parts")
     assert len(seen) > 4 and all(torch.equal(seen[0][name], seen[-1][name]) for name in seen[0])
     whole, parts = (load_file(tmp_path / folder / "last" / "model.safetensors") for folder in ("whole", "parts"))
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
@@ -105,7 +105,7 @@ def test_a_run_trains_adapters_only_resumes_and_saves_them_merged(tiny_model, tm
 
 
 def test_a_distillation_takes_adapters_as_well(tiny_recipe, tmp_path):
-    result = Run(tiny_recipe(student__lora={"r": 4}, train__max_steps=3), tmp_path / "run").execute()
+    result = run(tiny_recipe(student__lora={"r": 4}, train__max_steps=3), tmp_path / "run")
     assert result.state.finished and result.distance["distance"] < 2
     saved = load_file(tmp_path / "run" / "student" / "model.safetensors")
     assert not [name for name in saved if "lora" in name or "base_layer" in name]

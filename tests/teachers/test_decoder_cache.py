@@ -19,7 +19,8 @@ from distilvec.core.outputs import OutputSpec, TokenOutputSpec
 from distilvec.data.corpus import build_corpus
 from distilvec.data.tokens import build_tokens
 from distilvec.models.tokenizers import tokenizer_hash
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.train import train
 from distilvec.teachers.cache.fill import TokenSource, fill_tokens
 from distilvec.teachers.cache.signals import token_settings
 from distilvec.teachers.cache.store import TeacherCache
@@ -112,14 +113,14 @@ def test_a_run_trains_from_it_as_from_the_live_model(tiny_recipe, tmp_path, name
     losses = []
     for live in (False, True):
         teacher = {**decoder(tmp_path, name, attention, pooling), "live": live}
-        run = Run(
+        job = resolve(
             tiny_recipe(method__name="emo", student=student, teacher=teacher, train__logging_steps=1),
             tmp_path / f"run-{live}",
         )
-        run.train()
+        train(job)
         losses.append(
-            [line["train/loss"] for line in read_metrics(run.folder / "metrics.jsonl") if "train/loss" in line]
+            [line["train/loss"] for line in read_metrics(job.folder / "metrics.jsonl") if "train/loss" in line]
         )
-        assert run.live is live
+        assert job.teacher.live is live
     assert len(losses[0]) == 11 and np.isfinite(losses).all()
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-2)

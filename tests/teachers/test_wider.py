@@ -9,13 +9,15 @@ import architectures
 import numpy as np
 import pytest
 import torch
+from jobs import filled, opened
 from samples import make_texts
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.loss_landscape import open_cache
-from distilvec.pipeline.resolve import answering
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.resolve import answering, make_objective, required_outputs, resolve
+from distilvec.pipeline.run import run
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.manifest import read_manifest
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
@@ -67,8 +69,8 @@ def caches(run):
 
 
 def test_a_manifest_answers_for_those_with_fewer_signals(recipe, tmp_path):
-    run = Run(recipe(PRE_DENSE), tmp_path / "run")
-    wide = run.manifest
+    job = resolve(recipe(PRE_DENSE), tmp_path / "run")
+    wide = job.teacher.manifest
     narrow = replace(wide, pre_dense_width=None)
     assert list(wide.signals) == ["embedding", "pre_dense"] and wide.pre_dense_width == 32
     assert wide.subsets == {narrow.fingerprint} and narrow.subsets == frozenset()
@@ -77,17 +79,17 @@ def test_a_manifest_answers_for_those_with_fewer_signals(recipe, tmp_path):
 
 
 def test_both_targets_share_one_pass_of_the_teacher(recipe, tmp_path, idle):
-    trained = Run(recipe(PRE_DENSE), tmp_path / "pre-dense").execute()
+    trained = run(recipe(PRE_DENSE), tmp_path / "pre-dense")
     assert trained.state.finished and 0 <= trained.distance["cosine"] <= 2
-    before = Run(recipe(FINAL), tmp_path / "final")
-    marks = before.manifest.fingerprint, before.train_fingerprint()
+    before = resolve(recipe(FINAL), tmp_path / "final")
+    marks = before.teacher.manifest.fingerprint, before.fingerprint
     idle()
-    run = Run(recipe(FINAL), tmp_path / "final")
-    assert run.execute().state.finished
-    assert (run.manifest.fingerprint, run.train_fingerprint()) == marks, "what was read does not tell from where"
-    (folder,) = caches(run)
-    assert run.cache.folder == folder and list(run.cache.signals) == ["embedding", "pre_dense"]
-    found = answering(run, run.objective(Encoder(run.student()))).signals(batch_of(range(4)))
+    job = resolve(recipe(FINAL), tmp_path / "final")
+    assert run(job.recipe, job.folder).state.finished
+    assert (job.teacher.manifest.fingerprint, job.fingerprint) == marks, "what was read does not tell from where"
+    (folder,) = caches(job)
+    assert open_cache(job, job.teacher).folder == folder and list(open_cache(job, job.teacher).signals) == ["embedding", "pre_dense"]
+    found = answering(job, make_objective(job.stages[-1], job.context)).signals(batch_of(range(4)))
     assert found.embedding.shape == (4, 32) and found.pre_dense is None
 
 
@@ -98,11 +100,11 @@ def batch_of(rows):
 
 def test_student_and_teacher_begin_with_equal_vectors(recipe, tmp_path):
     """The teacher's own signals are those of a student that keeps everything of it."""
-    run = Run(recipe(PRE_DENSE, student__layers=None, cache__dtype="float32"), tmp_path / "run")
-    run.fill()
-    encoder = Encoder(run.student()).eval()
-    objective = run.objective(encoder)
-    data = run.data(encoder.model, objective)
+    job = resolve(recipe(PRE_DENSE, student__layers=None, cache__dtype="float32"), tmp_path / "run")
+    filled(job.recipe, job.folder)
+    encoder = Encoder(untrained_student(job)).eval()
+    objective = make_objective(job.stages[-1], job.context)
+    data = prepare(job, encoder.model).training_data(required_outputs(objective, job.examples))
     batch = data.batch(np.arange(16))
     with torch.no_grad():
         terms = objective(batch, encoder(batch, objective.student_outputs), data.teacher.signals(batch))
@@ -114,15 +116,15 @@ def test_a_wider_cache_counts_where_it_has_every_row(recipe, tmp_path, idle):
     other = tmp_path / "fewer.txt"
     other.write_text("\n".join(make_texts(120)), encoding="utf-8")
     small = {"corpus__sources": [{"path": str(other)}]}
-    Run(recipe(PRE_DENSE, **small), tmp_path / "wide").fill()
-    run = Run(recipe(FINAL), tmp_path / "all")
-    own = run.fill().folder
-    assert len(caches(run)) == 2 and list(run.cache.signals) == ["embedding"] and len(run.cache) == 200
+    filled(recipe(PRE_DENSE, **small), tmp_path / "wide")
+    job = resolve(recipe(FINAL), tmp_path / "all")
+    own = filled(job.recipe, job.folder).folder
+    assert len(caches(job)) == 2 and list(open_cache(job, job.teacher).signals) == ["embedding"] and len(open_cache(job, job.teacher)) == 200
     idle()
-    again = Run(recipe(FINAL, **small), tmp_path / "small")
-    assert again.fill().folder == own, "its own is complete"
+    again = resolve(recipe(FINAL, **small), tmp_path / "small")
+    assert filled(again.recipe, again.folder).folder == own, "its own is complete"
     own.rename(tmp_path / "gone")
-    assert Run(recipe(FINAL, **small), tmp_path / "small").fill().folder == caches(run)[0]
+    assert filled(recipe(FINAL, **small), tmp_path / "small").folder == caches(job)[0]
 
 
 def test_a_folder_that_the_recipe_names(recipe, tmp_path, idle):
@@ -130,16 +132,16 @@ def test_a_folder_that_the_recipe_names(recipe, tmp_path, idle):
     place = {"cache__path": str(tmp_path / "vectors")}
     fewer = tmp_path / "fewer.txt"
     fewer.write_text("\n".join(make_texts(120)), encoding="utf-8")
-    Run(recipe(PRE_DENSE, **place, corpus__sources=[{"path": str(fewer)}]), tmp_path / "wide").fill()
-    cache = Run(recipe(FINAL, **place), tmp_path / "final").fill()
+    filled(recipe(PRE_DENSE, **place, corpus__sources=[{"path": str(fewer)}]), tmp_path / "wide")
+    cache = filled(recipe(FINAL, **place), tmp_path / "final")
     assert list(cache.signals) == ["embedding", "pre_dense"] and len(cache) == 200
     assert read_manifest(tmp_path / "vectors" / MANIFEST).pre_dense_width == 32
     idle()
-    assert Run(recipe(PRE_DENSE, **place), tmp_path / "wide").fill().verify() == []
+    assert filled(recipe(PRE_DENSE, **place), tmp_path / "wide").verify() == []
     narrow = {"cache__path": str(tmp_path / "narrow")}
-    Run(recipe(FINAL, **narrow), tmp_path / "empty").cache.close()
+    opened(recipe(FINAL, **narrow), tmp_path / "empty").close()
     with pytest.raises(DistilvecError, match="pre_dense_width: found None, expected 32"):
-        Run(recipe(PRE_DENSE, **narrow), tmp_path / "wide").fill()
+        filled(recipe(PRE_DENSE, **narrow), tmp_path / "wide")
 
 
 def test_signals_of_tokens_are_passed_over_and_never_made_up(tiny_recipe, tmp_path, idle):
@@ -147,36 +149,36 @@ def test_signals_of_tokens_are_passed_over_and_never_made_up(tiny_recipe, tmp_pa
     texts, fewer = make_texts(200), tmp_path / "fewer.txt"
     fewer.write_text("\n".join(texts[:120]), encoding="utf-8")
     changes = {"student__layers": 2, "method": {"name": "emo"}}
-    wide = Run(tiny_recipe(**changes), tmp_path / "tokens")
-    wide.fill()
-    assert len(wide.cache.signals) > 1
+    wide = resolve(tiny_recipe(**changes), tmp_path / "tokens")
+    filled(wide.recipe, wide.folder)
+    assert len(open_cache(wide, wide.teacher).signals) > 1
     place = {"cache__path": str(tmp_path / "vectors"), "corpus__sources": [{"path": str(fewer)}]}
-    Run(tiny_recipe(**changes, **place), tmp_path / "named").fill()
+    filled(tiny_recipe(**changes, **place), tmp_path / "named")
     with pytest.raises(
         DistilvecError, match=r"\[cache.path\] .* lacks 80 of .* keeps of each embedding, .*computes embedding alone"
     ):
-        Run(tiny_recipe(cache__path=str(tmp_path / "vectors")), tmp_path / "plain").fill()
+        filled(tiny_recipe(cache__path=str(tmp_path / "vectors")), tmp_path / "plain")
     idle()
-    run = Run(tiny_recipe(), tmp_path / "plain")
-    assert run.fill().folder == wide.cache.folder
-    found = answering(run, run.objective(Encoder(run.student()))).signals(batch_of(range(4)))
+    job = resolve(tiny_recipe(), tmp_path / "plain")
+    assert filled(job.recipe, job.folder).folder == open_cache(wide, wide.teacher).folder
+    found = answering(job, make_objective(job.stages[-1], job.context)).signals(batch_of(range(4)))
     assert found.embedding.shape == (4, 32) and not found.hidden_layers and found.mask is None
 
 
 def test_damaged_neighbours_are_passed_over(recipe, tmp_path):
-    wide = Run(recipe(PRE_DENSE), tmp_path / "wide").fill()
+    wide = filled(recipe(PRE_DENSE), tmp_path / "wide")
     next(Path(wide.folder).glob("*.pre_dense.npy")).unlink()
     broken = wide.folder.parent / "broken"
     broken.mkdir()
     (broken / MANIFEST).write_text("{", encoding="utf-8")
-    cache = Run(recipe(FINAL), tmp_path / "final").fill()
+    cache = filled(recipe(FINAL), tmp_path / "final")
     assert cache.folder not in (wide.folder, broken) and len(cache) == 200
 
 
 def test_a_finished_run_finds_the_vectors_it_was_trained_from(recipe, tmp_path):
-    wide = Run(recipe(PRE_DENSE), tmp_path / "wide").fill()
-    side = Run(recipe(FINAL), tmp_path / "final").sides[0]
-    found = open_cache(side, side.info.name, side.manifest.fingerprint)
+    wide = filled(recipe(PRE_DENSE), tmp_path / "wide")
+    side = resolve(recipe(FINAL), tmp_path / "final").sides[0]
+    found = open_cache(side, side.teacher.info.name, side.teacher.manifest.fingerprint)
     assert isinstance(found, TeacherCache) and found.folder == wide.folder
     with pytest.raises(DistilvecError, match="are not in"):
-        open_cache(side, side.info.name, "0" * 16)
+        open_cache(side, side.teacher.info.name, "0" * 16)

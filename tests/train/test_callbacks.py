@@ -6,7 +6,9 @@ import pytest
 from loops import make_loop
 
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.run import run
+from distilvec.pipeline.train import train
 from distilvec.train.metrics import read_metrics
 
 
@@ -21,16 +23,16 @@ def test_every_logged_line(tiny_recipe, tmp_path):
         calls.append((step, dict(metrics)))
         metrics.clear()  # a copy: neither the log nor the next callback sees this
 
-    with_callbacks = Run(recipe, tmp_path / "run", callbacks=[collect, Counter()])
-    with_callbacks.train()
+    with_callbacks = resolve(recipe, tmp_path / "run", callbacks=[collect, Counter()])
+    train(with_callbacks)
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [step for step, _ in calls] == steps == [line["step"] for line in lines] == [0, 2, 4, 6, 6]
     for (_, metrics), line in zip(calls, lines, strict=True):
         assert metrics == pytest.approx({name: value for name, value in line.items() if name != "step"}, abs=1e-7)
     assert "eval/distance" in calls[0][1] and "train/loss" in calls[1][1] and "epoch" in calls[1][1]
-    plain = Run(recipe, tmp_path / "plain")
-    plain.train()
-    assert with_callbacks.train_fingerprint() == plain.train_fingerprint()
+    plain = resolve(recipe, tmp_path / "plain")
+    train(plain)
+    assert with_callbacks.fingerprint == plain.fingerprint
     strip = [
         {k: v for k, v in line.items() if not k.endswith("per_second")}
         for line in read_metrics(tmp_path / "plain" / "metrics.jsonl")
@@ -43,7 +45,7 @@ def test_stages_call_them_too(tiny_recipe, tmp_path):
         [{"name": "short", "set": {"train.max_steps": 2}}, {"name": "rest", "set": {"train.max_steps": 4}}],
         [],
     )
-    Run(tiny_recipe(stages=stages), tmp_path / "run", callbacks=[lambda step, metrics: calls.append(step)]).train()
+    train(resolve(tiny_recipe(stages=stages), tmp_path / "run"), [lambda step, metrics: calls.append(step)])
     assert calls == [0, 2, 2, 0, 2, 4, 4]
 
 
@@ -58,17 +60,17 @@ def test_one_that_fails_stops_the_run(at, tiny_recipe, tmp_path):
     with pytest.raises(
         DistilvecError, match=rf"^\[callbacks\] .*broken failed at step {at} with ValueError: no such key\. "
     ) as found:
-        Run(recipe, tmp_path / "run", callbacks=(broken,)).execute()
+        run(recipe, tmp_path / "run", callbacks=(broken,))
     assert isinstance(found.value.__cause__, ValueError)
     later = []
-    assert Run(recipe, tmp_path / "run", callbacks=[lambda step, metrics: later.append(step)]).execute().state.finished
+    assert run(recipe, tmp_path / "run", callbacks=[lambda step, metrics: later.append(step)]).state.finished
     assert later == ([0, 2, 4, 6, 6] if at == 0 else [4, 6, 6]), "training goes on from the checkpoint"
 
 
 @pytest.mark.parametrize("callbacks", [print, "print", [3], [print, None], None])
 def test_what_cannot_be_called(callbacks, tiny_recipe, tmp_path):
     with pytest.raises(DistilvecError, match=r"^\[callbacks\] expected a list of functions"):
-        Run(tiny_recipe(), tmp_path / "run", callbacks=callbacks)
+        resolve(tiny_recipe(), tmp_path / "run", callbacks=callbacks)
 
 
 def test_only_the_main_process_calls(tiny_recipe, tmp_path, monkeypatch):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.train import train
 from distilvec.students.attention import fused_attention
 from distilvec.students.dropout import FastDropout
 from distilvec.train.metrics import read_metrics
@@ -25,7 +26,7 @@ def without_code_generation(monkeypatch):
 
 def trained(recipe, folder):
     """The losses and the last weights of a run."""
-    Run(recipe, folder).train()
+    train(resolve(recipe, folder))
     losses = [line["train/loss"] for line in read_metrics(folder / "metrics.jsonl") if "train/loss" in line]
     return losses, load_file(folder / "last" / "model.safetensors")
 

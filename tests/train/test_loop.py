@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from benchmarks import kills
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.train import train
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
 
@@ -66,7 +67,7 @@ def test_kept_students_are_the_same_after_an_interruption(tiny_recipe, tmp_path)
     recipe = tiny_recipe(train__epochs=2, train__keep_students=4)
 
     def train(folder: Path, stop: int | None = None) -> dict[str, bytes]:
-        run = Run(recipe, folder)
+        job = resolve(recipe, folder)
         if stop is not None:
             with pytest.MonkeyPatch.context() as patch:
                 step = Trainer._step
@@ -77,8 +78,8 @@ def test_kept_students_are_the_same_after_an_interruption(tiny_recipe, tmp_path)
 
                 patch.setattr(Trainer, "_step", stopping)
                 with pytest.raises(DistilvecError, match="stopped at step"):
-                    run.train()
-        Run(recipe, folder).train()
+                    train(job)
+        train(resolve(recipe, folder))
         return {
             path.parent.name: path.read_bytes() for path in sorted((folder / "students").glob("*/model.safetensors"))
         }
@@ -89,11 +90,11 @@ def test_kept_students_are_the_same_after_an_interruption(tiny_recipe, tmp_path)
 
 
 def test_the_last_student_is_kept_after_a_kill_behind_the_last_checkpoint(tiny_recipe, tmp_path):
-    Run(tiny_recipe(), tmp_path / "run").train()
+    train(resolve(tiny_recipe(), tmp_path / "run"))
     weights_file = tmp_path / "run" / "last" / "model.safetensors"
     before = weights_file.read_bytes()
     shutil.rmtree(weights_file.parent)
-    Run(tiny_recipe(), tmp_path / "run").train()
+    train(resolve(tiny_recipe(), tmp_path / "run"))
     assert weights_file.read_bytes() == before
 
 

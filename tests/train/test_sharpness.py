@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from jobs import opened
 from safetensors.torch import load_file
 from torch import nn
 
@@ -25,7 +26,9 @@ from distilvec.evaluation.curvature import (
 )
 from distilvec.pipeline.evaluate import kept_students
 from distilvec.pipeline.loss_landscape import Landscape, Landscapes
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.run import run
 from distilvec.pipeline.run_dir import kept_folders
 from distilvec.pipeline.sharpness import Settings, measure_runs
 from distilvec.students.encoder import Encoder
@@ -192,7 +195,7 @@ def views_run(tiny_recipe, tmp_path):
     method = tmp_path / "views.py"
     method.write_text(METHOD)
     recipe = tiny_recipe(method__name=str(method), train__epochs=2, train__keep_students=3)
-    Run(recipe, tmp_path / "run").execute()
+    run(recipe, tmp_path / "run")
     return tmp_path / "run", recipe
 
 
@@ -207,7 +210,7 @@ def test_kept_students_have_the_objectives_parameters_beside_them(views_run):
     assert all((folder / f"{name}.objective.safetensors").exists() for name in names)
     assert not list((folder / "student").glob("objective*"))
     assert list(kept_folders(folder)) == steps == [7, 13, 20]
-    assert kept_students(Run(recipe, folder)) == [], "its method has no distance, and so no robustness margin"
+    assert kept_students(resolve(recipe, folder)) == [], "its method has no distance, and so no robustness margin"
 
 
 def test_the_landscape_is_one_fixed_function_of_the_trained_weights(views_run):
@@ -240,10 +243,10 @@ def test_every_method_can_be_differentiated_twice(tiny_recipe, tmp_path, name):
         pytest.skip("has labels alone; test_run_task trains it")
     layers = 2 if name == "tinybert" else 3  # its student's layers must divide the teacher's four
     experts = {"student__experts": {"count": 3, "width": 16}} if name == "distillmoe" else {}
-    run = Run(tiny_recipe(method__name=name, student__layers=layers, **experts), tmp_path / "run")
-    encoder = Encoder(run.student())
-    objective = run.objective(encoder)
-    data = run.data(encoder.model, objective)
+    job = resolve(tiny_recipe(method__name=name, student__layers=layers, **experts), tmp_path / "run")
+    encoder = Encoder(untrained_student(job))
+    objective = make_objective(job.stages[-1], job.context)
+    data = prepare(job, encoder.model).training_data(required_outputs(objective, job.examples))
     batch = data.batch(data.train_rows[:16].copy())
     module = Distillation(encoder, objective).train(objective.student_outputs.second_view)
     landscape = Landscape(module, [(batch, data.teacher.signals(batch))], 0)
@@ -328,7 +331,7 @@ def test_runs_side_by_side(tiny_recipe, tmp_path, capsys):
     folders = []
     for name, update in (("adamw", {"name": "plain"}), ("asam", {"name": "asam", "rho": 0.05})):
         folders.append(tmp_path / name)
-        Run(tiny_recipe(train__update=update, train__keep_students=2), folders[-1]).execute()
+        run(tiny_recipe(train__update=update, train__keep_students=2), folders[-1])
     found = measure_runs(folders, None, QUICK, trace=False)
     assert [run["name"] for run in found] == ["adamw", "asam"] and not found[1]["dropout"]
     assert [run["update"]["name"] for run in found] == ["plain", "asam"]
@@ -344,7 +347,7 @@ def test_runs_side_by_side(tiny_recipe, tmp_path, capsys):
 
 
 def test_the_last_student_alone_where_none_was_kept(tiny_recipe, tmp_path):
-    Run(tiny_recipe(), tmp_path / "run").execute()
+    run(tiny_recipe(), tmp_path / "run")
     assert [point["step"] for point in measure_runs([tmp_path / "run"], None, QUICK, trace=False)[0]["points"]] == [11]
 
 
@@ -363,7 +366,7 @@ def test_refusals(views_run, tmp_path):
     with pytest.raises(DistilvecError, match=r"sharpness\.json is damaged"):
         measure_runs([folder], [13], QUICK, trace=False)
     (folder / "sharpness.json").unlink()
-    cache = Run(recipes.load(folder / "recipe.yaml"), folder).cache.folder
+    cache = opened(recipes.load(folder / "recipe.yaml"), folder).folder
     cache.rename(cache.with_name("gone"))
     with pytest.raises(DistilvecError, match=r"not in .* any more.*distilvec cache"):
         measure_runs([folder], None, QUICK, trace=False)

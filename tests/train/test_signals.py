@@ -9,7 +9,7 @@ import pytest
 from loops import make_loop
 
 from distilvec.core.errors import Interrupted, Stopped
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.run import run
 from distilvec.pipeline.sweep import expand, run_sweep
 from distilvec.train.checkpoint import read_checkpoint
 from distilvec.train.signals import stop_on_signals
@@ -28,7 +28,7 @@ def test_a_stopped_run_keeps_the_signals_number(tiny_recipe, tmp_path, monkeypat
     monkeypatch.setattr(Trainer, "_step", stepped)
     message = r"^\[train\] stopped at step 5 of 11\. Run the same command again to go on\.$"
     with pytest.raises(Stopped, match=message) as stopped:
-        Run(tiny_recipe(), tmp_path / "run").execute()
+        run(tiny_recipe(), tmp_path / "run")
     assert stopped.value.number == number
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     tree = tiny_recipe().model_dump(mode="json") | {"sweep": {"seeds": [0, 1]}}

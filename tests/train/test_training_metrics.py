@@ -10,7 +10,8 @@ from interrupted import interrupt
 from loops import make_loop, stop_after
 
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.train import train
 from distilvec.train.metrics import MetricsLog, read_metrics
 
 THROUGHPUT = ("train/texts_per_second", "train/tokens_per_second")
@@ -51,16 +52,16 @@ def lines(folder: Path) -> dict[str, list[dict]]:
 def test_equal_after_kills(tiny_recipe, tmp_path, monkeypatch, changes, every, kills):
     """Checkpoints fall between logged lines; a kill loses whatever came after the last one."""
     recipe = tiny_recipe(train__checkpoint_steps=every, **changes)
-    Run(recipe, tmp_path / "whole").train()
+    train(resolve(recipe, tmp_path / "whole"))
     expected = lines(tmp_path / "whole")
     assert all(len(found) > 4 for found in expected.values()) and len(expected) == 1 + (changes is STAGED)
     with monkeypatch.context() as patched:
         patched.setattr(Run, "execute", lambda run: run.train())
         for step in kills:
-            interrupt(Run(recipe, tmp_path / "parts"), step, monkeypatch)
+            interrupt(resolve(recipe, tmp_path / "parts"), step, monkeypatch)
             with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
                 file.write('{"step": 9, "epo')  # torn by the kill
-    Run(recipe, tmp_path / "parts").train()
+    train(resolve(recipe, tmp_path / "parts"))
     assert lines(tmp_path / "parts") == expected
 
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.record import best_distance
-from distilvec.pipeline.run import Run
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.run import run
 from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import validation_metric
 from distilvec.train.trainer import make_accelerator
@@ -17,9 +19,9 @@ from distilvec.train.validation import teacher_distance
 @pytest.fixture
 def parts(tiny_recipe, tmp_path):
     recipe = tiny_recipe()
-    run = Run(recipe, tmp_path / "run")
-    encoder = Encoder(run.student())
-    return run, encoder, run.data(encoder.model, run.objective(encoder)), make_accelerator(recipe.train, tmp_path)
+    job = resolve(recipe, tmp_path / "run")
+    encoder = Encoder(untrained_student(job))
+    return run, encoder, prepare(job, encoder.model, make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples)), make_accelerator(recipe.train, tmp_path)
 
 
 def test_the_gap_is_that_of_the_cosine_matrices_of_each_batch(parts):
@@ -78,7 +80,7 @@ def test_a_student_in_a_space_of_its_own_has_no_asymmetric_column(tiny_recipe, t
         recipe = tiny_recipe(
             method__name=method, train__max_steps=2, evaluation__suite=str(suite), evaluation__parts=["margin"]
         )
-        result = Run(recipe, tmp_path / method).execute()
+        result = run(recipe, tmp_path / method)
         assert ("asymmetric" in result.scores) is expected and result.record["teacher_compatible"] is expected
         page = result.page.read_text(encoding="utf-8")
         assert ("similarity gap" in page) and (tmp_path / method / "student" / "README.md").exists()

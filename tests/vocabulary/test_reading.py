@@ -214,7 +214,7 @@ def test_bad_files_are_named(likes, tmp_path):
     with refused("word.model")("has no fast form: it is a word model"):
         read("word.model")
     train(tmp_path / "suffix.model", "bpe", False, treat_whitespace_as_suffix=True)
-    with refused("suffix.model")("has no fast form: it marks spaces behind words"):
+    with refused("suffix.model")("has no fast form: its words end with spaces"):
         read("suffix.model")
     train(tmp_path / "bare.model", "bpe", False, bos_id=-1)
     with refused("bare.model")(

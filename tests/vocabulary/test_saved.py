@@ -128,7 +128,7 @@ def test_the_oldest_stack_has_the_same_tokens_and_vectors(folders, tmp_path):
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    command = [sys.executable, str(ROOT / "tests" / "export" / "oldest_stack.py"), str(job), str(answer)]
+    command = [sys.executable, str(ROOT / "tests" / "formats" / "oldest_stack.py"), str(job), str(answer)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     said = json.loads(answer.read_text())

@@ -19,7 +19,7 @@ from distilvec.formats.sentence_transformers import save_student
 from distilvec.vocabulary.edit import needed, restrict
 from distilvec.vocabulary.pieces import Pieces, Surface
 from distilvec.vocabulary.train import train_tokenizer
-from distilvec.vocabulary.transplant import Composition, compose_rows, composition, give_tokenizer, transplant
+from distilvec.vocabulary.transplant import compose_rows, composition, give_tokenizer, transplant
 
 TEXTS = [
     "A student learns to place a text.",
@@ -163,10 +163,7 @@ def test_tokenizers_that_cut_at_white_space_before_they_mark_it(models):
     made, plain = composition(new, split), composition(new, old)
     words = [number for number in range(len(new.tokens)) if (surface := new.surface(number)) and surface.text.isalnum()]
     for number in words:
-        parts = [
-            [pieces.tokens[row] for row in found.ids[found.offsets[number] : found.offsets[number + 1]]]
-            for pieces, found in ((split, made), (old, plain))
-        ]
+        parts = [[pieces.tokens[row] for row in found.rows[number]] for pieces, found in ((split, made), (old, plain))]
         assert parts[0] == parts[1] != [], new.tokens[number]
     assert len(words) > 90
 
@@ -245,7 +242,7 @@ def test_words_and_parts_of_words_keep_their_form(models, source, target):
             or not surface.text.isascii()
         ):
             continue
-        parts = [old.surface(int(row)) for row in made.ids[made.offsets[number] : made.offsets[number + 1]]]
+        parts = [old.surface(row) for row in made.rows[number]]
         joined = "".join(" " * part.initial + part.text.decode() for part in parts)
         text = surface.text.decode()
         assert joined == " " * surface.initial + (text.lower() if source == "bert" else text), (
@@ -258,18 +255,18 @@ def test_words_and_parts_of_words_keep_their_form(models, source, target):
 
 def test_rows_are_composed_as_the_strategies_say():
     table = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    offsets = np.array([0, 1, 4, 4])
-    mean = Composition(
-        np.array([2, 0, 1, 5]),
-        np.array([1, 1 / 3, 1 / 3, 1 / 3], np.float32),
-        offsets,
-        ["copied", "composed", "missing"],
-    )
-    rows = compose_rows(table, mean)
+    old = [[2], [0, 1, 5], []]
+    rows = compose_rows(table, old)
     assert torch.equal(rows[0], table[2])
     torch.testing.assert_close(rows[1], table[[0, 1, 5]].mean(0))
     torch.testing.assert_close(rows[2], table.mean(0))
-    kept = compose_rows(table, mean, keep_norm=True)
+    weighted = (3 * table[0] + 2 * table[1] + table[5]) / 6
+    for compose, expected in {"weighted": weighted, "first": table[0], "last": table[5]}.items():
+        found = compose_rows(table, old, compose)
+        assert torch.equal(found[0], table[2])
+        torch.testing.assert_close(found[1], expected)
+    assert torch.equal(compose_rows(table, [[], []]), table.mean(0).expand(2, -1))
+    kept = compose_rows(table, old, keep_norm=True)
     assert torch.equal(kept[0], table[2])
     assert float(kept[1].norm()) == pytest.approx(float(table[[0, 1, 5]].norm(dim=1).mean()), rel=1e-5)
 
@@ -285,7 +282,7 @@ def test_special_tokens_go_by_role(models):
     }
     for ours, theirs in pairs.items():
         number = getattr(new.tokenizer, ours)
-        assert made.ids[made.offsets[number]] == getattr(old.tokenizer, theirs) and made.origins[number] == "special"
+        assert made.rows[number] == [getattr(old.tokenizer, theirs)] and made.origins[number] == "special"
 
 
 def test_parts_of_characters_and_bytes(models):
@@ -322,9 +319,7 @@ def test_bad_input_is_named_and_changes_nothing(models):
         needed(Pieces(model.tokenizer, "the tokenizer"), [99999])
     with pytest.raises(DistilvecError, match="learned positions"):
         transplant(model, model.tokenizer, max_length=4096)
-    with pytest.raises(
-        DistilvecError, match=r"the new tokenizer is a Slow without a fast form \(tokenizer.json\). Convert it"
-    ):
+    with pytest.raises(DistilvecError, match=r"the new tokenizer is a Slow without a fast form \(tokenizer.json\)"):
         transplant(model, Slow(pad_token="a", unk_token="<unk>"))
     holes = architectures.wordpiece()
     holes.add_tokens("one more")

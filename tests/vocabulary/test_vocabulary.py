@@ -13,11 +13,10 @@ from transformers import AutoTokenizer
 
 from distilvec.core.errors import DistilvecError
 from distilvec.models.load import load_tokenizer
-from distilvec.vocabulary.counting import Words
 from distilvec.vocabulary.edit import alphabet, fast_tokenizer, swap_ids
 from distilvec.vocabulary.pieces import Pieces
 from distilvec.vocabulary.train import train_tokenizer
-from distilvec.vocabulary.trim import hybrid, trim, unreachable
+from distilvec.vocabulary.trim import Words, hybrid, trim, unreachable
 
 KINDS = ["bert", "xlm_roberta", "roberta", "modernbert", "gemma3", "qwen3", "mistral", "t5"]
 ENGLISH = [
@@ -146,9 +145,7 @@ def test_tokenizers_of_letters_give_back_what_they_gave_before(pieces, name):
 @pytest.mark.parametrize("name", ["bert", "xlm_roberta", "gemma3"])
 def test_texts_in_a_script_that_the_tokenizer_does_not_know_are_refused(pieces, name):
     old, amharic = pieces[name], ["የአማርኛ ጽሑፍ", "ሰላም ለዓለም እንዴት ነህ"]
-    with pytest.raises(
-        DistilvecError, match=rf"100% of the texts' tokens are unknown to {name}: it does not know their script"
-    ):
+    with pytest.raises(DistilvecError, match=rf"kind\] 100% of the texts' tokens are unknown to {name}"):
         trim(old, {"am": Words(amharic, old)})
     trim(old, {"en": Words([*ENGLISH, *amharic], old)})
     trim(pieces["roberta"], {"am": Words(amharic, pieces["roberta"])})
@@ -273,7 +270,7 @@ def test_a_language_gets_tokens_of_its_own_and_the_others_keep_theirs(pieces, na
     before = sum(map(len, ids(trim(old, {"none": Words(["x"], old)}).tokenizer, TURKISH)))
     assert sum(map(len, ids(found.tokenizer, TURKISH))) < before
     with pytest.raises(
-        DistilvecError, match=rf"is too small for 25 tokens of the target language: .* Ask for {always + 25}"
+        DistilvecError, match=rf"is too small: 25 tokens of the target language.* Ask for {always + 25}"
     ):
         hybrid(old, Words(TURKISH, old), TURKISH, {"en": Words(ENGLISH, old)}, 25, always + 20)
     with pytest.raises(DistilvecError, match="the target language's texts give"):

@@ -1,7 +1,7 @@
-"""Which of the student's tokens go with which of the teacher's, for many texts at once.
+"""Pairs of a student's and a teacher's tokens for many texts at once.
 
 Kinds: "offsets", one-to-one pairs that cover the same characters (methods.md, 1.3); "overlap", many-to-many, by shared
-characters; "mined" and "strict", by edit distance (alignment/edit_distance.py). In all of them special tokens are matched by role.
+characters; "mined" and "strict", by edit distance (alignment/edit_distance.py). Special tokens are always paired by role.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from distilvec.core.batch import Text
 from distilvec.core.outputs import AlignmentKind
 
 Pairs = tuple[Numbers, Numbers, npt.NDArray[np.float32] | None]  # student's tokens, teacher's tokens, shares
-_ROLES = 8  # more than there are
+_ROLES = 8  # above every role
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """The pairs of many texts end to end.
+    """Pairs of many texts end to end.
 
-    `counts` [texts] of pairs; `pairs` [all pairs, 2] positions in the text's tokens (student's, teacher's), special ones
-    counted, in order of the student's; `shares` [all pairs] for "overlap" only. `student_lengths` and `teacher_lengths`
-    [texts] are tokens. `report` counts: tokens and special tokens of each side, pairs, pairs of special tokens, and each
-    side's `mapped` tokens, which are in a pair, without special ones.
+    `counts` [texts] of pairs; `pairs` [all pairs, 2] positions in the text's tokens (student's, teacher's) with special
+    tokens, in order of the student's; `shares` [all pairs] for "overlap" only. `student_lengths` and `teacher_lengths`
+    [texts] in tokens. `report` counts pairs, pairs of special tokens, and of each model tokens, special tokens and
+    `mapped` ordinary tokens, which are in a pair.
     """
 
     counts: Numbers
@@ -42,11 +42,10 @@ class Aligned:
 
 
 class Aligner:
-    """Two tokenizers and a kind of pairs. Texts may be pairs of texts, which both tokenizers put into one input
-    (say so with `paired`, so that limits are checked for such).
+    """Two tokenizers and a kind of pairs; `paired` if texts are pairs of texts in one input.
 
-    Longer texts lose what is beyond `max_length` (special tokens counted): their end for the student, as in data/tokens.py;
-    for the teacher what its tokenizer cuts. Errors: DistilvecError for slow tokenizers, limits that leave no room.
+    Texts above `max_length` tokens, special ones included, are truncated: the student's at the end, the teacher's on its
+    tokenizer's side. Errors: DistilvecError for slow tokenizers and limits without room.
     """
 
     def __init__(
@@ -64,49 +63,40 @@ class Aligner:
         self.teacher = SpanReader(teacher, teacher_max_length, side, "teacher", paired)
 
     def encode(self, texts: Sequence[Text]) -> tuple[list[Encoding], list[Encoding]]:
-        """The student's and the teacher's encodings; other threads of Python run meanwhile."""
+        """Return the student's and the teacher's encodings; other Python threads run meanwhile."""
         return self.student.encode(texts), self.teacher.encode(texts)
 
     def align(self, texts: Sequence[Text], encoded: tuple[list[Encoding], list[Encoding]] | None = None) -> Aligned:
-        """The pairs of these texts; `encoded` is what `encode` gave for them, where that was called before."""
-        of_student, of_teacher = encoded or self.encode(texts)
-        joined = join(texts)
-        return self.align_placed(self.student.place(of_student, joined), self.teacher.place(of_teacher, joined))
-
-    def align_placed(self, student: Placed, teacher: Placed) -> Aligned:
-        """The pairs of tokens whose places are known."""
+        """Return the pairs of these texts; `encoded` is the result of `encode` for them, if known."""
+        encodings, joined = encoded or self.encode(texts), join(texts)
+        student, teacher = self.student.place(encodings[0], joined), self.teacher.place(encodings[1], joined)
         if self.kind == "offsets":
             found = pairs_by_offsets(student, teacher)
         elif self.kind == "overlap":
             found = pairs_by_overlap(student, teacher)
         else:
-            found = (
-                *warped_pairs(student, teacher, self.student.pieces, self.teacher.pieces, strict=self.kind == "strict"),
-                None,
-            )
-        special = pairs_by_role(student, teacher)
-        return _gather(student, teacher, found, special)
+            strict = self.kind == "strict"
+            found = (*warped_pairs(student, teacher, self.student.pieces, self.teacher.pieces, strict), None)
+        return _gather(student, teacher, found, pairs_by_role(student, teacher))
 
 
 def pairs_by_offsets(student: Placed, teacher: Placed) -> Pairs:
-    """Ordinary tokens that cover the same characters and share none with another token of their side.
+    """Pair ordinary tokens that cover the same characters and share none with another token of their model.
 
-    Such tokens have distinct places in the text's order, so pairs never cross and never share a token.
+    Such tokens are in the text's order, so pairs never cross and never share a token.
     """
     ours, theirs = _apart(student), _apart(teacher)
     if len(ours) == 0 or len(theirs) == 0:
         return ours[:0], theirs[:0], None
-    width = 1 + max(int(student.ends[ours[-1]]), int(teacher.ends[theirs[-1]]))
-    keys, other = (
-        side.starts[which] * width + side.ends[which] for side, which in ((student, ours), (teacher, theirs))
-    )
-    places = np.minimum(np.searchsorted(other, keys), len(other) - 1)
-    same = other[places] == keys
-    return ours[same], theirs[places[same]], None
+    above = 1 + max(int(student.ends[ours[-1]]), int(teacher.ends[theirs[-1]]))
+    keys, other = (side.starts[own] * above + side.ends[own] for side, own in ((student, ours), (teacher, theirs)))
+    nearest = np.minimum(np.searchsorted(other, keys), len(other) - 1)
+    same = other[nearest] == keys
+    return ours[same], theirs[nearest[same]], None
 
 
 def _apart(side: Placed) -> Numbers:
-    """Numbers of the tokens that cover characters which no other token covers; these are in the text's order."""
+    """Return the numbers of the tokens that share no character with another token, in the text's order."""
     solid = np.flatnonzero(side.ends > side.starts)
     starts, ends = side.starts[solid], side.ends[solid]
     before = np.maximum.accumulate(np.concatenate([np.zeros(1, dtype=np.int64), ends]))[:-1]
@@ -115,7 +105,7 @@ def _apart(side: Placed) -> Numbers:
 
 
 def pairs_by_overlap(student: Placed, teacher: Placed) -> Pairs:
-    """Ordinary tokens that have characters in common; the shares of a student's token are by their count and sum to 1."""
+    """Pair ordinary tokens with common characters; shares of a student's token are by their count and sum to 1."""
     ours = np.flatnonzero(student.ends > student.starts)
     theirs = np.flatnonzero(teacher.ends > teacher.starts)
     theirs = theirs[np.lexsort((teacher.ends[theirs], teacher.starts[theirs]))]
@@ -132,17 +122,15 @@ def pairs_by_overlap(student: Placed, teacher: Placed) -> Pairs:
 
 
 def pairs_by_role(student: Placed, teacher: Placed) -> tuple[Numbers, Numbers]:
-    """Special tokens with the same role in the same text: the first before it, after it, and between the two of a pair."""
+    """Pair special tokens with the same role in the same text: the first before it, after it, and inside a pair."""
     ours, theirs = (np.flatnonzero((side.roles != ORDINARY) & (side.roles != FURTHER)) for side in (student, teacher))
-    keys, other = (
-        side.texts[which] * _ROLES + side.roles[which] for side, which in ((student, ours), (teacher, theirs))
-    )
+    keys, other = (side.texts[own] * _ROLES + side.roles[own] for side, own in ((student, ours), (teacher, theirs)))
     _, one, two = np.intersect1d(keys, other, assume_unique=True, return_indices=True)
     return ours[one], theirs[two]
 
 
 def _gather(student: Placed, teacher: Placed, found: Pairs, special: tuple[Numbers, Numbers]) -> Aligned:
-    """Both kinds of pairs, in order, as positions in their texts."""
+    """Join both kinds of pairs in order, as positions in their texts."""
     ours, theirs = (np.concatenate([ordinary, role]) for ordinary, role in zip(found[:2], special, strict=True))
     order = np.lexsort((theirs, ours))
     shares = None if found[2] is None else np.concatenate([found[2], np.ones(len(special[0]), dtype=np.float32)])[order]
@@ -153,18 +141,13 @@ def _gather(student: Placed, teacher: Placed, found: Pairs, special: tuple[Numbe
         report[f"{name}_tokens"] = len(side.ids)
         report[f"{name}_special"] = int(np.count_nonzero(side.roles != ORDINARY))
         report[f"{name}_mapped"] = len(mapped) if found[2] is None else len(np.unique(mapped))
-    return Aligned(
-        counts=np.bincount(texts, minlength=len(student.lengths)),
-        pairs=np.stack([ours - student.firsts[texts], theirs - teacher.firsts[texts]], axis=1),
-        shares=shares,
-        student_lengths=student.lengths,
-        teacher_lengths=teacher.lengths,
-        report=report,
-    )
+    pairs = np.stack([ours - student.firsts[texts], theirs - teacher.firsts[texts]], axis=1)
+    counts = np.bincount(texts, minlength=len(student.lengths))
+    return Aligned(counts, pairs, shares, student.lengths, teacher.lengths, report)
 
 
 def mapping_rates(report: dict[str, int]) -> dict[str, float]:
-    """Per cent of each side's tokens that are in a pair (the paper's table 6), of all tokens and of those that are not special."""
+    """Return the percentage of each model's tokens that are in a pair (EMO, table 6): of all, and of ordinary tokens."""
     rates = {}
     for side in ("teacher", "student"):
         tokens, special, mapped = (report[f"{side}_{name}"] for name in ("tokens", "special", "mapped"))

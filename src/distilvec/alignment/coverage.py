@@ -1,4 +1,4 @@
-"""How much of the tokens two tokenizers share on given texts: what `distilvec align` shows."""
+"""Share of the tokens that two tokenizers can pair on given texts: the numbers of `distilvec align`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CHUNK = 512  # texts aligned at once
 def measure_mapping(
     aligner: Aligner, texts: Iterable[Text], advance: Advance = lambda done, note: None
 ) -> dict[str, Any]:
-    """Counts over all texts as in `Aligned.report`, the rates, `texts` and `texts_per_second` (tokenising included)."""
+    """Return the counts of `Aligned.report` over all texts, the rates, `texts` and `texts_per_second` (with tokenization)."""
     report: Counter[str] = Counter()
-    count, seconds = 0, 0.0
-    for chunk in _chunks(texts):
+    count, seconds, remaining = 0, 0.0, iter(texts)
+    while chunk := list(islice(remaining, CHUNK)):
         began = time.monotonic()
         report.update(aligner.align(chunk).report)
         seconds += time.monotonic() - began
@@ -35,7 +35,7 @@ def measure_mapping(
 
 
 def unicode_texts(texts: Iterable[str], source: SourceSection) -> Iterator[str]:
-    """The same texts. DistilvecError for one with half of a surrogate pair, which is no character and which tokenizers refuse."""
+    """Yield the same texts. Errors: DistilvecError for half of a surrogate pair, which tokenizers refuse."""
     for number, text in enumerate(texts, start=1):
         try:
             text.encode()
@@ -45,9 +45,3 @@ def unicode_texts(texts: Iterable[str], source: SourceSection) -> Iterator[str]:
                 f"(\\u{ord(text[error.start]):04x}), which is not valid Unicode. Remove it or convert the file."
             ) from None
         yield text
-
-
-def _chunks(texts: Iterable[Text]) -> Iterator[list[Text]]:
-    remaining = iter(texts)
-    while chunk := list(islice(remaining, CHUNK)):
-        yield chunk

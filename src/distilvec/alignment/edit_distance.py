@@ -11,7 +11,7 @@ from rapidfuzz.process import cdist
 
 from distilvec.alignment.offsets import ORDINARY, Numbers, Placed
 
-_CELLS = 1 << 20  # of tables held at once, unless one text needs more
+_CELLS = 1 << 20  # of tables in memory at once, unless one text needs more
 _FAR = 1 << 29  # above every cost
 _Part = tuple[int, int, int, int]  # first and end of the student's tokens, of the teacher's
 
@@ -23,13 +23,13 @@ def warped_pairs(
     teacher_pieces: npt.NDArray[np.object_],
     strict: bool,
 ) -> tuple[Numbers, Numbers]:
-    """The one-to-one places of every text's cheapest path: ordinary tokens of both sides that stand for no other one.
+    """Return the one-to-one pairs of ordinary tokens on every text's cheapest path.
 
-    `strict` keeps those whose pieces are the same text (CDM). The two texts of a pair are warped apart.
-    Note: pieces are compared as they are; where one tokenizer lower-cases, capitals cost an edit each.
+    `strict` keeps pairs of equal pieces (CDM). The two texts of a pair are warped separately.
+    Note: pieces are compared as they are; if one tokenizer lower-cases, capitals cost an edit each.
     """
     ours, theirs = (_by_part(side) for side in (student, teacher))
-    parts = [(*one, *theirs[number]) for number, one in ours.items() if number in theirs]
+    parts = [(*own, *theirs[number]) for number, own in ours.items() if number in theirs]
     parts.sort(key=lambda part: (part[1] - part[0], part[3] - part[2]))
     own, other = student_pieces[student.ids], teacher_pieces[teacher.ids]
     found: list[tuple[Numbers, Numbers]] = [(np.zeros(0, dtype=np.int64),) * 2]
@@ -37,33 +37,30 @@ def warped_pairs(
         shape = np.array([[end - start, stop - begin] for start, end, begin, stop in group])
         distances = np.zeros((*shape.max(axis=0), len(group)), dtype=np.int32)
         for number, (start, end, begin, stop) in enumerate(group):
-            distances[: end - start, : stop - begin, number] = edit_distances(
-                own[start:end].tolist(), other[begin:stop].tolist()
-            )
+            table = edit_distances(own[start:end].tolist(), other[begin:stop].tolist())
+            distances[: end - start, : stop - begin, number] = table
         path, _ = cheapest_paths(distances, shape[:, 0], shape[:, 1])
-        step, place = np.nonzero(one_to_one(path))
-        firsts = np.array([(start, begin) for start, _, begin, _ in group])[place]
-        found.append((path[step, place, 0] + firsts[:, 0], path[step, place, 1] + firsts[:, 1]))
-    pairs = np.concatenate([one for one, _ in found]), np.concatenate([two for _, two in found])
-    if strict:
-        same = np.array([one == two for one, two in zip(own[pairs[0]], other[pairs[1]], strict=True)], dtype=np.bool_)
-        return pairs[0][same], pairs[1][same]
-    return pairs
+        step, which = np.nonzero(one_to_one(path))
+        firsts = np.array([(start, begin) for start, _, begin, _ in group])[which]
+        found.append((path[step, which, 0] + firsts[:, 0], path[step, which, 1] + firsts[:, 1]))
+    one, two = (np.concatenate(numbers) for numbers in zip(*found, strict=True))
+    same = own[one] == other[two] if strict else slice(None)
+    return one[same], two[same]
 
 
 def edit_distances(own: Sequence[str], other: Sequence[str]) -> npt.NDArray[np.int32]:
-    """[own, other] Levenshtein distances: the fewest insertions, deletions and replacements of a character."""
+    """Return the Levenshtein distances [own, other]: insertions, deletions, replacements of a character."""
     return cdist(own, other, scorer=Levenshtein.distance, dtype=np.int32)
 
 
 def cheapest_paths(
     distances: npt.NDArray[np.int32], own_counts: Numbers, other_counts: Numbers
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Dynamic time warping of many sequences: paths [steps, batch, 2] from the END of both to their start, -1 behind it; costs.
+    """Return the paths [steps, batch, 2] of dynamic time warping and their costs [batch].
 
-    `distances` [own, other, batch]; the counts [batch] say how much of them is real. A path goes by one step in both
-    sequences, in the own or in the other one. Among equally cheap ways back the step in both is taken first, then the one
-    in the own sequence. Vectorised over anti-diagonals and the batch.
+    `distances` [own, other, batch] is padded; the counts [batch] are the true lengths. Paths run from the END of both
+    sequences to their start, then -1. A step goes back in both sequences, in the own or in the other one; of equal costs the
+    step in both is taken first, then the one in the own sequence. Vectorized over anti-diagonals and the batch.
     """
     rows, columns, batch = distances.shape
     total = np.full((rows + 1, columns + 1, batch), _FAR, dtype=np.int32)
@@ -90,7 +87,7 @@ def cheapest_paths(
 
 
 def one_to_one(path: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """[steps, batch] True at places of a path whose two tokens are at no other place of it."""
+    """Return [steps, batch]: True for steps of a path whose two tokens are in no other step."""
     alone = path[:, :, 0] >= 0
     changed = (path[1:] != path[:-1]).all(axis=2)
     alone[1:] &= changed
@@ -99,7 +96,7 @@ def one_to_one(path: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
 
 
 def _by_part(side: Placed) -> dict[int, tuple[int, int]]:
-    """The first and the end of the ordinary tokens of every part that has any."""
+    """Return the first and the end of the ordinary tokens of every part with any."""
     ordinary = np.flatnonzero(side.roles == ORDINARY)
     numbers, first, counts = np.unique(side.parts[ordinary], return_index=True, return_counts=True)
     begins = ordinary[first]
@@ -107,7 +104,7 @@ def _by_part(side: Placed) -> dict[int, tuple[int, int]]:
 
 
 def _groups(parts: Sequence[_Part]) -> Iterator[Sequence[_Part]]:
-    """Runs of parts, sorted by length, whose tables fit into _CELLS."""
+    """Yield runs of parts, sorted by length, whose tables fit into _CELLS."""
     start = 0
     while start < len(parts):
         stop, rows, columns = start, 0, 0

@@ -1,4 +1,4 @@
-"""The corpus's tokens aligned once: pairs of positions in the student's and the teacher's tokens, memory-mapped."""
+"""Aligned tokens of a corpus on disk: pairs of positions in the student's and the teacher's tokens, memory-mapped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from distilvec.alignment.align import Aligned, Aligner, mapping_rates
 from distilvec.config.recipe import fingerprint
 from distilvec.core.artifacts import META, Column, open_column, open_or_build
-from distilvec.core.batch import Alignment, Text
+from distilvec.core.batch import Alignment
 from distilvec.core.outputs import AlignmentKind
 from distilvec.data.corpus import Corpus, Rows
 from distilvec.data.tokens import Progress, row_chunks
@@ -29,10 +28,10 @@ FORMAT = 1
 
 
 class AlignmentStore:
-    """The pairs of every corpus row; made by `build_alignment`, or opened from its folder.
+    """Pairs of every corpus row, from the folder of `build_alignment`.
 
-    `counts` [rows] int32 of pairs; `student_lengths` and `teacher_lengths` [rows] int32 of tokens, as in the token stores.
-    `report`: rows, and as `Aligned.report` and `mapping_rates`. Errors: OSError, ValueError, KeyError for a damaged folder.
+    `counts` [rows] int32 of pairs; `student_lengths` and `teacher_lengths` [rows] int32 of tokens. `report`: rows, and
+    the values of `Aligned.report` and `mapping_rates`. Errors: OSError, ValueError, KeyError for a damaged folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,40 +40,32 @@ class AlignmentStore:
         self.fingerprint: str = meta["fingerprint"]
         self.kind: AlignmentKind = meta["kind"]
         self.report: dict[str, float] = meta["report"]
-        self.student_lengths: npt.NDArray[np.int32] = open_column(folder / "student_lengths.npy")
-        self.teacher_lengths: npt.NDArray[np.int32] = open_column(folder / "teacher_lengths.npy")
-        self.counts: npt.NDArray[np.int32] = open_column(folder / "counts.npy")
-        self._offsets: Rows = open_column(folder / "offsets.npy")
-        self._student: npt.NDArray[Any] = open_column(folder / "student.npy")
-        self._teacher: npt.NDArray[Any] = open_column(folder / "teacher.npy")
-        self._shares: npt.NDArray[np.float32] | None = (
-            open_column(folder / "shares.npy") if self.kind == "overlap" else None
-        )
-        rows = {len(self.student_lengths), len(self.teacher_lengths), len(self.counts), len(self._offsets) - 1}
-        pairs = {
-            int(self._offsets[-1]),
-            len(self._student),
-            len(self._teacher),
-            *([] if self._shares is None else [len(self._shares)]),
-        }
-        if len(rows) > 1 or len(pairs) > 1:
+        columns = {name: open_column(folder / f"{name}.npy") for name in _columns(self.kind, np.int32)}
+        self.student_lengths: npt.NDArray[np.int32] = columns["student_lengths"]
+        self.teacher_lengths: npt.NDArray[np.int32] = columns["teacher_lengths"]
+        self.counts: npt.NDArray[np.int32] = columns["counts"]
+        self._offsets: Rows = columns["offsets"]
+        self._student, self._teacher, self._shares = columns["student"], columns["teacher"], columns.get("shares")
+        rows, pairs = len(self._offsets) - 1, int(self._offsets[-1])
+        sizes = {"offsets": rows + 1, "student": pairs, "teacher": pairs, "shares": pairs}
+        if any(len(column) != sizes.get(name, rows) for name, column in columns.items()):
             raise ValueError(f"{folder}: columns of different lengths")
 
     def __len__(self) -> int:
         return len(self.counts)
 
     def batch(self, rows: Rows) -> Alignment:
-        """The rows' pairs, [batch, most pairs of a row, 2] int64, -1 fills up; float32 shares of kind "overlap", filled with 0."""
+        """Return the rows' pairs [batch, most pairs of a row, 2] int64, padded by -1; of "overlap" float32 shares."""
         counts = self.counts[rows].astype(np.int64)
         columns = np.arange(counts.max(initial=0))
         real = columns < counts[:, None]
-        places = (self._offsets[rows][:, None] + columns)[real]
+        stored = (self._offsets[rows][:, None] + columns)[real]
         pairs = np.full((*real.shape, 2), -1, dtype=np.int64)
-        pairs[real] = np.stack([self._student[places], self._teacher[places]], axis=1)
+        pairs[real] = np.stack([self._student[stored], self._teacher[stored]], axis=1)
         if self._shares is None:
             return Alignment(torch.from_numpy(pairs))
         shares = np.zeros(real.shape, dtype=np.float32)
-        shares[real] = self._shares[places]
+        shares[real] = self._shares[stored]
         return Alignment(torch.from_numpy(pairs), torch.from_numpy(shares))
 
 
@@ -88,48 +79,40 @@ def build_alignment(
     folder: Path,
     progress: Progress | None = None,
 ) -> AlignmentStore:
-    """Align the prompted texts into `folder`, or reopen it if it is complete and was made of the same things.
+    """Align the prompted texts into `folder`, or reopen the folder if it is complete and has the same inputs.
 
-    Positions are those of the token stores: special tokens and `max_length` count as there. `progress("aligning", rows)`.
-    Errors: DistilvecError for slow tokenizers, for a `max_length` that leaves no room, or if no disk space is left.
+    Positions are those of the token stores. `progress("aligning", rows)` is called after each chunk.
+    Errors: DistilvecError for slow tokenizers, a `max_length` without room, and a full disk.
     """
     aligner = Aligner(student_tokenizer, student_max_length, teacher_tokenizer, teacher_max_length, kind, corpus.paired)
+    student, teacher = tokenizer_hash(student_tokenizer), tokenizer_hash(teacher_tokenizer)
+    inputs = [student, student_max_length, teacher, teacher_max_length]
     side = getattr(teacher_tokenizer, "truncation_side", "right")
-    hashes = [
-        tokenizer_hash(student_tokenizer),
-        student_max_length,
-        tokenizer_hash(teacher_tokenizer),
-        teacher_max_length,
-        side,
-    ]
-    mark = fingerprint(FORMAT, corpus.fingerprint, len(corpus), kind, *hashes)
+    key = fingerprint(FORMAT, corpus.fingerprint, len(corpus), kind, *inputs, side)
     positions = np.int16 if max(student_max_length, teacher_max_length) <= np.iinfo(np.int16).max else np.int32
 
-    def build(place: Path) -> dict[str, Any]:
-        report = _write(place, corpus, aligner, positions, progress or (lambda stage, rows: None))
+    def build(target: Path) -> dict[str, Any]:
+        report = _write(target, corpus, aligner, positions, progress or (lambda stage, rows: None))
         return {"kind": kind, "report": {**report, **mapping_rates(report)}}
 
-    return open_or_build(folder, mark, "alignment", int(corpus.offsets[-1]), build, AlignmentStore)
+    return open_or_build(folder, key, "alignment", int(corpus.offsets[-1]), build, AlignmentStore)
+
+
+def _columns(kind: AlignmentKind, positions: npt.DTypeLike) -> dict[str, npt.DTypeLike]:
+    """Return the files of a store and their types."""
+    lengths: dict[str, npt.DTypeLike] = dict.fromkeys(("counts", "student_lengths", "teacher_lengths"), np.int32)
+    shares: dict[str, npt.DTypeLike] = {"shares": np.float32} if kind == "overlap" else {}
+    return {**lengths, "offsets": np.int64, "student": positions, "teacher": positions, **shares}
 
 
 def _write(
-    place: Path, corpus: Corpus, aligner: Aligner, positions: npt.DTypeLike, progress: Progress
+    target: Path, corpus: Corpus, aligner: Aligner, positions: npt.DTypeLike, progress: Progress
 ) -> dict[str, int]:
-    """Align chunk by chunk into the columns; the report."""
+    """Align chunk by chunk into the columns; return the report."""
     report: Counter[str] = Counter(rows=len(corpus))
-    kinds: dict[str, npt.DTypeLike] = {
-        "counts": np.int32,
-        "offsets": np.int64,
-        "student": positions,
-        "teacher": positions,
-    }
-    kinds |= {
-        "student_lengths": np.int32,
-        "teacher_lengths": np.int32,
-        **({"shares": np.float32} if aligner.kind == "overlap" else {}),
-    }
     with contextlib.ExitStack() as stack:
-        out = {name: stack.enter_context(Column(place / f"{name}.npy", kind)) for name, kind in kinds.items()}
+        kinds = _columns(aligner.kind, positions).items()
+        out = {name: stack.enter_context(Column(target / f"{name}.npy", kind)) for name, kind in kinds}
         out["offsets"].append(np.zeros(1))
         done = pairs = 0
         for found in _aligned(corpus, aligner):
@@ -137,7 +120,9 @@ def _write(
             out["offsets"].append(pairs + np.cumsum(found.counts))
             out["student"].append(found.pairs[:, 0])
             out["teacher"].append(found.pairs[:, 1])
-            out["student_lengths"].append(np.maximum(found.student_lengths, 1))  # a text without tokens is kept as one
+            out["student_lengths"].append(
+                np.maximum(found.student_lengths, 1)
+            )  # texts without tokens are stored as one
             out["teacher_lengths"].append(np.maximum(found.teacher_lengths, 1))
             if found.shares is not None:
                 out["shares"].append(found.shares)
@@ -148,16 +133,14 @@ def _write(
 
 
 def _aligned(corpus: Corpus, aligner: Aligner) -> Iterator[Aligned]:
-    """Chunk after chunk; the tokenizers are one chunk ahead, in a thread of their own."""
+    """Yield chunk after chunk; the next chunk is tokenized meanwhile in a thread."""
     with ThreadPoolExecutor(1) as ahead:
-
-        def start(rows: range) -> tuple[list[Text], Any]:
+        waiting = None
+        for rows in row_chunks(corpus.offsets):
             texts = corpus.prompted(rows)
-            return texts, ahead.submit(aligner.encode, texts)
-
-        chunks = row_chunks(corpus.offsets)
-        waiting = [start(rows) for rows in islice(chunks, 1)]
-        while waiting:
-            texts, encoding = waiting.pop()
-            waiting = [start(rows) for rows in islice(chunks, 1)]
-            yield aligner.align(texts, encoding.result())
+            submitted = texts, ahead.submit(aligner.encode, texts)
+            if waiting is not None:
+                yield aligner.align(waiting[0], waiting[1].result())
+            waiting = submitted
+        if waiting is not None:
+            yield aligner.align(waiting[0], waiting[1].result())

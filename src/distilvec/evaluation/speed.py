@@ -27,7 +27,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.memory import machine_facts, model_facts, random_tokens
 from distilvec.evaluation.speed_tables import speed_tables as speed_tables
 from distilvec.evaluation.timing import LEAST_REPEATS, Timing, interleaved, statistics_of
-from distilvec.formats.onnx import OnnxEmbedder, export_onnx, plain_copy, token_limit
+from distilvec.formats.onnx import OnnxEmbedder, export_copy, export_onnx, token_limit
 
 ROLE_TOKENS: dict[Role, int] = {"query": 16, "document": 256}
 BATCH_SIZES, LENGTHS = (1, 2, 4, 8, 16, 24, 32), (16, 32, 64, 128, 256, 512)
@@ -76,7 +76,7 @@ def measure_speed(
     _check(models, backends, batch_sizes, lengths)
     timing = Timing(warmup, repeats, None if full else budget_seconds)
     notes: list[str] = []
-    plain = {name: plain_copy(model) for name, model in models.items()}
+    plain = {name: export_copy(model) for name, model in models.items()}
     settings = plan_settings(plain, batch_sizes, lengths, texts or {}, notes)
     with tempfile.TemporaryDirectory(prefix="distilvec-speed-") as folder:
         rows = _time_all(plain, backends, settings, timing, Path(folder), notes, progress)

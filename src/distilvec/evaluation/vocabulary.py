@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from distilvec.core.info import UNLIMITED
 from distilvec.data.corpus import Corpus
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.teachers.model import LocalTeacher
-from distilvec.vocabulary.compare import compare_tokenizers, parameter_figures
+from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 
 MOST_TEXTS = 2000  # of a language
 SEED = 0  # of every draw
@@ -36,7 +35,7 @@ def vocabulary_report(teacher: LocalTeacher | None, student: LocalTeacher, corpu
     limit = student.max_length if student.max_length < UNLIMITED else None
     found = compare_tokenizers(before, after, language_texts(corpus), limit)
     for side, model in models.items():
-        found[side]["parameters"] = asdict(parameter_figures(model))
+        found[side]["parameters"] = parameter_counts(model)
     return {**found, "names": {"before": "teacher", "after": "student"}}
 
 

@@ -1,7 +1,7 @@
-"""A model as one ONNX file, from token ids to the sentence's vector, checked against PyTorch before it is kept.
+"""ONNX export: one file from token ids to the sentence's vector, kept only if its vectors match PyTorch's.
 
-The file holds the backbone and every module after it (pooling, Dense, Normalize), so a server needs no Python code of
-ours: `input_ids` and `attention_mask` in, `sentence_embedding` out. Batch size and length are free.
+The file holds the backbone and every module after it (pooling, Dense, Normalize). Inputs: `input_ids` and
+`attention_mask`; output: `sentence_embedding`. Batch size and length are free.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,21 +22,19 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from distilvec.core.errors import DistilvecError, disk_is_full, first_line
-from distilvec.core.extras import install_command
+from distilvec.core.extras import require_extra
 from distilvec.core.files import check_output_file, check_output_folder, remove, remove_scratch, scratch, sync_folder
 from distilvec.formats.replace import real
 from distilvec.formats.sentence_transformers import in_float32
 from distilvec.models.limits import position_limit
 from distilvec.students.attention import NAME as OUR_ATTENTION
 
-_BEGINS = re.compile(
-    rb"\x08[\x01-\x20][\x12\x1a\x22\x28\x32\x3a\x42]", re.DOTALL
-)  # ir_version, then another field of ModelProto
+_BEGINS = re.compile(rb"\x08[\x01-\x20][\x12\x1a\x22\x28\x32\x3a\x42]", re.DOTALL)  # ModelProto: ir_version, next field
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
 TOLERANCE = 1e-4  # largest absolute difference to PyTorch
-LARGEST = 2_000_000_000  # bytes; protobuf holds no more in one file
-_PROBE_TOKENS = 512  # probes are cut here, so that a model of long texts is checked in seconds
+LARGEST = 2_000_000_000  # bytes: protobuf's limit for one file
+_PROBE_TOKENS = 512  # longer probes are truncated: checks of long-text models then take seconds
 PROBES = (
     "cats",
     "how do wings produce lift at low speed",
@@ -49,7 +46,7 @@ PROBES = (
 
 
 def check_onnx_place(path: Path, key: str) -> None:
-    """DistilvecError where no ONNX file could be written as `path`, or where another kind of file is there. Nothing is changed."""
+    """Raise DistilvecError if no ONNX file can be written as `path`, or another kind of file is there."""
     check_output_folder(path.parent, key)
     if not path.exists() and not path.is_symlink():
         return
@@ -61,7 +58,7 @@ def check_onnx_place(path: Path, key: str) -> None:
 
 
 class _Graph(nn.Module):
-    """What is exported: the model's whole forward pass, token types all zero."""
+    """Forward pass of the whole model with token types of zero: the exported graph."""
 
     def __init__(self, model: SentenceTransformer) -> None:
         super().__init__()
@@ -77,14 +74,16 @@ class _Graph(nn.Module):
 
 
 class OnnxEmbedder:
-    """An ONNX file on the CPU through ONNX Runtime. `threads`: as torch uses, unless given.
+    """ONNX file on the CPU through ONNX Runtime; `threads` as torch uses by default.
 
-    Its threads wait without spinning between calls, so that two sessions side by side do not slow each other down.
-    Errors: DistilvecError without onnxruntime, or for a file it cannot read.
+    Its threads sleep between calls, so that two sessions in one process do not slow each other down.
+    Errors: DistilvecError without onnxruntime, or for a file that it cannot read.
     """
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
-        runtime = _onnxruntime()
+        require_extra("onnx", "--to onnx")
+        import onnxruntime as runtime  # type: ignore[import-untyped]
+
         options = runtime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads or torch.get_num_threads(), 1
         options.log_severity_level = 3
@@ -99,7 +98,7 @@ class OnnxEmbedder:
         self.output: str = self.session.get_outputs()[0].name
 
     def encode_tokens(self, tokens: Mapping[str, Any]) -> npt.NDArray[np.float32]:
-        """float32 [batch, width] of `input_ids` and `attention_mask`, int [batch, tokens], arrays or CPU tensors; others are ignored."""
+        """Return float32 [batch, dim] for `input_ids` and `attention_mask`, [batch, tokens]: arrays or tensors."""
         if missing := [name for name in self.inputs if name not in tokens]:
             raise DistilvecError(
                 f"[tokens] the ONNX model needs {', '.join(self.inputs)}; found no {', '.join(missing)}. Add it."
@@ -109,27 +108,24 @@ class OnnxEmbedder:
 
 
 def export_onnx(model: SentenceTransformer, path: Path) -> Path:
-    """Write the model as `path`, one fp32 file, and return it; nothing is left behind if it does not match PyTorch.
+    """Write the model as `path`, one fp32 file, and return it. Leaves no file if the vectors do not match PyTorch's.
 
-    The model is not changed. What fastembed and other readers take, the first output, is `sentence_embedding`.
-    Errors: DistilvecError without onnxruntime, for a model that is no transformer, is above 2 GB, pools without its
-    prompt's tokens, or does not export, for vectors that differ by more than 1e-4 from PyTorch's, and for a full disk.
-    Note: torch's TorchScript exporter comes first (seconds, and one file); the newer one takes over where that fails
-    (Gemma 3), which takes minutes.
+    Errors: DistilvecError without onnxruntime; for a model that is no transformer, is above 2 GB, excludes its prompt
+    from the pooling, or does not export; for vectors that differ by more than 1e-4; for a full disk.
+    Note: torch's TorchScript exporter is tried first (seconds), then the newer one (minutes), which Gemma 3 needs.
     """
-    _onnxruntime()
-    plain = plain_copy(model)
+    require_extra("onnx", "--to onnx")
+    plain = export_copy(model)
     size = sum(weight.nbytes for weight in plain.parameters())
     if size > LARGEST:
         raise DistilvecError(
-            f"[model] the model has {size / 1e9:.1f} GB of weights in fp32; one ONNX file holds at most 2. Export a smaller model."
+            f"[model] the model has {size / 1e9:.1f} GB of weights in fp32; one ONNX file holds at most 2. "
+            "Export a smaller model."
         )
-    if any(getattr(module, "include_prompt", True) is False for module in model) and any(
-        (model.prompts or {}).values()
-    ):
+    if any(getattr(module, "include_prompt", True) is False for module in model) and any(model.prompts.values()):
         raise DistilvecError(
-            "[model] the model leaves its prompt's tokens out of its pooling (include_prompt false), which token ids alone cannot tell. "
-            "Remove its prompts, or serve it with sentence-transformers."
+            "[model] the model leaves its prompt's tokens out of its pooling (include_prompt false), which a graph of "
+            "token ids cannot do. Remove its prompts, or serve it with sentence-transformers."
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,10 +137,10 @@ def export_onnx(model: SentenceTransformer, path: Path) -> Path:
 
 
 def _write_checked(plain: SentenceTransformer, path: Path) -> Path:
-    """The file from the first exporter whose vectors match, put in its place whole."""
-    problems, place = [], real(path)
-    remove_scratch(place.parent)
-    folder = scratch(place)
+    """Write the file of the first exporter whose vectors match, whole or not at all."""
+    problems, target = [], real(path)
+    remove_scratch(target.parent)
+    folder = scratch(target)
     folder.mkdir()
     try:
         written = folder / "model.onnx"
@@ -155,29 +151,26 @@ def _write_checked(plain: SentenceTransformer, path: Path) -> Path:
             except Exception as error:  # exporters raise whatever the model's code raises
                 if disk_is_full(error):
                     raise
-                problems.append(f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}")
+                problems.append(f"{type(error).__name__}: {first_line(error)}")
                 continue
             if difference <= TOLERANCE:  # False for NaN
-                written.replace(place)
-                sync_folder(place.parent)
+                written.replace(target)
+                sync_folder(target.parent)
                 return path
             problems.append(f"vectors differ from PyTorch's by up to {difference:.2g}, allowed is {TOLERANCE:g}")
     finally:
         remove(folder)
     raise DistilvecError(
-        f"[model] {type(plain[0].auto_model).__name__} cannot be exported to ONNX: {problems[0]}; "
-        f"with torch's newer exporter: {problems[1]}. "
-        "Serve it with PyTorch, or try other versions of torch and transformers."
+        f"[model] {type(plain[0].auto_model).__name__} cannot be exported to ONNX: {problems[0]}; with torch's newer "
+        f"exporter: {problems[1]}. Serve it with PyTorch, or try other versions of torch and transformers."
     )
 
 
 def parity(model: SentenceTransformer, session: OnnxEmbedder, texts: Sequence[str]) -> float:
-    """The largest absolute difference between PyTorch's and the session's vectors, texts padded together and each alone.
+    """Return the largest absolute difference between PyTorch's and the session's vectors; NaN if either gives NaN.
 
-    NaN if either gives NaN. Errors: DistilvecError for no texts.
+    Texts, at least one, are encoded each alone and padded together.
     """
-    if not texts:
-        raise DistilvecError("[texts] a comparison of ONNX with PyTorch needs at least one text. Give one.")
     batches = [[text] for text in texts]
     if model[0].tokenizer.pad_token is not None and len(texts) > 1:
         batches.append(list(texts))
@@ -191,10 +184,10 @@ def parity(model: SentenceTransformer, session: OnnxEmbedder, texts: Sequence[st
     return float(np.max(differences))
 
 
-def plain_copy(model: SentenceTransformer) -> SentenceTransformer:
-    """The model as its folder would load on the CPU: fp32, stock attention, no packed layers, evaluation mode.
+def export_copy(model: SentenceTransformer) -> SentenceTransformer:
+    """Copy a model as its folder would load on the CPU: fp32, stock attention, no packed layers, evaluation mode.
 
-    fp32 weights on the CPU are shared with the original, anything else is copied; the original stays as it is.
+    fp32 weights on the CPU are shared with the original, which does not change.
     Errors: DistilvecError if the first module is no transformer.
     """
     first = model[0]
@@ -215,7 +208,7 @@ def plain_copy(model: SentenceTransformer) -> SentenceTransformer:
 
 
 def token_limit(model: SentenceTransformer) -> int | None:
-    """The most tokens the model takes: its maximum length or its positions, whichever is less; None if neither is known."""
+    """Return the lesser of the model's maximum length and its positions; None if neither is known."""
     known = [value for value in (model.max_seq_length, position_limit(model[0].auto_model)) if value is not None]
     return min(known, default=None)
 
@@ -227,39 +220,23 @@ def _tokens(model: SentenceTransformer, texts: list[str]) -> dict[str, Tensor]:
 
 
 def _write_graph(model: SentenceTransformer, path: Path, dynamo: bool) -> None:
-    """Trace the model on a small padded batch and write it."""
+    """Trace the model on a small padded batch and write the graph."""
     limit = min(token_limit(model) or 12, 12)
     ids = _tokens(model, [PROBES[1]])["input_ids"][:, :limit].repeat(2, 1)
     mask = torch.ones_like(ids)
     mask[1, 0 if model[0].tokenizer.padding_side == "left" else -1] = 0
-    axes = {0: "batch", 1: "tokens"}
-    how: dict[str, Any] = {"opset_version": 17, "dynamic_axes": {**dict.fromkeys(INPUTS, axes), OUTPUT: {0: "batch"}}}
+    names: dict[str, Any] = {"input_names": list(INPUTS), "output_names": [OUTPUT], "dynamo": dynamo}
     if dynamo:
         free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-        how = {"dynamic_shapes": dict.fromkeys(INPUTS, free), "external_data": False, "verbose": False}
+        names |= {"dynamic_shapes": dict.fromkeys(INPUTS, free), "external_data": False, "verbose": False}
+    else:
+        axes = {**{name: {0: "batch", 1: "tokens"} for name in INPUTS}, OUTPUT: {0: "batch"}}
+        names |= {"opset_version": 17, "dynamic_axes": axes}
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.onnx.export(
-                _Graph(model).eval(),
-                (ids, mask),
-                str(path),
-                input_names=list(INPUTS),
-                output_names=[OUTPUT],
-                dynamo=dynamo,
-                **how,
-            )
+            torch.onnx.export(_Graph(model).eval(), (ids, mask), str(path), **names)
     finally:
         logging.disable(disabled)
-
-
-def _onnxruntime() -> ModuleType:
-    try:
-        import onnxruntime  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise DistilvecError(
-            f"[--to onnx] needs the package onnxruntime. Install: {install_command('onnx')}"
-        ) from error
-    return onnxruntime

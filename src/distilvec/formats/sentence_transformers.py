@@ -1,15 +1,13 @@
-"""Saves a student as a folder that old and new sentence-transformers, transformers and servers read alike.
+"""Portable student folders, read alike by sentence-transformers 5.1 to 6 and transformers 4.57 to 5.
 
-sentence-transformers 5.4 and transformers 5 each changed what they write: module names, pooling and length settings, the
-tokenizer's class, RoPE settings. Older readers then fail, or go on with another model (a missing linear layer, a RoPE base
-of 10000). The portable layout is the one all of them read: sentence-transformers 5.1 and 6, transformers 4.57 and 5.
+sentence-transformers 5.4 and transformers 5 changed module names, pooling and length settings, the tokenizer's class
+and RoPE settings. Older readers fail on such folders, or load another model without a warning.
 
-A mixture of experts is the one module that is not sentence-transformers' own: the file that defines it comes along, and plain
-sentence-transformers runs it where `trust_remote_code=True` says so. distilvec.load and ONNX need no such thing.
+A student with experts comes with the file that defines them, which plain sentence-transformers runs with
+`trust_remote_code=True`. distilvec.load and ONNX need no such trust.
 
-Limits, all of the old readers: the portable layout holds Transformer, Pooling, Experts, Dense and Normalize modules only, and
-transformers 4 can express a ModernBERT only if global attention falls on every n-th layer, beginning with the first; any
-other cut of one loads in transformers 5 alone, and saving it says so.
+Limits: modules are Transformer, Pooling, Experts, Dense and Normalize. transformers 4 reads a ModernBERT only with full
+attention in every n-th layer, beginning with the first.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ POOLING_FLAGS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # of special tokens
 
 
 def save_student(
@@ -69,42 +67,40 @@ def save_student(
     distillation: dict[str, Any],
     card: str,
     layout: Layout = "portable",
-    beside: Callable[[Path], None] = lambda folder: None,
+    extra_files: Callable[[Path], None] = lambda folder: None,
     key: str = "student",
 ) -> None:
     """Write the student, `distillation.json` and the model card (`README.md`) as `folder`, whole or not at all.
 
-    The folder is written under a scratch name, synced to disk and renamed. An earlier student there is replaced at the end, but
-    for files that distilvec did not write, which stay; where nothing would change, the folder is left alone. `distillation.json`
-    gets the checksums of all other files (`files`). Weights are saved in fp32. `layout="current"` keeps the installed
-    sentence-transformers' own files. The folder loads with `SentenceTransformer(folder)` alone, or, where the student has experts,
-    with `trust_remote_code=True`. `beside` may write further files into the folder before it takes its place.
-    Errors: DistilvecError with `key` if `folder` holds something else than a model that distilvec wrote, cannot be written, or the
-    model has a module that the portable layout cannot hold; what was there before is then untouched.
+    Files that distilvec did not write stay. If nothing would change, nothing is written. `distillation.json` gets the
+    checksums of all other files (`files`). Weights are fp32. `layout="current"` keeps the files of the installed
+    sentence-transformers. `extra_files` may write further files into the folder that it gets.
+    Errors: DistilvecError with `key` if `folder` holds anything but a model that distilvec wrote, cannot be written, or
+    the model has a module that the portable layout cannot hold; the earlier content is then untouched.
     """
     recover_student(folder)
     check_replaceable(folder, key)
-    place = real(folder)
-    new = scratch(place)
+    target = real(folder)
+    new = scratch(target)
     try:
         remove(new)
         new.mkdir(parents=True)
         _write(in_float32(model), new, layout)
         (new / "README.md").write_text(card, encoding="utf-8")
-        beside(new)
+        extra_files(new)
         mode = (new / "README.md").stat().st_mode
-        for weights in new.rglob("*.safetensors"):  # safetensors gives its files to the owner alone
+        for weights in new.rglob("*.safetensors"):  # safetensors makes files that only their owner reads
             weights.chmod(mode)
         _write_json(new / RECORD, {**distillation, FILES: checksums(new)})
-        if is_unchanged(place, read_record(new) or {}):
+        if is_unchanged(target, read_record(new) or {}):
             return
-        if place.is_dir():
-            carry_over(place, new)
+        if target.is_dir():
+            carry_over(target, new)
         _sync_tree(new)
-        replace_folder(new, place)
+        replace_folder(new, target)
     except (OSError, SafetensorError) as error:
         raise DistilvecError(
-            f"[{key}] cannot write the student to {folder}: {first_line(error)}. What was there before is kept. "
+            f"[{key}] cannot write the student to {folder}: {first_line(error)}. The earlier content is kept. "
             "Free space or choose another folder."
         ) from error
     finally:
@@ -112,122 +108,106 @@ def save_student(
 
 
 def in_float32(model: SentenceTransformer) -> SentenceTransformer:
-    """The model itself if its weights are fp32, else a copy that is."""
+    """Return the model itself if its weights are fp32, else an fp32 copy."""
     if all(value.dtype == torch.float32 for value in model.state_dict().values() if value.is_floating_point()):
         return model
     return copy.deepcopy(model).float()
 
 
 def _write(model: SentenceTransformer, folder: Path, layout: Layout) -> None:
+    if any(isinstance(module, Experts) for module in model):
+        shutil.copyfile(inspect.getfile(Experts), folder / EXPERTS_FILE)
     if layout == "current":
         model.save_pretrained(str(folder), create_model_card=False)
-        if any(isinstance(module, Experts) for module in model):
-            entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-            _write_json(
-                folder / "modules.json",
-                [{**entry, "type": EXPERTS_TYPE} if entry["type"] in OURS else entry for entry in entries],
-            )
-            _write_experts_file(folder)
-        return
-    modules = list(model)
-    entries = []
-    for number, module in enumerate(modules):
-        kind = type(module).__name__
-        ours = isinstance(module, Experts)
-        if (kind == "Transformer") != (number == 0) or not (
-            ours or kind in ("Transformer", "Pooling", "Dense", "Normalize")
-        ):
-            raise DistilvecError(
-                f"[student.model] the portable layout holds a Transformer, then Pooling, Experts, Dense and Normalize; module {number} "
-                f"is a {kind} of {type(module).__module__}. Save with layout 'current', which newer sentence-transformers read; "
-                "a student with experts must have been loaded by distilvec.load."
-            )
-        path = "" if number == 0 else f"{number}_{kind}"
-        (folder / path).mkdir(exist_ok=True)
-        entries.append(
-            {
-                "idx": number,
-                "name": str(number),
-                "path": path,
-                "type": EXPERTS_TYPE if ours else f"sentence_transformers.models.{kind}",
-            }
+        entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        _write_json(
+            folder / "modules.json",
+            [{**entry, "type": EXPERTS_TYPE if entry["type"] in OURS else entry["type"]} for entry in entries],
         )
-        if kind == "Transformer":
-            _write_transformer(module, folder)
-        elif kind == "Pooling":
-            _write_json(folder / path / "config.json", pooling_config(module))
-        elif kind == "Dense":
-            _write_dense(module, folder / path)
-        elif ours:
-            module.save(str(folder / path))
-            _write_experts_file(folder)
+        return
+    entries = []
+    for number, module in enumerate(model):
+        kind, ours = type(module).__name__, isinstance(module, Experts)
+        if (kind == "Transformer") != (number == 0) or kind not in _WRITERS or (kind == "Experts" and not ours):
+            raise DistilvecError(
+                f"[student.model] module {number} is a {kind} of {type(module).__module__}; the portable layout is "
+                "Transformer, then Pooling, Experts, Dense, Normalize. Save with layout 'current', or load a student "
+                "with experts by distilvec.load."
+            )
+        path = f"{number}_{kind}" if number else ""
+        (folder / path).mkdir(exist_ok=True)
+        _WRITERS[kind](module, folder / path)
+        reference = EXPERTS_TYPE if ours else f"sentence_transformers.models.{kind}"
+        entries.append({"idx": number, "name": str(number), "path": path, "type": reference})
     _write_json(folder / "modules.json", entries)
     versions = {
         "sentence_transformers": sentence_transformers.__version__,
         "transformers": transformers.__version__,
         "pytorch": torch.__version__,
     }
-    _write_json(
-        folder / "config_sentence_transformers.json",
-        {
-            "model_type": "SentenceTransformer",
-            "__version__": versions,
-            "prompts": dict(model.prompts),
-            "default_prompt_name": model.default_prompt_name,
-            "similarity_fn_name": model.similarity_fn_name,
-        },
-    )
+    settings = {
+        "model_type": "SentenceTransformer",
+        "__version__": versions,
+        "prompts": dict(model.prompts),
+        "default_prompt_name": model.default_prompt_name,
+        "similarity_fn_name": model.similarity_fn_name,
+    }
+    _write_json(folder / "config_sentence_transformers.json", settings)
 
 
 def _write_transformer(transformer: Any, folder: Path) -> None:
-    backbone, tokenizer = transformer.auto_model, transformer.tokenizer
+    backbone, tokenizer, length = transformer.auto_model, transformer.tokenizer, transformer.max_seq_length
     backbone.save_pretrained(str(folder))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     _write_json(folder / "config.json", portable_config(config))
     tokenizer.save_pretrained(str(folder))
     if not (folder / "tokenizer.json").exists():
         raise DistilvecError(
-            "[student.tokenizer] the student's tokenizer has no tokenizer.json: it is no fast tokenizer. Take a model that has one."
+            "[student.tokenizer] the student's tokenizer is slow, without tokenizer.json. Take a model with a fast one."
         )
     state = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    state["truncation"] = state["padding"] = None  # left over from the last call, not a property of the tokenizer
+    state["truncation"] = state["padding"] = None  # settings of the last call
     _write_json(folder / "tokenizer.json", state)
-    length = transformer.max_seq_length
-    forward = inspect.signature(backbone.forward).parameters
-    _write_json(
-        folder / "tokenizer_config.json", tokenizer_config(tokenizer, length, token_types="token_type_ids" in forward)
-    )
-    stated = (
-        length if length is not None and length <= UNLIMITED else None
-    )  # a huge number stands for no limit, and overflows
-    _write_json(
-        folder / "sentence_bert_config.json",
-        {"max_seq_length": stated, "do_lower_case": bool(transformer.do_lower_case)},
-    )
+    token_types = "token_type_ids" in inspect.signature(backbone.forward).parameters
+    _write_json(folder / "tokenizer_config.json", tokenizer_config(tokenizer, length, token_types))
+    stated = length if length is not None and length <= UNLIMITED else None  # larger numbers overflow in readers
+    settings = {"max_seq_length": stated, "do_lower_case": bool(transformer.do_lower_case)}
+    _write_json(folder / "sentence_bert_config.json", settings)
+
+
+def _write_pooling(pooling: Any, folder: Path) -> None:
+    """Write config.json with one flag per mode."""
+    modes = (pooling.pooling_mode,) if isinstance(pooling.pooling_mode, str) else tuple(pooling.pooling_mode)
+    flags = {flag: mode in modes for mode, flag in POOLING_FLAGS.items()}
+    config = {"word_embedding_dimension": pooling.embedding_dimension, **flags}
+    _write_json(folder / "config.json", {**config, "include_prompt": pooling.include_prompt})
 
 
 def _write_dense(dense: Any, folder: Path) -> None:
     config = dense.get_config_dict()
     kept = {name: config.pop(name) for name in ("in_features", "out_features", "bias", "activation_function")}
-    named = {
-        config.pop("module_input_name", "sentence_embedding"),
-        config.pop("module_output_name", "sentence_embedding"),
-    }
-    if named != {"sentence_embedding"} or any(config.values()):
+    names = {config.pop(f"module_{end}_name", "sentence_embedding") for end in ("input", "output")}
+    if names != {"sentence_embedding"} or any(config.values()):
         raise DistilvecError(
-            f"[student.dense] the portable layout cannot hold a Dense module with {config or named}. Save with layout 'current'."
+            f"[student.dense] the portable layout cannot hold a Dense module with {config or names}. "
+            "Save with layout 'current'."
         )
     _write_json(folder / "config.json", kept)
     weights = {name: value.detach().cpu().contiguous() for name, value in dense.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def _write_experts_file(folder: Path) -> None:
-    shutil.copyfile(inspect.getfile(Experts), folder / EXPERTS_FILE)
+_WRITERS: dict[str, Callable[[Any, Path], None]] = {
+    "Transformer": _write_transformer,
+    "Pooling": _write_pooling,
+    "Experts": lambda experts, folder: experts.save(str(folder)),
+    "Dense": _write_dense,
+    "Normalize": lambda module, folder: None,
+}
 
 
 def tokenizer_config(tokenizer: PreTrainedTokenizerBase, max_length: int, token_types: bool) -> dict[str, Any]:
-    """tokenizer_config.json for a tokenizer that lives in tokenizer.json: a class every transformers knows, and its roles."""
+    """Return tokenizer_config.json for a tokenizer in tokenizer.json, with a class that every transformers has."""
     inputs = [name for name in tokenizer.model_input_names if token_types or name != "token_type_ids"]
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -239,80 +219,64 @@ def tokenizer_config(tokenizer: PreTrainedTokenizerBase, max_length: int, token_
     }
     before = tokenizer.backend_tokenizer.pre_tokenizer
     if before is not None and (space := json.loads(before.__getstate__()).get("add_prefix_space")) is not None:
-        config["add_prefix_space"] = space  # which transformers 4 otherwise takes from byte-level tokenizers
-    for role in SPECIAL_TOKENS:
-        token = getattr(tokenizer, f"{role}_token", None)
-        if token is not None:
-            config[f"{role}_token"] = str(token)
+        config["add_prefix_space"] = space  # without the key transformers 4 removes the space of byte-level tokenizers
+    tokens = {f"{role}_token": getattr(tokenizer, f"{role}_token", None) for role in ROLES}
+    config |= {role: str(token) for role, token in tokens.items() if token is not None}
     more = getattr(tokenizer, "extra_special_tokens", None) or getattr(tokenizer, "additional_special_tokens", None)
     if more:
         config["additional_special_tokens"] = [str(token) for token in more]
     return config
 
 
-def pooling_config(pooling: Any) -> dict[str, Any]:
-    """1_Pooling/config.json with one flag a mode."""
-    modes = (pooling.pooling_mode,) if isinstance(pooling.pooling_mode, str) else tuple(pooling.pooling_mode)
-    flags = {flag: mode in modes for mode, flag in POOLING_FLAGS.items()}
-    return {"word_embedding_dimension": pooling.embedding_dimension, **flags, "include_prompt": pooling.include_prompt}
-
-
 def portable_config(config: dict[str, Any]) -> dict[str, Any]:
-    """config.json with the keys of transformers 4 beside those of transformers 5, which reads both.
+    """Return config.json with the keys of transformers 4 in addition to those of transformers 5.
 
-    Without them transformers 4 takes its defaults in silence: a RoPE base of 10000, global attention in every third layer.
+    Without them transformers 4 uses its defaults: a RoPE base of 10000, global attention in every third layer.
     """
     portable = dict(config)
     if "dtype" in portable:
         portable["torch_dtype"] = portable.pop("dtype")
     portable.update(_rope_keys(portable.get("model_type"), portable.get("rope_parameters") or {}))
     if portable.get("model_type") == "modernbert" and portable.get("layer_types"):
-        kinds = portable["layer_types"]
-        portable.pop("global_attn_every_n_layers", None)  # of the model it was cut from
-        steps = [
-            n
-            for n in range(1, len(kinds) + 1)
-            if all((kind == "full_attention") == (i % n == 0) for i, kind in enumerate(kinds))
-        ]
+        full = [kind == "full_attention" for kind in portable["layer_types"]]
+        steps = [n for n in range(1, len(full) + 1) if full == [layer % n == 0 for layer in range(len(full))]]
+        portable.pop("global_attn_every_n_layers", None)  # of the model before its layers were pruned
         if steps:
             portable["global_attn_every_n_layers"] = steps[0]
         else:
             warnings.warn(
-                f"transformers 4 cannot express a ModernBERT with layers {kinds}; this student needs transformers 5. "
-                "For older readers keep layers such that every n-th, beginning with the first, has full attention.",
+                f"transformers 4 cannot express a ModernBERT with layers {portable['layer_types']}; this student needs "
+                "transformers 5. For older readers every n-th layer, beginning with the first, needs full attention.",
                 stacklevel=2,
             )
     return dict(sorted(portable.items()))
 
 
 def _rope_keys(model_type: str | None, rope: dict[str, Any]) -> dict[str, Any]:
-    """transformers 4's names for RoPE settings: one base, or one for full and one for sliding attention."""
+    """Return transformers 4's RoPE settings: one base, or one for full and one for sliding attention."""
     full, sliding = rope.get("full_attention", rope), rope.get("sliding_attention")
     if "rope_theta" not in full:
         return {}
-    keys = {"rope_theta": full["rope_theta"]}
+    names = ("rope_theta", "rope_local_base_freq")
+    if model_type == "modernbert" and sliding is not None:
+        names = ("global_rope_theta", "local_rope_theta")
+    keys = {names[0]: full["rope_theta"]}
     if sliding is not None:
-        full_name, sliding_name = {"modernbert": ("global_rope_theta", "local_rope_theta")}.get(
-            str(model_type), ("rope_theta", "rope_local_base_freq")
-        )
-        keys = {full_name: full["rope_theta"], sliding_name: sliding["rope_theta"]}
+        keys[names[1]] = sliding["rope_theta"]
     if full.get("rope_type", "default") != "default":
         keys["rope_scaling"] = {name: value for name, value in full.items() if name != "rope_theta"}
     return keys
 
 
 def _sync_tree(folder: Path) -> None:
+    """Wait until all files of a folder are on the disk."""
     for path in [*folder.rglob("*"), folder]:
         if not path.is_symlink():
-            _sync(path)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
 
 def _write_json(path: Path, content: Any) -> None:

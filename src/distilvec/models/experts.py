@@ -1,7 +1,7 @@
-"""A mixture of experts on the pooled vector: what DistillMoE adds to a student (section 3.1.1).
+"""Mixture of experts on the pooled vector, which DistillMoE adds to a student (section 3.1.1).
 
-This file needs torch and safetensors alone: a copy of it lies beside every student that has experts (formats/sentence_transformers.py), so
-that such a student loads without distilvec, too.
+Imports torch and safetensors alone. formats/sentence_transformers.py copies this file into the folder of every student
+with experts, so that the student loads without distilvec.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 class Experts(nn.Module):
-    """`experts` feed-forward networks (`dim` to `width` to `dim`, ReLU, dropout), added up by the weights of a gate.
+    """`experts` feed-forward networks (`dim` to `width` to `dim`, ReLU, dropout), summed with the weights of a gate.
 
-    The gate is linear, or, where `gate_width` is given, has a hidden layer. A SentenceTransformer module: it takes the features'
-    "sentence_embedding" [batch, dim] and puts the mixture in its place, the gates' weights [batch, experts] (of sum 1) and the
-    experts' outputs [batch, experts, dim] beside it, as "gates" and "experts".
+    The gate is linear; with `gate_width` the gate has one hidden layer. `forward` reads the features' key
+    "sentence_embedding" [batch, dim] and replaces the vector by the mixture. It adds "gates" [batch, experts], of sum 1,
+    and "experts" [batch, experts, dim], the outputs of the experts.
     """
 
     def __init__(
@@ -31,21 +31,19 @@ class Experts(nn.Module):
     ) -> None:
         super().__init__()
         self.dim, self.experts, self.width, self.gate_width, self.rate = dim, experts, width, gate_width, dropout
+        root = math.sqrt(width)  # bounds as in nn.Linear
         self.up = nn.Linear(dim, experts * width)
-        self.down = nn.Parameter(
-            torch.empty(experts, width, dim).uniform_(-1, 1) / math.sqrt(width)
-        )  # as nn.Linear begins
-        self.bias = nn.Parameter(torch.empty(experts, 1, dim).uniform_(-1, 1) / math.sqrt(width))
+        self.down = nn.Parameter(torch.empty(experts, width, dim).uniform_(-1, 1) / root)
+        self.bias = nn.Parameter(torch.empty(experts, 1, dim).uniform_(-1, 1) / root)
         self.dropout = nn.Dropout(dropout)
         if gate_width is None:
             self.gate: nn.Module = nn.Linear(dim, experts)
         else:
-            self.gate = nn.Sequential(
-                nn.Linear(dim, gate_width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(gate_width, experts)
-            )
+            layers = [nn.Linear(dim, gate_width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(gate_width, experts)]
+            self.gate = nn.Sequential(*layers)
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
-        """The same features with the mixture as "sentence_embedding"."""
+        """Return the same features with the mixture as "sentence_embedding"."""
         pooled: Tensor = features["sentence_embedding"]
         hidden = self.dropout(torch.relu(self.up(pooled))).view(-1, self.experts, self.width)
         outputs = torch.baddbmm(self.bias, hidden.transpose(0, 1), self.down).transpose(0, 1)
@@ -54,14 +52,9 @@ class Experts(nn.Module):
         return {**features, "sentence_embedding": mixture, "gates": gates, "experts": outputs}
 
     def settings(self) -> dict[str, Any]:
-        """What `__init__` was called with."""
-        return {
-            "dim": self.dim,
-            "experts": self.experts,
-            "width": self.width,
-            "gate_width": self.gate_width,
-            "dropout": self.rate,
-        }
+        """Return the arguments of `__init__`."""
+        names = ("dim", "experts", "width", "gate_width")
+        return {**{name: getattr(self, name) for name in names}, "dropout": self.rate}
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Write config.json and model.safetensors into a folder."""
@@ -72,13 +65,13 @@ class Experts(nn.Module):
 
     @staticmethod
     def load(input_path: str) -> Experts:
-        """The module that `save` wrote into a folder."""
+        """Read the module that `save` wrote into a folder."""
         folder = Path(input_path)
-        with torch.device("meta"):  # no weights are drawn: torch's generator stays as it is
+        with torch.device("meta"):  # no weights are drawn: torch's generator keeps its state
             experts = Experts(**json.loads((folder / CONFIG).read_text(encoding="utf-8")))
         experts.load_state_dict(load_file(folder / WEIGHTS), assign=True)
         return experts.eval()
 
     def get_sentence_embedding_dimension(self) -> int:
-        """The width of what comes out."""
+        """Return the dim of the output."""
         return self.dim

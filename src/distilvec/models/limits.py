@@ -1,4 +1,4 @@
-"""How many tokens of a text a backbone can read."""
+"""Maximum number of tokens that a backbone reads."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from torch import nn
 from transformers import PreTrainedModel
 
 
-def position_limit(backbone: PreTrainedModel) -> int | None:
-    """Tokens a backbone has learned positions for, None if it has none.
+def position_table(backbone: PreTrainedModel) -> nn.Embedding | None:
+    """Return the table of learned positions; None for rotary and relative positions."""
+    tables = (module for name, module in backbone.named_modules() if name.rpartition(".")[2] == "position_embeddings")
+    return next((table for table in tables if isinstance(table, nn.Embedding)), None)
 
-    RoBERTa and its kin number positions from padding_idx + 1, so 514 positions hold 512 tokens.
+
+def position_limit(backbone: PreTrainedModel) -> int | None:
+    """Return the number of tokens that a backbone has learned positions for, None without learned positions.
+
+    RoBERTa numbers positions from padding_idx + 1: 514 positions are enough for 512 tokens.
     """
-    for name, module in backbone.named_modules():
-        if name.rsplit(".", 1)[-1] == "position_embeddings" and isinstance(module, nn.Embedding):
-            first = 0 if module.padding_idx is None else module.padding_idx + 1
-            return int(module.num_embeddings - first)
-    return None
+    table = position_table(backbone)
+    if table is None:
+        return None
+    return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
 
 
 def lengthen(transformer: Transformer, length: int) -> None:
-    """Let a model read `length` tokens of a text; where its positions are not learned, its configuration follows."""
+    """Set the maximum length to `length` tokens, in the configuration too if positions are not learned."""
     config = transformer.auto_model.config.get_text_config()
     stated = getattr(config, "max_position_embeddings", None)
     if position_limit(transformer.auto_model) is None and stated is not None and stated < length:

@@ -1,9 +1,10 @@
-"""What every tokenizer is asked: a bare copy of a fast one, and a hash of all that turns text into ids."""
+"""Bare copies of fast tokenizers, a hash of a tokenizer, and the alphabet of byte-level tokenizers."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from functools import lru_cache
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -11,13 +12,13 @@ from transformers import PreTrainedTokenizerBase
 
 
 def plain_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
-    """A copy of the fast tokenizer without padding and truncation; None for a slow one or one with Python parts."""
+    """Copy a fast tokenizer without padding and truncation; None for a slow one or one with Python parts."""
     backend = getattr(tokenizer, "backend_tokenizer", None) if tokenizer.is_fast else None
     if not isinstance(backend, Tokenizer):
         return None
     try:
         copy = Tokenizer.from_str(backend.to_str())
-    except Exception:  # the library raises bare Exception where a part is written in Python
+    except Exception:  # the library raises bare Exception for parts in Python
         return None
     copy.no_padding()
     copy.no_truncation()
@@ -25,11 +26,16 @@ def plain_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A hash of everything that turns text into ids, the same after saving and loading; limits and padding of a call do not count."""
+    """Hash everything that turns text into ids, without limits and padding; equal before saving and after loading."""
     copy = plain_copy(tokenizer)
-    content: Any = (
-        copy.to_str()
-        if copy
-        else json.dumps([type(tokenizer).__name__, tokenizer.get_vocab(), repr(tokenizer)], sort_keys=True)
-    )
+    slow: list[Any] = [] if copy else [type(tokenizer).__name__, tokenizer.get_vocab(), repr(tokenizer)]
+    content = copy.to_str() if copy else json.dumps(slow, sort_keys=True)
     return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def byte_letters() -> dict[str, int]:
+    """Map each letter of byte-level tokenizers (GPT-2) to its byte."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + rank): byte for rank, byte in enumerate(others)}

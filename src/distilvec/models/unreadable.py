@@ -1,4 +1,4 @@
-"""Models that cannot be read become one clear line; those that load and yet cannot work are refused."""
+"""Clear errors for models that cannot be read, and checks of models that load and yet cannot work."""
 
 from __future__ import annotations
 
@@ -16,33 +16,18 @@ from safetensors import SafetensorError
 from distilvec.core.errors import UNREADABLE, DistilvecError, explain, explained, first_line
 
 Kind = Literal["model", "tokenizer", "causal language model"]
-_MODEL_FILES = ("modules.json", "config.json", "adapter_config.json")
-_RAISED = (
-    *UNREADABLE,
-    SafetensorError,
-    *HfHubHTTPError.__bases__,
-)  # these are its HTTP client's own, which differ by version
-_ABSENT = (
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EISDIR,
-)  # for these the model itself is named, not the file that was not found
-_FIXES = {
-    "model": "Expected a SentenceTransformer or Hugging Face model: its folder, or its id on the hub",
-    "tokenizer": "Expected the folder or id of a model",
-    "causal language model": "Expected a causal language model with its tokenizer: its folder, or its id on the hub",
-}
-_PICKLE = "its weights are a pickle file that is damaged or holds more than tensors, which may run code; such files are not read"
-_NO_FOLDER = "there is no such folder"
+_MODEL_FILES = {"modules.json", "config.json", "adapter_config.json"}
+_RAISED = (*UNREADABLE, SafetensorError, *HfHubHTTPError.__bases__)  # the bases are those of the hub's HTTP client
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)  # for these the message names the model, not the missing file
 _LONGEST = 1000  # characters of a name
 _PROBE = "a text"
 
 
 @contextmanager
 def readable(name: str, key: str, kind: Kind = "model") -> Iterator[None]:
-    """Turn what libraries raise inside, while they read the model `name`, into "[key] cannot load NAME, a folder: reason. Fix."
+    """Turn the libraries' errors inside, while they read the model `name`, into "[key] cannot load NAME: reason. Fix."
 
-    What is no model at all is refused before anything inside runs.
+    A name that cannot be a model is refused first.
     """
     check_place(name, key, kind)
     try:
@@ -56,69 +41,62 @@ def readable(name: str, key: str, kind: Kind = "model") -> Iterator[None]:
             raise
         machine = not isinstance(error, UnicodeError) and not (isinstance(error, OSError) and error.errno in _ABSENT)
         message = explain(error, key) if machine else None
-        raise DistilvecError(message or _message(name, key, kind, _reason(error), error)) from error
+        untrusted = how_to_trust(key) if "trust_remote_code" in str(error) else None
+        raise DistilvecError(message or _message(name, key, kind, _reason(error), untrusted)) from error
 
 
 def check_place(name: str, key: str, kind: Kind = "model") -> None:
-    """DistilvecError for a name that can be neither a model's folder nor an id: a file, a folder without a model, a dangling link."""
-    if reason := _no_model(name, key, kind):
-        raise DistilvecError(_message(name, key, kind, reason))
+    """Raise DistilvecError for a name that is no model's folder and no id: a file, another folder, a dangling link."""
+    with explained(key, Path(name)):
+        if reason := _no_model(name, kind):
+            raise DistilvecError(_message(name, key, kind, reason))
 
 
 def check_model(model: Any, name: str, key: str) -> None:
-    """DistilvecError for weights that are not numbers, an empty tokenizer, or one with more ids than the embedding table has rows."""
+    """Raise DistilvecError for non-finite weights, an empty tokenizer, or tokens without a row in the table."""
     check_weights(model, name, key)
-    backbone = getattr(model[0], "auto_model", None)
-    tokenizer: Any = getattr(model[0], "tokenizer", None)
+    backbone, tokenizer = getattr(model[0], "auto_model", None), getattr(model[0], "tokenizer", None)
     if backbone is None or not hasattr(tokenizer, "get_vocab"):
         return
     check_tokenizer(tokenizer, name, key)
     try:
-        table = backbone.get_input_embeddings()
+        rows = getattr(backbone.get_input_embeddings(), "num_embeddings", len(tokenizer))
     except NotImplementedError:  # a model of several parts, such as CLIP
         return
-    rows = getattr(table, "num_embeddings", None)
-    if rows is not None and len(tokenizer) > rows:
-        added = set(tokenizer.added_tokens_decoder)  # those of images and the like may have no row
-        beyond = [token for token, number in tokenizer.get_vocab().items() if number >= rows and number not in added]
-        if beyond:
-            raise DistilvecError(
-                f"[{key}] the tokenizer of {name} has {len(tokenizer):,} tokens, its embedding table {rows:,} rows: "
-                f"'{beyond[0]}' has none. Take the tokenizer that belongs to the model."
-            )
+    added = set(tokenizer.added_tokens_decoder)  # tokens of images have no row in some models
+    beyond = [token for token, number in tokenizer.get_vocab().items() if number >= rows and number not in added]
+    if beyond:
+        raise DistilvecError(
+            f"[{key}] the tokenizer of {name} has {len(tokenizer):,} tokens, its embedding table {rows:,} rows: "
+            f"'{beyond[0]}' has none. Take the tokenizer that belongs to the model."
+        )
 
 
 def check_weights(model: Any, name: str, key: str) -> None:
-    """DistilvecError for weights that are not finite numbers."""
+    """Raise DistilvecError for weights that are not finite numbers."""
     for weight, values in model.named_parameters():
-        if (
-            values.is_floating_point()
-            and values.numel()
-            and not torch.isfinite(values.detach().sum(dtype=torch.float32))
-        ):
+        if values.is_floating_point() and not torch.isfinite(values.detach().sum(dtype=torch.float32)):
             raise DistilvecError(
                 f"[{key}] {name} has weights that are not finite numbers: {weight}. Copy or train the model again."
             )
 
 
 def check_tokenizer(tokenizer: Any, name: str, key: str) -> None:
-    """DistilvecError for a tokenizer that knows special tokens alone: transformers makes such a one where its files are missing."""
+    """Raise DistilvecError for a tokenizer of special tokens alone, which transformers makes if files are missing."""
     if len(tokenizer) <= len(set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", ()))):
         raise DistilvecError(_message(name, key, "tokenizer", "its files are missing or hold special tokens alone"))
 
 
 def check_outputs(embed: Callable[[list[str]], Any], model: Any, name: str, key: str) -> None:
-    """DistilvecError where `embed`, which runs the model, gives no finite vector for a text."""
+    """Raise DistilvecError if `embed`, which runs the model, gives no finite vector for a text."""
     try:
         vector = torch.as_tensor(embed([_PROBE]))
-    except DistilvecError:
-        raise
     except UNREADABLE as error:
         kinds = ", ".join(type(module).__name__ for module in model)
         raise DistilvecError(
             explain(error, key)
-            or f"[{key}] {name} gives no vector for a text: {type(error).__name__}: {first_line(error)}. Found modules {kinds}; "
-            "expected a transformer, then a pooling. Copy or save the model again."
+            or f"[{key}] {name} gives no vector for a text: {type(error).__name__}: {first_line(error)}. Found modules "
+            f"{kinds}; expected a transformer, then a pooling. Copy or save the model again."
         ) from error
     if not torch.isfinite(vector).all():
         raise DistilvecError(
@@ -127,55 +105,46 @@ def check_outputs(embed: Callable[[list[str]], Any], model: Any, name: str, key:
 
 
 def how_to_trust(key: str) -> str:
-    """What to set so that code of a model's own is run."""
+    """Return the setting that lets the model's own code run."""
     section = key.rpartition(".")[0]
     if section == "student.vocabulary":
         return "Code of a tokenizer is not run: save it as a tokenizer.json, and give that"
     if section:
         return f"If you trust its authors' code, set {section}.trust_remote_code=true in a recipe of `distilvec run`"
-    return "If you trust its authors' code, give --trust-remote-code (export, transplant, align, finetune) or set it in a recipe"
+    return (
+        "If you trust its authors' code, give --trust-remote-code (export, transplant, align, finetune) or set "
+        "trust_remote_code in a recipe"
+    )
 
 
-def _no_model(name: str, key: str, kind: Kind) -> str | None:
-    """Why the name can be no model, None where it may be one."""
+def _no_model(name: str, kind: Kind) -> str | None:
+    """Return the reason why no model can have this name, or None."""
     if not name.strip():
         return "the name is empty"
     if len(name) > _LONGEST:
         return f"a name of {len(name):,} characters is too long"
     path = Path(name)
-    with explained(key, path):
-        if path.is_dir():
-            inside = {entry.name for entry in path.iterdir()}
-            return (
-                None
-                if kind == "tokenizer" or inside & set(_MODEL_FILES)
-                else f"it holds none of {', '.join(_MODEL_FILES)}"
-            )
-        if path.is_symlink() and not path.exists():
-            return "the link leads nowhere"
-        if path.exists():
-            return "it is a file, not a folder"
-        if name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1:
-            return _NO_FOLDER
+    if path.is_dir():
+        found = kind == "tokenizer" or any(entry.name in _MODEL_FILES for entry in path.iterdir())
+        return None if found else f"the folder holds none of {', '.join(sorted(_MODEL_FILES))}"
+    if path.is_symlink() and not path.exists():
+        return "the link leads nowhere"
+    if path.exists():
+        return "it is a file, not a folder"
+    if name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1:
+        return "there is no such folder"
     return None
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, pickle.UnpicklingError):
-        return _PICKLE
+        return "its weights are a pickle file that is damaged or may run code; such files are not read"
     if "ignore_mismatched_sizes" in str(error):
         return "its weights have other shapes than its configuration states"
-    return f"{type(error).__name__}: {first_line(error)}"
+    return f"{type(error).__name__}: {first_line(error)}".rstrip(" .:!…")
 
 
-def _message(name: str, key: str, kind: Kind, reason: str, error: Exception | None = None) -> str:
-    if not name.strip() or len(name) > _LONGEST:
-        return f"[{key}] {reason}. {_FIXES[kind]}."
-    path, place = Path(name), "a hub id (or a folder that is not there)"
-    if path.exists():
-        place = "a folder" if path.is_dir() else "a file"
-    elif reason == _NO_FOLDER or path.is_symlink():
-        place = "a link" if path.is_symlink() else "a path"
-    what = {"model": "cannot load", "tokenizer": "no tokenizer in"}.get(kind, f"no {kind} in")
-    fix = how_to_trust(key) if error is not None and "trust_remote_code" in str(error) else _FIXES[kind]
-    return f"[{key}] {what} {name}, {place}: {reason.strip().rstrip('.:!…')}. {fix}."
+def _message(name: str, key: str, kind: Kind, reason: str, fix: str | None = None) -> str:
+    problem = {"model": "cannot load", "tokenizer": "no tokenizer in"}.get(kind, f"no {kind} in")
+    shown = name if len(name) <= _LONGEST else f"{name[:60]}…"
+    return f"[{key}] {problem} {shown or 'no name'}: {reason}. {fix or 'Expected a folder or an id on the hub'}."

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.extras import require_extra
-from distilvec.formats.onnx import PROBES, OnnxEmbedder, check_onnx_place, export_onnx, parity, plain_copy
+from distilvec.formats.onnx import PROBES, OnnxEmbedder, check_onnx_place, export_copy, export_onnx, parity
 from distilvec.models.load import load_model
 from distilvec.models.unreadable import check_place
 
@@ -31,4 +31,4 @@ def export_model(
     check_onnx_place(place, "--out")
     loaded = load_model(model, "model", trust_remote_code=trust_remote_code)
     path = export_onnx(loaded, place)
-    return path, parity(plain_copy(loaded), OnnxEmbedder(path), PROBES)
+    return path, parity(export_copy(loaded), OnnxEmbedder(path), PROBES)

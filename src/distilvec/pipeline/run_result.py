@@ -17,7 +17,7 @@ from distilvec.report.model_card import Distillation
 from distilvec.report.notebook import html_list, html_table, problem_text, scores_frame, scores_html
 from distilvec.report.verdict import make_verdict
 from distilvec.train.checkpoint import Progress
-from distilvec.train.metrics import WATCHED
+from distilvec.train.metrics import MONITORED
 
 MEASURES = {
     "distance": ("distance", "to the teacher on validation texts"),
@@ -46,7 +46,7 @@ class RunResult:
 
     def lines(self) -> list[tuple[str, str]]:
         """Return the main results as (name, value): distance before and after training, average, folder, report."""
-        name = next(name for name in WATCHED if name in self.distance)
+        name = next(name for name in MONITORED if name in self.distance)
         measure, where = MEASURES[name]
         before = self.distance.get(f"untrained_{name}")
         began = "" if before is None else f" ({before:.4f} before training)"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import load_model, resolve_model
 from distilvec.teachers.model import folder_of
 from distilvec.vocabulary.choose import FIGURES, Texts, choose
-from distilvec.vocabulary.compare import compare_tokenizers, parameter_figures
+from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 from distilvec.vocabulary.pieces import Pieces
 from distilvec.vocabulary.transplant import Composition, check_length, transplant
 
@@ -164,7 +163,7 @@ def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dic
     limit = length if length is not None and length < UNLIMITED else None  # T5 has no limit: relative positions
     found = compare_tokenizers(before.tokenizer, after.tokenizer, texts, limit)
     for side, model in (("before", before), ("after", after)):
-        found[side]["parameters"] = asdict(parameter_figures(model))
+        found[side]["parameters"] = parameter_counts(model)
     return found
 
 

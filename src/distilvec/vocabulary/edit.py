@@ -1,10 +1,11 @@
-"""A fast tokenizer with a part of its vocabulary, or with other ids: everything else of it stays."""
+"""Fast tokenizers with a part of their vocabulary, or with other ids; all their other settings stay."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,8 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
-from distilvec.vocabulary.pieces import Pieces
+from distilvec.vocabulary.pieces import Pieces, State
 
-Ids = npt.NDArray[np.int64]
 _KEPT = (
     "padding_side",
     "truncation_side",
@@ -28,60 +28,52 @@ _KEPT = (
 
 def restrict(
     pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = None
-) -> tuple[PreTrainedTokenizerFast, Ids]:
-    """The tokenizer with these tokens and all that they need; and, for each new id, the old one. Ids are dense, in the old order.
+) -> tuple[PreTrainedTokenizerFast, npt.NDArray[np.int64]]:
+    """Return the tokenizer with the tokens `needed` for `keep`, and the old id of each new one, in the old order.
 
-    Kept in any case: special and added tokens, byte tokens, `letters` (by default the whole alphabet: single characters, and those
-    that go on a word), and for BPE what a token is merged from. Text whose tokens are all kept is cut as before.
+    Texts whose tokens are all kept are split as before.
     """
-    order = np.array(sorted(needed(pieces, keep, letters)), dtype=np.int64)
-    new = {int(old): number for number, old in enumerate(order)}
-    return fast_tokenizer(_renumbered(pieces.state, new), pieces.tokenizer), order
+    order = sorted(needed(pieces, keep, letters))
+    state = _renumbered(pieces.state, {old: number for number, old in enumerate(order)})
+    return fast_tokenizer(state, pieces.tokenizer), np.array(order, dtype=np.int64)
 
 
 def joined(pieces: Pieces, keep: Iterable[int], other: Pieces, more: Iterable[str]) -> PreTrainedTokenizerFast:
-    """The tokenizer with the tokens `keep` of its own, in the old order, and behind them those of another one of its kind.
+    """Return the tokenizer with its tokens `keep`, in the old order, then the tokens `more` of another one of its kind.
 
-    BPE makes the other's tokens first. In a Unigram model a token of both has the mean of both probabilities, any other half its own.
+    BPE merges the other's pairs first. Unigram: tokens of both get the mean of both probabilities, all others half.
     """
     order = sorted(keep)
-    state = _with_added(_renumbered(pieces.state, {int(old): number for number, old in enumerate(order)}))
-    there = {pieces.tokens[number] for number in order}
-    fresh = [token for token in more if token not in there]
+    state = _with_added(_renumbered(pieces.state, {old: number for number, old in enumerate(order)}))
+    kept = {pieces.tokens[number] for number in order}
+    fresh = [token for token in more if token not in kept]
     model, theirs = state["model"], other.state["model"]
     if model["type"] == "Unigram":
-        scores = dict(theirs["vocab"])
-        half = math.log(0.5)
-        apart = pieces.special | pieces.added
-        ordinary = {token for number, token in enumerate(pieces.tokens) if number not in apart}
-        model["vocab"] = [
-            [
-                token,
-                float(np.logaddexp(score, scores[token])) + half
-                if token in scores and token in ordinary
-                else score + half,
-            ]
-            for token, score in model["vocab"]
+        scores, half = dict(theirs["vocab"]), math.log(0.5)
+        apart = {pieces.tokens[number] for number in pieces.special | pieces.added}
+        shared = {token: scores[token] for token, _ in model["vocab"] if token in scores and token not in apart}
+        mixed = [
+            [token, float(np.logaddexp(score, shared.get(token, -np.inf))) + half] for token, score in model["vocab"]
         ]
-        model["vocab"] += [[token, scores[token] + half] for token in fresh]
+        model["vocab"] = mixed + [[token, scores[token] + half] for token in fresh]
     else:
-        model["vocab"] |= {token: len(order) + place for place, token in enumerate(fresh)}
+        model["vocab"] |= {token: len(order) + rank for rank, token in enumerate(fresh)}
     if model["type"] == "BPE":
-        prefix, known = model.get("continuing_subword_prefix") or "", model["vocab"]
-        pairs = dict.fromkeys([*pairs_of(theirs), *pairs_of(pieces.state["model"])])
-        model["merges"] = [
-            [a, b] for a, b in pairs if a in known and b in known and a + b.removeprefix(prefix) in known
-        ]
+        model["merges"] = _possible([*theirs["merges"], *pieces.state["model"]["merges"]], model, pieces.prefix)
     return fast_tokenizer(state, pieces.tokenizer)
 
 
 def needed(pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = None) -> set[int]:
-    """These tokens and those without which the tokenizer cannot do, or cannot make them."""
+    """Return `keep`, special and added tokens, `letters` (default: the whole alphabet), and what BPE merges to them.
+
+    Errors: DistilvecError for an id without a token.
+    """
     known = {number for number, token in enumerate(pieces.tokens) if token is not None}
     kept = {int(number) for number in keep}
     if unknown := kept - known:
         raise DistilvecError(
-            f"[student.vocabulary] {pieces.name} has no token {min(unknown)}: its ids end at {max(known)}. Keep tokens that it has."
+            f"[student.vocabulary] {pieces.name} has no token {min(unknown)}: its ids end at {max(known)}. "
+            "Keep tokens that it has."
         )
     kept |= (pieces.special | pieces.added | set(alphabet(pieces) if letters is None else letters)) & known
     parts = parts_of(pieces)
@@ -89,64 +81,49 @@ def needed(pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = 
 
 
 def alphabet(pieces: Pieces) -> dict[int, str]:
-    """The tokens of a single character, with that character, whether they begin a word or go on one; byte tokens; a space's mark."""
-    prefix, suffix = pieces.marks[1], pieces.marks[2]
+    """Map tokens of one character, with or without prefix or suffix, to that character; byte tokens to themselves."""
     found = {}
     for number, token in enumerate(pieces.tokens):
-        if token is None:
-            continue
-        bare = token.removeprefix(prefix) if prefix else token
-        bare = bare.removesuffix(suffix) if suffix else bare
-        if len(bare) <= 1 or (len(token) == 6 and token.startswith("<0x") and token.endswith(">")):
-            found[number] = bare
+        if token is not None:
+            bare = token.removeprefix(pieces.prefix).removesuffix(pieces.suffix)
+            if len(bare) <= 1 or (len(token) == 6 and token.startswith("<0x") and token.endswith(">")):
+                found[number] = bare
     return found
 
 
 def parts_of(pieces: Pieces) -> Callable[[int], list[int]]:
-    """A function of an id: all ids that BPE goes through from characters to that token, itself included; itself alone elsewhere."""
+    """Return a function of an id: the ids that BPE merges on the way to it, and the id; for other kinds the id alone."""
     model = pieces.state["model"]
     if model["type"] != "BPE":
         return lambda number: [number]
-    vocabulary: dict[str, int] = model["vocab"]
-    ranks = {pair: rank for rank, pair in enumerate(pairs_of(model))}
-    tokens = {number: token for token, number in vocabulary.items()}
+    ranks = {(left, right): rank for rank, (left, right) in enumerate(model["merges"])}
 
     def parts(number: int) -> list[int]:
-        found = [vocabulary[part] for part in derivation(tokens.get(number, ""), ranks, model) if part in vocabulary]
-        return [*found, number]
+        steps = derivation(str(pieces.tokens[number]), ranks, pieces) if pieces.tokens[number] in model["vocab"] else []
+        return [*(model["vocab"][step] for step in steps if step in model["vocab"]), number]
 
     return parts
 
 
-def pairs_of(model: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """A BPE model's merges in order (older files write a pair as one string)."""
-    return [
-        (pair.split(" ", 1)[0], pair.split(" ", 1)[1]) if isinstance(pair, str) else (pair[0], pair[1])
-        for pair in model["merges"]
-    ]
-
-
-def derivation(token: str, ranks: Mapping[tuple[str, str], int], model: Mapping[str, Any]) -> list[str]:
-    """All that BPE goes through from a token's characters to the token."""
-    prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
-    bare = token.removesuffix(suffix) if suffix else token
-    symbols = [*bare] if not prefix else [*bare[:1], *(prefix + letter for letter in bare[1:].replace(prefix, ""))]
-    if suffix and token.endswith(suffix) and symbols:
-        symbols[-1] += suffix
+def derivation(token: str, ranks: Mapping[tuple[str, str], int], pieces: Pieces) -> list[str]:
+    """Return a token's characters, and all that BPE merges from them up to the token."""
+    bare, prefix = token.removesuffix(pieces.suffix), pieces.prefix
+    symbols = [*bare[:1], *(prefix + letter for letter in bare[1:].replace(prefix, ""))] if prefix else [*bare]
+    if token != bare and symbols:
+        symbols[-1] += pieces.suffix
     found = list(symbols)
     while len(symbols) > 1:
-        best = min(
-            range(len(symbols) - 1), key=lambda place: ranks.get((symbols[place], symbols[place + 1]), len(ranks))
-        )
-        if (symbols[best], symbols[best + 1]) not in ranks:
+        pairs = list(pairwise(symbols))
+        first = min(range(len(pairs)), key=lambda rank: ranks.get(pairs[rank], len(ranks)))
+        if pairs[first] not in ranks:
             break
-        symbols[best : best + 2] = [symbols[best] + symbols[best + 1].removeprefix(prefix)]
-        found.append(symbols[best])
+        symbols[first : first + 2] = [symbols[first] + symbols[first + 1].removeprefix(prefix)]
+        found.append(symbols[first])
     return found
 
 
 def swap_ids(tokenizer: PreTrainedTokenizerBase, first: int, second: int) -> PreTrainedTokenizerFast:
-    """The tokenizer with two ids exchanged."""
+    """Return the tokenizer with two ids exchanged."""
     pieces = Pieces(tokenizer)
     new = {number: number for number, token in enumerate(pieces.tokens) if token is not None}
     new[first], new[second] = second, first
@@ -154,55 +131,67 @@ def swap_ids(tokenizer: PreTrainedTokenizerBase, first: int, second: int) -> Pre
 
 
 def fast_tokenizer(
-    state: Mapping[str, Any], like: PreTrainedTokenizerBase, roles: Mapping[str, str] | None = None
+    state: State, like: PreTrainedTokenizerBase, roles: Mapping[str, str] | None = None
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer from tokenizer.json's content, with the settings of another one and, if none are given, its special tokens' roles."""
+    """Build a tokenizer from tokenizer.json's content with the settings of another one, and by default its roles."""
     backend = Tokenizer.from_str(json.dumps(state))
-    vocabulary = backend.get_vocab(with_added_tokens=True)
     if roles is None:
-        roles = {
-            name: str(token)
-            for name, token in like.special_tokens_map.items()
-            if isinstance(token, str) and str(token) in vocabulary
-        }
+        known = backend.get_vocab(with_added_tokens=True)
+        named = {name: str(token) for name, token in like.special_tokens_map.items() if isinstance(token, str)}
+        roles = {name: token for name, token in named.items() if token in known}
     settings = {name: value for name in _KEPT if (value := getattr(like, name, None)) is not None}
-    made = PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **settings)
-    if sorted(vocabulary.values()) != list(range(len(vocabulary))):
-        raise DistilvecError(
-            "[student.vocabulary.tokenizer] the new tokenizer's ids have holes. Save it with dense ids."
-        )
-    return made
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **settings)
 
 
-def _renumbered(state: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, Any]:
-    """tokenizer.json with the tokens of `new` alone, under their new ids."""
-    changed: dict[str, Any] = json.loads(json.dumps(state))
-    model = changed["model"]
-    changed["added_tokens"] = [
-        {**entry, "id": new[entry["id"]]} for entry in changed["added_tokens"] if entry["id"] in new
-    ]
-    changed["added_tokens"].sort(key=lambda entry: entry["id"])
-    if model["type"] == "Unigram":
-        order = sorted((number, old) for old, number in new.items() if old < len(model["vocab"]))
-        if model.get("unk_id") is not None:
-            model["unk_id"] = new[model["unk_id"]]
-        model["vocab"] = [model["vocab"][old] for _, old in order]
-    else:
-        model["vocab"] = {
-            token: new[old] for token, old in sorted(model["vocab"].items(), key=lambda item: item[1]) if old in new
-        }
-    if model["type"] == "BPE":
-        prefix = model.get("continuing_subword_prefix") or ""
-        kept: Sequence[tuple[str, str]] = pairs_of(model)
-        there = model["vocab"]
-        model["merges"] = [[a, b] for a, b in kept if a in there and b in there and a + b.removeprefix(prefix) in there]
-    changed["post_processor"] = renumber_processor(changed["post_processor"], lambda number: new[number])
+def with_tokens(processor: State | None, renamed: Callable[[str, int], tuple[str, int]]) -> State | None:
+    """Return a post-processor with other special tokens; `renamed` maps a token and its id to another token and id."""
+    if processor is None:
+        return None
+    changed: dict[str, Any] = dict(processor)
+    if "processors" in processor:
+        changed["processors"] = [with_tokens(part, renamed) for part in processor["processors"]]
+    for side in {"sep", "cls"} & processor.keys():
+        changed[side] = list(renamed(*processor[side]))
+    if "special_tokens" in processor:
+        changed["special_tokens"] = {}
+        for name, entry in processor["special_tokens"].items():
+            pairs = [renamed(token, number) for token, number in zip(entry["tokens"], entry["ids"], strict=True)]
+            new = {"tokens": [token for token, _ in pairs], "ids": [number for _, number in pairs]}
+            changed["special_tokens"][name] = {**entry, **new}
     return changed
 
 
-def _with_added(state: Mapping[str, Any]) -> dict[str, Any]:
-    """tokenizer.json with dense ids whose model holds the added tokens too: others come behind all that it holds, whatever their ids."""
-    changed: dict[str, Any] = json.loads(json.dumps(state))
+def _renumbered(state: State, new: Mapping[int, int]) -> State:
+    """Return tokenizer.json with the tokens of `new` alone, under their new ids."""
+    changed: State = json.loads(json.dumps(state))
+    model, added = changed["model"], changed["added_tokens"]
+    changed["added_tokens"] = sorted(
+        ({**entry, "id": new[entry["id"]]} for entry in added if entry["id"] in new), key=lambda entry: entry["id"]
+    )
+    if model["type"] == "Unigram":
+        order = sorted((number, old) for old, number in new.items() if old < len(model["vocab"]))
+        model["vocab"] = [model["vocab"][old] for _, old in order]
+        if model.get("unk_id") is not None:
+            model["unk_id"] = new[model["unk_id"]]
+    else:
+        order = sorted((old, token) for token, old in model["vocab"].items() if old in new)
+        model["vocab"] = {token: new[old] for old, token in order}
+    if model["type"] == "BPE":
+        model["merges"] = _possible(model["merges"], model, model.get("continuing_subword_prefix") or "")
+    changed["post_processor"] = with_tokens(changed["post_processor"], lambda token, number: (token, new[number]))
+    return changed
+
+
+def _possible(merges: Iterable[list[str]], model: State, prefix: str) -> list[list[str]]:
+    """Return the merges, each once, whose parts and result are all in the vocabulary."""
+    known = model["vocab"]
+    pairs = dict.fromkeys((left, right) for left, right in merges)
+    return [[a, b] for a, b in pairs if a in known and b in known and a + b.removeprefix(prefix) in known]
+
+
+def _with_added(state: State) -> State:
+    """Return tokenizer.json with dense ids and a model that holds the added tokens too, behind its own ones."""
+    changed: State = json.loads(json.dumps(state))
     vocabulary = changed["model"]["vocab"]
     if changed["model"]["type"] == "Unigram":
         lowest = min(score for _, score in vocabulary)
@@ -211,21 +200,3 @@ def _with_added(state: Mapping[str, Any]) -> dict[str, Any]:
     else:
         vocabulary |= {entry["content"]: entry["id"] for entry in changed["added_tokens"]}
     return changed
-
-
-def renumber_processor(processor: Any, renumber: Callable[[int], int]) -> Any:
-    """A post-processor under new ids."""
-    if processor is None:
-        return None
-    processor = dict(processor)
-    if "processors" in processor:
-        processor["processors"] = [renumber_processor(part, renumber) for part in processor["processors"]]
-    if processor["type"] == "TemplateProcessing":
-        tokens = processor["special_tokens"].items()
-        processor["special_tokens"] = {
-            name: {**entry, "ids": [renumber(number) for number in entry["ids"]]} for name, entry in tokens
-        }
-    for side in ("sep", "cls"):
-        if side in processor:
-            processor[side] = [processor[side][0], renumber(processor[side][1])]
-    return processor

@@ -1,7 +1,7 @@
-"""A SentencePiece model as a fast tokenizer: what it does to a text before it cuts, how it cuts, and back.
+"""SentencePiece models as fast tokenizers: normalization, segmentation and decoding.
 
-Source: github.com/google/sentencepiece, src/normalizer.cc, unigram_model.cc and bpe_model.cc. transformers' own conversion leaves out
-whether a space goes before a text and whether surplus spaces go, and merges pieces that SentencePiece never does.
+Source: github.com/google/sentencepiece, src/normalizer.cc, unigram_model.cc and bpe_model.cc. The conversion of
+transformers ignores the settings for spaces, and merges pieces that SentencePiece never merges.
 """
 
 from __future__ import annotations
@@ -12,52 +12,49 @@ from typing import Any
 
 from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.extras import install_command, require_extra
-from distilvec.vocabulary.pieces import EDGES, OPTION, SPACE
+from distilvec.vocabulary.pieces import EDGES, OPTION, SPACE, State
 
-_ORDINARY, _UNKNOWN, _CONTROL, _GIVEN, _UNUSED, _BYTE = range(
-    1, 7
-)  # kinds of pieces; given: by the user of the trainer
+_ORDINARY, _UNKNOWN, _CONTROL, _GIVEN, _UNUSED, _BYTE = range(1, 7)  # types of pieces; given: by the trainer's user
 _KINDS = {1: "Unigram", 2: "BPE", 3: "word", 4: "character"}
-_BYTES_APART = 7  # a byte's score in times the lowest: below that of the six characters that its name is written with
-_BONUS = 0.1  # below which a given piece's score is, per byte the best score
+_BYTES_APART = 7  # score of a byte in times the lowest: below the six characters that spell its name
+_BONUS = 0.1  # a given piece's score is the best score per byte minus this
 
 
-def from_sentencepiece(path: Path) -> dict[str, Any]:
-    """A model file as the content of tokenizer.json, without special tokens around a text; ids are the pieces' own.
+def from_sentencepiece(path: Path) -> State:
+    """Return a model file as the content of tokenizer.json without a special-token template; ids are those of the file.
 
-    Text is cut as sentencepiece cuts it, but that special tokens written in a text are read as such. It may be cut otherwise: letters
-    that are composed of more than 5 bytes (Hangul of single jamo), merges within a letter repeated, the written name of a byte with
-    unknown letters, and in BPE with pieces given by the trainer's user the spaces before and behind these and around the text.
-    Errors: DistilvecError without the packages that read it, for a file that is none of its models, or has what fast tokenizers
-    lack: word and character models, pieces that are not used, spaces marked behind words or not at all.
+    Text is split as sentencepiece splits it, except: special tokens written in a text are read as such, letters composed
+    of more than 5 bytes (Hangul of single jamo), repeated merges within a letter, the written name of a byte next to
+    unknown letters, and in BPE the spaces around given pieces.
+    Errors: DistilvecError without the packages, for a file that is no such model, and for models without a fast form:
+    word and character models, unused pieces, spaces at the end of words or not at all.
     """
     proto = _read(path)
     rules, spec, pieces = proto.normalizer_spec, proto.trainer_spec, list(proto.pieces)
     lacking = {
         f"it is a {_KINDS.get(spec.model_type, 'unknown')} model": spec.model_type not in (1, 2),
-        "it marks spaces behind words": spec.treat_whitespace_as_suffix,
-        "it does not mark spaces": not rules.escape_whitespaces,
-        "it has pieces that are not to be used": any(piece.type == _UNUSED for piece in pieces),
+        "its words end with spaces": spec.treat_whitespace_as_suffix,
+        "it does not write spaces": not rules.escape_whitespaces,
+        "it has unused pieces": any(piece.type == _UNUSED for piece in pieces),
     }
     if reasons := [reason for reason, holds in lacking.items() if holds]:
         raise DistilvecError(
-            f"[{OPTION}] {path} has no fast form: {' and '.join(reasons)}. Expected a Unigram or BPE model with spaces marked before words."
+            f"[{OPTION}] {path} has no fast form: {' and '.join(reasons)}. Expected a Unigram or BPE model with spaces "
+            "before words."
         )
-    # given pieces are cut out beforehand in BPE (in a Unigram model their score sees to it), but for those with spaces
+    # BPE: given pieces without spaces are split off first, as added tokens (Unigram: by their score)
     given = {number for number, piece in enumerate(pieces) if piece.type == _GIVEN}
     apart = {number for number in given if spec.model_type == 2 and not {" ", SPACE} & set(pieces[number].piece)}
+    off = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     added = [
-        {"id": number, "content": piece.piece, "single_word": False, "lstrip": False, "rstrip": False}
-        | {"normalized": False, "special": number not in apart}
+        {"id": number, "content": piece.piece, **off, "special": number not in apart}
         for number, piece in enumerate(pieces)
         if piece.type in (_UNKNOWN, _CONTROL) or number in apart
     ]
     in_words = all(SPACE not in piece.piece[1:] for piece in pieces) and any(piece.piece == SPACE for piece in pieces)
-    begins = (
-        rules.add_dummy_prefix and not rules.remove_extra_whitespaces and not apart
-    )  # a space goes before whatever a text begins with
+    begins = rules.add_dummy_prefix and not rules.remove_extra_whitespaces and not apart  # a space before every text
     scheme = "first" if rules.add_dummy_prefix and not begins else "never"
-    decoders: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}]
+    decoders: list[State] = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}]
     decoders += [{"type": "ByteFallback"}] * spec.byte_fallback + [{"type": "Fuse"}]
     decoders += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * rules.add_dummy_prefix
     return {
@@ -80,35 +77,32 @@ def _read(path: Path) -> Any:
         from transformers.convert_slow_tokenizer import import_protobuf
 
         proto = import_protobuf().ModelProto()
-    except (
-        Exception
-    ) as error:  # ImportError, or protobuf's own where its version and sentencepiece's do not go together
+    except Exception as error:  # ImportError, or protobuf's own for versions that do not fit
         raise DistilvecError(
-            f"[{OPTION}] reading {path} needs newer versions of the packages sentencepiece and protobuf ({first_line(error)}). "
+            f"[{OPTION}] reading {path} needs newer versions of sentencepiece and protobuf ({first_line(error)}). "
             f"Install: {install_command('sentencepiece')}"
         ) from error
     with explained(OPTION, path):
         content = path.read_bytes()
     try:
         proto.ParseFromString(content)
+        problem = "" if proto.pieces else "it has no pieces"
     except DecodeError as error:
+        problem = str(error)
+    if problem:
         raise DistilvecError(
-            f"[{OPTION}] cannot read {path} as a SentencePiece model: {error}. Give the .model that it wrote."
-        ) from error
-    if not proto.pieces:
-        raise DistilvecError(
-            f"[{OPTION}] {path} is no SentencePiece model: it has no pieces. Give the .model that it wrote."
+            f"[{OPTION}] cannot read {path} as a SentencePiece model: {problem}. Give the .model that it wrote."
         )
     return proto
 
 
-def _normalizers(rules: Any, begins: bool, apart: bool) -> list[dict[str, Any]]:
-    """What happens to a text: letters by the model's own table, surplus spaces, the space before it, spaces to marks.
+def _normalizers(rules: Any, begins: bool, apart: bool) -> list[State]:
+    """Return the steps: the model's own table, no surplus spaces, a space before the text, spaces as ▁.
 
-    Where pieces are cut out beforehand (`apart`) every part of a text is seen alone, and the space at its end stays.
+    With pieces split off first (`apart`), each part of a text is normalized alone and keeps the space at its end.
     """
     charsmap = base64.b64encode(rules.precompiled_charsmap).decode()
-    found: list[dict[str, Any]] = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else []
+    found: list[State] = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else []
     if rules.remove_extra_whitespaces:
         found.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
         before, behind = ({"type": "Replace", "pattern": {"Regex": edge}, "content": ""} for edge in EDGES)
@@ -117,7 +111,7 @@ def _normalizers(rules: Any, begins: bool, apart: bool) -> list[dict[str, Any]]:
     return [*found, {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
 
 
-def _unigram(spec: Any, pieces: list[Any]) -> dict[str, Any]:
+def _unigram(spec: Any, pieces: list[Any]) -> State:
     scores = [piece.score for piece in pieces if piece.type == _ORDINARY]
     best, lowest = max(scores, default=0.0), min(scores, default=0.0)
 
@@ -130,13 +124,10 @@ def _unigram(spec: Any, pieces: list[Any]) -> dict[str, Any]:
     return {"type": "Unigram", "unk_id": spec.unk_id, "vocab": vocabulary, "byte_fallback": bool(spec.byte_fallback)}
 
 
-def _bpe(spec: Any, pieces: list[Any], apart: set[int]) -> dict[str, Any]:
-    """Two pieces become one in the order of its score, whatever two they are."""
-    scores = {
-        piece.piece: piece.score
-        for number, piece in enumerate(pieces)
-        if piece.type in (_ORDINARY, _GIVEN) and number not in apart
-    }
+def _bpe(spec: Any, pieces: list[Any], apart: set[int]) -> State:
+    """Return a model that merges any two pieces into a third in the order of the third's score."""
+    mergeable = [p for n, p in enumerate(pieces) if p.type in (_ORDINARY, _GIVEN) and n not in apart]
+    scores = {piece.piece: piece.score for piece in mergeable}
     merges = [
         (-score, -cut, piece[:cut], piece[cut:])
         for piece, score in scores.items()
@@ -145,13 +136,9 @@ def _bpe(spec: Any, pieces: list[Any], apart: set[int]) -> dict[str, Any]:
     ]
     return {
         "type": "BPE",
-        "dropout": None,
         "unk_token": spec.unk_piece,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
         "fuse_unk": True,
         "byte_fallback": bool(spec.byte_fallback),
-        "ignore_merges": False,
         "vocab": {piece.piece: number for number, piece in enumerate(pieces)},
         "merges": [[left, right] for *_, left, right in sorted(merges)],
     }

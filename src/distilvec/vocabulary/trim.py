@@ -1,82 +1,138 @@
-"""Which tokens a smaller vocabulary holds: those that texts use, or a language's own and beside them what other languages need.
+"""Choice of a smaller vocabulary: tokens that texts use, or a language's own tokens and those of other languages.
 
-Paper: "Adapting Multilingual Embedding Models to Turkish via Cross-Lingual Tokenizer Surgery and Offline Distillation", 3.1.
+Paper: 003, "... Turkish via Cross-Lingual Tokenizer Surgery and Offline Distillation", section 3.1.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Literal
+from itertools import chain, islice
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
-from distilvec.vocabulary.counting import Counts, Words
 from distilvec.vocabulary.edit import alphabet, joined, needed, parts_of, restrict
 from distilvec.vocabulary.pieces import Pieces
 
 Alphabet = Literal["all", "seen"]
-MORE = 1.5  # times the share: so large is the tokenizer whose most frequent tokens are taken (the paper: 100,000 for 65,536)
-UNREADABLE = 0.5  # of the texts' tokens unknown: a tokenizer that cannot read them
-SHRINK = 0.85  # of the tokens that may go, so many stay in a round
-_ROUNDS = 8  # in which tokens that cannot be made any more are replaced
-_TEXTS = 1000  # that a trainer gets at once
+Counts = npt.NDArray[np.int64]
+Item = TypeVar("Item")
+MORE = 1.5  # size of the tokenizer trained on the target language in times the share (the paper: 100,000 for 65,536)
+UNREADABLE = 0.5  # share of unknown tokens above which a tokenizer cannot read the texts
+SHRINK = 0.85  # share of the tokens that may go which stay after one round
+_ROUNDS = 8  # in which tokens that can no longer be made are replaced
+_PROBE = 512  # texts counted whole, to compare with
+_LINE = 64  # words per string
+_BATCH = 8192  # strings tokenized at once
+
+
+class Words:
+    """Distinct words of texts with their counts, the first of a text apart from those after a space.
+
+    Texts are split at single spaces. Texts with several spaces in a row, or one at the beginning, are kept whole. All
+    texts are kept whole if tokens of the tokenizer `pieces` reach across spaces, which the first 512 texts show.
+    """
+
+    def __init__(self, texts: Iterable[str], pieces: Pieces) -> None:
+        self.first, self.inner, self.whole = Counter[str](), Counter[str](), Counter[str]()
+        texts = iter(texts)
+        probe = list(islice(texts, _PROBE))
+        self._add(probe)
+        expected = np.zeros(len(pieces.tokens), dtype=np.int64)
+        _count(pieces.plain, Counter(probe).items(), expected)
+        if np.array_equal(self.tokens(pieces), expected):
+            self._add(texts)
+        else:
+            self.first, self.inner, self.whole = Counter(), Counter(), Counter(chain(probe, texts))
+
+    def _add(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            if "  " in text or text[:1] == " ":
+                self.whole[text] += 1
+            else:
+                first, *others = text.split(" ")
+                self.first[first] += 1
+                self.inner.update(others)
+
+    def tokens(self, pieces: Pieces) -> Counts:
+        """Return the count of every id [vocabulary] in the texts, without the special tokens around a text."""
+        counts = np.zeros(len(pieces.tokens), dtype=np.int64)
+        _count(pieces.plain, chain(self.first.items(), self.whole.items()), counts)
+        _count(pieces.neutral, _lines(self.inner), counts)
+        return counts
+
+
+def _lines(words: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Yield lines of words with equal counts, a space before each: few long strings are tokenized faster."""
+    alike: dict[int, list[str]] = {}
+    for word, count in words.items():
+        alike.setdefault(count, []).append(word)
+    for count, group in alike.items():
+        for first in range(0, len(group), _LINE):
+            yield f" {' '.join(group[first : first + _LINE])}", count
+
+
+def _count(tokenizer: Tokenizer, strings: Iterable[tuple[str, int]], counts: Counts) -> None:
+    """Add the tokens of each string to `counts`, each times the string's count."""
+    items = iter(strings)
+    while batch := list(islice(items, _BATCH)):
+        encodings = tokenizer.encode_batch_fast([string for string, _ in batch], add_special_tokens=False)
+        lists = [encoding.ids for encoding in encodings]
+        ids = np.fromiter(chain.from_iterable(lists), dtype=np.int64)
+        np.add.at(counts, ids, np.repeat([count for _, count in batch], [len(ids) for ids in lists]))
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A chosen vocabulary as a working tokenizer, and in numbers what it was chosen from."""
+    """Chosen vocabulary as a working tokenizer, and the counts of its tokens by source."""
 
     tokenizer: PreTrainedTokenizerFast
     figures: dict[str, int]
 
 
 def trim(pieces: Pieces, words: Mapping[str, Words], size: int | None = None, letters: Alphabet = "all") -> Vocabulary:
-    """The tokens that the texts use, `words` by language: all of them, which changes nothing on these texts, or `size` in all.
+    """Keep the tokens that the texts use, `words` by language: all of them, or the most frequent ones, `size` in all.
 
-    Special and added tokens and bytes are always kept, and the alphabet: "all" of it, or the letters "seen" in the texts. With a
-    size, the rarest tokens are dropped in several rounds; after each the words are cut anew, so that what dropped words fall
-    into counts. Languages count alike, however long their texts are.
-    Errors: DistilvecError for a size that what is always kept exceeds, or above what the texts use; for texts that the tokenizer
-    cannot read, of which more than half of the tokens are unknown (the mark of a space apart).
+    Without a size no text changes its tokens. Special, added and byte tokens stay, and of the alphabet "all" or the
+    letters "seen" in the texts. With a size the rarest tokens go in rounds, and the words are counted again after each.
+    Every language has the same weight.
+    Errors: DistilvecError for a size that is too small or above what the texts use, and for mostly unknown tokens.
     """
     counts = _shares(pieces, words)
     if (unknown := _unknown(pieces, counts)) > UNREADABLE:
         raise DistilvecError(
-            f"[student.vocabulary.kind] {unknown:.0%} of the texts' tokens are unknown to {pieces.name}: it does not know "
-            "their script, and a part of it would not either. "
+            f"[student.vocabulary.kind] {unknown:.0%} of the texts' tokens are unknown to {pieces.name}. "
             "Train a vocabulary on them (kind bpe or unigram), or give texts that the model can read."
         )
     used = {int(number) for number in np.flatnonzero(counts)}
     fixed = needed(pieces, (), _letters(pieces, used, letters))
     kept = needed(pieces, used | fixed, fixed)
     if size is not None:
-        if size < len(fixed):
-            raise DistilvecError(
-                f"[student.vocabulary.size] a vocabulary of {size} is too small: special tokens, bytes and the alphabet of "
-                f"{pieces.name} take {len(fixed)}. "
-                'Ask for that at least, or keep only the letters that are "seen".'
-            )
+        _check_size(pieces, size, len(fixed), "special tokens, bytes and the alphabet")
         if size > len(kept):
             raise DistilvecError(
                 f"[student.vocabulary.size] the texts use {len(kept)} tokens of {pieces.name}, not {size}. "
                 "Ask for that at most, or give more text."
             )
+        always = {str(pieces.tokens[number]) for number in fixed}
         while len(kept) > size:
             tokenizer, order = restrict(pieces, kept, fixed)
             value = np.zeros(len(pieces.tokens))
             value[order] = _shares(Pieces(tokenizer, pieces.name), words)
             goal = max(size, len(fixed) + int(SHRINK * (len(kept) - len(fixed))))
-            kept = _best(pieces, kept, fixed, value, goal)
+            ranked = sorted(kept - fixed, key=lambda number: (-value[number], number))
+            kept = fixed | {
+                pieces.vocabulary[token] for token in _first(pieces, ranked, goal - len(fixed), always, set())
+            }
     tokenizer, order = restrict(pieces, kept, fixed)
-    return Vocabulary(
-        tokenizer, {"before": len(pieces.vocabulary), "used": len(used), "always": len(fixed), "tokens": len(order)}
-    )
+    figures = {"before": len(pieces.vocabulary), "used": len(used), "always": len(fixed), "tokens": len(order)}
+    return Vocabulary(tokenizer, figures)
 
 
 def hybrid(
@@ -88,26 +144,20 @@ def hybrid(
     size: int,
     letters: Alphabet = "all",
 ) -> Vocabulary:
-    """`share` tokens of a tokenizer trained on the target language's `texts`, and up to `size` the old tokens that `others` use most.
+    """Keep `share` tokens of a tokenizer trained on the target language's `texts`, and old tokens of `others` up to `size`.
 
-    The new tokens are of the old tokenizer's kind, the most frequent in the target's texts first. Old tokens that they make
-    redundant go: those that the target's texts used and no other language asks for. What is kept for the others is taken language by
-    language in turn, and for each by length in characters in turn, the most frequent of a length first. Tokens that
-    cannot be made of their text any more give way to the next ones.
-    Errors: DistilvecError for a size that leaves no room, texts that do not give `share` tokens, too few old ones to fill the rest.
+    The new tokens are of the old tokenizer's kind, the most frequent in the target's texts first. Old tokens are taken
+    in turn by language, and for each by length in characters, the most frequent first. Tokens that can no longer be made
+    of their text are replaced by the next ones.
+    Errors: DistilvecError for a size that is too small, and for texts with too few tokens.
     """
     used = {int(number) for number in np.flatnonzero(target.tokens(pieces))}
     fixed = needed(pieces, (), _letters(pieces, used, letters))
     always = {str(pieces.tokens[number]) for number in fixed}
-    if len(fixed) + share > size:
-        raise DistilvecError(
-            f"[student.vocabulary.size] a vocabulary of {size} is too small for {share} tokens of the target language: special tokens, "
-            f"bytes and the alphabet of {pieces.name} take {len(fixed)}. Ask for {len(fixed) + share} at least."
-        )
-    trained = pieces.tokenizer.train_new_from_iterator(
-        _batches(texts), int(MORE * share) + len(fixed), show_progress=False
-    )
-    own = Pieces(trained, "the target language's tokenizer")
+    content = f"{share} tokens of the target language, and special tokens, bytes and the alphabet"
+    _check_size(pieces, size, len(fixed) + share, content)
+    count = int(MORE * share) + len(fixed)
+    own = Pieces(pieces.tokenizer.train_new_from_iterator(texts, count, show_progress=False), "the target's tokenizer")
     of_target = _by_count(target.tokens(own), own)
     of_others = list(_in_turn(pieces, {language: words.tokens(pieces) for language, words in others.items()}))
     refused = set[str]()
@@ -115,60 +165,64 @@ def hybrid(
         chosen = _first(own, of_target, share, always, refused)
         if len(chosen) < share:
             raise DistilvecError(
-                f"[student.vocabulary.share] the target language's texts give {len(chosen)} tokens of their own, not {share}. "
-                "Give more text, or ask for fewer."
+                f"[student.vocabulary.share] the target language's texts give {len(chosen)} tokens of their own, not "
+                f"{share}. Give more text, or ask for fewer."
             )
         filling = _first(pieces, of_others, size - len(fixed) - share, {*always, *chosen}, refused)
-        if len(fixed) + share + len(filling) < size:
+        if (found := len(fixed) + share + len(filling)) < size:
             raise DistilvecError(
-                f"[student.vocabulary.size] the other languages' texts use too few tokens of {pieces.name}: with them the vocabulary has "
-                f"{len(fixed) + share + len(filling)} tokens, not {size}. Give more text or more languages, or ask for that at most."
+                f"[student.vocabulary.size] the other languages' texts use too few tokens of {pieces.name}: found {found} "
+                f"in all, not {size}. Give more text or more languages, or ask for that at most."
             )
-        tokenizer = joined(pieces, fixed | {pieces.vocabulary[token] for token in filling}, own, chosen)
+        others_kept = {pieces.vocabulary[token] for token in filling}
+        tokenizer = joined(pieces, fixed | others_kept, own, chosen)
         lost = unreachable(Pieces(tokenizer)) - always
         if not lost:
             break
         refused |= lost
     figures = {"before": len(pieces.vocabulary), "always": len(fixed), "target": len(chosen), "others": len(filling)}
-    redundant = len(used - fixed - {pieces.vocabulary[token] for token in filling})
-    return Vocabulary(
-        tokenizer, {**figures, "redundant": redundant, "unreachable": len(lost), "tokens": len(tokenizer)}
-    )
+    figures |= {"redundant": len(used - fixed - others_kept), "unreachable": len(lost), "tokens": len(tokenizer)}
+    return Vocabulary(tokenizer, figures)
 
 
-def _first(pieces: Pieces, ranked: Sequence[int], count: int, there: set[str], refused: set[str]) -> list[str]:
-    """The first `count` of the ranked tokens that are not there yet, each behind what it is made of; none made of refused ones."""
+def unreachable(pieces: Pieces) -> set[str]:
+    """Return the tokens that their own text is not split into, without special, added and byte tokens."""
+    numbers = [number for number in range(len(pieces.tokens)) if number not in pieces.added]
+    surfaces = {number: surface for number in numbers if (surface := pieces.surface(number)) is not None}
+    apart = {number for number, letter in alphabet(pieces).items() if letter.startswith("<0x")}
+    made = zip(surfaces, pieces.encode(list(surfaces.values())), strict=True)
+    return {str(pieces.tokens[number]) for number, ids in made if ids != [number] and number not in apart}
+
+
+def _check_size(pieces: Pieces, size: int, least: int, content: str) -> None:
+    if size < least:
+        raise DistilvecError(
+            f"[student.vocabulary.size] a vocabulary of {size} is too small: {content} of {pieces.name} take {least}. "
+            f'Ask for {least} at least, or keep only the letters that are "seen".'
+        )
+
+
+def _first(pieces: Pieces, ranked: Sequence[int], count: int, present: set[str], refused: set[str]) -> list[str]:
+    """Return the first `count` ranked tokens that are not present, each after its parts; none made of refused ones."""
     found, parts = dict[str, None](), parts_of(pieces)
     for number in ranked:
         tokens = [str(pieces.tokens[part]) for part in parts(number)]
         if refused.isdisjoint(tokens):
-            new = [token for token in tokens if token not in there and token not in found]
+            new = [token for token in tokens if token not in present and token not in found]
             found |= dict.fromkeys(new[: count - len(found)])
         if len(found) == count:
             break
     return list(found)
 
 
-def unreachable(pieces: Pieces) -> set[str]:
-    """The tokens that their own text is not cut into: special, added and byte tokens apart."""
-    surfaces = {
-        number: surface for number in range(len(pieces.tokens)) if (surface := pieces.surface(number)) is not None
-    }
-    made = pieces.encode(list(surfaces.values()))
-    bytes_or_added = {number for number, letter in alphabet(pieces).items() if letter.startswith("<0x")} | pieces.added
-    return {
-        str(pieces.tokens[n]) for n, ids in zip(surfaces, made, strict=True) if ids != [n] and n not in bytes_or_added
-    }
-
-
 def _shares(pieces: Pieces, words: Mapping[str, Words]) -> npt.NDArray[np.float64]:
-    """Each id's share of a text's tokens, the mean over languages."""
+    """Return each id's share of a text's tokens, the mean over languages."""
     counts = [part.tokens(pieces).astype(np.float64) for part in words.values()]
     return np.sum([count / max(count.sum(), 1) for count in counts], axis=0) / len(counts)
 
 
 def _unknown(pieces: Pieces, counts: npt.NDArray[np.float64]) -> float:
-    """Which part of the tokens counted is unknown; a space's mark, which stands before unknown words too, is none."""
+    """Return the share of unknown tokens; tokens of a space alone, which also precede unknown words, do not count."""
     surfaces = {number: pieces.surface(number) for number in np.flatnonzero(counts).tolist()}
     spaces = [number for number, surface in surfaces.items() if surface is not None and not surface.text.strip()]
     total = float(counts.sum() - counts[spaces].sum())
@@ -176,7 +230,7 @@ def _unknown(pieces: Pieces, counts: npt.NDArray[np.float64]) -> float:
 
 
 def _letters(pieces: Pieces, used: set[int], letters: Alphabet) -> set[int]:
-    """The alphabet, or those of its letters that stand in one of the tokens used; bytes always."""
+    """Return the alphabet, or with "seen" bytes and the letters of the used tokens."""
     found = alphabet(pieces)
     if letters == "all" or pieces.kind == "byte_level":
         return set(found)
@@ -184,48 +238,40 @@ def _letters(pieces: Pieces, used: set[int], letters: Alphabet) -> set[int]:
     return {number for number, letter in found.items() if len(letter) != 1 or letter in seen}
 
 
-def _best(pieces: Pieces, kept: set[int], fixed: set[int], value: npt.NDArray[np.float64], size: int) -> set[int]:
-    """`size` of the tokens: the fixed ones, and those of the highest value with what they are made of."""
-    found, parts = set(fixed), parts_of(pieces)
-    for number in sorted(kept - fixed, key=lambda number: (-value[number], number)):
-        found |= set([part for part in parts(number) if part not in found][: size - len(found)])
-        if len(found) == size:
-            break
-    return found
-
-
 def _by_count(counts: Counts, pieces: Pieces) -> list[int]:
-    """Ordinary tokens that occur, the most frequent first."""
+    """Return the ordinary tokens that occur, the most frequent first."""
     order = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())]
     return [number for number in order.tolist() if number not in pieces.special and number not in pieces.added]
 
 
 def _in_turn(pieces: Pieces, counts: Mapping[str, Counts]) -> Iterator[int]:
-    """Tokens by language in turn and, for each language, by length in characters in turn; each token once."""
-    queues = []
+    """Yield tokens in turn by language, and for each by length in characters, each token once."""
+    seen = set[int]()
+
+    def fresh(numbers: list[int]) -> Iterator[int]:
+        for number in numbers:
+            if number not in seen:
+                seen.add(number)
+                yield number
+
+    languages = []
     for of_language in counts.values():
         lengths: dict[int, list[int]] = {}
         for number in _by_count(of_language, pieces):
             surface = pieces.surface(number)
             lengths.setdefault(len(surface.text.decode("utf-8", "replace")) if surface else 0, []).append(number)
-        queues.append(deque(deque(lengths[length]) for length in sorted(lengths)))
-    seen = set[int]()
-    while queues := [queue for queue in queues if queue]:
-        for queue in queues:
-            while queue:
-                tokens = queue.popleft()
-                while tokens and tokens[0] in seen:
-                    tokens.popleft()
-                if not tokens:
-                    continue
-                number = tokens.popleft()
-                queue.append(tokens)
-                seen.add(number)
-                yield number
-                break
+        languages.append(_round_robin([fresh(lengths[length]) for length in sorted(lengths)]))
+    yield from _round_robin(languages)
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    texts = iter(texts)
-    while batch := list(islice(texts, _TEXTS)):
-        yield batch
+def _round_robin(iterators: Iterable[Iterator[Item]]) -> Iterator[Item]:
+    """Yield one item of each iterator in turn until all are empty."""
+    waiting = deque(iterators)
+    while waiting:
+        try:
+            item = next(waiting[0])
+        except StopIteration:
+            waiting.popleft()
+            continue
+        yield item
+        waiting.rotate(-1)

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from distilvec.pipeline.report_parts import make_columns, score_columns
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.stopwatch import machine
@@ -36,6 +35,7 @@ from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.suite import load_suite
 from distilvec.losses.distance import l2_distance
 from distilvec.models.load import load, load_tokenizer
+from distilvec.pipeline.columns import make_columns, score_columns
 from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.transplant import read_texts

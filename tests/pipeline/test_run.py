@@ -141,8 +141,8 @@ def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(tiny_recip
     suite.write_text(suite.read_text() + "- {name: two, type: pair, path: two.jsonl}\n")
     parts = ["agreement", "compression", "margin", "projections"]
     recipe = tiny_recipe(evaluation__suite=str(suite), evaluation__parts=parts, train__keep_students=3)
-    found = run_report.kept_students
-    monkeypatch.setattr(run_report, "kept_students", lambda run: [replace(kept, distance=0.5) for kept in found(run)])
+    found = run_report.saved_students
+    monkeypatch.setattr(run_report, "saved_students", lambda job: [replace(kept, distance=0.5) for kept in found(job)])
     result = run(recipe, tmp_path / "run")
     named = {(problem.task, problem.column) for problem in result.problems}
     assert named == {("two", column) for column in ("teacher", "untrained", "student", "asymmetric")} | {
@@ -193,7 +193,7 @@ def test_the_second_run_does_nothing_again(tiny_recipe, suite, tmp_path, monkeyp
     first = run(recipe, tmp_path / "run")
     weights = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
     monkeypatch.setattr("distilvec.train.trainer.Trainer._step", lambda *a: pytest.fail("trained again"))
-    monkeypatch.setattr("distilvec.pipeline.report_parts.evaluate", lambda *a: pytest.fail("evaluated again"))
+    monkeypatch.setattr("distilvec.pipeline.columns.evaluate", lambda *a: pytest.fail("evaluated again"))
     monkeypatch.setattr(
         "distilvec.teachers.model.LocalTeacher.signals", lambda *a, **k: pytest.fail("ran the teacher again")
     )

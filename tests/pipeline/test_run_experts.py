@@ -11,6 +11,7 @@ from distilvec.models.experts import Experts
 from distilvec.models.load import load
 from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.run import run
 
 
 def test_a_run_with_experts(tiny_recipe, tmp_path, capsys):

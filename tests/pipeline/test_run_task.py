@@ -154,7 +154,7 @@ def test_a_finished_run_is_not_tested_again(task_recipe, tmp_path, monkeypatch):
     recipe = task_recipe("classification", train__max_steps=2)
     first = run(recipe, tmp_path / "run")
     monkeypatch.setattr(
-        "distilvec.pipeline.supervised.supervised_report", lambda *arguments: pytest.fail("tested again")
+        "distilvec.pipeline.evaluate.supervised_report", lambda *arguments: pytest.fail("tested again")
     )
     assert run(recipe, tmp_path / "run").record["supervised"] == first.record["supervised"]
 

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.evaluate import kept_students
+from distilvec.pipeline.evaluate import saved_students
 from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
@@ -218,7 +218,7 @@ def test_the_objectives_parameters_go_on_where_the_method_is_the_same(staged, tm
 def test_students_are_kept_in_the_last_stage_only(staged, tmp_path):
     job = resolve(staged(train__keep_students=2), tmp_path / "run")
     run(job.recipe, job.folder)
-    assert [kept.step for kept in kept_students(job)] == [11, 22]
+    assert [kept.step for kept in saved_students(job)] == [11, 22]
     assert (
         len(
             [

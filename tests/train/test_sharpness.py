@@ -24,7 +24,7 @@ from distilvec.evaluation.curvature import (
     loss_value,
     rise,
 )
-from distilvec.pipeline.evaluate import kept_students
+from distilvec.pipeline.evaluate import saved_students
 from distilvec.pipeline.loss_landscape import Landscape, Landscapes
 from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
@@ -210,7 +210,7 @@ def test_kept_students_have_the_objectives_parameters_beside_them(views_run):
     assert all((folder / f"{name}.objective.safetensors").exists() for name in names)
     assert not list((folder / "student").glob("objective*"))
     assert list(kept_folders(folder)) == steps == [7, 13, 20]
-    assert kept_students(resolve(recipe, folder)) == [], "its method has no distance, and so no robustness margin"
+    assert saved_students(resolve(recipe, folder)) == [], "its method has no distance, and so no robustness margin"
 
 
 def test_the_landscape_is_one_fixed_function_of_the_trained_weights(views_run):

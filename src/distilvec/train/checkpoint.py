@@ -159,7 +159,7 @@ def load_objective(path: Path, objective: Objective) -> None:
         return
     fix = "Put back a copy of it, or train again (--restart)."
     if not path.exists():
-        raise DistilvecError(f"[{path.name}] {path} with the objective's parameters is missing. {fix}")
+        raise DistilvecError(f"[{path.name}] {path} is missing: it holds the parameters of the objective. {fix}")
     tensors, _ = read_tensors(path, path.name, fix)
     with fitting(path, path.name, fix):
         objective.load_state_dict(tensors)

@@ -183,15 +183,15 @@ def speed(
     from distilvec.cli.terminal import print_result, show_table
     from distilvec.config.schema import TeacherSection
     from distilvec.core.log import progress
-    from distilvec.evaluation.speed import measure_speed, speed_tables
+    from distilvec.evaluation.speed import Timing, measure_speed
+    from distilvec.report.plain_tables import speed_tables
     from distilvec.teachers.model import load_teacher
 
     loaded = {name: load_teacher(TeacherSection(model=name), device="cpu", key="models").model for name in models}
     with progress("speed", 100, "%") as advance:
         report = measure_speed(
             loaded,
-            budget_seconds=seconds,
-            full=full,
+            timing=Timing(20, 200, None if full else seconds),
             progress=lambda what, done, total: advance(100 * done // max(1, total), what),
         )
     if json_file:

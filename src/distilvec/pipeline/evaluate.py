@@ -10,8 +10,8 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
 from distilvec.core.objective import method_class
+from distilvec.evaluation.diagnostics import labelled_groups
 from distilvec.evaluation.evaluator import Score
-from distilvec.evaluation.experts import labelled_groups
 from distilvec.evaluation.suite import suite_fingerprint
 from distilvec.evaluation.tasks import Task
 from distilvec.models.load import load

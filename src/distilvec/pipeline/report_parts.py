@@ -24,14 +24,18 @@ from distilvec.data.corpus import Corpus
 from distilvec.evaluation.aggregate import average, averages
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
+from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
 from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Sample, Score, evaluate, read_score
-from distilvec.evaluation.experts import Group, experts_report, task_groups
 from distilvec.evaluation.margin import margin_report
-from distilvec.evaluation.projection import project_sentences, project_tokens, token_states
-from distilvec.evaluation.significance import average_interval, paired_interval
+from distilvec.evaluation.projection import (
+    draw_sentences,
+    project_sentences,
+    project_token_planes,
+    project_tokens,
+    token_states,
+)
+from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, TaskFailure, task_texts
-from distilvec.evaluation.token_planes import draw_sentences, project_token_planes
-from distilvec.evaluation.vocabulary import vocabulary_report
 from distilvec.models.load import load
 from distilvec.teachers.model import LocalTeacher, wrap_model
 
@@ -160,7 +164,7 @@ class EvaluationRun:
 
     def speed(self) -> dict[str, Any]:
         """Latency and throughput of teacher and student."""
-        from distilvec.evaluation.speed import measure_speed
+        from distilvec.evaluation.speed import Timing, measure_speed
 
         models = {"student": self.student.model}
         if self.teacher is not None:
@@ -168,7 +172,7 @@ class EvaluationRun:
         with progress("speed", 100, "%") as advance:
             return measure_speed(
                 models,
-                budget_seconds=self.section.speed_seconds,
+                timing=Timing(20, 200, self.section.speed_seconds),
                 progress=lambda what, done, total: advance(100 * done // max(1, total), what),
             )
 
@@ -300,7 +304,7 @@ def intervals(
         found = {}
         for task, pair in pairs.items():
             try:
-                found[task] = paired_interval(*pair, draws=draws)
+                found[task] = average_interval([pair], draws=draws)
             except DistilvecError as error:
                 problems.append(TaskFailure(task, str(error), name))
         if len(found) == len(pairs):

@@ -155,7 +155,7 @@ def measure_curvature(landscape: Landscape, settings: Settings, watch: Watch) ->
         product,
         start,
         settings.tolerance,
-        watch=lambda count, value: watch(count + 1, f"largest eigenvalue {value:.4g}"),
+        monitor=lambda count, value: watch(count + 1, f"largest eigenvalue {value:.4g}"),
     )
     slopes = gradient(parts, parameters)
     rises = {name: rise(parts, parameters, slopes, settings.rho, adaptive=name == "asam") for name in ("sam", "asam")}

@@ -16,7 +16,7 @@ from distilvec.core.objective import Objective
 from distilvec.core.task_head import TaskHead
 from distilvec.data.labeled import Examples
 from distilvec.evaluation.aggregate import averages
-from distilvec.evaluation.supervised import as_scores, supervised_report
+from distilvec.evaluation.diagnostics import as_scores, supervised_report
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load
 from distilvec.pipeline import prepare

@@ -233,10 +233,3 @@ def test_widths_that_fit_each_column(embedder):
         ("student", 32),
         ("student", 40),
     ]
-
-
-def test_unknown_precisions_are_named(columns):
-    with pytest.raises(
-        DistilvecError, match="unknown precision 'int4'; expected float32, float16, int8, binary, binary_rescored"
-    ):
-        compression_rows([STS], columns, EmbeddingCache(), precisions=["int4"])

@@ -15,11 +15,9 @@ import torch
 from architectures import bert, sentence_transformer
 from sentence_transformers import SentenceTransformer
 
-from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.memory import machine_info, measure_memory, random_tokens
 from distilvec.evaluation.speed import (
     LEAST_REPEATS,
-    ROLE_TOKENS,
     Setting,
     Timing,
     interleaved,
@@ -112,12 +110,6 @@ def test_a_budget_cuts_rounds_but_leaves_five(cost: float, rounds: int, warm: in
 def test_the_papers_counts_hold_without_a_budget() -> None:
     calls, clock, order = scripted([100.0])
     assert len(interleaved(calls, Timing(20, 200, None), clock)[0]) == 200 and len(order) == 220
-
-
-def test_timing_refuses_what_gives_no_spread() -> None:
-    for arguments in ((1, 1, 2.0), (-1, 5, 2.0), (1, 5, 0.0), (1, 5, float("nan"))):
-        with pytest.raises(DistilvecError, match=r"^\[--seconds\]"):
-            Timing(*arguments)
 
 
 # -- rules on made-up rows -------------------------------------------------------------------------------------------
@@ -322,15 +314,5 @@ print(before, peak_memory(call), psutil.Process().memory_info().rss)
     assert peak - before > 150e6 and last < peak
 
 
-def test_what_cannot_be_measured_is_refused(models: dict[str, SentenceTransformer]) -> None:
-    with pytest.raises(DistilvecError, match=r"^\[models\]"):
-        measure_speed({})
-    with pytest.raises(DistilvecError, match=r"^\[backends\]"):
-        measure_speed(models, backends=("openvino",))
-    for changes in ({"batch_sizes": ()}, {"batch_sizes": (0,)}, {"lengths": (-1,)}, {"backends": ()}):
-        with pytest.raises(DistilvecError, match=r"^\[batch_sizes\]"):
-            measure_speed(models, **changes)
-    assert (
-        machine_info().keys() >= {"processor", "cores", "threads", "torch", "onnxruntime"}
-        and ROLE_TOKENS["query"] == 16
-    )
+def test_the_machine_is_described() -> None:
+    assert machine_info().keys() >= {"processor", "cores", "threads", "torch", "onnxruntime"}

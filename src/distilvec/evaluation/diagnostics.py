@@ -140,14 +140,14 @@ def run_mixture(model: SentenceTransformer, texts: Sequence[Text]) -> Mixture:
                 features = module(features)
                 if "gates" in features:
                     break
-            outputs = (features[name].float() for name in ("gates", "experts", "sentence_embedding"))
-            parts.append([value.cpu() for value in (*outputs, lengths)])
+            found = [features[name].float() for name in ("gates", "experts", "sentence_embedding")]
+            parts.append([value.cpu() for value in (*found, lengths)])
     back = torch.tensor(np.argsort(order))
     gates, outputs, mixed, lengths = (torch.cat(values)[back] for values in zip(*parts, strict=True))
     return Mixture(gates, outputs, mixed, lengths.numpy())
 
 
-def _prompted(prompts: dict[str, str], role: Role | None, text: Text) -> Text:
+def _prompted(prompts: dict[Role, str], role: Role | None, text: Text) -> Text:
     return prompts.get(role, "") + text if role is not None and isinstance(text, str) else text
 
 

@@ -53,13 +53,14 @@ def mteb_scores(
     benchmark: str | None = None,
     data: Path | None = None,
     cache: Path | None = None,
-    problems: list[TaskFailure] | None = None,
+    *,
+    problems: list[TaskFailure],
 ) -> dict[str, list[Score]]:
     """Scores by model of mteb's tasks, or of one of its benchmarks; metrics are means over subsets and splits.
 
     `data/<task>` replaces the hub if that folder exists. Results are kept below `cache` by model, weights, task and
     local data (six decimals, as mteb writes them). A task that cannot be scored is added to `problems`, and the others
-    are scored; without `problems` it is an error. Within a task each text is embedded once per model and role.
+    are scored. Within a task each text is embedded once per model and role.
     Errors: DistilvecError for unknown names, for none or both of `tasks` and `benchmark`, and if mteb is not installed.
     """
     import_mteb(cache)
@@ -75,7 +76,7 @@ def mteb_scores(
             if local is not None:
                 task.hf_subsets, task.dataset, task.data_loaded = list(local.dataset), local.dataset, True
         except DistilvecError as error:
-            _add(problems, TaskFailure(name, str(error)))
+            problems.append(TaskFailure(name, str(error)))
             continue
         folder = None if cache is None else cache / (local.fingerprint if local else "hub")
         for model, pair in models.items():
@@ -85,13 +86,13 @@ def mteb_scores(
                         score_task(task, MtebModel(*pair, revisions[model], memo), local, folder, data)
                     )
             except NoDataError as error:
-                _add(problems, TaskFailure(name, str(error)))
+                problems.append(TaskFailure(name, str(error)))
                 break
             except Exception as error:
                 text = (
                     str(error) if isinstance(error, DistilvecError) else f"mteb failed: {type(error).__name__}: {error}"
                 )
-                _add(problems, TaskFailure(name, text, model))
+                problems.append(TaskFailure(name, text, model))
         task.dataset, task.data_loaded = None, False
     return scores
 
@@ -178,7 +179,7 @@ class NoDataError(DistilvecError):
 def score_task(task: Any, model: MtebModel, local: LocalData | None, folder: Path | None, data: Path | None) -> Score:
     """Score of one task, from results below `folder` if there. Every model starts from the same random numbers."""
     mteb, name, kind = import_mteb(), task.metadata.name, task.metadata.type
-    results = None if folder is None else mteb.ResultCache(folder)
+    results: Any = None if folder is None else mteb.ResultCache(folder)
     if kind in PAIR_TYPES and task.input1_prompt_type is None and task.input2_prompt_type is None:
         task.input1_prompt_type = mteb.types.PromptType.query  # distinguishes sentence1 from sentence2
     kept = None
@@ -216,13 +217,14 @@ def _as_score(task: Any, result: Any, local: LocalData | None) -> Score:
     found = [entry for split in task.eval_splits for entry in result.scores[split]]
     entries = [entry for entry in found if task.is_aggregate or entry["hf_subset"] in task.hf_subsets]
     main, notes = task.metadata.main_score, local.warnings if local else ()
-    values: dict[str, float] = {main: 0.0}
+    values: dict[str, float] = {}
     for name in dict.fromkeys(name for entry in entries for name in entry if name != "main_score"):
         column = [entry.get(name) for entry in entries]
         if all(isinstance(value, int | float) and math.isfinite(value) for value in column):
             values[name] = 100 * float(np.mean(column))
-        elif name == main:
-            notes = (*notes, f"{main} is undefined, as all similarities are equal; counted as 0")
+    if main not in values:
+        notes = (*notes, f"{main} is undefined, as all similarities are equal; counted as 0")
+    values = {main: values.get(main, 0.0), **values}
     statistics = task.metadata.descriptive_stats or {}
     hub = [statistics.get(split, {}) for split in task.eval_splits]
     rows = sum(
@@ -232,13 +234,6 @@ def _as_score(task: Any, result: Any, local: LocalData | None) -> Score:
     return Score(
         task.metadata.name, kind, main, values[main], values, seconds, local.rows if local else rows, tuple(notes)
     )
-
-
-def _add(problems: list[TaskFailure] | None, problem: TaskFailure) -> None:
-    if problems is None:
-        model = f" ({problem.column})" if problem.column else ""
-        raise DistilvecError(f"[--mteb] task '{problem.task}'{model}: {problem.text}")
-    problems.append(problem)
 
 
 @contextmanager

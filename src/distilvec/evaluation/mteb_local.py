@@ -21,7 +21,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.data.task_rows import TableOptions
 from distilvec.evaluation.suite import suite_fingerprint
 from distilvec.evaluation.task_files import load_classification, load_pairs, load_retrieval, load_sts
-from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
+from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, StsTask, Task
 
 TYPES = ("STS", "PairClassification", "Classification", "Retrieval")
 
@@ -99,7 +99,7 @@ def _converted(task: Any, ours: Task, split: str) -> dict[str, Any]:
         corpus = table({"id": ours.document_ids, "text": ours.documents})
         queries = table({"id": ours.query_ids, "text": ours.queries})
         return {split: {"corpus": corpus, "queries": queries, "relevant_docs": relevant, "top_ranked": None}}
-    if ours.type == "sts":
+    if isinstance(ours, StsTask):
         first, second = task.column_names
         return {split: table({first: ours.first, second: ours.second, "score": ours.gold.tolist()})}
     columns = (task.input1_column_name, task.input2_column_name, task.label_column_name)
@@ -109,4 +109,6 @@ def _converted(task: Any, ours: Task, split: str) -> dict[str, Any]:
 
 
 def _rows(task: Task) -> int:
-    return len(getattr(task, "first", None) or getattr(task, "test_texts", None) or getattr(task, "queries", ()))
+    if isinstance(task, RetrievalTask):
+        return len(task.queries)
+    return len(task.test_texts if isinstance(task, ClassificationTask) else task.first)

@@ -204,7 +204,7 @@ def project_token_planes(
 ) -> list[dict[str, Any]]:
     """Token planes for report.json, one row a text; `models` are SentenceTransformers by name, `reference` among them.
 
-    A row has the text, for each model its tokens and their places [[x, y], ...] (mean square 1), and `likeness`: for
+    A row has the text, for each model its tokens and their coordinates [[x, y], ...] (mean square 1), and `likeness`: for
     each other model the correlation of the cosines between words with the reference's, None for too few words in
     common. A text with fewer than three tokens in one of the models is left out.
     """

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.core.errors import DistilvecError
-
 Array = np.ndarray[Any, Any]
 Search = Callable[
     [Array, Array, int, Array | None], tuple[Array, Array]
@@ -39,7 +37,6 @@ def top_k(
     finite.
     """
     queries = np.asarray(queries, dtype=np.float32)
-    _check(queries, documents, count, "numbers")
     rows = _candidates(queries, documents, _floats, count + SPARE, last, True, block)[0]
     return _score_again(queries, documents, _floats, rows, count, last, True)
 
@@ -52,7 +49,6 @@ def hamming_top_k(
     Inputs are packed signs of `pack_signs`, uint8 [rows, ceil(dim / 8)]; documents of `last` have distance infinity.
     Note: distances are products of +1 and -1, which is exact and, from 50 queries on, faster than counting bits.
     """
-    _check(queries, documents, count, "bytes")
     rows, products = _candidates(_signs(queries), documents, _signs, count, last, False, block)
     return rows, np.asarray((8 * queries.shape[1] - products) / 2, dtype=np.float32)
 
@@ -103,9 +99,6 @@ def _candidates(
     scores = np.full((len(queries), count), -np.inf, dtype=np.float32)
     for start in range(0, len(documents), block):
         part = decode(documents[start : start + block])
-        if not np.isfinite(part).all():
-            rows_found = f"rows {start} to {start + len(part) - 1}"
-            raise DistilvecError(f"[documents] {rows_found} have numbers that are not finite. Compute them again.")
         squares = np.einsum("bd,bd->b", part, part, dtype=np.float64) if cosine else np.ones(len(part))
         inverse = (1 / np.sqrt(np.where(squares > 0, squares, 1))).astype(np.float32)
         known, now = min(start, count), min(start + len(part), count)
@@ -174,15 +167,3 @@ def _signs(stored: Array) -> Array:
 @cache
 def _signs_of_bytes() -> Array:
     return np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32) * 2 - 1
-
-
-def _check(queries: Array, documents: Array, count: int, unit: str) -> None:
-    if queries.ndim != 2 or documents.ndim != 2 or queries.shape[1] != documents.shape[1]:
-        raise DistilvecError(
-            f"[queries] vectors of shape {queries.shape} cannot be searched in documents of shape {documents.shape}; "
-            f"expected two tables with the same number of {unit} a row."
-        )
-    if count < 1:
-        raise DistilvecError(f"[count] a search for {count} documents finds nothing. Ask for at least 1.")
-    if not np.isfinite(queries).all():
-        raise DistilvecError("[queries] the queries have numbers that are not finite. Compute them again.")

@@ -44,12 +44,6 @@ def average_interval(
     one included, so at least 1 / (draws + 1). Resamples on which the metric is undefined are left out.
     Errors: DistilvecError if two are not of the same rows, or the metric is undefined on all resamples.
     """
-    if not pairs:
-        raise DistilvecError("[samples] there is no average difference of no tasks; give at least one pair of samples.")
-    if draws < 1 or not 0 < level < 1:
-        raise DistilvecError(
-            f"[draws] a bootstrap needs at least 1 draw and a level between 0 and 1; got draws {draws}, level {level}."
-        )
     found = [_differences(*pair, draws, np.random.default_rng([seed, task])) for task, pair in enumerate(pairs)]
     observed, drawn = (np.mean(values, axis=0) for values in zip(*found, strict=True))
     interval = percentile_interval(float(observed), drawn, level)

@@ -94,7 +94,9 @@ def score_models(
     else:
         from distilvec.evaluation.mteb import mteb_scores
 
-        found = mteb_scores(columns, names, benchmark, None if data is None else Path(data), _mteb_cache(), problems)
+        found = mteb_scores(
+            columns, names, benchmark, None if data is None else Path(data), _mteb_cache(), problems=problems
+        )
     return Scores(
         {name: [with_protocol(score, protocol) for score in column] for name, column in found.items()}, problems
     )

@@ -1,13 +1,12 @@
 """Two-dimensional projections of embeddings and token states.
 
-Sentences share the plane of the teacher's two first principal components. Vectors of its dim are rotated first by
-orthogonal Procrustes (Schönemann 1966) if that leaves a smaller residual. A rotation of d dimensions fits any n <= d
-texts perfectly, random vectors included, so each fold of texts is rotated by the other folds. Vectors of another dim
-have their own plane, which is shifted, rotated and scaled onto the teacher's.
+Sentences share the plane of the teacher's two first principal components, rotated first by orthogonal Procrustes
+(Schönemann 1966) if that leaves a smaller residual. A rotation of d dimensions fits any n <= d texts perfectly, so each
+fold of texts is rotated by the other folds. Vectors of another dim have their own plane, shifted, rotated and scaled
+onto the teacher's.
 
-Token planes (DistillMoE, figures 3 and 4) are each model's own, for one sentence. The words that two tokenizers share
-rotate a plane onto the teacher's, and the cosines between all pairs of words compare geometries (Kriegeskorte et al.
-2008).
+Token planes (DistillMoE, figures 3 and 4) are each model's own. The words that two tokenizers share rotate a plane onto
+the teacher's, and the cosines between all pairs of words compare geometries (Kriegeskorte et al. 2008).
 """
 
 from __future__ import annotations
@@ -165,10 +164,8 @@ def project_tokens(
 ) -> list[dict[str, Any]]:
     """Tokens and coordinates of teacher and student states for report.json, all in one plane; one row a text.
 
-    If both have the same tokens, states of one space (equal dims, residual below the teacher's sum of squares) are
-    projected as they are, others from their own plane, shifted, rotated and scaled onto the teacher's. With other
-    tokens only the centres coincide, and `student_tokens` is added. Errors: DistilvecError as `fit_plane`, and for
-    other numbers of texts.
+    If both have the same tokens, states of one space (equal dims, residual below 1) are projected as they are, others
+    from their own plane onto the teacher's. With other tokens only the centres coincide, and `student_tokens` is added.
     """
     plane = fit_plane(np.concatenate([states for _, states in teacher]), "teacher")
     own = fit_plane(np.concatenate([states for _, states in student]), "student")
@@ -189,14 +186,10 @@ def project_tokens(
 
 def draw_sentences(texts: Sequence[str], count: int, seed: int = 0) -> list[str]:
     """`count` texts drawn by seed, those of 6 to 9 words first, then those nearest to that length."""
-
-    def excess(text: str) -> int:
-        words = len(text.split())
-        return max(LENGTHS[0] - words, words - LENGTHS[1], 0)
-
     known = sorted({" ".join(text.split()) for text in texts} - {""})
+    excess = {text: max(LENGTHS[0] - len(text.split()), len(text.split()) - LENGTHS[1], 0) for text in known}
     drawn = [known[number] for number in np.random.default_rng(seed).permutation(len(known))]
-    return sorted(drawn, key=excess)[:count]  # stable: texts of equal length stay in the drawn order
+    return sorted(drawn, key=excess.__getitem__)[:count]  # stable: texts of equal length stay in the drawn order
 
 
 def project_token_planes(
@@ -204,7 +197,7 @@ def project_token_planes(
 ) -> list[dict[str, Any]]:
     """Token planes for report.json, one row a text; `models` are SentenceTransformers by name, `reference` among them.
 
-    A row has the text, for each model its tokens and their coordinates [[x, y], ...] (mean square 1), and `likeness`: for
+    A row has the text, for each model its tokens and coordinates [[x, y], ...] (mean square 1), and `likeness`: for
     each other model the correlation of the cosines between words with the reference's, None for too few words in
     common. A text with fewer than three tokens in one of the models is left out.
     """
@@ -295,15 +288,12 @@ def _shared_words(rows: Array, words: Array, other_rows: Array, others: Array) -
 
 def _checked(vectors: Array, name: str) -> Array:
     found = np.asarray(vectors, dtype=np.float64)
-    if found.ndim != 2 or len(found) < 3 or found.shape[1] < 2 or not np.isfinite(found).all():
-        bad = int((~np.isfinite(found.reshape(len(found), -1))).any(axis=1).sum())
-        raise DistilvecError(
-            f"[projections] '{name}' has an array of shape {found.shape} with NaN or infinite numbers in {bad} rows. "
-            "Give at least 3 finite vectors of at least 2 dimensions."
-        )
+    bad = int((~np.isfinite(found)).reshape(len(found), -1).any(axis=1).sum())
+    if found.ndim != 2 or len(found) < 3 or found.shape[1] < 2 or bad:
+        problem = f"an array of shape {found.shape} with NaN or infinite numbers in {bad} rows"
+        raise DistilvecError(f"[projections] '{name}' has {problem}. Give at least 3 finite vectors of 2 dimensions.")
     return found
 
 
-def _listed(points: Array) -> list[list[float]]:
-    listed: list[list[float]] = np.round(points, DIGITS).tolist()
-    return listed
+def _listed(points: Array) -> Any:
+    return np.round(points, DIGITS).tolist()

@@ -22,9 +22,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.schema import ExpertsSection, StudentSection
-from distilvec.evaluation.memory import machine_facts
-from distilvec.evaluation.speed import BACKENDS, ROLE_TOKENS, TIMED, Encode, Setting, measure, plan_settings
-from distilvec.evaluation.timing import Timing
+from distilvec.evaluation.memory import machine_info
+from distilvec.evaluation.speed import BACKENDS, ROLE_TOKENS, TIMED, Encode, Setting, Timing, measure, plan_settings
 from distilvec.formats.onnx import export_copy
 from distilvec.models.experts import Experts
 from distilvec.students.build import TeacherInfo, build_student
@@ -53,7 +52,7 @@ def main() -> None:
     arguments = parser.parse_args()
     timing = Timing(3, arguments.repeats, arguments.seconds)
     report: dict[str, Any] = {
-        "machine": machine_facts(),
+        "machine": machine_info(),
         "timed": TIMED,
         "rounds": arguments.rounds,
         "marks": MARKS,
@@ -63,9 +62,7 @@ def main() -> None:
         models = make_models(*MODELS[name])
         counts = {kind: sum(weight.numel() for weight in model.parameters()) for kind, model in models.items()}
         report["models"][name] = {"parameters": counts, "experts": counts[WITH] - counts[WITHOUT]}
-        settings = [
-            one for one in plan_settings(models, arguments.batch_sizes, (), {}, []) if one.role in arguments.roles
-        ]
+        settings = [one for one in plan_settings(arguments.batch_sizes, ()) if one.role in arguments.roles]
         for backend in arguments.backends:
             found = report["models"][name][backend] = measure_all(backend, models, settings, timing, arguments.rounds)
             for setting, figures in found.items():
@@ -122,14 +119,8 @@ def one_round(
     turned: bool,
 ) -> dict[str, float]:
     """Median milliseconds of both models, which take turns; `turned`: the other one begins."""
-    order = list(setting.tokens)[:: -1 if turned else 1]
-    rows = measure(
-        backend,
-        Setting(setting.role, setting.batch_size, {kind: setting.tokens[kind] for kind in order}),
-        encoders,
-        models,
-        timing,
-    )
+    order = list(encoders)[:: -1 if turned else 1]
+    rows = measure(backend, setting, {kind: encoders[kind] for kind in order}, models, timing)
     return {row["model"]: row["median_ms"] for row in rows}
 
 

@@ -14,9 +14,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from distilvec.evaluation.aggregate import to_markdown
 from distilvec.report import page_tables
 from distilvec.report.page_cells import Cell, Table
+from distilvec.report.plain_tables import to_markdown
 
 ROOT = Path(__file__).parents[1]
 KEPT = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from distilvec.evaluation.aggregate import average, retention
+
 COLUMNS = ("untrained", "student", "asymmetric")
 
 
@@ -25,10 +27,10 @@ def score_table(records: list[tuple[str, Any]]) -> str:
             + " | ".join(f"{c[task]:.2f}" for _, c in columns)
             + " |"
         )
-    average = sum(row["value"] for row in teacher.values()) / len(teacher)
-    averages = [sum(c.values()) / len(c) for _, c in columns]
-    lines.append(f"| **average** | | {average:.2f} | " + " | ".join(f"{a:.2f}" for a in averages) + " |")
+    whole = {task: row["value"] for task, row in teacher.items()}
     lines.append(
-        "| **% of the teacher** | | 100.0 | " + " | ".join(f"{100 * a / average:.1f}" for a in averages) + " |"
+        f"| **average** | | {average(whole):.2f} | " + " | ".join(f"{average(c):.2f}" for _, c in columns) + " |"
     )
+    kept = [f"{retention(c, whole)['average']:.1f}" for _, c in columns]
+    lines.append("| **% of the teacher** | | 100.0 | " + " | ".join(kept) + " |")
     return "\n".join(lines)

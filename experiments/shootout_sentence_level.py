@@ -22,8 +22,7 @@ from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.evaluation.aggregate import averages
-from distilvec.evaluation.protocols import find_protocol, with_protocol
+from distilvec.evaluation.aggregate import averages, with_protocol
 from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.sweep import Member, expand
 from experiments.sentence_level import shootout_tables
@@ -104,9 +103,9 @@ def rows_of(recipe: Recipe, result: RunResult) -> list[dict[str, Any]]:
     if result.problems:
         listed = "; ".join(f"{problem.task}: {problem.message}" for problem in result.problems)
         raise DistilvecError(f"{result.folder}: not every task could be scored ({listed}).")
-    protocol, found = find_protocol("talas"), []
+    found = []
     for column, scores in result.scores.items():
-        figures = [with_protocol(score, protocol) for score in scores]
+        figures = [with_protocol(score, "talas") for score in scores]
         found.append(
             {
                 "column": column,

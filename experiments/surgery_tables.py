@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from distilvec.evaluation.aggregate import retention
+
 KINDS = {"bpe": "byte-level BPE", "unigram": "Unigram", "wordpiece": "WordPiece"}
 
 
@@ -140,8 +142,7 @@ def sizes_table(found: Mapping[str, Any]) -> str:
 
 def retained(record: Mapping[str, Any]) -> dict[str, float]:
     """Each column's average over the tasks, as % of the teacher's."""
-    averages = {side: sum(row["value"] for row in rows) / len(rows) for side, rows in record["scores"].items()}
-    return {side: 100 * average / averages["teacher"] for side, average in averages.items()}
+    return {side: retention(rows, record["scores"]["teacher"])["average"] for side, rows in record["scores"].items()}
 
 
 def inference_table(found: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,9 @@ class HashEmbedder:
     def embed(self, texts, role="document"):
         self.asked += [(role, text) for text in texts]
         return np.array([self.vector(text) for text in texts], dtype=np.float32).reshape(len(texts), self.width)
+
+    def manifest(self):
+        return SimpleNamespace(fingerprint=hashlib.blake2b(self.seed.encode(), digest_size=8).hexdigest())
 
     def vector(self, text):
         if text in self.known:

@@ -193,5 +193,5 @@ def test_what_cannot_be_compared_is_named(embedder, columns):
     with pytest.raises(DistilvecError, match="found student"):
         ranking_agreement(task, {"student": columns["student"]}, EmbeddingCache())
     narrow = embedder("narrow", width=8)
-    with pytest.raises(DistilvecError, match=r"^\[model\] 'narrow' gives vectors of width 8, 'teacher' of width 16"):
+    with pytest.raises(DistilvecError, match=r"^\[model\] 'narrow' gives vectors of dim 8, 'teacher' of dim 16"):
         ranking_agreement(task, {**columns, "asymmetric": (narrow, columns["teacher"][0])}, EmbeddingCache())

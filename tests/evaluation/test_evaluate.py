@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
 from distilvec.core.errors import DistilvecError
-from distilvec.evaluation.aggregate import ABSENT, average, retention, scores_table, to_markdown
+from distilvec.evaluation.aggregate import average, retention, share
 from distilvec.evaluation.evaluator import EmbeddingCache, Score, evaluate
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, StsTask, make_retrieval
 
@@ -139,19 +139,19 @@ def test_vectors_that_are_not_finite_name_model_and_text(embedder, number):
     broken = embedder("broken", known={"right 3": np.full(16, number)})
     with pytest.raises(
         DistilvecError,
-        match="'broken' gave vectors with NaN or infinite numbers for 1 of 10 texts; the first is 'right 3'",
+        match="'broken' gave NaN or infinite numbers for 1 of 10 texts; the first is 'right 3'",
     ):
         evaluate([STS], broken)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.type)
 def test_two_widths_are_refused(embedder, task):
-    with pytest.raises(DistilvecError, match="'student' gives vectors of width 8, 'teacher' of width 16"):
+    with pytest.raises(DistilvecError, match="'student' gives vectors of dim 8, 'teacher' of dim 16"):
         evaluate([task], embedder("student", width=8), embedder("teacher"))
 
 
 def test_no_tasks_and_arrays_of_the_wrong_shape(embedder):
-    with pytest.raises(DistilvecError, match="the list of tasks is empty"):
+    with pytest.raises(DistilvecError, match=r"^\[suite\]"):
         evaluate([], embedder())
     model = embedder("short")
     model.embed = lambda texts, role="document": np.zeros((len(texts) - 1, 4))
@@ -177,27 +177,15 @@ def test_average_and_retention():
         "a": 50.0,
         "average": 75.0,
     }
-    with pytest.raises(DistilvecError, match="only one of them: b"):
-        retention(student[1:], teacher)
-    with pytest.raises(DistilvecError, match="no average of no scores"):
+    with pytest.raises(DistilvecError, match=r"^\[scores\]"):
         average([])
 
 
-def test_table_with_a_missing_task():
-    columns = {
-        "teacher": [score("a", 80.0), score("b", 40.0)],
-        "student": [score("a", 79.0), score("b", 40.0)],
-        "partial": [score("b", 38.123)],
-    }
-    rows = scores_table(columns, reference="teacher")
-    assert rows == [
-        ["Task", "Metric", "teacher", "student", "partial"],
-        ["a", "spearman", "80.00", "79.00", ABSENT],
-        ["b", "spearman", "40.00", "40.00", "38.12"],
-        ["average", "", "60.00", "59.50", ABSENT],
-        ["% of teacher", "", "100.0", "99.2", ABSENT],
-    ]
-    lines = to_markdown(rows).splitlines()
-    assert lines[1] == "| --- | --- | ---: | ---: | ---: |" and len(lines) == 6
-    assert lines[2] == f"| a | spearman | 80.00 | 79.00 | {ABSENT} |"
-    assert "a\\|b" in to_markdown([["a|b", "x"]])
+def test_retention_handles_missing_tasks_and_teachers_scores_of_0_in_one_way():
+    teacher = {"a": 80.0, "b": 40.0, "c": 0.0}
+    assert retention({"b": 20.0, "d": 5.0}, teacher) == {"b": 50.0, "average": 50.0}
+    assert retention({"a": 40.0, "c": 20.0}, teacher) == {"a": 50.0, "average": 75.0}
+    assert retention({"c": 20.0}, teacher) == {} == retention({}, teacher) == retention({"d": 1.0}, teacher)
+    assert share(20.0, 80.0) == 25 and share(20.0, 0.0) is None is share(20.0, -1.0)
+    entries = [dataclasses.asdict(score("a", 40.0)), dataclasses.asdict(score("b", 20.0, "other"))]
+    assert retention(entries, [score("a", 80.0), score("b", 40.0)]) == {"a": 50.0, "average": 50.0}, "another metric"

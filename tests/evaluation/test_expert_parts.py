@@ -15,7 +15,7 @@ from distilvec.config.schema import ExpertsSection, StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.labeled import Labelled
-from distilvec.evaluation.experts import Group, experts_report, labelled_groups, run_mixture, sample, task_groups
+from distilvec.evaluation.diagnostics import Group, experts_report, labelled_groups, run_mixture, sample, task_groups
 from distilvec.evaluation.projection import project_experts
 from distilvec.evaluation.tasks import ClassificationTask, StsTask, make_retrieval
 from distilvec.pipeline.run import run

@@ -151,7 +151,7 @@ def test_title_rules():
 
 def test_retrieval_refuses_what_cannot_be_scored(write_jsonl, tmp_path):
     folder = retrieval_folder(write_jsonl, tmp_path, [("1", "d1", 1), ("2", "d1", 1)])
-    with pytest.raises(DistilvecError, match="none of its 2 pairs names a known query and document"):
+    with pytest.raises(DistilvecError, match="none of 2 pairs names known ids"):
         load_retrieval("t", folder)
     with pytest.raises(DistilvecError, match="no pair has a score above 0"):
         load_retrieval("t", retrieval_folder(write_jsonl, tmp_path, [("q0", "d1", 0)]))
@@ -213,7 +213,7 @@ def test_judgements_that_contradict_each_other_are_told(write_jsonl, tmp_path):
     )
     task = load_retrieval("t", folder)
     assert (
-        task.warnings == ("1 of 3 judgements stand twice with different scores; the highest counts",)
+        task.warnings == ("1 of 3 judgements repeat with different scores; the highest counts",)
         and task.gains.max() == 2
     )
 

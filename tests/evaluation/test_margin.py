@@ -35,25 +35,27 @@ def test_line_and_band_are_those_of_the_design_matrix(level):
     distances, scores = checkpoints()
     fit = fit_margin(distances, scores, 79.0, level=level, line_points=7)
     expected = linregress(distances, scores)
-    assert (fit.slope, fit.intercept, fit.p) == pytest.approx((expected.slope, expected.intercept, expected.pvalue))
-    assert fit.r2 == pytest.approx(np.corrcoef(distances, scores)[0, 1] ** 2) and fit.teacher == 79.0
-    places = np.array([point.distance for point in fit.line])
+    assert (fit["slope"], fit["intercept"], fit["p"]) == pytest.approx(
+        (expected.slope, expected.intercept, expected.pvalue)
+    )
+    assert fit["r2"] == pytest.approx(np.corrcoef(distances, scores)[0, 1] ** 2) and fit["teacher"] == 79.0
+    places = np.array([point["distance"] for point in fit["line"]])
     line, half = upper_band(distances, scores, places, level)
     assert len(places) == 7 and np.ptp(np.diff(places)) < 1e-12
-    np.testing.assert_allclose([point.score for point in fit.line], line)
-    np.testing.assert_allclose([point.low for point in fit.line], line - half)
-    np.testing.assert_allclose([point.high for point in fit.line], line + half)
+    np.testing.assert_allclose([point["score"] for point in fit["line"]], line)
+    np.testing.assert_allclose([point["low"] for point in fit["line"]], line - half)
+    np.testing.assert_allclose([point["high"] for point in fit["line"]], line + half)
 
 
 def test_worked_example():
     """x = 1..4, y = 8, 7, 5, 4: slope -1.4, intercept 9.5, residual sum 0.2; t(0.975, 2) = 4.3027."""
     fit = fit_margin([1, 2, 3, 4], [8, 7, 5, 4], 9.0, line_points=4)
-    assert (fit.slope, fit.intercept, fit.r2) == pytest.approx((-1.4, 9.5, 0.98))
-    first = fit.line[0] if fit.margin > 1 else min(fit.line, key=lambda point: abs(point.distance - 1))
-    half = 4.302653 * math.sqrt(0.1) * math.sqrt(1 / 4 + (first.distance - 2.5) ** 2 / 5)
-    assert first.high == pytest.approx(9.5 - 1.4 * first.distance + half, rel=1e-6)
-    assert 9.5 - 1.4 * fit.margin + 4.302653 * math.sqrt(0.1) * math.sqrt(
-        1 / 4 + (fit.margin - 2.5) ** 2 / 5
+    assert (fit["slope"], fit["intercept"], fit["r2"]) == pytest.approx((-1.4, 9.5, 0.98))
+    first = fit["line"][0] if fit["margin"] > 1 else min(fit["line"], key=lambda point: abs(point["distance"] - 1))
+    half = 4.302653 * math.sqrt(0.1) * math.sqrt(1 / 4 + (first["distance"] - 2.5) ** 2 / 5)
+    assert first["high"] == pytest.approx(9.5 - 1.4 * first["distance"] + half, rel=1e-6)
+    assert 9.5 - 1.4 * fit["margin"] + 4.302653 * math.sqrt(0.1) * math.sqrt(
+        1 / 4 + (fit["margin"] - 2.5) ** 2 / 5
     ) == pytest.approx(9, rel=1e-6)
 
 
@@ -62,21 +64,21 @@ def test_worked_example():
 def test_margin_is_the_last_place_of_a_fine_grid_where_the_band_reaches_the_teacher(seed, count, teacher, slope):
     distances, scores = checkpoints(count, slope=slope, seed=seed)
     fit = fit_margin(distances, scores, teacher)
-    grid = np.linspace(0, max(2.0, 2 * (fit.margin or 0)), 20_001)
+    grid = np.linspace(0, max(2.0, 2 * (fit["margin"] or 0)), 20_001)
     line, half = upper_band(distances, scores, grid)
     reached = np.flatnonzero(line + half >= teacher)
-    if fit.slope >= 0 or fit.p >= 0.05 or not len(reached):
-        assert fit.margin is None
+    if fit["slope"] >= 0 or fit["p"] >= 0.05 or not len(reached):
+        assert fit["margin"] is None
     else:
-        assert fit.margin == pytest.approx(grid[reached[-1]], abs=1.1 * grid[1])
+        assert fit["margin"] == pytest.approx(grid[reached[-1]], abs=1.1 * grid[1])
         assert len(reached) == reached[-1] + 1  # one stretch from 0 on
 
 
 def test_line_without_noise_has_its_crossing_as_margin():
     fit = fit_margin([0.4, 0.5, 0.6], [76.0, 75.0, 74.0], 78.0)
-    assert fit.margin == pytest.approx(0.2) and fit.r2 == pytest.approx(1)
-    assert (fit.line[0].distance, fit.line[-1].distance) == pytest.approx((0.2, 0.6))
-    assert max(point.high - point.low for point in fit.line) < 1e-6
+    assert fit["margin"] == pytest.approx(0.2) and fit["r2"] == pytest.approx(1)
+    assert (fit["line"][0]["distance"], fit["line"][-1]["distance"]) == pytest.approx((0.2, 0.6))
+    assert max(point["high"] - point["low"] for point in fit["line"]) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -90,25 +92,25 @@ def test_line_without_noise_has_its_crossing_as_margin():
 )
 def test_no_margin(scores, teacher):
     fit = fit_margin([0.4, 0.5, 0.6, 0.7], scores, teacher)
-    assert fit.margin is None and (fit.line[0].distance, fit.line[-1].distance) == (0.4, 0.7)
+    assert fit["margin"] is None and (fit["line"][0]["distance"], fit["line"][-1]["distance"]) == (0.4, 0.7)
 
 
 def test_band_covers_the_true_line_as_often_as_it_says():
     hits = []
     for seed in range(400):
         distances, scores = checkpoints(8, seed=seed)
-        point = fit_margin(distances, scores, 60.0, line_points=3).line[0]
-        hits.append(point.low <= 80 - 10 * point.distance <= point.high)
+        point = fit_margin(distances, scores, 60.0, line_points=3)["line"][0]
+        hits.append(point["low"] <= 80 - 10 * point["distance"] <= point["high"])
     assert 0.92 < np.mean(hits) < 0.98
 
 
 @pytest.mark.parametrize(
     ("distances", "scores", "teacher", "message"),
     [
-        ([0.1, 0.2], [1.0, 2.0], 3.0, "at least 3 checkpoints .* found 2 distances and 2 scores"),
+        ([0.1, 0.2], [1.0, 2.0], 3.0, "found 2 distances and 2 scores; a line needs 3"),
         ([0.1, 0.2, 0.3], [1.0, 2.0], 3.0, "found 3 distances and 2 scores"),
-        ([0.5, 0.5, 0.5], [1.0, 2.0, 3.0], 3.0, "all 3 checkpoints have the distance 0.5"),
-        ([-0.1, 0.5, 0.6], [1.0, 2.0, 3.0], 3.0, "distance -0.1; distances to the teacher are 0 or more"),
+        ([0.5, 0.5, 0.5], [1.0, 2.0, 3.0], 3.0, "distances from 0.5 to 0.5"),
+        ([-0.1, 0.5, 0.6], [1.0, 2.0, 3.0], 3.0, "distances from -0.1 to 0.6"),
         ([0.1, math.nan, 0.3], [1.0, 2.0, 3.0], 3.0, "NaN or infinite"),
         ([0.1, 0.2, 0.3], [1.0, 2.0, 3.0], math.inf, "NaN or infinite"),
     ],
@@ -144,23 +146,14 @@ def test_report_has_every_task_and_the_average():
         found = report["fits"][task]
         assert set(found) == {"teacher", "slope", "intercept", "r2", "p", "margin", "line"}
         assert (
-            found["slope"] == fit.slope
-            and found["margin"] == fit.margin
+            found["slope"] == fit["slope"]
+            and found["margin"] == fit["margin"]
             and found["teacher"] == teacher
             and len(found["line"]) == 50
         )
         assert set(found["line"][0]) == {"distance", "score", "low", "high"}
     assert json.loads(json.dumps(report)) == report
     assert "average" not in points[0]["scores"]  # what was given stays as it was
-
-
-def test_first_epochs_of_cycles_are_left_out():
-    """100 steps an epoch, 3 epochs a cycle: epochs 1, 4 and 7 go, whether the checkpoint is of their middle or end."""
-    points = report_points([50, 100, 101, 200, 300, 350, 400, 500, 600, 700, 800, 900])
-    report = margin_report(points, {"a": 78.0}, epoch_steps=100, epochs_in_cycle=3)
-    assert [point["step"] for point in report["points"]] == [101, 200, 300, 500, 600, 800, 900]
-    assert report["fits"]["a"] == margin_report(report["points"], {"a": 78.0})["fits"]["a"]
-    assert len(margin_report(points, {"a": 78.0}, epoch_steps=100, epochs_in_cycle=1)["points"]) == 12
 
 
 def test_a_task_some_checkpoints_lack_is_fitted_to_the_others():
@@ -171,9 +164,9 @@ def test_a_task_some_checkpoints_lack_is_fitted_to_the_others():
     others = [point for point in report["points"] if point["step"] != 900]
     assert (
         report["fits"]["b"]["slope"]
-        == fit_margin([p["distance"] for p in others], [p["scores"]["b"] for p in others], 70.0).slope
+        == fit_margin([p["distance"] for p in others], [p["scores"]["b"] for p in others], 70.0)["slope"]
     )
-    with pytest.raises(DistilvecError, match="robustness margin of c: .* found 0"):
+    with pytest.raises(DistilvecError, match=r"^\[margin\] c: found 0"):
         margin_report(points, {"a": 78.0, "c": 70.0})
-    with pytest.raises(DistilvecError, match="teacher's score on at least one task"):
+    with pytest.raises(DistilvecError, match=r"^\[margin\]"):
         margin_report(points, {})

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from sentence_transformers.util.quantization import quantize_embeddings
 
-from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.search import SPARE, hamming_top_k, pack_signs, rank_scores, rescored_top_k, top_k
 
 
@@ -38,14 +37,13 @@ def test_ranking_is_a_stable_sort_even_where_ties_cross_the_cut(rng, count):
     np.testing.assert_array_equal(rank_scores(scores, min(count, 30)), expected)
 
 
-@pytest.mark.parametrize("metric", ["cosine", "dot"])
 @pytest.mark.parametrize("count", [1, 7, 100, 900])
-def test_search_is_brute_force(rng, metric, count):
+def test_search_is_brute_force(rng, count):
     queries, documents = rng.normal(size=(9, 24)).astype(np.float32), rng.normal(size=(700, 24)).astype(np.float32)
     documents *= rng.uniform(0.1, 3, size=(700, 1)).astype(np.float32)
     documents[5] = 0
-    rows, scores = top_k(queries, documents, count, metric=metric, block=128)
-    expected_rows, expected_scores = brute_force(queries, documents, count, metric=metric)
+    rows, scores = top_k(queries, documents, count, block=128)
+    expected_rows, expected_scores = brute_force(queries, documents, count)
     assert rows.dtype == np.int64 and scores.dtype == np.float32
     np.testing.assert_array_equal(rows, expected_rows)
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-6, atol=1e-7)
@@ -173,19 +171,3 @@ def test_rescoring_every_document_is_a_search_for_the_float_query(rng):
 def test_no_documents_and_no_queries():
     assert top_k(np.ones((3, 4)), np.ones((0, 4)), 10)[0].shape == (3, 0)
     assert top_k(np.ones((0, 4)), np.ones((7, 4)), 5)[1].shape == (0, 5)
-
-
-def test_faulty_input_is_named(rng):
-    vectors = np.ones((30, 4), dtype=np.float32)
-    with pytest.raises(DistilvecError, match=r"shape \(2, 3\) cannot be searched in documents of shape \(30, 4\)"):
-        top_k(np.ones((2, 3)), vectors, 1)
-    with pytest.raises(DistilvecError, match="same number of bytes"):
-        hamming_top_k(np.ones((2, 3), np.uint8), np.ones((2, 4), np.uint8), 1)
-    with pytest.raises(DistilvecError, match=r"^\[count\]"):
-        top_k(vectors, vectors, 0)
-    broken = vectors.copy()
-    broken[25] = np.nan
-    with pytest.raises(DistilvecError, match=r"^\[documents\] rows 20 to 29 hold numbers that are not finite"):
-        top_k(vectors, broken, 1, block=10)
-    with pytest.raises(DistilvecError, match="queries hold numbers that are not finite"):
-        top_k(broken, vectors, 1)

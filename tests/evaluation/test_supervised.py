@@ -9,12 +9,12 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.data.labeled import Labelled
-from distilvec.evaluation.supervised import as_scores, class_figures, score_figures, supervised_report
+from distilvec.evaluation.diagnostics import as_scores, class_metrics, score_metrics, supervised_report
 
 
-def test_class_figures_by_hand():
+def test_class_metrics_by_hand():
     gold, predicted = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 0, 1])
-    found = class_figures(predicted, gold)
+    found = class_metrics(predicted, gold)
     precision, recall = [2 / 3, 1 / 3, 0], [2 / 3, 1 / 2, 0]
     f1 = [2 * p * r / (p + r) if p + r else 0 for p, r in zip(precision, recall, strict=True)]
     expected = {
@@ -26,11 +26,11 @@ def test_class_figures_by_hand():
     assert found == pytest.approx(expected)
 
 
-def test_score_figures_and_constant_predictions():
+def test_score_metrics_and_constant_predictions():
     gold = np.array([0.0, 0.2, 0.5, 1.0])
-    assert score_figures(gold**2, gold)["spearman"] == pytest.approx(1.0)
-    assert score_figures(2 - gold, gold)["pearson"] == pytest.approx(-1.0)
-    assert score_figures(np.ones(4), gold) == {"spearman": None, "pearson": None}
+    assert score_metrics(gold**2, gold)["spearman"] == pytest.approx(1.0)
+    assert score_metrics(2 - gold, gold)["pearson"] == pytest.approx(-1.0)
+    assert score_metrics(np.ones(4), gold) == {"spearman": None, "pearson": None}
 
 
 def test_every_model_is_scored_on_the_same_examples_in_their_order(tiny_model):

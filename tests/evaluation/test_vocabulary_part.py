@@ -12,8 +12,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import CorpusSection
 from distilvec.data.corpus import build_corpus
-from distilvec.evaluation import vocabulary
-from distilvec.evaluation.vocabulary import language_texts, vocabulary_report
+from distilvec.evaluation.diagnostics import language_texts, vocabulary_report
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.teachers.model import wrap_model
@@ -56,7 +55,7 @@ def test_texts_are_drawn_by_language_held_out_ones_first(sources, tmp_path, monk
     assert {name: len(texts) for name, texts in found.items()} == {"en": 120, "tr": 60, "part3": 60}
     assert set(found["tr"]) == set((tmp_path / "part1.txt").read_text(encoding="utf-8").splitlines())
     held_out = set(corpus.stored(corpus.holdout_rows))
-    monkeypatch.setattr(vocabulary, "MOST_TEXTS", 20)
+    monkeypatch.setattr(diagnostics, "LANGUAGE_TEXTS", 20)
     few = language_texts(corpus)
     assert all(
         len(texts) == 20 and sorted(set(texts)) == sorted(texts) for texts in few.values()

@@ -127,7 +127,7 @@ def _(world: World) -> list[str]:
 
 
 def _scored_and_told(found: Outcome) -> None:
-    assert "stand twice with different scores" in found.err and "100.00" in found.out
+    assert "repeat with different scores" in found.err and "100.00" in found.out
 
 
 # -- options ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import io
 import pytest
 
 from distilvec.core.escape import one_line
-from distilvec.evaluation.aggregate import ABSENT
+from distilvec.report.plain_tables import ABSENT
 from distilvec.report.tables import leaderboard, to_csv, to_latex, to_markdown_table
 
 

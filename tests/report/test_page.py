@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 import pytest
 
 from distilvec.core.errors import DistilvecError
-from distilvec.evaluation.aggregate import ABSENT
 from distilvec.report.page import comparison_verdict, render_comparison, render_page, tiles, write_page
 from distilvec.report.page_cells import figure, number
 from distilvec.report.page_tables import scores_table
+from distilvec.report.plain_tables import ABSENT
 from tests.report.comparison_sample import sample_comparison
 from tests.report.report_sample import sample_report
 

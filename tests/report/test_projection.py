@@ -4,7 +4,7 @@ from scipy.stats import ortho_group
 from sklearn.decomposition import PCA
 
 from distilvec.core.errors import DistilvecError
-from distilvec.evaluation.projection import project_sentences, project_tokens, token_states, turn
+from distilvec.evaluation.projection import project_sentences, project_tokens, rotate, token_states
 from tests.architectures import TEXTS, bert, roberta
 
 
@@ -37,8 +37,8 @@ def test_equal_rows_get_equal_places_in_every_column_that_is_not_turned():
     teacher = spread(40, 8)
     student = teacher.copy()
     student[7] = teacher[3]
-    found = project_sentences({"teacher": teacher, "student": student}, align="never")
-    assert found["student"][7] == found["teacher"][3]
+    found = project_sentences({"teacher": teacher, "student": student})
+    assert not found["aligned"]["student"] and found["student"][7] == found["teacher"][3]
 
 
 def test_rotation_and_shift_are_removed():
@@ -51,19 +51,11 @@ def test_rotation_and_shift_are_removed():
     assert found["aligned"]["student"]
 
 
-def test_a_rotation_is_kept_where_alignment_is_refused():
-    teacher = spread(60, 8)
-    found = project_sentences(
-        {"teacher": teacher, "student": teacher @ ortho_group.rvs(8, random_state=2)}, align="never"
-    )
-    assert not found["aligned"]["student"] and not np.allclose(found["student"], found["teacher"], atol=0.1)
-
-
 def test_alignment_of_a_compatible_student_is_close_to_the_identity():
     teacher = spread(300, 8)
     student = teacher + 0.1 * np.random.default_rng(1).normal(size=teacher.shape)
-    found = project_sentences({"teacher": teacher, "student": student}, align="always")
-    close(turn(student, teacher), student, 0.1)
+    found = project_sentences({"teacher": teacher, "student": student})
+    close(rotate(student, teacher), student, 0.1)
     assert found["disparity_aligned"]["student"] == pytest.approx(found["disparity"]["student"], rel=0.1)
     assert found["disparity"]["student"] == pytest.approx(
         ((student - teacher) ** 2).sum() / ((teacher - teacher.mean(0)) ** 2).sum(), abs=1e-6
@@ -74,7 +66,7 @@ def test_alignment_cannot_make_noise_look_like_the_teacher():
     """With fewer texts than dimensions a rotation fitted and judged on the same texts would leave nothing."""
     generator = np.random.default_rng(0)
     teacher, noise = generator.normal(size=(30, 64)), generator.normal(size=(30, 64))
-    found = project_sentences({"teacher": teacher, "untrained": noise}, align="always")
+    found = project_sentences({"teacher": teacher, "untrained": noise})
     assert found["disparity_aligned"]["untrained"] > 1
 
 
@@ -90,13 +82,11 @@ def test_another_width_is_shifted_turned_and_scaled_in_the_plane():
 @pytest.mark.parametrize(
     "vectors, message",
     [
-        ({"student": spread(5, 4)}, "needs the vectors of 'teacher'; found student"),
-        ({"teacher": spread(2, 4)}, "at least 3 vectors"),
+        ({"teacher": spread(2, 4)}, "shape .2, 4. .*at least 3"),
         ({"teacher": np.ones((5, 4))}, "all 5 vectors of 'teacher' are equal"),
-        ({"teacher": spread(5, 4), "student": spread(6, 4)}, "'student' has vectors of 6 texts, the teacher of 5"),
         (
             {"teacher": spread(5, 4), "student": np.full((5, 4), np.nan)},
-            "'student' hold NaN or infinite numbers in 5 rows",
+            "'student' .*NaN or infinite numbers in 5 rows",
         ),
     ],
 )
@@ -135,11 +125,6 @@ def test_tokens_of_another_tokenizer_share_the_centre_only():
     assert found[2]["student_tokens"] == [f"x{place}" for place in range(7)] and len(found[2]["student"]) == 7
     theirs, ours = (np.concatenate([row[name] for row in found]) for name in ("teacher", "student"))
     close(ours.mean(axis=0), theirs.mean(axis=0))
-
-
-def test_token_states_of_another_number_of_texts_are_refused():
-    with pytest.raises(DistilvecError, match="of 2 texts; found 3 of the teacher, 3 of the student"):
-        project_tokens(["a", "b"], states(8), states(8))
 
 
 @pytest.mark.parametrize("architecture", [bert, roberta])

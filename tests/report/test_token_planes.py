@@ -10,9 +10,8 @@ from scipy.spatial.distance import pdist
 from sentence_transformers import SentenceTransformer
 from sklearn.decomposition import PCA
 
-from distilvec.evaluation import token_planes
-from distilvec.evaluation.projection import token_states
-from distilvec.evaluation.token_planes import draw_sentences, project_token_planes
+from distilvec.evaluation import projection
+from distilvec.evaluation.projection import draw_sentences, project_token_planes, token_states
 from tests.architectures import TEXTS, bert, gemma3, roberta, sentence_transformer, xlm_roberta
 from tests.samples import make_texts
 
@@ -79,10 +78,10 @@ def test_a_mirrored_plane_is_turned_back():
     generator = np.random.default_rng(0)
     aim, words = generator.normal(size=(8, 2)), np.array([0, 0, 1, 2, 3, 4, 4, 5])
     mirrored = aim * [1, -1] @ np.array([[0.6, 0.8], [-0.8, 0.6]])
-    np.testing.assert_allclose(token_planes._turned(mirrored, words, aim, words), aim, atol=1e-9)
+    np.testing.assert_allclose(projection._rotate_words(mirrored, words, aim, words), aim, atol=1e-9)
     alone = np.full(8, -1)
-    np.testing.assert_allclose(token_planes._turned(mirrored, alone, aim, words), mirrored)
-    assert token_planes._likeness(aim, alone, aim, words) is None
+    np.testing.assert_allclose(projection._rotate_words(mirrored, alone, aim, words), mirrored)
+    assert projection.word_likeness(aim, alone, aim, words) is None
 
 
 def test_likeness_against_a_loop():
@@ -103,7 +102,7 @@ def test_likeness_against_a_loop():
                 for two in means[place + 1 :]
             ]
         )
-    assert token_planes._likeness(ours, words, theirs, others) == pytest.approx(np.corrcoef(*pairs)[0, 1], abs=1e-4)
+    assert projection.word_likeness(ours, words, theirs, others) == pytest.approx(np.corrcoef(*pairs)[0, 1], abs=1e-4)
 
 
 def test_a_text_of_too_few_tokens_is_left_out_and_slow_tokenizers_need_no_words(models, monkeypatch):

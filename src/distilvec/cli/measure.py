@@ -91,7 +91,8 @@ def speed(
     from distilvec.cli.terminal import print_result, show_table
     from distilvec.config.schema import TeacherSection
     from distilvec.core.log import progress
-    from distilvec.evaluation.speed import measure_speed, speed_tables
+    from distilvec.evaluation.speed import measure_speed
+    from distilvec.report.plain_tables import speed_tables
     from distilvec.teachers.model import load_teacher
 
     loaded = {name: load_teacher(TeacherSection(model=name), device="cpu", key="models").model for name in models}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from distilvec.core.escape import visible
-from distilvec.evaluation.aggregate import ABSENT
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.model_card import loading_call, supervised_table
 from distilvec.report.notebook import comparison_text, problem_text, scores_text
+from distilvec.report.plain_tables import ABSENT
 from distilvec.report.table_layout import text_table
 
 if TYPE_CHECKING:

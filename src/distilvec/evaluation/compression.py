@@ -1,213 +1,150 @@
-"""Scores of vectors that were made smaller: fewer dimensions (MRL), fewer bits a dimension, and both (REDACT, appendix D).
+"""Scores of vectors with fewer dimensions (MRL), fewer bits per dimension, and both (REDACT, appendix D).
 
-Nothing is embedded again: every width and precision is made from the vectors in the shared Memo, and scored by
-evaluate.score_task. What a precision is:
+Nothing is embedded again: every dim and precision is made from the vectors in the shared cache.
 
     float32, float16    rounded numbers, compared by cosine
-    int8                256 steps between the least and the greatest number a dimension has among the documents, as
-                        sentence_transformers.util.quantization makes them; queries take the same steps; compared by cosine
-    binary              signs; the cosine of +1 and -1 is 1 - 2 x Hamming distance / width
-    binary_rescored     retrieval only: the nearest by Hamming distance, put in order by float query times document signs
+    int8                256 steps between the least and the greatest number of a dimension among the documents, as in
+                        sentence_transformers.util.quantization; queries take the same steps; compared by cosine
+    binary              signs; the cosine of +1 and -1 is 1 - 2 x Hamming distance / dim
+    binary_rescored     retrieval only: nearest by Hamming distance, ranked by float query times document signs
 
-"Documents" are the second sentences of a pair and the training rows of a classification task, as in evaluate.py; in an
-asymmetric column they are the teacher's, and so are the steps of int8.
+"Documents" are the second sentences of a pair and the training rows of a classification task, as in evaluator.py; in an
+asymmetric evaluation they are the teacher's, and so are the steps of int8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import metrics
-from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, score_task
-from distilvec.evaluation.search import Search, pack_signs, rescored_top_k, top_k
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Progress, score_task
+from distilvec.evaluation.search import pack_signs, rescored_top_k, top_k
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
 
 Array = np.ndarray[Any, Any]
-Precision = Literal["float32", "float16", "int8", "binary", "binary_rescored"]
-Pair = tuple[Embedder, Embedder]
 
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-SMALLEST_WIDTH = 32
+PRECISIONS = ("float32", "float16", "int8", "binary", "binary_rescored")
+SMALLEST_DIM = 32
 
 
-@dataclass(frozen=True, eq=False)
-class CompressedEmbedder:
-    """An Embedder that gives another one's vectors, cut to `width` and rounded to `precision`, out of the shared memo.
+@dataclass
+class CompressedCache(EmbeddingCache):
+    """Vectors of another cache at one dim and precision. `unit` scales them to length 1, as a classifier needs them.
 
-    `ranges` [2, width] are int8's least and greatest numbers. `scaled` makes vectors of any precision unit length, as a
-    classifier needs them; without, int8 and binary keep whole numbers, so that equal similarities stay equal.
+    Otherwise int8 and binary are whole numbers, so that equal similarities tie. Rescoring keeps float queries.
     """
 
-    embedder: Embedder
-    memo: EmbeddingCache
-    width: int
-    precision: Literal["float32", "float16", "int8", "binary"]
+    memo: EmbeddingCache = field(kw_only=True)
+    dim: int = field(kw_only=True)
+    precision: str = field(kw_only=True)
     ranges: Array | None = None
-    scaled: bool = False
+    unit: bool = False
 
-    @property
-    def name(self) -> str:
-        """The model's name with width and precision."""
-        return f"{self.embedder.name} ({self.width} {self.precision})"
-
-    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
-        """The compressed vectors as float32 [texts, width]."""
-        vectors = compress(
-            truncate(self.memo.vectors(self.embedder, texts, role), self.width), self.precision, self.ranges
-        )
-        return metrics.unit(vectors) if self.scaled else vectors
+    def vectors(self, embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
+        """Compressed vectors, float32 [texts, dim]."""
+        rescored = {"query": "float32", "document": "binary"}[role]
+        kind = rescored if self.precision == "binary_rescored" else self.precision
+        found = compress(truncate(self.memo.vectors(embedder, texts, role), self.dim), kind, self.ranges)
+        return metrics.unit(found) if self.unit else found
 
 
-def truncate(vectors: Array, width: int) -> Array:
-    """The first `width` dimensions, at unit length again, float32 [rows, width] (zero rows stay zero).
-
-    Errors: DistilvecError if the vectors are narrower.
-    """
-    if not 1 <= width <= vectors.shape[1]:
+def truncate(vectors: Array, dim: int) -> Array:
+    """First `dim` dimensions, scaled to length 1, float32 [rows, dim]. Errors: DistilvecError if there are fewer."""
+    if not 1 <= dim <= vectors.shape[1]:
         raise DistilvecError(
-            f"[widths] vectors of width {vectors.shape[1]} cannot be cut to width {width}. Choose widths from 1 to {vectors.shape[1]}."
+            f"[widths] cannot truncate vectors of dim {vectors.shape[1]} to dim {dim}. Choose a smaller one."
         )
-    return metrics.unit(vectors[:, :width])
+    return metrics.unit(vectors[:, :dim])
 
 
 def compress(vectors: Array, precision: str, ranges: Array | None = None) -> Array:
-    """The vectors in another precision, as the float32 numbers that this precision stands for [rows, width].
+    """Vectors in another precision, as the float32 numbers that it stores [rows, dim].
 
-    int8: whole numbers from -128 to 127, by `ranges` (`int8_ranges`); binary: +1 where above 0, else -1.
-    Errors: DistilvecError for another precision, or int8 without ranges.
+    int8: whole numbers from -128 to 127, by `ranges` (`int8_ranges`). binary: +1 if above 0, else -1.
+    Errors: DistilvecError for an unknown precision, or int8 without ranges.
     """
-    if precision == "float32":
-        return np.asarray(vectors, dtype=np.float32)
-    if precision == "float16":
-        return np.asarray(vectors, dtype=np.float16).astype(np.float32)
     if precision == "int8" and ranges is not None:
         from sentence_transformers.util.quantization import quantize_embeddings
 
         return np.asarray(quantize_embeddings(vectors, "int8", ranges=ranges), dtype=np.float32)
     if precision == "binary":
         return np.where(vectors > 0, np.float32(1), np.float32(-1))
+    if precision in ("float32", "float16"):
+        return np.asarray(vectors, dtype=precision).astype(np.float32)
     raise DistilvecError(
-        f"[precision] vectors cannot be made {precision!r}{' without ranges' if precision == 'int8' else ''}; "
-        "expected float32, float16, int8 (with the ranges of int8_ranges) or binary."
+        f"[precision] cannot store vectors as {precision!r}{' without ranges' if precision == 'int8' else ''}. Give "
+        "float32, float16, int8 (with the ranges of int8_ranges) or binary."
     )
 
 
 def int8_ranges(documents: Array) -> Array:
-    """The least and the greatest number of every dimension, float32 [2, width]."""
+    """Least and greatest number of every dimension, float32 [2, dim]."""
     return np.stack([documents.min(axis=0), documents.max(axis=0)]).astype(np.float32)
 
 
-def default_widths(full: int) -> list[int]:
-    """Powers of two from 32 up, then the full width."""
-    widths, width = [], SMALLEST_WIDTH
-    while width < full:
-        widths.append(width)
-        width *= 2
-    return [*widths, full]
+def default_dims(full: int) -> list[int]:
+    """Powers of two from 32 up, then the full dim."""
+    powers = [SMALLEST_DIM << shift for shift in range(20)]
+    return [*(dim for dim in powers if dim < full), full]
 
 
 def compression_rows(
     tasks: Sequence[Task],
-    columns: Mapping[str, Pair],
+    models: Mapping[str, tuple[Embedder, Embedder]],
     memo: EmbeddingCache,
-    widths: Sequence[int] | None = None,
+    dims: Sequence[int] | None = None,
     precisions: Sequence[str] = PRECISIONS,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     classification: bool = False,
 ) -> list[dict[str, Any]]:
-    """Main figures by task, column (query and document embedder), width and precision: the rows of report.json's "compression".
+    """Main metrics by task, model (query and document embedder), dim and precision: report.json's "compression".
 
-    A row has task, metric, column, width, precision, value (times 100). Without `widths`, every column gets its
-    `default_widths`. Full width in float32 is always there and is the plain score, on vectors as the model gives them. Without
-    `classification`, tasks of this type have no other row: each costs a logistic regression. `progress` is called with
-    ("column: task", done, all) before each task of a column and once at the end.
-    Errors: DistilvecError for a width above a column's, an unknown precision, and as `score_task`.
+    A row has task, metric, column, width, precision, value (times 100). `dims` None: `default_dims` of each model. Full
+    dim in float32 is always there, on vectors as the model gives them. Without `classification`, tasks of this type
+    have no other row: each costs a logistic regression. `progress` is called with ("model: task", done, all).
+    Errors: DistilvecError for a dim above a model's, an unknown precision, and as `score_task`.
     """
-    if unknown := [name for name in precisions if name not in PRECISIONS]:
-        raise DistilvecError(
-            f"[precisions] unknown precision {', '.join(map(repr, unknown))}; expected {', '.join(PRECISIONS)}."
-        )
     rows: list[dict[str, Any]] = []
-    parts = [(task, column) for task in tasks for column in columns]
-    label = ""
-    for done, (task, column) in enumerate(parts):
-        label = f"{column}: {task.name}"
+    total = len(tasks) * len(models)
+    for done, (task, (name, pair)) in enumerate([(task, item) for task in tasks for item in models.items()]):
         if progress is not None:
-            progress(label, done, len(parts))
-        for width, precision, metric, value in _figures(
-            task, columns[column], memo, widths, precisions, classification
-        ):
-            rows.append(
-                {
-                    "task": task.name,
-                    "metric": metric,
-                    "column": column,
-                    "width": width,
-                    "precision": precision,
-                    "value": value,
-                }
-            )
-    if progress is not None and parts:
-        progress(label, len(parts), len(parts))
+            progress(f"{name}: {task.name}", done, total)
+        role = "document" if isinstance(task, RetrievalTask) else task.role
+        documents = memo.vectors(pair[1], _document_texts(task), role)
+        full = documents.shape[1]
+        some = isinstance(task, ClassificationTask) and not classification
+        cells = [] if some else [(dim, kind) for dim in dims or default_dims(full) for kind in precisions]
+        for dim, kind in sorted({*cells, (full, "float32")}, key=lambda cell: (cell[0], PRECISIONS.index(cell[1]))):
+            if kind == "binary_rescored" and not isinstance(task, RetrievalTask):
+                continue
+            score = _score(task, pair, memo, documents, dim, kind)
+            row = {"task": task.name, "metric": score.metric, "column": name, "width": dim, "precision": kind}
+            rows.append({**row, "value": score.value})
+    if progress is not None and total:
+        progress("compression", total, total)
     return rows
 
 
-def _figures(
-    task: Task,
-    pair: Pair,
-    memo: EmbeddingCache,
-    widths: Sequence[int] | None,
-    precisions: Sequence[str],
-    classification: bool,
-) -> Iterator[tuple[int, str, str, float]]:
-    """Width, precision, metric and value of one task and column, widths ascending, precisions in their usual order."""
-    documents = memo.vectors(
-        pair[1], _document_texts(task), "document" if isinstance(task, RetrievalTask) else task.role
-    )
-    full = documents.shape[1]
-    wanted = sorted({*(default_widths(full) if widths is None else widths)})
-    if wanted and wanted[-1] > full:
-        raise DistilvecError(
-            f"[widths] {task.name}: model '{pair[1].name}' gives vectors of width {full}, which cannot be cut to width {wanted[-1]}. "
-            f"Choose widths up to {full}."
-        )
-    cells = {(width, precision) for width in wanted for precision in precisions}
-    if isinstance(task, ClassificationTask) and not classification:
-        cells = set()
-    for width, precision in sorted(cells | {(full, "float32")}, key=lambda cell: (cell[0], PRECISIONS.index(cell[1]))):  # type: ignore[arg-type]
-        if precision == "binary_rescored" and not isinstance(task, RetrievalTask):
-            continue
-        if (width, precision) == (full, "float32"):
-            score, _ = score_task(task, *pair, memo)
-        else:
-            query, document = _compressed(task, pair, memo, documents, width, precision)
-            search: Search = _search_rescored if precision == "binary_rescored" else top_k
-            score, _ = score_task(task, query, document, EmbeddingCache(), search)
-        yield width, precision, score.metric, score.value
-
-
-def _compressed(
-    task: Task, pair: Pair, memo: EmbeddingCache, documents: Array, width: int, precision: str
-) -> tuple[CompressedEmbedder, CompressedEmbedder]:
-    """Both sides in one width and precision; int8's ranges are those of the `documents`, rescoring keeps float queries."""
-    ranges = int8_ranges(truncate(documents, width)) if precision == "int8" else None
-    sides = ("float32", "binary") if precision == "binary_rescored" else (precision, precision)
-    scaled = isinstance(task, ClassificationTask)
-    query, document = (
-        CompressedEmbedder(embedder, memo, width, side, ranges, scaled)  # type: ignore[arg-type]
-        for embedder, side in zip(pair, sides, strict=True)
-    )
-    return query, document
+def _score(
+    task: Task, pair: tuple[Embedder, Embedder], memo: EmbeddingCache, documents: Array, dim: int, precision: str
+) -> Any:
+    """Score at one dim and precision; the ranges of int8 are those of `documents`."""
+    if (dim, precision) == (documents.shape[1], "float32"):
+        return score_task(task, *pair, memo)[0]
+    ranges = int8_ranges(truncate(documents, dim)) if precision == "int8" else None
+    classes = isinstance(task, ClassificationTask)
+    cache = CompressedCache(memo=memo, dim=dim, precision=precision, ranges=ranges, unit=classes)
+    return score_task(task, *pair, cache, _search_rescored if precision == "binary_rescored" else top_k)[0]
 
 
 def _document_texts(task: Task) -> list[str]:
-    """The texts that the document side embeds; documents without text are never embedded."""
+    """Texts of the document embedder; documents without text are never embedded."""
     if isinstance(task, RetrievalTask):
         return [text for text in task.documents if text.strip()]
     return task.train_texts if isinstance(task, ClassificationTask) else task.second

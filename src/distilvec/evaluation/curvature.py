@@ -1,8 +1,8 @@
-"""How sharp a loss is at given weights: the Hessian's largest eigenvalue and trace, and how far the loss rises near by.
+"""Sharpness of a loss at given weights: the Hessian's largest eigenvalue and trace, and the rise of the loss nearby.
 
-A loss is a call that yields its parts one by one, a micro-batch each, whose sum is the loss; the same call must give the
-same function of the parameters every time (fixed rows, replayed dropout). No matrix is ever held: the Hessian is met only
-in its products with vectors (Pearlmutter 1994), flat ones over all parameters.
+A loss is a call that yields its parts, one per micro-batch, whose sum is the loss. Every call must give the same
+function of the parameters (fixed rows, replayed dropout). The Hessian is used only in products with flat vectors
+(Pearlmutter 1994).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Parts = Callable[[], Iterable[Tensor]]
 Parameters = Sequence[Tensor]
 Flat = Float[Tensor, " parameters"]
 Product = Callable[[Tensor], Tensor]  # a symmetric matrix times a flat vector
-Watch = Callable[[int, float], None]  # (products so far, the estimate after them)
+Monitor = Callable[[int, float], None]  # (products so far, the estimate after them)
 
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest algebraic eigenvalue; an eigenvalue lies within `residual` of it. `smallest` is the other end's estimate so far."""
+    """Largest algebraic eigenvalue; an eigenvalue is within `residual` of it. `smallest` estimates the other end."""
 
     value: float
     residual: float
@@ -35,13 +35,13 @@ class Largest:
 
 
 def loss_value(parts: Parts) -> float:
-    """The loss, its parts added in double precision."""
+    """Sum of the parts in double precision."""
     with torch.no_grad():
         return sum(float(part) for part in parts())
 
 
 def gradient(parts: Parts, parameters: Parameters) -> list[Tensor]:
-    """The gradient, one tensor a parameter; zeros for parameters that the loss does not depend on."""
+    """Gradient, one tensor per parameter; zeros for parameters that the loss does not depend on."""
     sums = [torch.zeros_like(parameter) for parameter in parameters]
     for part in parts():
         for found, share in zip(sums, torch.autograd.grad(part, list(parameters), allow_unused=True), strict=True):
@@ -51,10 +51,10 @@ def gradient(parts: Parts, parameters: Parameters) -> list[Tensor]:
 
 
 def hessian_product(parts: Parts, parameters: Parameters, vector: Flat) -> Flat:
-    """The Hessian times `vector`: the derivative of (gradient · vector), by differentiating twice."""
+    """Hessian times `vector`: the derivative of (gradient · vector), by differentiating twice."""
     directions = _split(vector, parameters)
     product = torch.zeros_like(vector)
-    places = _split(product, parameters)
+    targets = _split(product, parameters)
     for part in parts():
         slopes = torch.autograd.grad(part, list(parameters), create_graph=True, allow_unused=True)
         pairs = zip(slopes, directions, strict=True)
@@ -62,37 +62,41 @@ def hessian_product(parts: Parts, parameters: Parameters, vector: Flat) -> Flat:
         if not along:  # the part is linear
             continue
         shares = torch.autograd.grad(torch.stack(along).sum(), list(parameters), allow_unused=True)
-        for place, share in zip(places, shares, strict=True):
+        for target, share in zip(targets, shares, strict=True):
             if share is not None:
-                place += share
+                target += share
     return product
 
 
 def largest_eigenvalue(
-    product: Product, start: Flat, tolerance: float = 1e-2, limit: int = 100, watch: Watch = lambda count, value: None
+    product: Product,
+    start: Flat,
+    tolerance: float = 1e-2,
+    limit: int = 100,
+    monitor: Monitor = lambda count, value: None,
 ) -> Largest:
-    """The largest algebraic eigenvalue of a symmetric matrix by Lanczos's three-term recurrence from `start` (TALAS, table 4).
+    """Largest algebraic eigenvalue of a symmetric matrix by Lanczos's recurrence from `start` (TALAS, table 4).
 
-    It stops where the residual is below `tolerance` times the value (the value's own error is of the order of the
-    residual's square), or after `limit` products. `watch(products, value)` is told of each.
-    Note: the paper does not say how it found its eigenvalues. Power iteration would find the largest in magnitude, which is
-    another one where negative curvature prevails. Without reorthogonalisation, eigenvalues may come twice, never wrong ones.
+    It stops when the residual is below `tolerance` times the value, or after `limit` products.
+    Note: the paper names no method. Power iteration would find the largest in magnitude, another one where negative
+    curvature prevails. ARPACK (scipy's eigsh) needs at least 20 products and cannot stop at a residual. Without
+    reorthogonalisation, eigenvalues may come twice, never wrong ones.
     """
     vector, previous = start / start.norm(), torch.zeros_like(start)
     diagonal: list[float] = []
-    beside: list[float] = []
+    off_diagonal: list[float] = []
     while True:
         image = product(vector)
         diagonal.append(float(image @ vector))
-        image -= diagonal[-1] * vector + (beside[-1] if beside else 0.0) * previous
+        image -= diagonal[-1] * vector + (off_diagonal[-1] if off_diagonal else 0.0) * previous
         length = float(image.norm())
-        values, vectors = eigh_tridiagonal(diagonal, beside)
+        values, vectors = eigh_tridiagonal(diagonal, off_diagonal)
         residual = length * abs(float(vectors[-1, -1]))
         largest = Largest(float(values[-1]), residual, float(values[0]), len(diagonal))
-        watch(largest.products, largest.value)
+        monitor(largest.products, largest.value)
         if residual <= tolerance * abs(largest.value) or largest.products >= limit:
             return largest
-        beside.append(length)
+        off_diagonal.append(length)
         previous, vector = vector, image / length
 
 
@@ -101,25 +105,24 @@ def hutchinson_trace(
     parameters: Parameters,
     draws: int,
     generator: torch.Generator,
-    watch: Watch = lambda count, value: None,
+    monitor: Monitor = lambda count, value: None,
 ) -> tuple[float, float]:
-    """Mean and standard error of v · Hv over `draws` vectors of random signs: the trace (Hutchinson 1990)."""
+    """Trace as mean and standard error of v · Hv over `draws` vectors of random signs (Hutchinson 1990)."""
     found: list[float] = []
     size = sum(parameter.numel() for parameter in parameters)
     for count in range(draws):
         signs = (2 * torch.randint(0, 2, (size,), generator=generator, dtype=torch.int8) - 1).to(parameters[0])
         found.append(float(signs @ product(signs)))
-        watch(count + 1, sum(found) / len(found))
+        monitor(count + 1, sum(found) / len(found))
     values = torch.tensor(found, dtype=torch.float64)
     return float(values.mean()), float(values.std() / draws**0.5)
 
 
 @torch.no_grad()
 def rise(parts: Parts, parameters: Parameters, slopes: Parameters, rho: float, adaptive: bool) -> float:
-    """L(w + eps) - L(w) for SAM's eps of radius `rho`, or ASAM's; `slopes` is the gradient at w. The weights come back bit for bit.
+    """L(w + eps) - L(w) for SAM's eps of radius `rho`, or ASAM's; `slopes` is the gradient at w. Weights are restored.
 
-    Note: the sharpness of the papers is the largest rise in the whole ball; one ascent step, which is what SAM and ASAM
-    train against, finds a lower bound of it.
+    Note: the papers' sharpness is the largest rise in the whole ball; one ascent step finds a lower bound of it.
     """
     before = loss_value(parts)
     weights = [parameter.detach() for parameter in parameters]

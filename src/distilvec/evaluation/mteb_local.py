@@ -1,4 +1,4 @@
-"""Local folders in the place of the hub: the files our own readers take, in the form mteb's tasks expect.
+"""Local folders that replace the hub: files of our own readers, in the form of mteb's tasks.
 
     DATA/<task>/             of a task with one subset
     DATA/<task>/<subset>/    of a task with several, such as languages; those without a folder are left out
@@ -8,12 +8,11 @@
     Classification       tables with text, label                        train and test
     Retrieval            corpus, queries and qrels.tsv (or qrels/test.tsv), as BEIR's folders
 
-Splits are named as the task names them; a file without a column `split` is every split but the training one.
+Splits have the task's names; a file without a column `split` is every split but the training one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,117 +21,94 @@ from distilvec.core.errors import DistilvecError
 from distilvec.data.task_rows import TableOptions
 from distilvec.evaluation.suite import suite_fingerprint
 from distilvec.evaluation.task_files import load_classification, load_pairs, load_retrieval, load_sts
-from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, Task
+from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, StsTask, Task
 
-Splits = dict[str, Any]
+TYPES = ("STS", "PairClassification", "Classification", "Retrieval")
 
 
 @dataclass(frozen=True)
 class LocalData:
-    """A task's `dataset` as mteb holds it (subset, split, data), the rows that are scored, and what tells these data from others."""
+    """Data of a task as mteb's `dataset` (subset, split, data), the number of scored rows, and their fingerprint."""
 
-    dataset: dict[str, Splits]
+    dataset: dict[str, dict[str, Any]]
     rows: int
     fingerprint: str
     warnings: tuple[str, ...] = ()
 
 
 def load_local(task: Any, folder: Path) -> LocalData:
-    """The data of an mteb task from its folder. Errors: DistilvecError for other types of task, and as our readers."""
-    name, kind = task.metadata.name, task.metadata.type
-    if kind not in _READERS or task.is_aggregate:
-        what = f"is made of {len(task.tasks)} others" if task.is_aggregate else f"has type {kind}"
+    """Read an mteb task's data from its folder. Errors: DistilvecError for other types of task, and as our readers."""
+    name, subsets = task.metadata.name, task.hf_subsets
+    if task.metadata.type not in TYPES or task.is_aggregate:
+        kind = "is an aggregate" if task.is_aggregate else f"has type {task.metadata.type}"
         raise DistilvecError(
-            f"[--data] {folder}: mteb task '{name}' {what}; local data serve tasks of type {', '.join(_READERS)}. "
-            "Remove the folder to take its data from the hub, or leave the task out."
+            f"[--data] {folder}: mteb task '{name}' {kind}; local data serve tasks of type {', '.join(TYPES)}. Remove "
+            "the folder to load its data from the hub, or leave the task out."
         )
-    subsets = {subset: folder / subset for subset in task.hf_subsets if (folder / subset).is_dir()}
-    if not subsets and len(task.hf_subsets) > 1:
-        some = ", ".join(task.hf_subsets[:8])
+    paths = {subset: folder / subset for subset in subsets if (folder / subset).is_dir()}
+    if not paths and len(subsets) > 1:
+        some = ", ".join(subsets[:8])
         raise DistilvecError(
-            f"[--data] {folder}: mteb task '{name}' has {len(task.hf_subsets)} subsets ({some}, ...). Make a folder for each."
+            f"[--data] {folder}: mteb task '{name}' has {len(subsets)} subsets ({some}, ...). Make a folder for each."
         )
-    paths = subsets or {task.hf_subsets[0]: folder}
-    dataset: dict[str, Splits] = {subset: {} for subset in paths}
-    read: list[Task] = []
-    for subset, path in paths.items():
-        for split in task.eval_splits:
-            ours, parts = _READERS[kind](task, path, split)
-            read.append(ours)
-            dataset[subset] |= parts
-    missing = len(task.hf_subsets) - len(paths)
-    notes = [f"{missing} of {len(task.hf_subsets)} subsets have no local data; left out"] if missing else []
-    notes += [note for ours in read if isinstance(ours, RetrievalTask) for note in ours.warnings]
-    return LocalData(dataset, sum(_rows(ours) for ours in read), suite_fingerprint(read), tuple(notes))
+    paths = paths or {subsets[0]: folder}
+    read = {(subset, split): _read(task, path, split) for subset, path in paths.items() for split in task.eval_splits}
+    dataset: dict[str, dict[str, Any]] = {subset: {} for subset in paths}
+    for (subset, split), ours in read.items():
+        dataset[subset] |= _converted(task, ours, split)
+    missing = len(subsets) - len(paths)
+    notes = [f"{missing} of {len(subsets)} subsets have no local data; left out"] if missing else []
+    notes += [note for ours in read.values() for note in getattr(ours, "warnings", ())]
+    return LocalData(dataset, sum(map(_rows, read.values())), suite_fingerprint(read.values()), tuple(notes))
 
 
-def _read_sts(task: Any, path: Path, split: str) -> tuple[StsTask, Splits]:
-    ours = load_sts(task.metadata.name, path, TableOptions(split))
-    first, second = task.column_names
-    return ours, {split: _table({first: ours.first, second: ours.second, "score": ours.gold.tolist()})}
+def _read(task: Any, path: Path, split: str) -> Task:
+    name, options = task.metadata.name, TableOptions(split)
+    match task.metadata.type:
+        case "STS":
+            return load_sts(name, path, options)
+        case "PairClassification":
+            return load_pairs(name, path, options)
+        case "Classification":
+            return load_classification(name, path, options, train_split=task.train_split)
+        case _:
+            return load_retrieval(name, path, split)
 
 
-def _read_pairs(task: Any, path: Path, split: str) -> tuple[PairTask, Splits]:
-    ours = load_pairs(task.metadata.name, path, TableOptions(split))
-    labels = {task.label_column_name: ours.positive.astype(int).tolist()}
-    return ours, {split: _table({task.input1_column_name: ours.first, task.input2_column_name: ours.second, **labels})}
+def _converted(task: Any, ours: Task, split: str) -> dict[str, Any]:
+    """The splits of mteb's dataset.
 
+    Labels become numbers in the order of their names, as mteb's metrics for two classes need.
+    Note: trec_eval, which mteb uses, knows whole gains only.
+    """
+    from datasets import Dataset
 
-def _read_classification(task: Any, path: Path, split: str) -> tuple[ClassificationTask, Splits]:
-    """Labels become numbers in the order of their names, as mteb's figures for two classes need."""
-    ours = load_classification(task.metadata.name, path, TableOptions(split), train_split=task.train_split)
-    codes = {
-        label: code for code, label in enumerate(sorted(set(ours.train_labels), key=lambda label: (len(label), label)))
+    table = Dataset.from_dict
+    if isinstance(ours, ClassificationTask):
+        names = sorted(set(ours.train_labels), key=lambda name: (len(name), name))
+        codes = {name: code for code, name in enumerate(names)}
+        parts = {task.train_split: (ours.train_texts, ours.train_labels), split: (ours.test_texts, ours.test_labels)}
+        text, label = task.input_column_name, task.label_column_name
+        return {key: table({text: texts, label: [codes[name] for name in own]}) for key, (texts, own) in parts.items()}
+    if isinstance(ours, RetrievalTask):
+        if (ours.gains % 1).any():
+            raise DistilvecError(f"[--data] {ours.name}: some judgements have scores that are not whole. Round them.")
+        relevant: dict[str, dict[str, int]] = {query: {} for query in ours.query_ids}
+        for (query, document), gain in zip(ours.judged.tolist(), ours.gains.tolist(), strict=True):
+            relevant[ours.query_ids[query]][ours.document_ids[document]] = int(gain)
+        corpus = table({"id": ours.document_ids, "text": ours.documents})
+        queries = table({"id": ours.query_ids, "text": ours.queries})
+        return {split: {"corpus": corpus, "queries": queries, "relevant_docs": relevant, "top_ranked": None}}
+    if isinstance(ours, StsTask):
+        first, second = task.column_names
+        return {split: table({first: ours.first, second: ours.second, "score": ours.gold.tolist()})}
+    columns = (task.input1_column_name, task.input2_column_name, task.label_column_name)
+    return {
+        split: table(dict(zip(columns, (ours.first, ours.second, ours.positive.astype(int).tolist()), strict=True)))
     }
-
-    def table(texts: list[str], labels: list[str]) -> Any:
-        return _table({task.input_column_name: texts, task.label_column_name: [codes[label] for label in labels]})
-
-    return ours, {
-        task.train_split: table(ours.train_texts, ours.train_labels),
-        split: table(ours.test_texts, ours.test_labels),
-    }
-
-
-def _read_retrieval(task: Any, path: Path, split: str) -> tuple[RetrievalTask, Splits]:
-    """Note: trec_eval, which mteb asks, knows whole gains only."""
-    ours = load_retrieval(task.metadata.name, path, split)
-    if fractions := [gain for gain in ours.gains.tolist() if gain != int(gain)]:
-        raise DistilvecError(
-            f"[--data] {path}: {len(fractions)} judgements have scores that are not whole, such as {fractions[0]:g}. "
-            "Round them: mteb needs whole ones."
-        )
-    relevant: dict[str, dict[str, int]] = {query: {} for query in ours.query_ids}
-    for (query, document), gain in zip(ours.judged.tolist(), ours.gains.tolist(), strict=True):
-        relevant[ours.query_ids[query]][ours.document_ids[document]] = int(gain)
-    parts = {
-        "corpus": _table({"id": ours.document_ids, "text": ours.documents}),
-        "queries": _table({"id": ours.query_ids, "text": ours.queries}),
-        "relevant_docs": relevant,
-        "top_ranked": None,
-    }
-    return ours, {split: parts}
-
-
-_READERS: dict[str, Callable[[Any, Path, str], tuple[Task, Splits]]] = {
-    "STS": _read_sts,
-    "PairClassification": _read_pairs,
-    "Classification": _read_classification,
-    "Retrieval": _read_retrieval,
-}
 
 
 def _rows(task: Task) -> int:
-    match task:
-        case StsTask() | PairTask():
-            return len(task.first)
-        case ClassificationTask():
-            return len(task.test_texts)
-        case RetrievalTask():
-            return len(task.queries)
-
-
-def _table(columns: dict[str, Any]) -> Any:
-    from datasets import Dataset
-
-    return Dataset.from_dict(columns)
+    if isinstance(task, RetrievalTask):
+        return len(task.queries)
+    return len(task.test_texts if isinstance(task, ClassificationTask) else task.first)

@@ -1,267 +1,299 @@
-"""Two-dimensional pictures of embeddings, laid over each other so that equal places mean equal vectors.
+"""Two-dimensional projections of embeddings and token states.
 
-The teacher's vectors T (rows are texts) set the picture: their two first principal components span it, and every column
-of the teacher's width is projected with that same mean and those same components. Whether a column is turned first:
+Sentences share the plane of the teacher's two first principal components, rotated first by orthogonal Procrustes
+(Schönemann 1966) if that leaves a smaller residual. A rotation of d dimensions fits any n <= d texts perfectly, so each
+fold of texts is rotated by the other folds. Vectors of another dim have their own plane, shifted, rotated and scaled
+onto the teacher's.
 
-- A teacher-compatible student already lives in the teacher's space. Turning it would hide errors, so it is drawn as it is.
-- A column that holds the teacher's geometry in other axes is turned onto it by orthogonal Procrustes after centring
-  (Schönemann 1966), without scale. Fitted and judged on the same texts, a rotation of d dimensions fits any n <= d texts
-  perfectly, random vectors included. So texts are dealt into folds and each is turned by what the other folds say.
-- `align="auto"` takes whichever of the two lies closer to the teacher, column by column.
-
-A column of another width has a space of its own: its own two principal components are shifted, turned and scaled onto the
-teacher's picture (four numbers, so nothing can be overfitted); equal places then mean a similar shape only.
-
-The experts of a mixture are trained through projections of their own, so that their axes are not the teacher's, and a joint
-PCA would lay axes over each other that have nothing to do with each other. What can be shared is the geometry: each set's
-unit vectors are centred, brought to one size, cut to their widest axes and turned onto the teacher's, fold by fold.
+Token planes (DistillMoE, figures 3 and 4) are each model's own. The words that two tokenizers share rotate a plane onto
+the teacher's, and the cosines between all pairs of words compare geometries (Kriegeskorte et al. 2008).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from scipy.linalg import orthogonal_procrustes
 from sklearn.decomposition import PCA
 
+from distilvec.alignment.offsets import ORDINARY, SpanReader, join
 from distilvec.core.errors import DistilvecError
 
 Array = np.ndarray[Any, Any]
-Align = Literal["auto", "always", "never"]
-TokenStates = tuple[list[str], Array]  # the tokens of a text, their states float32 [tokens, width]
+TokenStates = tuple[list[str], Array]  # the tokens of a text, their states float32 [tokens, dim]
 
 FOLDS = 5
 DIGITS = 5  # of the coordinates in report.json
-AXES = 16  # principal components of an expert's outputs that are turned onto the teacher's
+AXES = 16  # principal components of an expert's outputs that are rotated onto the teacher's
+FEWEST_WORDS = 4  # for a comparison of geometries
+LENGTHS = (6, 9)  # words of the sentences that are drawn
+_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A column in the teacher's picture: places [n, 2], residuals over the teacher's sum of squares (0 = equal) and if it was turned.
-
-    `raw` is None where the widths differ; `aligned` is what remains after alignment.
-    """
-
-    places: Array
-    raw: float | None
-    aligned: float
-    turned: bool
-
-    @property
-    def disparity(self) -> float:
-        """The residual of the vectors as they are, or the only one there is."""
-        return self.aligned if self.raw is None else self.raw
-
-
-@dataclass(frozen=True)
-class Picture:
-    """The plane of the teacher's vectors: the vectors [n, width], their principal components, their sum of squares."""
+class Plane:
+    """Two first principal components of vectors [n, dim]; `points` [n, 2] are the vectors in the plane."""
 
     vectors: Array
     components: PCA
-    total: float
-
-    @property
-    def places(self) -> Array:
-        """The teacher's own places [n, 2]."""
-        return self.project(self.vectors)
-
-    def project(self, vectors: Array) -> Array:
-        """Places [n, 2] of vectors of the teacher's width."""
-        found: Array = self.components.transform(vectors)
-        return found
+    points: Array
 
 
-def project_sentences(
-    vectors: Mapping[str, Array], align: Align = "auto", reference: str = "teacher"
-) -> dict[str, Any]:
-    """report.json's coordinates of each column, with what is left between it and the teacher.
+def fit_plane(vectors: Array, name: str, axes: int = 2) -> Plane:
+    """Plane of vectors [n, dim]. Errors: DistilvecError for fewer than 3, equal or not finite vectors."""
+    found = _checked(vectors, name)
+    if not np.ptp(found, axis=0).any():
+        raise DistilvecError(f"[projections] all {len(found)} vectors of '{name}' are equal. Choose different texts.")
+    components = PCA(n_components=min(axes, len(found)), svd_solver="full").fit(found)
+    return Plane(found, components, components.transform(found))
 
-    `vectors` maps columns to [n, width of the column], the same n texts in the same order. Gives each column's [[x, y], ...],
-    `disparity` and `disparity_aligned` (residual sum of squares over the teacher's, as it is and after alignment; 0 = equal)
-    and `aligned` (was the drawn column turned?). Errors: DistilvecError for no reference, other numbers of texts, fewer
-    than three texts, vectors that are not finite or all equal.
+
+# -- sentences -------------------------------------------------------------------------------------------------------
+
+
+def project_sentences(vectors: Mapping[str, Array], reference: str = "teacher") -> dict[str, Any]:
+    """Coordinates of each model for report.json, with the residual to the teacher.
+
+    `vectors` maps models to [n, dim of the model], the same n texts in the same order. Returns each model's [[x, y],
+    ...], `disparity` and `disparity_aligned` (residual sum of squares over the teacher's, as it is and after rotation;
+    0 = equal) and `aligned` (is the drawn one rotated?). Errors: DistilvecError as `fit_plane`.
     """
-    if reference not in vectors:
-        raise DistilvecError(
-            f"[projections] the projection needs the vectors of '{reference}'; found {', '.join(vectors) or 'none'}."
-        )
-    picture = draw_plane(vectors[reference], reference)
-    placed = {name: place(name, found, picture, align) for name, found in vectors.items() if name != reference}
+    plane = fit_plane(vectors[reference], reference)
+    points, raw, aligned, turned = {reference: plane.points}, {}, {}, {}
+    others = [name for name in vectors if name != reference]
+    for name in others:
+        found = _checked(vectors[name], name)
+        if found.shape[1] == plane.vectors.shape[1]:
+            rotated = rotate(found, plane.vectors)
+            raw[name], aligned[name] = _residual(found, plane), _residual(rotated, plane)
+            turned[name] = aligned[name] < raw[name]
+            points[name] = plane.components.transform(rotated if turned[name] else found)
+        else:
+            points[name], raw[name] = _onto(fit_plane(found, name).points, plane.points)
+            aligned[name], turned[name] = raw[name], True
     return {
-        reference: _listed(picture.places),
-        **{name: _listed(column.places) for name, column in placed.items()},
-        "disparity": {name: round(column.disparity, 6) for name, column in placed.items()},
-        "disparity_aligned": {name: round(column.aligned, 6) for name, column in placed.items()},
-        "aligned": {name: column.turned for name, column in placed.items()},
+        **{name: _listed(points[name]) for name in (reference, *others)},
+        "disparity": {name: round(raw[name], 6) for name in others},
+        "disparity_aligned": {name: round(aligned[name], 6) for name in others},
+        "aligned": {name: turned[name] for name in others},
     }
 
 
-def project_tokens(
-    texts: Sequence[str], teacher: Sequence[TokenStates], student: Sequence[TokenStates]
-) -> list[dict[str, Any]]:
-    """report.json's token pictures, one a text, all in one plane: tokens and places of the teacher's and the student's states.
+def rotate(vectors: Array, target: Array) -> Array:
+    """Vectors [n, dim] shifted and rotated onto target [n, dim], each fold by the best rotation of the other folds."""
+    rotated, folds = np.empty_like(vectors), np.arange(len(vectors)) % FOLDS
+    for fold in range(min(FOLDS, len(vectors))):
+        fit, kept = folds != fold, folds == fold
+        centre, aim = vectors[fit].mean(axis=0), target[fit].mean(axis=0)
+        rotation, _ = orthogonal_procrustes(vectors[fit] - centre, target[fit] - aim)
+        rotated[kept] = (vectors[kept] - centre) @ rotation + aim
+    return rotated
 
-    Where both cut every text into the same tokens, states of one space (equal widths, residual below the teacher's sum
-    of squares) are drawn as they are, others from their own plane, shifted, turned and scaled onto the teacher's. With other
-    tokens nothing says which belongs to which, so only the centres are put on each other, and `student_tokens` is added.
-    Errors: DistilvecError as `project_sentences`, and if the three sequences differ in length.
-    """
-    if not len(texts) == len(teacher) == len(student):
-        raise DistilvecError(
-            f"[projections] expected states of {len(texts)} texts; found {len(teacher)} of the teacher, {len(student)} of the student."
-        )
-    picture = draw_plane(np.concatenate([states for _, states in teacher]), "teacher")
-    states = _checked(np.concatenate([found for _, found in student]), "student")
-    shared = [tokens for tokens, _ in teacher] == [tokens for tokens, _ in student]
-    if not shared:
-        own = draw_plane(states, "student").places
-        places = own + picture.places.mean(axis=0)
-    elif states.shape[1] == picture.vectors.shape[1] and _residual(states, picture) < 1:
-        places = picture.project(states)
-    else:
-        places = _own_plane(states, "student", picture)[0]
-    theirs, ours = _by_text(picture.places, teacher), _by_text(places, student)
-    rows = zip(texts, teacher, student, theirs, ours, strict=True)
-    return [
-        {
-            "text": text,
-            "tokens": tokens,
-            **({} if shared else {"student_tokens": others}),
-            "teacher": _listed(left),
-            "student": _listed(right),
-        }
-        for text, (tokens, _), (others, _), left, right in rows
-    ]
+
+def _residual(vectors: Array, plane: Plane) -> float:
+    return float(((vectors - plane.vectors) ** 2).sum() / ((plane.vectors - plane.vectors.mean(axis=0)) ** 2).sum())
+
+
+def _onto(points: Array, target: Array) -> tuple[Array, float]:
+    """Points [n, 2] shifted, rotated and scaled onto others; the residual over their sum of squares."""
+    own, aim = points - points.mean(axis=0), target - target.mean(axis=0)
+    rotation, scale = orthogonal_procrustes(own, aim)
+    moved = own @ rotation * (scale / (own**2).sum())
+    return moved + target.mean(axis=0), float(((moved - aim) ** 2).sum() / (aim**2).sum())
+
+
+# -- experts ---------------------------------------------------------------------------------------------------------
 
 
 def project_experts(teacher: Array, experts: Sequence[Array], mixture: Array) -> dict[str, Any]:
-    """report.json's coordinates of a teacher's vectors [n, width], of each expert's outputs and of what the gate makes of them [n, other].
+    """Coordinates for report.json of a teacher's vectors [n, dim], each expert's outputs and their mixture [n, other].
 
-    All in the plane of the teacher's two widest axes. `likeness` (of each expert, then of the mixture) is the correlation with
-    the teacher over the axes that were turned, each text placed by what the other folds say: 1 is the teacher's geometry, 0
-    nothing in common. `axes` says how many these are, `variance` how much of the teacher's variance they hold.
-    Errors: DistilvecError as `project_sentences`.
+    Experts have axes of their own: their unit vectors are centred, brought to one size, and rotated in their first
+    principal components. `likeness` (of each expert, then of the mixture) is the correlation with the teacher over the
+    rotated axes: 1 is the teacher's geometry, 0 nothing in common. `axes` is their number, `variance` their share of
+    the teacher's variance.
+    Errors: DistilvecError as `fit_plane`.
     """
-    sets = {
-        "teacher": teacher,
-        **{f"expert {number}": found for number, found in enumerate(experts, 1)},
-        "mixture": mixture,
-    }
-    checked = {name: _checked(found, name) for name, found in sets.items()}
-    axes = max(2, min(AXES, len(teacher) // FOLDS, *(found.shape[1] for found in checked.values())))
-    target, variance = _widest(checked.pop("teacher"), "teacher", axes)
-    turned = [turn(_widest(found, name, axes)[0], target) for name, found in checked.items()]
-    likeness = [float((found * target).sum() / np.sqrt((found**2).sum() * (target**2).sum())) for found in turned]
-    *places, mixed = [_listed(found[:, :2]) for found in turned]
+    sets = {"teacher": teacher} | {f"expert {n}": found for n, found in enumerate(experts, 1)} | {"mixture": mixture}
+    axes = max(2, min(AXES, len(teacher) // FOLDS, *(found.shape[1] for found in sets.values())))
+    points, variance = {}, []
+    for name, found in sets.items():
+        found = _checked(found, name)
+        plane = fit_plane(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), name, axes)
+        points[name] = plane.points / np.sqrt((plane.points**2).sum(1).mean())
+        variance.append(float(plane.components.explained_variance_ratio_.sum()))
+    target = points.pop("teacher")
+    rotated = [rotate(found, target) for found in points.values()]
+    likeness = [float((found * target).sum() / np.sqrt((found**2).sum() * (target**2).sum())) for found in rotated]
+    *listed, mixed = [_listed(found[:, :2]) for found in rotated]
     return {
-        "teacher": _listed(target[:, :2]), "experts": places, "mixture": mixed, "likeness": [round(value, 4) for value in likeness],
-        "axes": axes, "variance": round(variance, 4),
-    }  # fmt: skip
+        "teacher": _listed(target[:, :2]),
+        "experts": listed,
+        "mixture": mixed,
+        "likeness": [round(value, 4) for value in likeness],
+        "axes": axes,
+        "variance": round(variance[0], 4),
+    }
+
+
+# -- tokens ----------------------------------------------------------------------------------------------------------
 
 
 def token_states(model: Any, texts: Sequence[str]) -> list[TokenStates]:
-    """The last hidden states of each text's tokens, special tokens and padding left out, without a prompt.
+    """Last hidden states of each text's tokens, without special tokens, padding and prompt.
 
-    `model` is a SentenceTransformer; texts are cut to its maximum length. Token by token they stand as the tokenizer
-    spells them ("##ing", "▁wing").
+    `model` is a SentenceTransformer; texts are truncated to its maximum length. Tokens are spelled as by the tokenizer.
     """
     tokenizer = model.tokenizer
-    special = set(tokenizer.all_special_ids) - {getattr(tokenizer, "unk_token_id", None)}
-    found = model.encode(list(texts), prompt="", output_value=None, show_progress_bar=False)
+    special = list(set(tokenizer.all_special_ids) - {getattr(tokenizer, "unk_token_id", None)})
     rows = []
-    for row in found:
-        real = row["attention_mask"].bool().cpu().numpy()
+    for row in model.encode(list(texts), prompt="", output_value=None, show_progress_bar=False):
         ids = row["input_ids"].cpu().numpy()
-        kept = real & ~np.isin(ids, list(special))
+        kept = row["attention_mask"].bool().cpu().numpy() & ~np.isin(ids, special)
         states = row["token_embeddings"].float().cpu().numpy()
         rows.append((tokenizer.convert_ids_to_tokens(ids[kept].tolist()), states[kept]))
     return rows
 
 
-# -- the plane and the ways onto it -----------------------------------------------------------------------------------
+def project_tokens(
+    texts: Sequence[str], teacher: Sequence[TokenStates], student: Sequence[TokenStates]
+) -> list[dict[str, Any]]:
+    """Tokens and coordinates of teacher and student states for report.json, all in one plane; one row a text.
+
+    If both have the same tokens, states of one space (equal dims, residual below 1) are projected as they are, others
+    from their own plane onto the teacher's. With other tokens only the centres coincide, and `student_tokens` is added.
+    """
+    plane = fit_plane(np.concatenate([states for _, states in teacher]), "teacher")
+    own = fit_plane(np.concatenate([states for _, states in student]), "student")
+    shared = [tokens for tokens, _ in teacher] == [tokens for tokens, _ in student]
+    points = own.points + plane.points.mean(axis=0)
+    if shared:
+        points = _onto(own.points, plane.points)[0]
+        if own.vectors.shape[1] == plane.vectors.shape[1] and _residual(own.vectors, plane) < 1:
+            points = plane.components.transform(own.vectors)
+    ends = [np.cumsum([len(tokens) for tokens, _ in states])[:-1] for states in (teacher, student)]
+    rows = zip(texts, teacher, student, np.split(plane.points, ends[0]), np.split(points, ends[1]), strict=True)
+    return [
+        {"text": text, "tokens": tokens, "teacher": _listed(left), "student": _listed(right)}
+        | ({} if shared else {"student_tokens": others})
+        for text, (tokens, _), (others, _), left, right in rows
+    ]
 
 
-def draw_plane(vectors: Array, name: str) -> Picture:
-    """The plane of the two first principal components of vectors [n, width]."""
-    checked = _checked(vectors, name)
-    total = float(((checked - checked.mean(axis=0)) ** 2).sum())
-    if total == 0:
-        raise DistilvecError(
-            f"[projections] all {len(checked)} vectors of '{name}' are equal, so there is nothing to draw. Choose different texts."
-        )
-    return Picture(checked, PCA(n_components=2, svd_solver="full").fit(checked), total)
+def draw_sentences(texts: Sequence[str], count: int, seed: int = 0) -> list[str]:
+    """`count` texts drawn by seed, those of 6 to 9 words first, then those nearest to that length."""
+    known = sorted({" ".join(text.split()) for text in texts} - {""})
+    excess = {text: max(LENGTHS[0] - len(text.split()), len(text.split()) - LENGTHS[1], 0) for text in known}
+    drawn = [known[number] for number in np.random.default_rng(seed).permutation(len(known))]
+    return sorted(drawn, key=excess.__getitem__)[:count]  # stable: texts of equal length stay in the drawn order
 
 
-def place(name: str, vectors: Array, picture: Picture, align: Align = "auto") -> Placed:
-    """A column's vectors [n, width of the column] in the teacher's picture."""
-    found = _checked(vectors, name)
-    if len(found) != len(picture.vectors):
-        raise DistilvecError(
-            f"[projections] '{name}' has vectors of {len(found)} texts, the teacher of {len(picture.vectors)}. Embed the same texts."
-        )
-    if found.shape[1] != picture.vectors.shape[1]:
-        places, left = _own_plane(found, name, picture)
-        return Placed(places, None, left, True)
-    turned = turn(found, picture.vectors)
-    raw, aligned = _residual(found, picture), _residual(turned, picture)
-    use = align == "always" or (align == "auto" and aligned < raw)
-    return Placed(picture.project(turned if use else found), raw, aligned, use)
+def project_token_planes(
+    texts: Sequence[str], models: Mapping[str, Any], reference: str = "teacher"
+) -> list[dict[str, Any]]:
+    """Token planes for report.json, one row a text; `models` are SentenceTransformers by name, `reference` among them.
+
+    A row has the text, for each model its tokens and coordinates [[x, y], ...] (mean square 1), and `likeness`: for
+    each other model the correlation of the cosines between words with the reference's, None for too few words in
+    common. A text with fewer than three tokens in one of the models is left out.
+    """
+    found = {name: _words_of_tokens(model, texts) for name, model in models.items()}
+    rows = []
+    for number, text in enumerate(texts):
+        parts = {name: sentences[number] for name, sentences in found.items()}
+        if any(len(tokens) < 3 for tokens, _, _ in parts.values()):
+            continue
+        row: dict[str, Any] = {"text": text, "likeness": {}}
+        _, states, words = parts[reference]
+        target = _scaled_points(states, reference)
+        for name, (tokens, own_states, own_words) in parts.items():
+            points = (
+                target
+                if name == reference
+                else _rotate_words(_scaled_points(own_states, name), own_words, target, words)
+            )
+            row[name] = {"tokens": tokens, "places": _listed(points)}
+            if name != reference:
+                row["likeness"][name] = word_likeness(own_states, own_words, states, words)
+        rows.append(row)
+    return rows
 
 
-def turn(vectors: Array, target: Array) -> Array:
-    """vectors [n, width] shifted and turned onto target [n, width], each fold by the rotation that fits the others best."""
-    turned, folds = np.empty_like(vectors), np.arange(len(vectors)) % FOLDS
-    for fold in range(min(FOLDS, len(vectors))):
-        fit, kept = folds != fold, folds == fold
-        centre, aim = vectors[fit].mean(axis=0), target[fit].mean(axis=0)
-        rotation, _ = orthogonal_procrustes(vectors[fit] - centre, target[fit] - aim)
-        turned[kept] = (vectors[kept] - centre) @ rotation + aim
-    return turned
+def _words_of_tokens(model: Any, texts: Sequence[str]) -> list[tuple[list[str], Array, Array]]:
+    """Tokens of each text as the text spells them, states [tokens, dim], numbers of their words (-1: none)."""
+    states = token_states(model, texts)
+    try:
+        reader = SpanReader(model.tokenizer, model.max_seq_length or 512)
+    except DistilvecError:  # a slow tokenizer has no offsets
+        return [(tokens, found, np.full(len(tokens), -1)) for tokens, found in states]
+    rows = []
+    for text, (tokens, found) in zip(texts, states, strict=True):
+        spans = reader.place(reader.encode([text]), join([text]))
+        ordinary = spans.roles == ORDINARY
+        starts, ends = spans.starts[ordinary], spans.ends[ordinary]
+        if len(starts) != len(tokens):  # the model has a preprocessing of its own
+            rows.append((tokens, found, np.full(len(tokens), -1)))
+            continue
+        numbers, begins = np.full(len(text) + 1, -1), set()
+        for number, word in enumerate(_WORD.finditer(text)):
+            numbers[word.start() : word.end()] = number
+            begins.add(word.start())
+        shown = [
+            token if first == last else f"{'' if first in begins else '·'}{text[first:last]}"
+            for token, first, last in zip(tokens, starts.tolist(), ends.tolist(), strict=True)
+        ]
+        rows.append((shown, found, np.where(ends > starts, numbers[starts], -1)))
+    return rows
 
 
-def _widest(vectors: Array, name: str, axes: int) -> tuple[Array, float]:
-    """Unit vectors centred, in the coordinates of their widest axes, of mean square 1; and the share of the variance these hold."""
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    picture = draw_plane(unit, name)
-    components = PCA(n_components=min(axes, len(unit)), svd_solver="full").fit(picture.vectors)
-    places = components.transform(picture.vectors)
-    return places / np.sqrt((places**2).sum(1).mean()), float(components.explained_variance_ratio_.sum())
+def _scaled_points(states: Array, name: str) -> Array:
+    points = fit_plane(states, name).points
+    return np.asarray(points / max(np.sqrt((points**2).sum(1).mean()), 1e-12))
 
 
-def _own_plane(vectors: Array, name: str, picture: Picture) -> tuple[Array, float]:
-    """A column's own plane shifted, turned and scaled onto the teacher's places; its residual there, over their sum of squares."""
-    own, aim = draw_plane(vectors, name).places, picture.places
-    centre, middle = own.mean(axis=0), aim.mean(axis=0)
-    rotation, scale = orthogonal_procrustes(own - centre, aim - middle)
-    places = (own - centre) @ rotation * (scale / ((own - centre) ** 2).sum()) + middle
-    return places, float(((places - aim) ** 2).sum() / ((aim - middle) ** 2).sum())
+def _rotate_words(points: Array, words: Array, target: Array, others: Array) -> Array:
+    """Points rotated or mirrored so that their words are nearest to the target's; unchanged without common words."""
+    left, right = _shared_words(points, words, target, others)
+    return np.asarray(points @ orthogonal_procrustes(left, right)[0]) if len(left) > 1 else points
 
 
-def _residual(vectors: Array, picture: Picture) -> float:
-    return float(((vectors - picture.vectors) ** 2).sum() / picture.total)
+def word_likeness(states: Array, words: Array, other_states: Array, others: Array) -> float | None:
+    """Correlation between two models of the cosines of all pairs of words, centred on the sentence's mean."""
+    left, right = _shared_words(states, words, other_states, others)
+    if len(left) < FEWEST_WORDS:
+        return None
+    cosines = []
+    for rows in (left, right):
+        centred = rows - rows.mean(axis=0)
+        unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
+        cosines.append((unit @ unit.T)[np.triu_indices(len(unit), 1)])
+    return None if min(found.std() for found in cosines) < 1e-9 else round(float(np.corrcoef(*cosines)[0, 1]), 4)
+
+
+def _shared_words(rows: Array, words: Array, other_rows: Array, others: Array) -> tuple[Array, Array]:
+    """Mean rows of every word that both have, float64 [words, dim] each."""
+    shared = sorted({*words.tolist()} & {*others.tolist()} - {-1})
+    if not shared:
+        return np.empty((0, 2)), np.empty((0, 2))
+    left, right = (
+        np.stack([found[numbers == word].mean(axis=0) for word in shared]).astype(np.float64)
+        for found, numbers in ((rows, words), (other_rows, others))
+    )
+    return left, right
 
 
 def _checked(vectors: Array, name: str) -> Array:
     found = np.asarray(vectors, dtype=np.float64)
-    if found.ndim != 2 or len(found) < 3 or found.shape[1] < 2:
-        raise DistilvecError(
-            f"[projections] a picture of '{name}' needs at least 3 vectors of at least 2 dimensions; found an array of shape {found.shape}."
-        )
-    if not np.isfinite(found).all():
-        raise DistilvecError(
-            f"[projections] the vectors of '{name}' hold NaN or infinite numbers in {int((~np.isfinite(found)).any(axis=1).sum())} rows."
-        )
+    bad = int((~np.isfinite(found)).reshape(len(found), -1).any(axis=1).sum())
+    if found.ndim != 2 or len(found) < 3 or found.shape[1] < 2 or bad:
+        problem = f"an array of shape {found.shape} with NaN or infinite numbers in {bad} rows"
+        raise DistilvecError(f"[projections] '{name}' has {problem}. Give at least 3 finite vectors of 2 dimensions.")
     return found
 
 
-def _by_text(places: Array, states: Sequence[TokenStates]) -> list[Array]:
-    return np.split(places, np.cumsum([len(tokens) for tokens, _ in states])[:-1])
-
-
-def _listed(places: Array) -> list[list[float]]:
-    listed: list[list[float]] = np.round(places, DIGITS).tolist()
-    return listed
+def _listed(points: Array) -> Any:
+    return np.round(points, DIGITS).tolist()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,9 +32,10 @@ RESERVED = "average"
 
 
 class TaskSection(Section):
-    """What every entry of a suite has."""
+    """Keys of every entry of a suite."""
 
-    name: Label = Field(description="what tables call the task; distinct within the suite")
+    type: str
+    name: Label = Field(description="name of the task in tables; distinct within the suite")
     path: Path = Field(description="file or folder, relative to the suite file")
     split: str = Field("test", description="the rows that are scored")
     domain: Literal["in", "out"] | None = Field(
@@ -43,7 +44,7 @@ class TaskSection(Section):
 
 
 class TableSection(TaskSection):
-    """An entry whose rows stand in a table."""
+    """Entry whose rows are in a table."""
 
     subset: str | list[str] | None = Field(None, description="keep only rows whose column 'subset' has this value")
     columns: dict[str, str] = Field(
@@ -53,7 +54,7 @@ class TableSection(TaskSection):
 
     @property
     def options(self) -> TableOptions:
-        """The keys that say which rows of the table count."""
+        """Selection of the table's rows."""
         subset = (self.subset,) if isinstance(self.subset, str) else self.subset
         return TableOptions(self.split, None if subset is None else tuple(subset), self.columns or None)
 
@@ -76,7 +77,7 @@ class ClassificationSection(TableSection):
 
     type: Literal["classification"]
     train_split: str = Field("train", description="the rows the classifier is fitted to")
-    train_limit: int | None = Field(None, gt=0, description="fit it to so many of them, drawn by seed")
+    train_limit: int | None = Field(None, gt=0, description="number of rows it is fitted to, drawn by seed")
     seed: Seed = 0
 
 
@@ -85,48 +86,41 @@ class RetrievalSection(TaskSection):
 
     type: Literal["retrieval"]
     qrels: str | None = Field(None, description="file of judgements inside the folder; qrels.tsv by default")
-    titles: Titles = Field("always", description="whether titles are put before the texts of documents")
+    titles: Titles = Field("always", description="whether titles are prepended to the texts of documents")
     gaps: Literal["refuse", "accept"] = Field(
         "refuse",
-        description="'accept': judgements of unknown ids and queries without a relevant document are left out without complaint",
+        description="'accept': leave out judgements of unknown ids and queries without a relevant document",
     )
 
 
-_SECTIONS: dict[str, type[TaskSection]] = {
-    "sts": StsSection,
-    "classification": ClassificationSection,
-    "pair": PairSection,
-    "retrieval": RetrievalSection,
+_SECTIONS: dict[str, tuple[type[TaskSection], Callable[..., Task]]] = {
+    "sts": (StsSection, load_sts),
+    "classification": (ClassificationSection, load_classification),
+    "pair": (PairSection, load_pairs),
+    "retrieval": (RetrievalSection, load_retrieval),
 }
 
 
 def load_suite(path: Path, problems: list[TaskFailure] | None = None) -> list[Task]:
     """Read a suite file and the data of all its tasks.
 
-    A task whose data cannot be read is added to `problems` and left out; one whose judgements have gaps is added too, and
+    A task whose data cannot be read is added to `problems` and left out; one whose judgements have gaps is added and
     kept. Without `problems` both are errors.
-    Errors: DistilvecError that names the suite, the entry and the key, or the data file and the place in it; all
-    problems of the suite file itself come in one message.
+    Errors: DistilvecError with the suite, entry and key, or the data file and line; all problems of a suite file at
+    once.
     """
-    sections = read_suite(path)
     found: list[TaskFailure] = []
     tasks = []
-    for number, section in enumerate(sections):
+    for number, section in enumerate(read_suite(path)):
         try:
             task = load_task(section, path.parent)
         except DistilvecError as error:
             found.append(TaskFailure(section.name, f"{number}.path: {error}"))
             continue
         tasks.append(task)
-        if (
-            isinstance(task, RetrievalTask)
-            and isinstance(section, RetrievalSection)
-            and section.gaps == "refuse"
-            and task.warnings
-        ):
-            found.append(
-                TaskFailure(task.name, f"{'; '.join(task.warnings)}. Mend the files, or set gaps: accept in the suite.")
-            )
+        notes = getattr(task, "warnings", ())
+        if notes and getattr(section, "gaps", "refuse") == "refuse":
+            found.append(TaskFailure(task.name, f"{'; '.join(notes)}. Correct the files, or set gaps: accept."))
     if problems is None and found:
         raise refusal("suite", str(path), [f"task '{problem.task}': {problem.text}" for problem in found])
     if problems is not None:
@@ -135,7 +129,7 @@ def load_suite(path: Path, problems: list[TaskFailure] | None = None) -> list[Ta
 
 
 def read_suite(path: Path) -> list[TaskSection]:
-    """The entries of a suite file, validated, without reading any data."""
+    """Entries of a suite file, validated, without reading any data."""
     entries = read_yaml(path, "suite", "A suite is a YAML list of tasks, each with name, type and path.")
     if not isinstance(entries, list) or not entries:
         found = "an empty suite" if not entries else f"a {type(entries).__name__}"
@@ -146,52 +140,29 @@ def read_suite(path: Path) -> list[TaskSection]:
         section = _section(number, entry, path.parent)
         if isinstance(section, list):
             problems += section
-            continue
-        if section.name == RESERVED or section.name in {other.name for other in sections}:
-            reason = (
-                "is kept for the mean of all tasks"
-                if section.name == RESERVED
-                else "stands twice; names must be distinct"
+        elif section.name == RESERVED or section.name in {other.name for other in sections}:
+            problems.append(
+                f"[{number}.name] '{section.name}' is a second task of this name, or the mean of all tasks."
             )
-            problems.append(f"[{number}.name] '{section.name}' {reason}.")
-        sections.append(section)
+        else:
+            sections.append(section)
     if problems:
         raise refusal("suite", str(path), problems)
     return sections
 
 
 def load_task(section: TaskSection, folder: Path) -> Task:
-    """The task of one entry; its relative path starts at `folder`. Errors: DistilvecError that names the data file."""
+    """Task of one entry; its relative path starts at `folder`. Errors: DistilvecError with the data file."""
     path = Path(absolute(str(section.path), folder, "suite"))
-    task: Task
-    match section:
-        case StsSection():
-            task = load_sts(section.name, path, section.options, section.role)
-        case PairSection():
-            task = load_pairs(section.name, path, section.options, section.role, str(section.positive_label))
-        case ClassificationSection():
-            task = load_classification(
-                section.name,
-                path,
-                section.options,
-                section.role,
-                section.train_split,
-                section.train_limit,
-                section.seed,
-            )
-        case RetrievalSection():
-            task = load_retrieval(section.name, path, section.split, section.qrels, section.titles)
-        case _:
-            raise AssertionError(type(section))
-    return dataclasses.replace(task, domain=section.domain)
+    arguments = section.model_dump(exclude={"path", "type", "domain", "gaps"})
+    if isinstance(section, TableSection):
+        arguments = {key: value for key, value in arguments.items() if key not in ("split", "subset", "columns")}
+        arguments["options"] = section.options
+    return dataclasses.replace(_SECTIONS[section.type][1](path=path, **arguments), domain=section.domain)
 
 
 def suite_texts(tasks: Iterable[Task], documents: bool = True) -> Iterator[str]:
-    """Every text the tasks are scored on, so that a training corpus can leave them out.
-
-    Test rows and queries; with `documents` those of retrieval tasks, with and without their title. Not the training rows of
-    a classifier.
-    """
+    """Texts the tasks are scored on, to be left out of training; without `documents` only queries of retrieval."""
     for task in tasks:
         yield from task_texts(task) if documents or not isinstance(task, RetrievalTask) else task.queries
 
@@ -202,7 +173,7 @@ def suite_fingerprint(tasks: Iterable[Task]) -> str:
     for task in tasks:
         for key, value in sorted({"type": task.type, **vars(task)}.items()):
             values = (
-                value if isinstance(value, (list, tuple)) else value.tolist() if hasattr(value, "tolist") else [value]
+                value.tolist() if hasattr(value, "tolist") else value if isinstance(value, (list, tuple)) else [value]
             )
             digest.update(f"{key}\0{len(values)}\0".encode())
             for item in values:
@@ -212,14 +183,14 @@ def suite_fingerprint(tasks: Iterable[Task]) -> str:
 
 
 def _section(number: int, entry: Any, folder: Path) -> TaskSection | list[str]:
-    """One entry as its section, its path below `folder`; or what is wrong with it."""
+    """Section of one entry with its path below `folder`, or the problems of the entry."""
     if not isinstance(entry, dict):
         return [f"[{number}] expected a mapping with name, type and path; found {excerpt(entry)}."]
     kind = entry.get("type")
     if not isinstance(kind, str) or kind not in _SECTIONS:
         hint = nearest(str(kind)[:100], _SECTIONS) or "."
         return [f"[{number}.type] found {excerpt(kind)}{hint} Expected one of {', '.join(_SECTIONS)}."]
-    model = _SECTIONS[kind]
+    model = _SECTIONS[kind][0]
     try:
         return model.model_validate(resolve_tree(entry, folder, model))
     except ValidationError as error:

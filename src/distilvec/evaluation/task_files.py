@@ -1,7 +1,6 @@
-"""Reads local tasks from files.
+"""Readers of local tasks. Texts are kept as the files have them.
 
-Texts are kept as the files have them. Every reader raises DataError that names the file, the place in it, what
-was expected and what was found; nothing is skipped in silence.
+Every reader raises DataError with the file, the line, the expected and the found value.
 """
 
 from __future__ import annotations
@@ -31,16 +30,14 @@ from distilvec.data.task_rows import (
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, make_retrieval
 
 Titles = Literal["always", "unless_repeated", "never"]
-
-
 TEST_SPLIT = TableOptions()
 
 
 def load_sts(name: str, path: Path, options: TableOptions = TEST_SPLIT, role: Role = "document") -> StsTask:
-    """An STS task from columns sentence1, sentence2 and score (a finite number; not the same in every row)."""
+    """STS task from columns sentence1, sentence2 and score (finite numbers that differ)."""
     rows = table_rows(path, options, ("sentence1", "sentence2", "score"))
     first, second = texts_of(rows, "sentence1"), texts_of(rows, "sentence2")
-    gold = np.array([number_of(row["score"], place, "score") for place, row in rows])
+    gold = np.array([number_of(row["score"], line, "score") for line, row in rows])
     if np.ptp(gold) == 0:
         raise DataError(f"{path}: all {len(rows)} scores are {gold[0]:g}. A correlation needs scores that differ.")
     return StsTask(name, first, second, gold, role)
@@ -51,16 +48,16 @@ def load_pairs(
     path: Path,
     options: TableOptions = TEST_SPLIT,
     role: Role = "document",
-    positive_label: str = "1",
+    positive_label: str | int = 1,
 ) -> PairTask:
-    """A pair task from columns sentence1, sentence2 and label; rows whose label is `positive_label` are the matches."""
+    """Pair task from columns sentence1, sentence2 and label; rows with the label `positive_label` are the matches."""
     rows = table_rows(path, options, ("sentence1", "sentence2", "label"))
-    labels = [label_of(row["label"], place) for place, row in rows]
-    positive = np.array([label == positive_label for label in labels])
+    labels = [label_of(row["label"], line) for line, row in rows]
+    positive = np.array([label == str(positive_label) for label in labels])
     if positive.all() or not positive.any():
         raise DataError(
-            f"{path}: {int(positive.sum())} of {len(labels)} rows have the positive label '{positive_label}'; both kinds are needed. "
-            f"Labels found: {some_of(sorted(set(labels)))}. Set positive_label in the suite if another label means a match."
+            f"{path}: {int(positive.sum())} of {len(labels)} rows have the positive label '{positive_label}'; need "
+            f"both kinds. Labels found: {some_of(sorted(set(labels)))}. Set positive_label in the suite."
         )
     return PairTask(name, texts_of(rows, "sentence1"), texts_of(rows, "sentence2"), positive, role)
 
@@ -74,33 +71,30 @@ def load_classification(
     train_limit: int | None = None,
     seed: int = 0,
 ) -> ClassificationTask:
-    """A classification task from columns text and label, in a training and a test split of one file or folder.
+    """Classification task from columns text and label, in a training and a test split of one file or folder.
 
-    `train_limit` keeps a random part of the training rows, drawn by `seed`, with at least one row of every label.
+    `train_limit` keeps that many training rows, drawn by `seed`, with at least one row of every label.
     Errors: DataError also for a label of the test split that the training split lacks.
     """
     if train_split == options.split:
         raise DataError(
-            f"{path}: training and test rows both come from split '{options.split}'. Name two different splits."
+            f"{path}: training and test rows both come from split '{train_split}'. Name two different splits."
         )
     test = table_rows(path, options, ("text", "label"))
-    train = table_rows(path, TableOptions(train_split, options.subset, options.columns), ("text", "label"))
+    train = table_rows(path, replace(options, split=train_split), ("text", "label"))
     if train[0] == test[0]:
         raise DataError(
-            f"{path} has no column split, so training and test rows would be the same. Add the column or one file a split."
+            f"{path} has no column split: training and test rows are the same. Add it, or one file a split."
         )
-    train_labels = [label_of(row["label"], place) for place, row in train]
-    test_labels = [label_of(row["label"], place) for place, row in test]
+    train_labels, test_labels = ([label_of(row["label"], line) for line, row in rows] for rows in (train, test))
     known = set(train_labels)
     if unseen := Counter(label for label in test_labels if label not in known):
         found = some_of([f"'{label}' ({count} rows)" for label, count in sorted(unseen.items())])
         raise DataError(
-            f"{path}: split '{options.split}' has labels that split '{train_split}' lacks: {found}. Add training rows for them."
+            f"{path}: split '{options.split}' has labels that split '{train_split}' lacks: {found}. Add training rows."
         )
     if len(known) < 2:
-        raise DataError(
-            f"{path}: split '{train_split}' has one label only, '{train_labels[0][:80]}'. A classifier needs two."
-        )
+        raise DataError(f"{path}: split '{train_split}' has one label only, '{train_labels[0][:80]}'. Add another.")
     keep = _training_rows(train_labels, train_limit, seed, path)
     texts = texts_of(train, "text")
     return ClassificationTask(
@@ -111,64 +105,55 @@ def load_classification(
 def load_retrieval(
     name: str, path: Path, split: str = "test", qrels: str | None = None, titles: Titles = "always"
 ) -> RetrievalTask:
-    """A retrieval task from a folder with corpus and queries (id or _id, text, title) and qrels.tsv (query-id, corpus-id, score).
+    """Retrieval task from a folder: corpus, queries (id or _id, text, title), qrels.tsv (query-id, corpus-id, score).
 
-    `titles` says what is embedded for a document: see `join_title`. The judgements are read from the file named by
-    `qrels`, else from `qrels.tsv`, else from `qrels/<split>.tsv` (BEIR's layout).
+    `titles`: see `join_title`. Judgements come from the file `qrels`, else `qrels.tsv`, else `qrels/<split>.tsv`
+    (BEIR).
     """
     with data_errors(path):
-        return _retrieval(name, path, split, qrels, titles)
-
-
-def _retrieval(name: str, path: Path, split: str, qrels: str | None, titles: Titles) -> RetrievalTask:
-    if not path.is_dir():
-        raise DataError(
-            f"folder not found: {path}. A retrieval task is a folder with corpus.jsonl, queries.jsonl and qrels.tsv."
-        )
-    corpus, queries = (
-        _identified(path, "corpus"),
-        {key: text for key, (_, text) in _identified(path, "queries").items()},
-    )
-    documents = {key: join_title(title, text, titles) for key, (title, text) in corpus.items()}
-    untitled = [text for key, (_, text) in corpus.items() if text != documents[key]]
-    places = [path / qrels] if qrels else [path / "qrels.tsv", path / "qrels" / f"{split}.tsv"]
-    file = next((place for place in places if place.is_file()), None)
-    if file is None:
-        raise DataError(f"{path} has no judgements. Expected {' or '.join(os.path.relpath(p, path) for p in places)}.")
-    judgements: dict[tuple[str, str], float] = {}
-    differing = set()
-    for place, row in read_rows(file):
-        need_columns(row, ("query-id", "corpus-id", "score"), place)
-        pair, score = (str(row["query-id"]), str(row["corpus-id"])), number_of(row["score"], place, "score")
-        if judgements.setdefault(pair, score) != score:
-            differing.add(pair)
-        judgements[pair] = max(judgements[pair], score)
-    task = make_retrieval(name, documents, queries, judgements, untitled, str(file))
+        if not path.is_dir():
+            raise DataError(f"folder not found: {path}. Expected a folder with corpus, queries and qrels.tsv.")
+        corpus, queries = _texts_by_id(path, "corpus"), _texts_by_id(path, "queries")
+        files = [path / qrels] if qrels else [path / "qrels.tsv", path / "qrels" / f"{split}.tsv"]
+        file = next((candidate for candidate in files if candidate.is_file()), None)
+        if file is None:
+            expected = " or ".join(os.path.relpath(candidate, path) for candidate in files)
+            raise DataError(f"{path} has no judgements. Expected {expected}.")
+        judgements: dict[tuple[str, str], float] = {}
+        differing = set()
+        for line, row in read_rows(file):
+            need_columns(row, ("query-id", "corpus-id", "score"), line)
+            pair, score = (str(row["query-id"]), str(row["corpus-id"])), number_of(row["score"], line, "score")
+            if judgements.setdefault(pair, score) != score:
+                differing.add(pair)
+            judgements[pair] = max(judgements[pair], score)
+        documents = {key: join_title(title, text, titles) for key, (title, text) in corpus.items()}
+        untitled = [text for key, (_, text) in corpus.items() if text != documents[key]]
+        texts = {key: text for key, (_, text) in queries.items()}
+        task = make_retrieval(name, documents, texts, judgements, untitled, str(file))
     if differing:
-        note = f"{len(differing)} of {len(judgements)} judgements stand twice with different scores; the highest counts"
+        note = f"{len(differing)} of {len(judgements)} judgements repeat with different scores; the highest counts"
         task = replace(task, warnings=(*task.warnings, note))
     return task
 
 
 def join_title(title: str, text: str, titles: Titles = "always") -> str:
-    """What is embedded for a document with a title.
+    """Text that is embedded for a document.
 
-    "always": `title + " " + text`, as BEIR and MTEB do, even where the text repeats the title; "unless_repeated": the
-    text alone where it begins with the title; "never": the text alone. On Cranfield, whose texts all begin with their
-    titles, the first gives all-MiniLM-L6-v2 an nDCG@10 of 51.32, the others 50.90.
+    "always": `title + " " + text`, as BEIR and MTEB do, even if the text repeats the title; "unless_repeated": the text
+    alone if it begins with the title; "never": the text alone. On Cranfield, whose texts begin with their titles,
+    all-MiniLM-L6-v2 has an nDCG@10 of 51.32 with the first, 50.90 with the others.
     """
     if not title or titles == "never" or (titles == "unless_repeated" and text.startswith(title)):
         return text
     return f"{title} {text}".strip()
 
 
-# -- checks ----------------------------------------------------------------------------------------------------------
-
-
 def _training_rows(labels: list[str], limit: int | None, seed: int, path: Path) -> list[int]:
+    """Rows drawn by seed, the first of every label included."""
+    count = len(set(labels))
     if limit is None or limit >= len(labels):
         return list(range(len(labels)))
-    count = len(set(labels))
     if limit < count:
         raise DataError(f"{path}: train_limit is {limit}, but there are {count} labels. Keep at least one row of each.")
     order = np.random.default_rng(seed).permutation(len(labels)).tolist()
@@ -179,28 +164,22 @@ def _training_rows(labels: list[str], limit: int | None, seed: int, path: Path) 
     return sorted([*kept, *[row for row in order if row not in kept][: limit - count]])
 
 
-def _identified(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
+def _texts_by_id(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
     """Title and text of every row of a corpus or queries file, by id."""
     file = find_table(folder, stem)
     if file is None:
-        raise DataError(
-            f"{folder} has no {stem} file. Expected {stem}{ENDINGS[0]} (or another of {', '.join(ENDINGS)})."
-        )
+        raise DataError(f"{folder} has no {stem} file. Expected {stem} with an ending of {', '.join(ENDINGS)}.")
     texts: dict[str, tuple[str, str]] = {}
-    for place, row in read_rows(file):
+    for line, row in read_rows(file):
         key, title = row.get("id", row.get("_id")), row.get("title")
         if not isinstance(key, (str, int, float)) or "text" not in row:
-            raise DataError(
-                f"{place} needs columns id (or _id) and text; found {columns_of(row)}. Add what is missing."
-            )
+            raise DataError(f"{line} needs columns id (or _id) and text; found {columns_of(row)}. Add them.")
         if isinstance(title, (dict, list)):
-            raise DataError(f"{place} has {found_value(title)} in column title. Expected a text.")
+            raise DataError(f"{line} has {found_value(title)} in column title. Expected a text.")
         if str(key) in texts:
-            raise DataError(f"{place} repeats the id '{key}'. Ids must be distinct.")
-        texts[text_of(str(key), place, "id")] = (
-            text_of(str(title or ""), place, "title"),
-            text_of(row["text"], place, "text"),
-        )
+            raise DataError(f"{line} repeats the id '{key}'. Ids must be distinct.")
+        title, text = text_of(str(title or ""), line, "title"), text_of(row["text"], line, "text")
+        texts[text_of(str(key), line, "id")] = (title, text)
     if not texts:
         raise DataError(f"{file} holds no rows. Expected one a line.")
     return texts

@@ -1,4 +1,4 @@
-"""The four kinds of local task as plain data. load.py reads them from files; they can be made in memory as well."""
+"""Four kinds of local task as plain data. task_files.py reads them from files; they can be made in memory as well."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import numpy as np
 from distilvec.config.schema import Role
 from distilvec.data.data_error import DataError
 
+Array = np.ndarray[Any, Any]
+
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """What is wrong with a task: it could not be scored, or only in part. `column` is the model, where it is one's own."""
+    """Problem of a task that could not be scored, or only in part. `column` is the model, if it concerns one."""
 
     task: str
     message: str
@@ -23,19 +25,19 @@ class TaskFailure:
 
     @property
     def text(self) -> str:
-        """The message without the keys in brackets that it begins with."""
+        """Message without the keys in brackets that it begins with."""
         return re.sub(r"^(\[[^\]\n]+\] )+", "", self.message)
 
 
 @dataclass(frozen=True)
 class StsTask:
-    """Sentence pairs with a graded similarity. `gold` is float64 [rows], on any scale: only order and proportion count."""
+    """Sentence pairs with a graded similarity. `gold` is float64 [rows], on any scale."""
 
     type: ClassVar[str] = "sts"
     name: str
     first: list[str]
     second: list[str]
-    gold: np.ndarray[Any, Any]
+    gold: Array
     role: Role = "document"
     domain: str | None = None
 
@@ -62,18 +64,18 @@ class PairTask:
     name: str
     first: list[str]
     second: list[str]
-    positive: np.ndarray[Any, Any]
+    positive: Array
     role: Role = "document"
     domain: str | None = None
 
 
 @dataclass(frozen=True)
 class RetrievalTask:
-    """Queries, documents and what is relevant. Make it with `make_retrieval`, which checks and orders the parts.
+    """Queries, documents and judgements. Make it with `make_retrieval`, which checks and orders the parts.
 
-    Documents stand in descending order of their ids, the order in which trec_eval ranks documents of equal score.
-    `judged` is int64 [pairs, 2], distinct (query row, document row); `gains` float64 [pairs], above 0 = relevant.
-    `untitled` holds the texts of documents that are embedded with their title; they are not embedded themselves.
+    Documents are in descending order of their ids, trec_eval's order of equal scores. `judged` is int64 [pairs, 2],
+    distinct (query row, document row); `gains` float64 [pairs], above 0 = relevant. `untitled` has the texts of
+    documents that are embedded with their title.
     """
 
     type: ClassVar[str] = "retrieval"
@@ -82,8 +84,8 @@ class RetrievalTask:
     documents: list[str]
     query_ids: list[str]
     queries: list[str]
-    judged: np.ndarray[Any, Any]
-    gains: np.ndarray[Any, Any]
+    judged: Array
+    gains: Array
     untitled: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     domain: str | None = None
@@ -93,16 +95,13 @@ Task = StsTask | ClassificationTask | PairTask | RetrievalTask
 
 
 def task_texts(task: Task) -> Iterator[str]:
-    """Every text a task is scored on: test rows, queries, documents with and without title; not what a classifier is fitted to."""
+    """Texts a task is scored on: test rows, queries, documents with and without title; no training rows."""
     if isinstance(task, ClassificationTask):
         yield from task.test_texts
     elif isinstance(task, RetrievalTask):
-        yield from task.queries
-        yield from task.documents
-        yield from task.untitled
+        yield from (*task.queries, *task.documents, *task.untitled)
     else:
-        yield from task.first
-        yield from task.second
+        yield from (*task.first, *task.second)
 
 
 def make_retrieval(
@@ -113,46 +112,37 @@ def make_retrieval(
     untitled: Sequence[str] = (),
     origin: str = "",
 ) -> RetrievalTask:
-    """A retrieval task from texts by id and gains by (query id, document id).
+    """Retrieval task from texts by id and gains by (query id, document id).
 
-    Queries without a relevant document (gain above 0) are left out, as they have no nDCG. Judgements that name
-    unknown ids are left out and counted in the task's `warnings`; DataError if none is left.
+    Queries without a relevant document (gain above 0) are left out: they have no nDCG. Judgements of unknown ids are
+    left out and counted in the task's `warnings`. Errors: DataError if none is left, or all documents are empty.
     """
     known = {pair: gain for pair, gain in judgements.items() if pair[0] in queries and pair[1] in documents}
     relevant = {query for (query, _), gain in known.items() if gain > 0}
-    where = origin or name
     if not relevant:
-        reason = (
-            f"none of its {len(judgements)} pairs names a known query and document"
-            if not known
-            else "no pair has a score above 0"
-        )
+        reason = "no pair has a score above 0" if known else f"none of {len(judgements)} pairs names known ids"
         example = f" (first pair: {next(iter(judgements))})" if judgements else ""
-        raise DataError(f"{where}: no query has a relevant document: {reason}{example}. Check that the ids match.")
+        raise DataError(
+            f"{origin or name}: no query has a relevant document: {reason}{example}. Check that the ids match."
+        )
     if not any(text.strip() for text in documents.values()):
-        raise DataError(f"{where}: all {len(documents)} documents are empty. Expected texts in column text.")
+        raise DataError(f"{origin or name}: all {len(documents)} documents are empty. Expected texts in column text.")
     document_ids, query_ids = sorted(documents, reverse=True), [query for query in queries if query in relevant]
     document_rows, query_rows = ({key: row for row, key in enumerate(keys)} for keys in (document_ids, query_ids))
-    pairs = [
-        (query_rows[query], document_rows[document], gain)
-        for (query, document), gain in known.items()
-        if query in relevant
-    ]
-    warnings = []
-    if unknown := len(judgements) - len(known):
-        warnings.append(
-            f"{unknown} of {len(judgements)} judgements name ids that are not in corpus or queries; left out"
-        )
-    if idle := len(queries) - len(query_ids):
-        warnings.append(f"{idle} of {len(queries)} queries have no relevant document; left out")
+    pairs = [pair for pair in known if pair[0] in relevant]
+    unknown, idle = len(judgements) - len(known), len(queries) - len(query_ids)
+    notes = {
+        f"{unknown} of {len(judgements)} judgements name ids that are not in corpus or queries; left out": unknown,
+        f"{idle} of {len(queries)} queries have no relevant document; left out": idle,
+    }
     return RetrievalTask(
         name,
         document_ids,
         [documents[key] for key in document_ids],
         query_ids,
         [queries[key] for key in query_ids],
-        np.array([pair[:2] for pair in pairs], dtype=np.int64),
-        np.array([pair[2] for pair in pairs], dtype=np.float64),
+        np.array([(query_rows[query], document_rows[document]) for query, document in pairs], dtype=np.int64),
+        np.array([known[pair] for pair in pairs], dtype=np.float64),
         tuple(untitled),
-        tuple(warnings),
+        tuple(note for note, count in notes.items() if count),
     )

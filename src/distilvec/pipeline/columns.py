@@ -12,7 +12,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_file
 from distilvec.core.log import progress
 from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Sample, Score, evaluate
-from distilvec.evaluation.significance import average_interval, paired_interval
+from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.tasks import Task, TaskFailure
 from distilvec.teachers.model import LocalTeacher
 
@@ -74,7 +74,7 @@ def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> dict
         found = {}
         for task, pair in pairs.items():
             try:
-                found[task] = paired_interval(*pair, draws=draws)
+                found[task] = average_interval([pair], draws=draws)
             except DistilvecError as error:
                 problems.append(TaskFailure(task, str(error), name))
         if len(found) == len(pairs):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.core.errors import DistilvecError, nearest
+from distilvec.evaluation.aggregate import average, retention
 from distilvec.evaluation.significance import (
     draw_rows,
     holm,
@@ -146,8 +147,7 @@ def _row(name: str, group: Sequence[RunSummary], column: str, tasks: Sequence[st
     values = [_values(run.scores(column), tasks) for run in group]
     teachers = [_values(run.scores("teacher"), tasks) for run in group]
     summary = {task: seed_summary([value[task] for value in values]) for task in values[0]}
-    pairs = zip(values, teachers, strict=True)
-    kept = [{task: 100 * own[task] / whole for task, whole in teacher.items() if whole > 0} for own, teacher in pairs]
+    kept = [retention(_tasks(own), _tasks(teacher)) for own, teacher in zip(values, teachers, strict=True)]
     distance = [known for run in group if (known := (run.record.get("metrics") or {}).get("distance")) is not None]
     training = [run.record.get("training") or {} for run in group]
     return {
@@ -178,7 +178,11 @@ def _values(scores: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) -> di
     if not tasks or not all(task in scores for task in tasks):
         return {}
     values = {task: float(scores[task]["value"]) for task in tasks}
-    return {**values, AVERAGE: sum(values.values()) / len(values)}
+    return {**values, AVERAGE: average(values)}
+
+
+def _tasks(values: Mapping[str, float]) -> dict[str, float]:
+    return {task: value for task, value in values.items() if task != AVERAGE}
 
 
 def _texts_per_second(report: Mapping[str, Any], role: str) -> float | None:

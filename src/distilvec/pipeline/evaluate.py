@@ -16,10 +16,9 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.log import log
 from distilvec.evaluation.aggregate import averages
+from distilvec.evaluation.diagnostics import as_scores, labelled_groups, supervised_report
 from distilvec.evaluation.evaluator import Score
-from distilvec.evaluation.experts import labelled_groups
 from distilvec.evaluation.suite import suite_fingerprint
-from distilvec.evaluation.supervised import as_scores, supervised_report
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load
 from distilvec.pipeline.columns import Samples, intervals, score_columns, write_samples

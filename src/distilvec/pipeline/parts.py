@@ -17,14 +17,18 @@ from distilvec.data.corpus import Corpus
 from distilvec.evaluation.aggregate import average
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
+from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
 from distilvec.evaluation.evaluator import EmbeddingCache, evaluate, read_score
-from distilvec.evaluation.experts import Group, experts_report, task_groups
 from distilvec.evaluation.margin import margin_report
-from distilvec.evaluation.projection import project_sentences, project_tokens, token_states
-from distilvec.evaluation.speed import measure_speed
+from distilvec.evaluation.projection import (
+    draw_sentences,
+    project_sentences,
+    project_token_planes,
+    project_tokens,
+    token_states,
+)
+from distilvec.evaluation.speed import Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, task_texts
-from distilvec.evaluation.token_planes import draw_sentences, project_token_planes
-from distilvec.evaluation.vocabulary import vocabulary_report
 from distilvec.models.load import load
 from distilvec.pipeline.columns import Columns, make_columns
 from distilvec.teachers.model import LocalTeacher, wrap_model
@@ -132,7 +136,7 @@ def speed(models: Models) -> dict[str, Any]:
     with progress("speed", 100, "%") as advance:
         return measure_speed(
             {name: model.model for name, model in models.present.items() if name != "untrained"},
-            budget_seconds=models.section.speed_seconds,
+            timing=Timing(20, 200, models.section.speed_seconds),
             progress=lambda what, done, total: advance(100 * done // max(1, total), what),
         )
 

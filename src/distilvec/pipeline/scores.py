@@ -65,8 +65,8 @@ def score_models(
     """
     names = [name.strip() for name in (mteb.split(",") if isinstance(mteb, str) else mteb)] if mteb else None
     _check_arguments(suite, teacher, mteb, benchmark, data, prefix)
+    from distilvec.evaluation.aggregate import PROTOCOLS, with_protocol
     from distilvec.evaluation.evaluator import EmbeddingCache
-    from distilvec.evaluation.protocols import PROTOCOLS, find_protocol, with_protocol
     from distilvec.evaluation.suite import load_suite
     from distilvec.evaluation.tasks import TaskFailure
     from distilvec.pipeline.columns import make_columns, score_columns
@@ -76,7 +76,7 @@ def score_models(
         raise DistilvecError(
             f"[{prefix}protocol] no protocol '{protocol}'{hint}. Protocols: {', '.join(PROTOCOLS)}."
         )
-    chosen, problems = find_protocol(protocol), list[TaskFailure]()
+    problems = list[TaskFailure]()
     tasks = load_suite(Path(suite), problems) if suite is not None else _mteb_tasks(names, benchmark)
     if problems and not tasks:
         return Scores({}, problems)
@@ -89,10 +89,10 @@ def score_models(
     if suite is not None:
         found = score_columns(tasks, columns, EmbeddingCache(), problems)[0]
     else:
-        from distilvec.evaluation.mteb_tasks import mteb_scores
+        from distilvec.evaluation.mteb import mteb_scores
 
         found = mteb_scores(columns, names, benchmark, None if data is None else Path(data), _mteb_cache(), problems)
-    scores = {name: [with_protocol(score, chosen) for score in column] for name, column in found.items()}
+    scores = {name: [with_protocol(score, protocol) for score in column] for name, column in found.items()}
     return Scores(scores, problems)
 
 
@@ -128,8 +128,7 @@ def _embedder(model: Any, key: str, name: str) -> LocalTeacher:
 
 def _mteb_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
     """Find mteb's tasks of these names. DistilvecError for unknown names."""
-    from distilvec.evaluation.mteb_model import import_mteb
-    from distilvec.evaluation.mteb_tasks import find_tasks
+    from distilvec.evaluation.mteb import find_tasks, import_mteb
 
     import_mteb(_mteb_cache())
     return find_tasks(names, benchmark)

@@ -154,7 +154,7 @@ def measure_curvature(landscape: Landscape, settings: Settings, report: Report) 
         product,
         start,
         settings.tolerance,
-        watch=lambda count, value: report(count + 1, f"largest eigenvalue {value:.4g}"),
+        monitor=lambda count, value: report(count + 1, f"largest eigenvalue {value:.4g}"),
     )
     slopes = gradient(parts, parameters)
     rises = {name: rise(parts, parameters, slopes, settings.rho, adaptive=name == "asam") for name in ("sam", "asam")}

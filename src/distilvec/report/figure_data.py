@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distilvec.train.metrics import MONITORED
+from distilvec.evaluation.aggregate import average, retention, share
 
 Part = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -18,30 +18,26 @@ def retained(scores: Mapping[str, Rows], intervals: Part) -> list[dict[str, Any]
     """Rows {column, task, value, low, high} in percent of the teacher's score, every column's average last.
 
     `low` and `high` come from the intervals of (column - teacher), None where there is none. Without a teacher the values
-    are the scores themselves. Tasks on which the teacher's score is not above 0 are left out; an average covers the tasks
-    that teacher and column share.
+    are the scores themselves. Tasks and averages are those of `retention`.
     """
-    reference = "teacher" in scores
-    whole = {score["task"]: score["value"] for score in scores.get("teacher", ())}
-    columns = [name for name in scores if name != "teacher"] if reference else list(scores)
+    teacher = scores.get("teacher")
+    columns = [name for name in scores if name != "teacher" or teacher is None]
     rows = []
     for column in sorted(columns, key=lambda name: _COLUMNS.index(name) if name in _COLUMNS else len(_COLUMNS)):
-        values = {
-            score["task"]: score["value"]
-            for score in scores[column]
-            if not reference or whole.get(score["task"], 0) > 0
-        }
-        wholes = {task: whole[task] if reference else 100.0 for task in values}
-        if len(values) > 1:
-            values, wholes = ({**found, "average": sum(found.values()) / len(found)} for found in (values, wholes))
-        for task, value in values.items():
-            low, high = ((intervals.get(column) or {}).get(task) or (None, None))[:2] if reference else (None, None)
-            share = {"low": low, "high": high}
-            bounds = {
-                key: None if change is None else 100 * (wholes[task] + change) / wholes[task]
-                for key, change in share.items()
-            }
-            rows.append({"column": column, "task": task, "value": 100 * value / wholes[task], **bounds})
+        own = {score["task"]: score for score in scores[column]}
+        shared = own if teacher is None else {score["task"]: score for score in teacher if score["task"] in own}
+        wholes = {task: score["value"] for task, score in shared.items()}
+        wholes |= {"average": average(wholes)} if wholes else {}
+        shown = wholes if teacher is None else retention(scores[column], teacher)
+        for task in [
+            *(task for task in own if task in shown),
+            *(["average"] if "average" in shown and len(shown) > 2 else []),
+        ]:
+            change = (
+                ((intervals.get(column) or {}).get(task) or (None, None))[:2] if teacher is not None else (None, None)
+            )
+            low, high = (None if bound is None else share(wholes[task] + bound, wholes[task]) for bound in change)
+            rows.append({"column": column, "task": task, "value": shown[task], "low": low, "high": high})
     return rows
 
 

@@ -11,6 +11,7 @@ import yaml
 from jinja2 import Environment
 
 from distilvec.core.escape import code_block, code_span, markdown, markdown_cell, quoted
+from distilvec.evaluation.aggregate import average, retention
 
 FORMAT = 1
 COLUMNS = ("teacher", "untrained", "student", "asymmetric")
@@ -223,7 +224,7 @@ def score_table(scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, 
         "columns": columns,
         "rows": [(task, metric, [values[column].get((task, metric)) for column in columns]) for task, metric in tasks],
         "average": [_mean([values[column].get(key) for key in shared]) for column in columns],
-        "retention": [_retention(values, column) for column in columns],
+        "retention": [retention(scores[column], scores.get("teacher", ())).get("average") for column in columns],
     }
 
 
@@ -261,16 +262,9 @@ def _times_100(value: float | None) -> float | None:
     return None if value is None else 100 * value
 
 
-def _retention(values: Mapping[str, Mapping[tuple[str, str], float]], column: str) -> float | None:
-    teacher = values.get("teacher", {})
-    keys = [key for key in values[column] if key in teacher]
-    whole, kept = _mean([teacher[key] for key in keys]), _mean([values[column][key] for key in keys])
-    return 100 * kept / whole if whole and kept is not None else None
-
-
 def _mean(numbers: Sequence[float | None]) -> float | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) / len(known) if known and len(known) == len(numbers) else None
+    known = {str(row): number for row, number in enumerate(numbers) if number is not None}
+    return average(known) if known and len(known) == len(numbers) else None
 
 
 def _figure(number: float | None, digits: int = 2) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distilvec.core.escape import one_line
 from distilvec.core.extras import require_extra
-from distilvec.evaluation.aggregate import ABSENT, scores_table
+from distilvec.report.plain_tables import ABSENT, scores_table
 from distilvec.report.table_layout import text_table
 from distilvec.report.tables import flat_rows, leaderboard
 

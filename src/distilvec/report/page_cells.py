@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distilvec.evaluation.aggregate import ABSENT
+from distilvec.report.plain_tables import ABSENT
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from distilvec.evaluation.aggregate import ABSENT
+from distilvec.evaluation.aggregate import average, retention, share
 from distilvec.evaluation.significance import significance_mark
 from distilvec.report import tables
 from distilvec.report.figure_data import PRECISION_NAMES, averaged_tasks, compression_curves
 from distilvec.report.page_cells import Cell, Table, chance_cell, change_cell, figure, words
+from distilvec.report.plain_tables import ABSENT
 from distilvec.train.metrics import SCORES, validation_metric
 
 AVERAGE = "average"
@@ -41,12 +42,15 @@ def scores_table(scores: Part, intervals: Part) -> Table:
         values = {name: column[task]["value"] if task in column else None for name, column in columns.items()}
         rows.append([Cell(task, note=", ".join(filter(None, info))), *_model_cells(values, compared, intervals, task)])
     means = {
-        name: sum(score["value"] for score in column.values()) / len(tasks) if len(column) == len(tasks) else None
-        for name, column in columns.items()
+        name: average(list(column.values())) if len(column) == len(tasks) else None for name, column in columns.items()
     }
     foot = [[*words(AVERAGE), *_model_cells(means, compared, intervals, AVERAGE)]]
-    if (whole := means.get("teacher")) and whole > 0:
-        shares = {name: figure(None if mean is None else 100 * mean / whole, 1) for name, mean in means.items()}
+    teacher = list(columns.get("teacher", {}).values())
+    kept = {name: retention(list(column.values()), teacher) for name, column in columns.items()}
+    if "average" in kept.get("teacher", {}):
+        shares = {
+            name: figure(None if means[name] is None else found.get("average"), 1) for name, found in kept.items()
+        }
         cells = [
             cell for name, share in shares.items() for cell in ([share, Cell("")] if name in compared else [share])
         ]
@@ -101,7 +105,7 @@ def domain_table(averages: Part) -> Table | None:
     for domain in domains:
         whole = columns.get("teacher", {}).get(domain)
         shares = [
-            figure(100 * columns[name][domain] / whole if whole and whole > 0 and domain in columns[name] else None, 1)
+            figure(share(columns[name][domain], whole) if whole is not None and domain in columns[name] else None, 1)
             for name in shown
         ]
         rows.append(

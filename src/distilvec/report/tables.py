@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distilvec.core.escape import csv_cell, latex, markdown
-from distilvec.evaluation.aggregate import ABSENT, to_markdown
+from distilvec.report.plain_tables import ABSENT, to_markdown
 
 AVERAGE = "average"
 Row = Mapping[str, Any]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distilvec.core.escape import markdown
-from distilvec.evaluation.aggregate import to_markdown
 from distilvec.report.figure_style import BLUE, INK, figure_style, new_figure, shortened
 from distilvec.report.page_cells import Cell, Table, figure, number, words
+from distilvec.report.plain_tables import to_markdown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

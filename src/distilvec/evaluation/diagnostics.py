@@ -1,0 +1,268 @@
+"""Diagnostics of a student: gates of its experts, metrics of its head on a labelled task, its own tokenizer.
+
+Gates and outputs of experts come from a sample of the texts that the student is scored on, by task, class and length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+from torch import Tensor
+
+from distilvec.config.schema import Role
+from distilvec.core.batch import Text
+from distilvec.core.info import UNLIMITED
+from distilvec.core.task_head import TaskHead
+from distilvec.data.corpus import Corpus
+from distilvec.data.labeled import Examples, Labelled
+from distilvec.evaluation.evaluator import Sample, Score
+from distilvec.evaluation.metrics import correlations
+from distilvec.evaluation.projection import project_experts
+from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
+from distilvec.models.load import evaluating
+from distilvec.models.tokenizers import plain_copy, tokenizer_hash
+from distilvec.students.task_head import predict_logits
+from distilvec.teachers.model import LocalTeacher
+from distilvec.train.gate_monitor import routing
+from distilvec.vocabulary.compare import compare_tokenizers, parameter_figures
+
+Array = np.ndarray[Any, Any]
+MOST_TEXTS, MOST_OF_A_GROUP, LEAST_OF_A_GROUP = 400, 100, 10  # texts whose gates are computed
+IN_THE_PLANE = 150  # texts in the projection of experts and teacher
+MOST_CLASSES = 12  # a task of more classes is one group
+LENGTHS = (0, 8, 16, 32, 64, 128, 256, 512, 2**31)  # tokens: bounds of the bins, upper ones within
+LANGUAGE_TEXTS = 2000  # of a language, for the comparison of tokenizers
+SEED = 0  # of every draw
+_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Group:
+    """Texts of a task, of a retrieval task's queries, or of one class.
+
+    `role` names the prompt to prepend; None: texts have it already, and may be pairs.
+    """
+
+    name: str
+    texts: Sequence[Text]
+    role: Role | None = None
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Gates [n, experts], expert outputs [n, experts, dim], their mixture [n, dim] on the CPU; tokens per text."""
+
+    gates: Tensor
+    outputs: Tensor
+    mixed: Tensor
+    lengths: Array
+
+
+def task_groups(tasks: Iterable[Task]) -> list[Group]:
+    """Texts of each task; queries and documents of a retrieval task are two groups."""
+    groups = []
+    for task in tasks:
+        if isinstance(task, RetrievalTask):
+            groups.append(Group(f"{task.name}, queries", task.queries, "query"))
+            groups.append(Group(f"{task.name}, documents", task.documents, "document"))
+        else:
+            texts = task.test_texts if isinstance(task, ClassificationTask) else [*task.first, *task.second]
+            groups.append(Group(task.name, texts, task.role))
+    return groups
+
+
+def labelled_groups(examples: Examples, test: Labelled) -> list[Group]:
+    """Test texts of the task a student was trained on, by class if there are at most 12."""
+    if not 1 < len(examples.classes) <= MOST_CLASSES:
+        return [Group(f"{examples.name}, test split", [text for parts in test.inputs for text in parts])]
+    texts: list[list[Text]] = [[] for _ in examples.classes]
+    for parts, label in zip(test.inputs, test.labels.tolist(), strict=True):
+        texts[label] += parts
+    return [Group(f"{examples.name}: {name}", own) for name, own in zip(examples.classes, texts, strict=True)]
+
+
+def sample(group: Group, count: int) -> list[Text]:
+    """At most `count` of a group's distinct texts, drawn by seed; blank ones are left out."""
+    texts = sorted({text for text in group.texts if "".join(text).strip()}, key=str)
+    order = np.random.default_rng(SEED).permutation(len(texts))[:count]
+    return [texts[number] for number in sorted(order.tolist())]
+
+
+def experts_report(
+    student: LocalTeacher, groups: Sequence[Group], vectors: Callable[[Group, Sequence[Text]], Array] | None = None
+) -> dict[str, Any]:
+    """Make report.json's "experts"; {} for a student without at least two experts, or without texts.
+
+    `vectors` gives the teacher's vectors of some of a group's texts; without it there is no plane.
+    """
+    count = max(LEAST_OF_A_GROUP, min(MOST_OF_A_GROUP, MOST_TEXTS // max(1, len(groups))))
+    drawn = [(group, texts) for group in groups if (texts := sample(group, count))]
+    # by name: a saved student has its own copy of the class
+    if not drawn or not any(type(module).__name__ == "Experts" and module.experts > 1 for module in student.model):
+        return {}
+    prompts = student.prompts
+    found = run_mixture(student.model, [_prompted(prompts, group.role, text) for group, own in drawn for text in own])
+    ends = np.cumsum([len(texts) for _, texts in drawn]).tolist()
+    rows = [slice(first, last) for first, last in pairwise([0, *ends])]
+    bins = np.searchsorted(LENGTHS, found.lengths)
+    unit = torch.nn.functional.normalize(found.outputs, dim=-1)
+    longest = int(found.lengths.max())
+    return {
+        "count": found.gates.shape[1],
+        **_shares(found.gates),
+        "groups": [{"name": g.name, **_shares(found.gates[part])} for (g, _), part in zip(drawn, rows, strict=True)],
+        "lengths": [
+            {"from": LENGTHS[n - 1] + 1, "to": min(LENGTHS[n], longest), **_shares(found.gates[bins == n])}
+            for n in sorted(set(bins.tolist()))
+        ],
+        "cosines": torch.einsum("nad,nbd->ab", unit, unit).div(len(unit)).numpy().round(4).tolist(),
+        "plane": None if vectors is None else _plane(drawn, rows, found, vectors),
+    }
+
+
+def run_mixture(model: SentenceTransformer, texts: Sequence[Text]) -> Mixture:
+    """Run a model's modules up to its experts on texts that have their prompts, short texts first."""
+    order = sorted(range(len(texts)), key=lambda number: len(str(texts[number])))
+    parts: list[list[Tensor]] = []
+    with evaluating(model):
+        for start in range(0, len(order), _BATCH):
+            inputs = model.preprocess([texts[number] for number in order[start : start + _BATCH]])
+            features = {k: v.to(model.device) if isinstance(v, Tensor) else v for k, v in inputs.items()}
+            lengths = features["attention_mask"].sum(1)
+            for module in model:
+                features = module(features)
+                if "gates" in features:
+                    break
+            found = [features[name].float() for name in ("gates", "experts", "sentence_embedding")]
+            parts.append([value.cpu() for value in (*found, lengths)])
+    back = torch.tensor(np.argsort(order))
+    gates, outputs, mixed, lengths = (torch.cat(values)[back] for values in zip(*parts, strict=True))
+    return Mixture(gates, outputs, mixed, lengths.numpy())
+
+
+def _prompted(prompts: dict[Role, str], role: Role | None, text: Text) -> Text:
+    return prompts.get(role, "") + text if role is not None and isinstance(text, str) else text
+
+
+def _shares(gates: Tensor) -> dict[str, Any]:
+    found = routing(gates)
+    numbers = {name: round(getattr(found, name), 5) for name in ("entropy", "decided", "spread")}
+    return {"rows": len(gates), "gates": np.round(found.means, 5).tolist(), **numbers}
+
+
+def _plane(
+    drawn: Sequence[tuple[Group, Sequence[Text]]],
+    rows: Sequence[slice],
+    mixture: Mixture,
+    vectors: Callable[[Group, Sequence[Text]], Array],
+) -> dict[str, Any]:
+    """Projection of some texts of every group, by the teacher and each expert."""
+    each = max(1, IN_THE_PLANE // len(drawn))
+    numbers, teacher, groups, labels = [], [], [], []
+    for (group, texts), part in zip(drawn, rows, strict=True):
+        chosen = np.linspace(0, len(texts) - 1, min(each, len(texts))).round().astype(int).tolist()
+        own = [texts[number] for number in chosen]
+        numbers += [part.start + number for number in chosen]
+        teacher.append(vectors(group, own))
+        groups += [group.name] * len(own)
+        labels += [" / ".join([text] if isinstance(text, str) else text)[:80] for text in own]
+    outputs = list(mixture.outputs[numbers].numpy().swapaxes(0, 1))
+    found = project_experts(np.concatenate(teacher), outputs, mixture.mixed[numbers].numpy())
+    return found | {"groups": groups, "labels": labels}
+
+
+# -- labelled tasks ---------------------------------------------------------------------------------------------------
+
+
+def supervised_report(
+    name: str, models: Mapping[str, tuple[SentenceTransformer, TaskHead]], test: Labelled
+) -> tuple[dict[str, Any], dict[str, dict[str, Sample]]]:
+    """Make report.json's "supervised" (task, kind, test examples, metrics by model), and the samples by model."""
+    kind = next(iter(models.values()))[1].task.kind
+    gold = np.asarray(test.labels, dtype=np.float64 if kind == "sts" else np.int64)
+    scores, samples = {}, {}
+    for model_name, (model, head) in models.items():
+        logits = predict_logits(model, head, test.inputs).numpy()
+        if kind == "sts":
+            scores[model_name] = score_metrics(logits[:, 0], test.labels)
+            sample = Sample("sts", "spearman", logits[:, 0].astype(np.float64), gold)
+        else:
+            scores[model_name] = class_metrics(logits.argmax(1), test.labels)
+            sample = Sample("classification", "accuracy", logits.argmax(1), gold)
+        samples[model_name] = {name: sample}
+    return {"task": name, "type": kind, "rows": len(test.labels), "scores": scores}, samples
+
+
+def as_scores(report: Mapping[str, Any]) -> dict[str, list[Score]]:
+    """Metrics of `supervised_report` as scores of one task; a model without the main metric is left out."""
+    kind, main = ("sts", "spearman") if report["type"] == "sts" else ("classification", "accuracy")
+    found = {}
+    for name, values in report["scores"].items():
+        known = {key: 100 * value for key, value in values.items() if value is not None}
+        if main in known:
+            found[name] = [Score(report["task"], kind, main, known[main], known, 0.0, report["rows"])]
+    return found
+
+
+def class_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:
+    """Accuracy; precision, recall and F1 averaged over the classes of `gold` or `predicted`, 0 without a prediction."""
+    macro = precision_recall_fscore_support(gold, predicted, average="macro", zero_division=0)[:3]
+    names = ("accuracy", "macro_precision", "macro_recall", "macro_f1")
+    return dict(zip(names, map(float, (accuracy_score(gold, predicted), *macro)), strict=True))
+
+
+def score_metrics(predicted: Array, gold: Array) -> dict[str, float | None]:
+    """Spearman's and Pearson's correlation, None if all predictions are equal."""
+    return {name: None if np.isnan(value) else value for name, value in correlations(predicted, gold).items()}
+
+
+# -- tokenizers -------------------------------------------------------------------------------------------------------
+
+
+def vocabulary_report(teacher: LocalTeacher | None, student: LocalTeacher, corpus: Corpus | None) -> dict[str, Any]:
+    """Make report.json's "vocabulary": `compare_tokenizers` at the student's length, with "parameters".
+
+    {} if both have one tokenizer, without a local teacher or a corpus, or for a tokenizer that is not a fast one.
+    """
+    if teacher is None or corpus is None or not (_is_fast(teacher.model) and _is_fast(student.model)):
+        return {}
+    models = {"before": teacher.model, "after": student.model}
+    before, after = (model.tokenizer for model in models.values())
+    if tokenizer_hash(before) == tokenizer_hash(after):
+        return {}
+    limit = student.max_length if student.max_length < UNLIMITED else None
+    found = compare_tokenizers(before, after, language_texts(corpus), limit)
+    for name, model in models.items():
+        found[name]["parameters"] = asdict(parameter_figures(model))
+    return {**found, "names": {"before": "teacher", "after": "student"}}
+
+
+def language_texts(corpus: Corpus) -> dict[str, list[str]]:
+    """At most 2,000 texts of each language, without prompts, validation texts first, drawn by seed; pairs as two.
+
+    A source without a language has an entry by its own name.
+    """
+    labels = [language or name for language, name in zip(corpus.languages, corpus.source_names, strict=True)]
+    found = {}
+    for label in dict.fromkeys(labels):
+        sources = [number for number, other in enumerate(labels) if other == label]
+        chosen = np.empty(0, dtype=np.int64)
+        for rows in (corpus.holdout_rows, corpus.train_rows):
+            own, free = rows[np.isin(corpus.sources[rows], sources)], LANGUAGE_TEXTS - len(chosen)
+            own = own if len(own) <= free else np.random.default_rng(SEED).choice(own, free, replace=False)
+            chosen = np.concatenate([chosen, own])
+        texts = [part for text in corpus.texts(np.sort(chosen)) for part in ([text] if isinstance(text, str) else text)]
+        if texts:
+            found[label] = texts
+    return found
+
+
+def _is_fast(model: SentenceTransformer) -> bool:
+    return hasattr(model[0], "auto_model") and plain_copy(model.tokenizer) is not None

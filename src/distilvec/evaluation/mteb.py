@@ -1,0 +1,260 @@
+"""Tasks and benchmarks of the package mteb 2, for one model or for a pair (query embedder, document embedder).
+
+Local folders (mteb_local.py) may replace mteb's data. Embedders of a pair, as in evaluator.py:
+
+    type                                      query embedder     document embedder
+    STS, PairClassification                   sentence1          sentence2
+    Classification, MultilabelClassification  test rows          training rows of the classifier
+    Retrieval, Reranking and their kind       queries            documents
+
+Only the last line has roles of its own; all other texts get the document role's prompt.
+Note: mteb's prompts by task for instruction-tuned models are not used.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import importlib
+import logging
+import math
+import os
+import random
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec.config.schema import Role
+from distilvec.core.errors import DistilvecError
+from distilvec.core.extras import require_extra
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Score
+from distilvec.evaluation.mteb_local import LocalData, load_local
+from distilvec.evaluation.tasks import TaskFailure
+
+Array = np.ndarray[Any, Any]
+Pair = tuple[Embedder, Embedder]
+
+PAIR_TYPES = ("STS", "PairClassification")
+CLASS_TYPES = ("Classification", "MultilabelClassification")
+SEARCH_TYPES = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
+
+
+def mteb_scores(
+    models: Mapping[str, Pair],
+    tasks: list[str] | None = None,
+    benchmark: str | None = None,
+    data: Path | None = None,
+    cache: Path | None = None,
+    *,
+    problems: list[TaskFailure],
+) -> dict[str, list[Score]]:
+    """Scores by model of mteb's tasks, or of one of its benchmarks; metrics are means over subsets and splits.
+
+    `data/<task>` replaces the hub if that folder exists. Results are kept below `cache` by model, weights, task and
+    local data (six decimals, as mteb writes them). A task that cannot be scored is added to `problems`, and the others
+    are scored. Within a task each text is embedded once per model and role.
+    Errors: DistilvecError for unknown names, for none or both of `tasks` and `benchmark`, and if mteb is not installed.
+    """
+    import_mteb(cache)
+    chosen = find_tasks(tasks, benchmark)
+    embedders = {id(model): model for pair in models.values() for model in pair}
+    weights = {key: model.manifest().fingerprint if cache else "" for key, model in embedders.items()}  # type: ignore[attr-defined]
+    revisions = {name: "-".join(dict.fromkeys(weights[id(model)] for model in pair)) for name, pair in models.items()}
+    scores: dict[str, list[Score]] = {name: [] for name in models}
+    for task in chosen:
+        memo, name = EmbeddingCache(), task.metadata.name
+        try:
+            local = load_local(task, data / name) if data is not None and (data / name).is_dir() else None
+            if local is not None:
+                task.hf_subsets, task.dataset, task.data_loaded = list(local.dataset), local.dataset, True
+        except DistilvecError as error:
+            problems.append(TaskFailure(name, str(error)))
+            continue
+        folder = None if cache is None else cache / (local.fingerprint if local else "hub")
+        for model, pair in models.items():
+            try:
+                with _quiet():
+                    scores[model].append(
+                        score_task(task, MtebModel(*pair, revisions[model], memo), local, folder, data)
+                    )
+            except NoDataError as error:
+                problems.append(TaskFailure(name, str(error)))
+                break
+            except Exception as error:
+                text = (
+                    str(error) if isinstance(error, DistilvecError) else f"mteb failed: {type(error).__name__}: {error}"
+                )
+                problems.append(TaskFailure(name, text, model))
+        task.dataset, task.data_loaded = None, False
+    return scores
+
+
+def find_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
+    """Task objects of mteb, copied. Errors: DistilvecError with the nearest names for what mteb does not know."""
+    mteb = import_mteb()
+    if bool(names) == bool(benchmark):
+        raise DistilvecError("[--mteb] expected task names or a benchmark, not both. Give --mteb or --benchmark.")
+    if benchmark:
+        try:
+            return [copy.copy(task) for task in mteb.get_benchmark(benchmark).tasks]
+        except KeyError:
+            near = _nearest(benchmark, [entry.name for entry in mteb.get_benchmarks()])
+            raise DistilvecError(f"[--benchmark] mteb has no benchmark '{benchmark}'{near}.") from None
+    entries = vars(importlib.import_module("mteb.tasks")).values()
+    known = [entry.metadata.name for entry in entries if hasattr(entry, "metadata")]
+    if unknown := [name for name in names or [] if name not in known]:
+        raise DistilvecError(
+            "\n".join(f"[--mteb] mteb has no task '{name}'{_nearest(name, known)}." for name in unknown)
+        )
+    return [mteb.get_task(name) for name in dict.fromkeys(names or [])]
+
+
+def import_mteb(cache: Path | None = None) -> Any:
+    """Import the package, which makes a cache folder: in `cache` or a temporary folder, not in the user's home."""
+    require_extra("mteb", "--mteb")
+    if "mteb" in sys.modules or os.environ.get("MTEB_CACHE"):
+        return importlib.import_module("mteb")
+    with tempfile.TemporaryDirectory() as temporary:
+        os.environ["MTEB_CACHE"] = str(cache or temporary)
+        try:
+            return importlib.import_module("mteb")
+        finally:
+            del os.environ["MTEB_CACHE"]
+
+
+class MtebModel:
+    """Encoder for mteb 2: the query embedder for queries, the document embedder for all else; similarity is the cosine.
+
+    `memo` shares vectors between models; `revision` distinguishes weights in mteb's result cache.
+    """
+
+    def __init__(self, query: Embedder, document: Embedder, revision: str, memo: EmbeddingCache) -> None:
+        from mteb.models.model_meta import ModelMeta
+
+        self.query, self.document, self.memo = query, document, memo
+        name = query.name if query is document else f"{query.name}+{document.name}"
+        safe = re.sub(r"[^\w.+-]+", "_", name).strip("_.")[:100] or "model"
+        self.mteb_model_meta: Any = ModelMeta.create_empty(
+            {"name": f"distilvec/{safe}", "revision": revision or "unknown"}
+        )
+
+    def encode(
+        self,
+        inputs: Iterable[Mapping[str, Any]],
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        prompt_type: Any = None,
+        **_: Any,
+    ) -> Array:
+        """Vectors of mteb's batches in their order, float32 [texts, dim]."""
+        texts = [text for batch in inputs for text in batch["text"]]
+        kind = task_metadata.type
+        query = str(getattr(prompt_type, "value", prompt_type)) == "query"
+        asked = hf_split in task_metadata.eval_splits if kind in CLASS_TYPES else query
+        role: Role = "query" if asked and kind not in (*PAIR_TYPES, *CLASS_TYPES) else "document"
+        return self.memo.vectors(self.query if asked else self.document, texts, role)
+
+    def similarity(self, first: Any, second: Any) -> Any:
+        """Cosine of every row with every row, float32 tensor [first, second]."""
+        return importlib.import_module("mteb.similarity_functions").cos_sim(first, second)
+
+    def similarity_pairwise(self, first: Any, second: Any) -> Any:
+        """Cosine of row i with row i, float32 tensor [rows]."""
+        return importlib.import_module("mteb.similarity_functions").pairwise_cos_sim(first, second)
+
+
+class NoDataError(DistilvecError):
+    """Data of the hub that cannot be loaded, for any model."""
+
+
+def score_task(task: Any, model: MtebModel, local: LocalData | None, folder: Path | None, data: Path | None) -> Score:
+    """Score of one task, from results below `folder` if there. Every model starts from the same random numbers."""
+    mteb, name, kind = import_mteb(), task.metadata.name, task.metadata.type
+    results: Any = None if folder is None else mteb.ResultCache(folder)
+    if kind in PAIR_TYPES and task.input1_prompt_type is None and task.input2_prompt_type is None:
+        task.input1_prompt_type = mteb.types.PromptType.query  # distinguishes sentence1 from sentence2
+    kept = None
+    try:
+        kept = results.load_task_result(name, model.mteb_model_meta) if results is not None else None
+    except ValueError:  # a killed process left half a file
+        results.get_task_result_path(name, model.mteb_model_meta).unlink()
+    if kept is None or kept.get_missing_evaluations(task):
+        _load_data(task, data)
+    task.rng_state, task.np_rng = random.Random(task.seed), np.random.default_rng(task.seed)
+    found = mteb.evaluate(model, task, co2_tracker=False, cache=results, show_progress_bar=False)
+    score = _as_score(task, found.task_results[0], local)
+    if model.query is not model.document and kind not in (*PAIR_TYPES, *CLASS_TYPES, *SEARCH_TYPES):
+        return replace(score, warnings=(*score.warnings, f"{kind} uses '{model.document.name}' alone"))
+    return score
+
+
+def _load_data(task: Any, data: Path | None) -> None:
+    """Load data from the hub. Note: mteb loads the parts of an aggregate task itself, one after the other."""
+    if task.data_loaded or task.is_aggregate:
+        return
+    try:
+        task.load_data()
+    except Exception as error:
+        source, name, data = task.metadata.dataset.get("path"), task.metadata.name, data or Path("DATA")
+        reason = next(iter(str(error).splitlines()), "")
+        raise NoDataError(
+            f"[--data] its data ({source}) cannot be fetched from the Hugging Face hub ({type(error).__name__}: "
+            f"{reason}). Go online, or put the task's files into {data / name} and pass --data {data}."
+        ) from error
+
+
+def _as_score(task: Any, result: Any, local: LocalData | None) -> Score:
+    """Means over splits and subsets, times 100, of every metric that is a finite number."""
+    found = [entry for split in task.eval_splits for entry in result.scores[split]]
+    entries = [entry for entry in found if task.is_aggregate or entry["hf_subset"] in task.hf_subsets]
+    main, notes = task.metadata.main_score, local.warnings if local else ()
+    values: dict[str, float] = {}
+    for name in dict.fromkeys(name for entry in entries for name in entry if name != "main_score"):
+        column = [entry.get(name) for entry in entries]
+        if all(isinstance(value, int | float) and math.isfinite(value) for value in column):
+            values[name] = 100 * float(np.mean(column))
+    if main not in values:
+        notes = (*notes, f"{main} is undefined, as all similarities are equal; counted as 0")
+    values = {main: values.get(main, 0.0), **values}
+    statistics = task.metadata.descriptive_stats or {}
+    hub = [statistics.get(split, {}) for split in task.eval_splits]
+    rows = sum(
+        (part.get("queries_text_statistics") or {}).get("unique_texts") or part.get("num_samples", 0) for part in hub
+    )
+    kind, seconds = task.metadata.type.lower(), float(result.evaluation_time or 0.0)
+    return Score(
+        task.metadata.name, kind, main, values[main], values, seconds, local.rows if local else rows, tuple(notes)
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the progress bars of datasets and the repeated warnings of mteb's classifiers."""
+    datasets, log = importlib.import_module("datasets"), logging.getLogger("mteb")
+    level, hidden = log.level, datasets.are_progress_bars_disabled()
+    log.setLevel(logging.CRITICAL)
+    datasets.disable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+        if not hidden:
+            datasets.enable_progress_bars()
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """Three nearest names, whatever their case."""
+    folded = {other.casefold(): other for other in known}
+    near = [folded[key] for key in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
+    return f"; did you mean {' or '.join(near)}?" if near else ". `mteb available-tasks` lists the names"

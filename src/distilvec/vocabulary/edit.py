@@ -57,20 +57,11 @@ def joined(pieces: Pieces, keep: Iterable[int], other: Pieces, more: Iterable[st
 
 
 def needed(pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = None) -> set[int]:
-    """Return `keep`, special and added tokens, `letters` (default: the whole alphabet), and what BPE merges to them.
-
-    Errors: DistilvecError for an id without a token.
-    """
-    known = {number for number, token in enumerate(pieces.tokens) if token is not None}
-    kept = {int(number) for number in keep}
-    if unknown := kept - known:
-        raise DistilvecError(
-            f"[student.vocabulary] {pieces.name} has no token {min(unknown)}: its ids end at {max(known)}. "
-            "Keep tokens that it has."
-        )
-    kept |= (pieces.special | pieces.added | set(alphabet(pieces) if letters is None else letters)) & known
+    """Return `keep`, special and added tokens, `letters` (default: the whole alphabet), and what BPE merges to them."""
+    known = set(pieces.vocabulary.values())
+    always = (pieces.special | pieces.added | set(alphabet(pieces) if letters is None else letters)) & known
     parts = parts_of(pieces)
-    return {part for number in kept for part in parts(number)}
+    return {part for number in always.union(keep) for part in parts(number)}
 
 
 def check_count(key: str, count: int, least: int, most: int, name: str) -> None:
@@ -168,10 +159,9 @@ def with_tokens(processor: State | None, renamed: Callable[[str, int], tuple[str
 def _renumbered(state: State, new: Mapping[int, int]) -> State:
     """Return tokenizer.json with the tokens of `new` alone, under their new ids."""
     changed: State = json.loads(json.dumps(state))
-    model, added = changed["model"], changed["added_tokens"]
-    changed["added_tokens"] = sorted(
-        ({**entry, "id": new[entry["id"]]} for entry in added if entry["id"] in new), key=lambda entry: entry["id"]
-    )
+    model = changed["model"]
+    added = [{**entry, "id": new[entry["id"]]} for entry in changed["added_tokens"] if entry["id"] in new]
+    changed["added_tokens"] = sorted(added, key=lambda entry: entry["id"])
     if model["type"] == "Unigram":
         order = sorted((number, old) for old, number in new.items() if old < len(model["vocab"]))
         model["vocab"] = [model["vocab"][old] for _, old in order]

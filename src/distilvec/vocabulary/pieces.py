@@ -167,8 +167,8 @@ class Pieces:
 
     @cached_property
     def _bare(self) -> Tokenizer:
-        none = {"normalizer": None, "pre_tokenizer": None, "post_processor": None, "added_tokens": []}
-        return Tokenizer.from_str(json.dumps({**self.state, **none}))
+        parts = dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor"))
+        return Tokenizer.from_str(json.dumps({**self.state, **parts, "added_tokens": []}))
 
     @cached_property
     def neutral(self) -> Tokenizer:

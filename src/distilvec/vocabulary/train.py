@@ -64,7 +64,9 @@ def _trained(texts: Iterable[str], kind: NewKind, size: int, special: list[str],
     shared: dict[str, Any] = {"special_tokens": special, "show_progress": False}
     if kind == "bpe":
         model: models.Model = models.BPE()
-        trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=ByteLevel.alphabet(), **shared)
+        trainer: trainers.Trainer = trainers.BpeTrainer(
+            vocab_size=size, initial_alphabet=ByteLevel.alphabet(), **shared
+        )
     elif kind == "unigram":
         model = models.Unigram()
         trainer = trainers.UnigramTrainer(vocab_size=size - _BYTES, unk_token=unknown, **shared)

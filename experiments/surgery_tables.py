@@ -187,7 +187,7 @@ def turkish_table(found: Mapping[str, Any]) -> str:
     for kind, part in found["kinds"].items():
         for texts, language in part["languages"].items():
             before, after, saved = language["before"], language["after"], language["saved"]
-            whole = part["after"]["vocabulary"]["whole_words"]
+            whole = part["after"]["vocabulary"].get("whole_words", float("nan"))  # runs before version 0.3 only
             lines.append(
                 f"| {KINDS[kind]} | {texts} | {before['fertility']:.2f} → {after['fertility']:.2f} "
                 f"| {before['characters_per_token']:.2f} → {after['characters_per_token']:.2f} "

@@ -353,9 +353,9 @@ def test_slow_tokenizers_and_short_limits_are_refused():
 
     with pytest.raises(DistilvecError, match=r"\[teacher.model\].*Slow"):
         Aligner(tokenizer("wordpiece"), 64, Slow(), 64)
-    with pytest.raises(DistilvecError, match=r"\[student.max_length\] 2 leaves no room.*2 special tokens"):
+    with pytest.raises(DistilvecError, match=r"\[student.max_length\] 2 leaves no room.*2 tokens"):
         Aligner(tokenizer("wordpiece"), 2, tokenizer("unigram"), 64)
-    with pytest.raises(DistilvecError, match=r"\[teacher.max_length\] 4 leaves no room.*4 special tokens"):
+    with pytest.raises(DistilvecError, match=r"\[teacher.max_length\] 4 leaves no room.*4 tokens"):
         Aligner(tokenizer("wordpiece"), 64, tokenizer("unigram"), 4, paired=True)
 
 

@@ -87,12 +87,12 @@ def test_a_longer_reach_where_positions_allow_it(teachers, texts, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--kind", "bpe"], r"\[--vocab-size\] .* kind .bpe."),
-        (["--kind", "bpe", "--vocab-size", "20"], r"\[--vocab-size\] a vocabulary of 20 is too small"),
+        (["--kind", "bpe"], r"\[--vocab-size\] --kind bpe needs it"),
+        (["--kind", "bpe", "--vocab-size", "20"], r"\[--vocab-size\] 20 tokens cannot be had"),
         (["--kind", "unigram", "--vocab-size", "90000"], r"\[--vocab-size\] .*cannot be had"),
         (["--vocab-size", "9"], "special tokens, bytes and the alphabet"),
-        (["--vocab-size", "99999"], r"the texts use \d+ tokens"),
-        (["--kind", "hybrid", "--vocab-size", "300"], r"\[--target\] .* kind .hybrid."),
+        (["--vocab-size", "99999"], r"\[--vocab-size\] .*: \d+ at most"),
+        (["--kind", "hybrid", "--vocab-size", "300"], r"\[--target\] --kind hybrid needs it"),
         (
             ["--kind", "hybrid", "--vocab-size", "300", "--target", "tr", "--share", "9"],
             r"\[--target\] no texts of 'tr'",

@@ -11,7 +11,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from torch import nn
 
 from distilvec.core.errors import DistilvecError
-from distilvec.vocabulary.compare import analyse, compare_tokenizers, parameter_counts
+from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts, text_statistics
+from distilvec.vocabulary.pieces import Pieces
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,10 @@ def unigram(byte_fallback=True):
     tokenizer.add_special_tokens(["<unk>", "</s>"])
     tokenizer.post_processor = architectures.template(tokenizer, "$A </s>")
     return architectures.wrap(tokenizer, unk_token="<unk>", eos_token="</s>")
+
+
+def analyse(tokenizer, texts, max_length=None):
+    return {name: text_statistics(Pieces(tokenizer), own, max_length) for name, own in texts.items()}
 
 
 def rounded(values):

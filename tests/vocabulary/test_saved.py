@@ -167,7 +167,7 @@ def test_killed_while_saving(models, tmp_path):
     script = (
         "import os, signal, sys; from pathlib import Path; from distilvec.formats import sentence_transformers as portable; "
         "from distilvec.config.schema import VocabularySection; from distilvec.pipeline.transplant import transplant_folder; "
-        "portable.replace_folder = lambda new, folder: os.kill(os.getpid(), signal.SIGKILL); "
+        "portable.replace.replace_folder = lambda new, folder: os.kill(os.getpid(), signal.SIGKILL); "
         "section = VocabularySection(kind='bpe', size=380); "
         "transplant_folder(sys.argv[1], section, {'en': lambda: iter(sys.argv[3:])}, Path(sys.argv[2]), overwrite=True)"
     )

@@ -16,7 +16,7 @@ from transformers import BertForMaskedLM, PreTrainedTokenizer, Qwen3ForCausalLM
 
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.vocabulary.edit import needed, restrict
+from distilvec.vocabulary.edit import restrict
 from distilvec.vocabulary.pieces import Pieces, Surface
 from distilvec.vocabulary.train import train_tokenizer
 from distilvec.vocabulary.transplant import compose_rows, composition, give_tokenizer, transplant
@@ -315,8 +315,6 @@ class Slow(PreTrainedTokenizer):
 def test_bad_input_is_named_and_changes_nothing(models):
     model = models["bert"]
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    with pytest.raises(DistilvecError, match="has no token 99999"):
-        needed(Pieces(model.tokenizer, "the tokenizer"), [99999])
     with pytest.raises(DistilvecError, match="learned positions"):
         transplant(model, model.tokenizer, max_length=4096)
     with pytest.raises(DistilvecError, match=r"the new tokenizer is a Slow without a fast form \(tokenizer.json\)"):

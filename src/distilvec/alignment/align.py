@@ -1,7 +1,7 @@
 """Pairs of a student's and a teacher's tokens for many texts at once.
 
 Kinds: "offsets", one-to-one pairs that cover the same characters (methods.md, 1.3); "overlap", many-to-many, by shared
-characters; "mined" and "strict", by edit distance (alignment/edit_distance.py). Special tokens are always paired by role.
+characters; "mined" and "strict", by edit distance (edit_distance.py). Special tokens are always paired by role.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Aligned:
 class Aligner:
     """Two tokenizers and a kind of pairs; `paired` if texts are pairs of texts in one input.
 
-    Texts above `max_length` tokens, special ones included, are truncated: the student's at the end, the teacher's on its
-    tokenizer's side. Errors: DistilvecError for slow tokenizers and limits without room.
+    Texts above `max_length` tokens, special ones included, are truncated: the student's at the end, the teacher's on
+    its tokenizer's side. Errors: DistilvecError for slow tokenizers and limits without room.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ def _gather(student: Placed, teacher: Placed, found: Pairs, special: tuple[Numbe
 
 
 def mapping_rates(report: dict[str, int]) -> dict[str, float]:
-    """Return the percentage of each model's tokens that are in a pair (EMO, table 6): of all, and of ordinary tokens."""
+    """Return the percentage of each model's tokens in a pair (EMO, table 6): of all, and of ordinary tokens."""
     rates = {}
     for side in ("teacher", "student"):
         tokens, special, mapped = (report[f"{side}_{name}"] for name in ("tokens", "special", "mapped"))

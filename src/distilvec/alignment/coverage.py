@@ -20,7 +20,7 @@ CHUNK = 512  # texts aligned at once
 def measure_mapping(
     aligner: Aligner, texts: Iterable[Text], advance: Advance = lambda done, note: None
 ) -> dict[str, Any]:
-    """Return the counts of `Aligned.report` over all texts, the rates, `texts` and `texts_per_second` (with tokenization)."""
+    """Return the counts of `Aligned.report` over all texts, the rates, `texts` and `texts_per_second`."""
     report: Counter[str] = Counter()
     count, seconds, remaining = 0, 0.0, iter(texts)
     while chunk := list(islice(remaining, CHUNK)):

@@ -1,4 +1,4 @@
-"""Token pairs by edit distance with dynamic time warping: MinED (FuseLLM; methods.md 6.2), and CDM's strict pairs (6.5)."""
+"""Token pairs by edit distance with dynamic time warping: MinED (FuseLLM; methods.md 6.2), CDM's strict pairs (6.5)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def warped_pairs(
 
 
 def edit_distances(own: Sequence[str], other: Sequence[str]) -> npt.NDArray[np.int32]:
-    """Return the Levenshtein distances [own, other]: insertions, deletions, replacements of a character."""
+    """Return the Levenshtein distances [own, other]."""
     return cdist(own, other, scorer=Levenshtein.distance, dtype=np.int32)
 
 
@@ -59,8 +59,8 @@ def cheapest_paths(
     """Return the paths [steps, batch, 2] of dynamic time warping and their costs [batch].
 
     `distances` [own, other, batch] is padded; the counts [batch] are the true lengths. Paths run from the END of both
-    sequences to their start, then -1. A step goes back in both sequences, in the own or in the other one; of equal costs the
-    step in both is taken first, then the one in the own sequence. Vectorized over anti-diagonals and the batch.
+    sequences to their start, then -1. A step goes back in both sequences, the own or the other one. Ties: the step
+    in both first, then the one in the own sequence. Vectorized over anti-diagonals and the batch.
     """
     rows, columns, batch = distances.shape
     total = np.full((rows + 1, columns + 1, batch), _FAR, dtype=np.int32)

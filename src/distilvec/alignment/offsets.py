@@ -21,23 +21,23 @@ from distilvec.vocabulary.pieces import Pieces
 Numbers = npt.NDArray[np.int64]
 # Roles: of the text; first special token before, inside and after the text; other special tokens.
 ORDINARY, LEADING, BETWEEN, TRAILING, FURTHER = range(5)
-_SPACE, _MARK = 1, 2
-_BEYOND = 0x20000, 0xE0000, 0xE0200  # no white space and no marks from the first to the second, and after the third
+_SPACE, _COMBINING = 1, 2
+_BEYOND = 0x20000, 0xE0000, 0xE0200  # no such characters from the first to the second, and after the third
 
 
 @dataclass(frozen=True)
 class Joined:
     """Characters of many texts end to end, a line feed after each; a text that is a pair has two parts.
 
-    `begins` [parts]: the first character of a part. `first_parts` [texts]: a text's first part. `mark` [characters]:
-    combining marks and characters without width. `next_solid` and `last_solid` [characters]: the nearest character that is
-    no white space, from there on and up to there.
+    `begins` [parts]: the first character of a part. `first_parts` [texts]: a text's first part. [characters]:
+    `combining` ones and those without width; `next_solid` and `last_solid`, the nearest character that is no white
+    space from there on and up to there.
     """
 
     texts: Sequence[Text]
     begins: Numbers
     first_parts: Numbers
-    mark: npt.NDArray[np.bool_]
+    combining: npt.NDArray[np.bool_]
     next_solid: Numbers
     last_solid: Numbers
 
@@ -79,24 +79,24 @@ def join(texts: Sequence[Text]) -> Joined:
     next_solid = np.minimum.accumulate(np.where(blank, len(codes), numbers)[::-1])[::-1]
     last_solid = np.maximum.accumulate(np.where(blank, -1, numbers))
     begins, first_parts = np.cumsum(sizes) - sizes, np.cumsum(counts) - counts
-    return Joined(texts, begins, first_parts, classes == _MARK, next_solid, last_solid)
+    return Joined(texts, begins, first_parts, classes == _COMBINING, next_solid, last_solid)
 
 
 @functools.lru_cache(maxsize=1)
 def _classes() -> npt.NDArray[np.uint8]:
-    """Return [all characters] _SPACE, _MARK (combining, or without width such as the zero-width joiner), or 0."""
+    """Return [all characters] _SPACE, _COMBINING (or without width, such as the zero-width joiner), or 0."""
     table = np.zeros(0x110000, dtype=np.uint8)
     for code in chain(range(_BEYOND[0]), range(*_BEYOND[1:])):
         character = chr(code)
         if character.isspace():
             table[code] = _SPACE
         elif unicodedata.category(character) in ("Mn", "Me", "Mc", "Cf"):
-            table[code] = _MARK
+            table[code] = _COMBINING
     return table
 
 
 class SpanReader:
-    """Fast tokenizer with the character spans of its tokens; the tokenizer itself does not change.
+    """Fast tokenizer with the character spans of its tokens. The tokenizer itself does not change.
 
     `max_length` counts special tokens (those of a pair of texts with `paired`); longer texts are truncated on `side`.
     `pieces` [vocabulary]: the plain text of every token.
@@ -116,12 +116,12 @@ class SpanReader:
         special = self._tokenizer.num_special_tokens_to_add(paired)
         if max_length <= special:
             raise DistilvecError(
-                f"[{key}.max_length] {max_length} leaves no room for text: the tokenizer adds {special} special tokens. "
+                f"[{key}.max_length] {max_length} leaves no room for text: the tokenizer adds {special} tokens. "
                 f"Give at least {special + 1}."
             )
         self._around = special_around(self._tokenizer)
         self.pieces = plain_pieces(pieces)
-        self._marks_only = np.array([piece == "" for piece in self.pieces], dtype=np.bool_)
+        self._spaces = np.array([piece == "" for piece in self.pieces], dtype=np.bool_)
         self._tokenizer.enable_truncation(max_length, direction=side, strategy="longest_first")
 
     def encode(self, texts: Sequence[Text]) -> list[Encoding]:
@@ -138,12 +138,8 @@ class SpanReader:
         roles, parts = self._roles(encodings, lengths, joined)
         begins, ordinary = joined.begins[parts], roles == ORDINARY
         starts, ends = (np.where(ordinary, begins + spans[:, side], begins) for side in (0, 1))
-        starts, ends = _trimmed(starts, ends, self._marks_only[ids], joined)
+        starts, ends = _trimmed(starts, ends, self._spaces[ids], joined)
         return Placed(lengths, ids, starts, ends, parts, roles)
-
-    def read(self, texts: Sequence[Text]) -> Placed:
-        """Return the spans of the tokens of these texts."""
-        return self.place(self.encode(texts), join(texts))
 
     def _roles(
         self, encodings: Sequence[Encoding], lengths: Numbers, joined: Joined
@@ -155,9 +151,7 @@ class SpanReader:
         ends = np.repeat(lengths, lengths) - trailing
         roles = np.zeros(len(positions), dtype=np.int8)
         roles[(positions < leading) | (positions >= ends)] = FURTHER
-        if len(joined.begins) > len(
-            joined.texts
-        ):  # pairs: 0 or 1 for tokens of the first or second text, -1 for special
+        if len(joined.begins) > len(joined.texts):  # pairs: 0 or 1 by text, -1 for special tokens
             sequences = ((-1 if part is None else part for part in encoding.sequence_ids) for encoding in encodings)
             sides = _flat(sequences, len(positions), np.int8)
             parts = parts + np.maximum(sides, 0)
@@ -174,24 +168,21 @@ def _flat(lists: Iterable[Iterable[int]], count: int, kind: npt.DTypeLike) -> np
     return np.fromiter(chain.from_iterable(lists), dtype=kind, count=count)
 
 
-def _trimmed(
-    starts: Numbers, ends: Numbers, marks_only: npt.NDArray[np.bool_], joined: Joined
-) -> tuple[Numbers, Numbers]:
-    """Return spans without white space around, and with the marks that the tokenizer dropped after them.
+def _trimmed(starts: Numbers, ends: Numbers, spaces: npt.NDArray[np.bool_], joined: Joined) -> tuple[Numbers, Numbers]:
+    """Return spans without white space around, and with the accents that the tokenizer strips after them.
 
-    A token of a space alone that a tokenizer puts before a text covers no character, although the library states the first.
-    Tokenizers that strip accents leave them out of all spans: the marks go to the token before them.
+    `spaces` are tokens of a space alone. Before a text they cover no character, although the library states the first.
     """
     full = ends > starts
     inner_starts = joined.next_solid[starts]
     inner_ends = joined.last_solid[np.maximum(ends - 1, 0)] + 1
     solid = full & (inner_ends > inner_starts)
     starts, ends = np.where(solid, inner_starts, starts), np.where(solid, inner_ends, ends)
-    ends = np.where(solid & marks_only, starts, ends)
-    if joined.mark.any():
-        size = len(joined.mark) + 1
+    ends = np.where(solid & spaces, starts, ends)
+    if joined.combining.any():
+        size = len(joined.combining) + 1
         change = np.bincount(starts, minlength=size) - np.bincount(ends, minlength=size)
-        left_out = joined.mark & (np.cumsum(change)[:-1] == 0)
+        left_out = joined.combining & (np.cumsum(change)[:-1] == 0)
         stops = np.minimum.accumulate(np.where(left_out, size, np.arange(size - 1))[::-1])[::-1]
         ends = np.where(ends > starts, stops[np.minimum(ends, size - 2)], ends)
     return starts, ends

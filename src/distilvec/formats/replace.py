@@ -73,15 +73,12 @@ def is_unchanged(folder: Path, record: dict[str, Any]) -> bool:
 
 def carry_over(old: Path, new: Path) -> None:
     """Link the files of others in the folder `old`, and files changed there by hand, into `new`."""
-    listed = (read_record(old) or {}).get(FILES)
+    listed: Any = (read_record(old) or {}).get(FILES)
     stale = []
     for name in _names(old):
         path, target = old / name, new / name
-        if name == RECORD or (not isinstance(listed, dict) and _EARLIER.fullmatch(name)):
-            continue
-        ours = isinstance(listed, dict) and name in listed
-        written = (listed[name], _checksum(target) if target.is_file() else None) if ours else ()
-        if ours and (not path.is_file() or _checksum(path) in written):
+        ours = name == RECORD or (name in listed if isinstance(listed, dict) else bool(_EARLIER.fullmatch(name)))
+        if ours and not (isinstance(listed, dict) and name in listed and _is_edited(path, target, listed[name])):
             continue
         numbered = (new / f"{name}{CHANGED}{number if number > 1 else ''}" for number in count(1))
         target = next(free for free in chain([target], numbered) if not (free.is_symlink() or free.exists()))
@@ -140,6 +137,11 @@ def _names(folder: Path) -> list[str]:
     """Return relative names of all files and links in a folder but half-written ones."""
     found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     return sorted(path.relative_to(folder).as_posix() for path in found if not is_scratch(path))
+
+
+def _is_edited(path: Path, new: Path, written: str) -> bool:
+    """Return whether a file has another content than distilvec wrote, and than it writes now."""
+    return path.is_file() and _checksum(path) not in (written, _checksum(new) if new.is_file() else written)
 
 
 def _link(path: Path, target: Path) -> None:

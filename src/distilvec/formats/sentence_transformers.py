@@ -33,17 +33,7 @@ from transformers import PreTrainedTokenizerBase
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import remove, scratch
 from distilvec.core.info import UNLIMITED
-from distilvec.formats.replace import (
-    FILES,
-    RECORD,
-    carry_over,
-    check_replaceable,
-    checksums,
-    is_unchanged,
-    read_record,
-    real,
-    replace_folder,
-)
+from distilvec.formats import replace
 from distilvec.formats.replace import recover_student as recover_student
 from distilvec.models.experts import Experts
 from distilvec.models.load import EXPERTS_FILE, EXPERTS_TYPE, OURS
@@ -79,8 +69,8 @@ def save_student(
     the model has a module that the portable layout cannot hold; the earlier content is then untouched.
     """
     recover_student(folder)
-    check_replaceable(folder, key)
-    target = real(folder)
+    replace.check_replaceable(folder, key)
+    target = replace.real(folder)
     new = scratch(target)
     try:
         remove(new)
@@ -91,13 +81,13 @@ def save_student(
         mode = (new / "README.md").stat().st_mode
         for weights in new.rglob("*.safetensors"):  # safetensors makes files that only their owner reads
             weights.chmod(mode)
-        _write_json(new / RECORD, {**distillation, FILES: checksums(new)})
-        if is_unchanged(target, read_record(new) or {}):
+        _write_json(new / replace.RECORD, {**distillation, replace.FILES: replace.checksums(new)})
+        if replace.is_unchanged(target, replace.read_record(new) or {}):
             return
         if target.is_dir():
-            carry_over(target, new)
+            replace.carry_over(target, new)
         _sync_tree(new)
-        replace_folder(new, target)
+        replace.replace_folder(new, target)
     except (OSError, SafetensorError) as error:
         raise DistilvecError(
             f"[{key}] cannot write the student to {folder}: {first_line(error)}. The earlier content is kept. "

@@ -19,11 +19,11 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 class Experts(nn.Module):
-    """`experts` feed-forward networks (`dim` to `width` to `dim`, ReLU, dropout), summed with the weights of a gate.
+    """`experts` feed-forward networks (`dim` to `width` to `dim`, ReLU, dropout), summed by a gate's weights.
 
     The gate is linear; with `gate_width` the gate has one hidden layer. `forward` reads the features' key
-    "sentence_embedding" [batch, dim] and replaces the vector by the mixture. It adds "gates" [batch, experts], of sum 1,
-    and "experts" [batch, experts, dim], the outputs of the experts.
+    "sentence_embedding" [batch, dim] and replaces the vector by the mixture. It adds "gates" [batch, experts], of sum
+    1, and "experts" [batch, experts, dim], the outputs of the experts.
     """
 
     def __init__(

@@ -55,7 +55,8 @@ def check_place(name: str, key: str, kind: Kind = "model") -> None:
 def check_model(model: Any, name: str, key: str) -> None:
     """Raise DistilvecError for non-finite weights, an empty tokenizer, or tokens without a row in the table."""
     check_weights(model, name, key)
-    backbone, tokenizer = getattr(model[0], "auto_model", None), getattr(model[0], "tokenizer", None)
+    backbone: Any = getattr(model[0], "auto_model", None)
+    tokenizer: Any = getattr(model[0], "tokenizer", None)
     if backbone is None or not hasattr(tokenizer, "get_vocab"):
         return
     check_tokenizer(tokenizer, name, key)

@@ -27,68 +27,15 @@ _UNSPACED = re.compile(  # Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Bopomof
 _CHUNK = 256  # texts tokenized at once
 
 
-def analyse(
-    tokenizer: PreTrainedTokenizerFast, texts: Texts, max_length: int | None = None
-) -> dict[str, dict[str, Any]]:
-    """Return the statistics of the texts of each language; shares are between 0 and 1, None without a definition.
+def text_statistics(pieces: Pieces, texts: Sequence[str], max_length: int | None = None) -> dict[str, Any]:
+    """Return a tokenizer's statistics of texts; shares are between 0 and 1, undefined values None.
 
     Whole texts without special tokens: `texts`, `words`, `characters`, `tokens`, `fertility` (tokens per word),
     `characters_per_token`, and the shares `unknown` and `byte_tokens` (bytes, parts of a character). `words` is None if
     most letters are of a script without spaces between words. Sequences with special tokens, at most `max_length` long:
     `mean_length`, `attention_cost` (mean square of the length) and `cut` (share of longer texts).
-    Errors: DistilvecError for a slow tokenizer, or a `max_length` without room for text.
+    Errors: DistilvecError for a `max_length` without room for text.
     """
-    pieces = Pieces(tokenizer)
-    return {language: _statistics(pieces, own, max_length) for language, own in texts.items()}
-
-
-def parameter_counts(model: SentenceTransformer) -> dict[str, int]:
-    """Return a model's parameters, each counted once (paper, table 4).
-
-    Keys: `vocabulary` (rows of the token embeddings), `embedding` (their parameters), `backbone` (all others of the
-    transformer), `other` (those of further modules) and `total`. Errors: DistilvecError for a model without a transformer.
-    """
-    backbone = getattr(model[0], "auto_model", None)
-    if backbone is None:
-        raise DistilvecError(
-            f"[model] the first module is a {type(model[0]).__name__}; expected a Transformer. Give such a model."
-        )
-    table = backbone.get_input_embeddings()
-    embedding, inside, total = (
-        sum(weight.numel() for weight in part.parameters()) for part in (table, backbone, model)
-    )
-    own = {"vocabulary": len(table.weight), "embedding": embedding, "backbone": inside - embedding}
-    return {**own, "other": total - inside, "total": total}
-
-
-def compare_tokenizers(
-    before: PreTrainedTokenizerFast, after: PreTrainedTokenizerFast, texts: Texts, max_length: int | None = None
-) -> dict[str, Any]:
-    """Compare two tokenizers on the same texts, as JSON: "before", "after", "languages", "max_length" and "notes".
-
-    "before" and "after" hold the sizes of the "vocabulary". "languages" holds for each one the statistics of `analyse`,
-    "before" and "after", and "saved" in percent: "tokens" of whole texts, "length" of sequences and "attention" cost.
-    """
-    tokenizers = {"before": before, "after": after}
-    found = {name: analyse(tokenizer, texts, max_length) for name, tokenizer in tokenizers.items()}
-    saved = {"tokens": "tokens", "length": "mean_length", "attention": "attention_cost"}
-    languages: dict[str, Any] = {}
-    for language in texts:
-        own = {name: statistics[language] for name, statistics in found.items()}
-        pairs = {name: (own["before"][key], own["after"][key]) for name, key in saved.items()}
-        percent = {name: 100 * (1 - new / old) if old else None for name, (old, new) in pairs.items()}
-        languages[language] = {**own, "saved": percent}
-    unspaced = ", ".join(language for language, own in languages.items() if own["before"]["words"] is None)
-    note = f"Tokens per word are not defined for {unspaced}: most letters are of a script without spaces between words."
-    sizes = {name: {"vocabulary": _sizes(Pieces(tokenizer))} for name, tokenizer in tokenizers.items()}
-    return {**sizes, "languages": languages, "max_length": max_length, "notes": [note] if unspaced else []}
-
-
-def _sizes(pieces: Pieces) -> dict[str, int]:
-    return {"size": len(pieces.vocabulary), "special": len(pieces.special), "added": len(pieces.added)}
-
-
-def _statistics(pieces: Pieces, texts: Sequence[str], max_length: int | None) -> dict[str, Any]:
     special = pieces.plain.num_special_tokens_to_add(False)
     if max_length is not None and max_length <= special:
         raise DistilvecError(
@@ -116,6 +63,50 @@ def _statistics(pieces: Pieces, texts: Sequence[str], max_length: int | None) ->
         "attention_cost": _ratio((read**2).sum(), len(texts)),
         "cut": None if max_length is None else _ratio((whole > max_length).sum(), len(texts)),
     }
+
+
+def parameter_counts(model: SentenceTransformer) -> dict[str, int]:
+    """Return a model's parameters, each counted once (paper, table 4).
+
+    Keys: `vocabulary` (rows of the token embeddings), `embedding` (their parameters), `backbone` (all others of the
+    transformer), `other` (of further modules) and `total`. Errors: DistilvecError for a model without a transformer.
+    """
+    backbone = getattr(model[0], "auto_model", None)
+    if backbone is None:
+        raise DistilvecError(
+            f"[model] the first module is a {type(model[0]).__name__}; expected a Transformer. Give such a model."
+        )
+    table = backbone.get_input_embeddings()
+    embedding, inside, total = (
+        sum(weight.numel() for weight in part.parameters()) for part in (table, backbone, model)
+    )
+    own = {"vocabulary": len(table.weight), "embedding": embedding, "backbone": inside - embedding}
+    return {**own, "other": total - inside, "total": total}
+
+
+def compare_tokenizers(
+    before: PreTrainedTokenizerFast, after: PreTrainedTokenizerFast, texts: Texts, max_length: int | None = None
+) -> dict[str, Any]:
+    """Compare two tokenizers on the same texts, as JSON: "before", "after", "languages", "max_length" and "notes".
+
+    "before" and "after" hold the sizes of the "vocabulary". "languages" holds for each one the statistics of `analyse`,
+    "before" and "after", and "saved" in percent: "tokens" of whole texts, "length" of sequences and "attention" cost.
+    """
+    both = {"before": Pieces(before, "the tokenizer before"), "after": Pieces(after, "the tokenizer after")}
+    saved = {"tokens": "tokens", "length": "mean_length", "attention": "attention_cost"}
+    languages: dict[str, Any] = {}
+    for language, read in texts.items():
+        own = {name: text_statistics(pieces, read, max_length) for name, pieces in both.items()}
+        pairs = {name: (own["before"][key], own["after"][key]) for name, key in saved.items()}
+        percent = {name: 100 * (1 - new / old) if old else None for name, (old, new) in pairs.items()}
+        languages[language] = {**own, "saved": percent}
+    unspaced = ", ".join(language for language, own in languages.items() if own["before"]["words"] is None)
+    note = f"Tokens per word are not defined for {unspaced}: most letters are of a script without spaces between words."
+    sizes = {
+        name: {"vocabulary": {"size": len(own.vocabulary), "special": len(own.special), "added": len(own.added)}}
+        for name, own in both.items()
+    }
+    return {**sizes, "languages": languages, "max_length": max_length, "notes": [note] if unspaced else []}
 
 
 def _tokenized(pieces: Pieces, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -16,14 +16,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from distilvec.core.errors import DistilvecError
 from distilvec.vocabulary.pieces import Pieces, State
 
-_KEPT = (
-    "padding_side",
-    "truncation_side",
-    "model_max_length",
-    "model_input_names",
-    "clean_up_tokenization_spaces",
-    "chat_template",
-)
+_SIDES = ("padding_side", "truncation_side")
+_KEPT = (*_SIDES, "model_max_length", "model_input_names", "clean_up_tokenization_spaces", "chat_template")
 
 
 def restrict(
@@ -52,10 +46,9 @@ def joined(pieces: Pieces, keep: Iterable[int], other: Pieces, more: Iterable[st
         scores, half = dict(theirs["vocab"]), math.log(0.5)
         apart = {pieces.tokens[number] for number in pieces.special | pieces.added}
         shared = {token: scores[token] for token, _ in model["vocab"] if token in scores and token not in apart}
-        mixed = [
-            [token, float(np.logaddexp(score, shared.get(token, -np.inf))) + half] for token, score in model["vocab"]
-        ]
-        model["vocab"] = mixed + [[token, scores[token] + half] for token in fresh]
+        sums = {token: float(np.logaddexp(score, shared.get(token, -np.inf))) for token, score in model["vocab"]}
+        sums |= {token: scores[token] for token in fresh}
+        model["vocab"] = [[token, score + half] for token, score in sums.items()]
     else:
         model["vocab"] |= {token: len(order) + rank for rank, token in enumerate(fresh)}
     if model["type"] == "BPE":
@@ -64,20 +57,21 @@ def joined(pieces: Pieces, keep: Iterable[int], other: Pieces, more: Iterable[st
 
 
 def needed(pieces: Pieces, keep: Iterable[int], letters: Iterable[int] | None = None) -> set[int]:
-    """Return `keep`, special and added tokens, `letters` (default: the whole alphabet), and what BPE merges to them.
-
-    Errors: DistilvecError for an id without a token.
-    """
-    known = {number for number, token in enumerate(pieces.tokens) if token is not None}
-    kept = {int(number) for number in keep}
-    if unknown := kept - known:
-        raise DistilvecError(
-            f"[student.vocabulary] {pieces.name} has no token {min(unknown)}: its ids end at {max(known)}. "
-            "Keep tokens that it has."
-        )
-    kept |= (pieces.special | pieces.added | set(alphabet(pieces) if letters is None else letters)) & known
+    """Return `keep`, special and added tokens, `letters` (default: the whole alphabet), and what BPE merges to them."""
+    known = set(pieces.vocabulary.values())
+    always = (pieces.special | pieces.added | set(alphabet(pieces) if letters is None else letters)) & known
     parts = parts_of(pieces)
-    return {part for number in kept for part in parts(number)}
+    return {part for number in always.union(keep) for part in parts(number)}
+
+
+def check_count(key: str, count: int, least: int, most: int, name: str) -> None:
+    """Raise DistilvecError for a number of tokens that the texts and the tokenizer `name` do not allow."""
+    if not least <= count <= most:
+        bound = f"{least} at least" if count < least else f"{most} at most"
+        raise DistilvecError(
+            f"[student.vocabulary.{key}] {count} tokens cannot be had from {name} and these texts: {bound}. Change the "
+            "number or the texts; special tokens, bytes and the alphabet always stay."
+        )
 
 
 def alphabet(pieces: Pieces) -> dict[int, str]:
@@ -92,14 +86,15 @@ def alphabet(pieces: Pieces) -> dict[int, str]:
 
 
 def parts_of(pieces: Pieces) -> Callable[[int], list[int]]:
-    """Return a function of an id: the ids that BPE merges on the way to it, and the id; for other kinds the id alone."""
+    """Return a function of an id: the ids that BPE merges on the way to it, and the id; for other kinds only the id."""
     model = pieces.state["model"]
     if model["type"] != "BPE":
         return lambda number: [number]
     ranks = {(left, right): rank for rank, (left, right) in enumerate(model["merges"])}
 
     def parts(number: int) -> list[int]:
-        steps = derivation(str(pieces.tokens[number]), ranks, pieces) if pieces.tokens[number] in model["vocab"] else []
+        token = str(pieces.tokens[number])
+        steps = derivation(token, ranks, pieces) if token in model["vocab"] else []
         return [*(model["vocab"][step] for step in steps if step in model["vocab"]), number]
 
     return parts
@@ -164,10 +159,9 @@ def with_tokens(processor: State | None, renamed: Callable[[str, int], tuple[str
 def _renumbered(state: State, new: Mapping[int, int]) -> State:
     """Return tokenizer.json with the tokens of `new` alone, under their new ids."""
     changed: State = json.loads(json.dumps(state))
-    model, added = changed["model"], changed["added_tokens"]
-    changed["added_tokens"] = sorted(
-        ({**entry, "id": new[entry["id"]]} for entry in added if entry["id"] in new), key=lambda entry: entry["id"]
-    )
+    model = changed["model"]
+    added = [{**entry, "id": new[entry["id"]]} for entry in changed["added_tokens"] if entry["id"] in new]
+    changed["added_tokens"] = sorted(added, key=lambda entry: entry["id"])
     if model["type"] == "Unigram":
         order = sorted((number, old) for old, number in new.items() if old < len(model["vocab"]))
         model["vocab"] = [model["vocab"][old] for _, old in order]

@@ -1,8 +1,8 @@
 """Text of a token, and another tokenizer's tokens of the same text: the base of tokenizer surgery.
 
-Four kinds of fast tokenizers spell the same text differently. WordPiece prefixes continuation tokens (##ing).
-Byte-level tokenizers write bytes as letters, and the space before a word as Ġ. Metaspace tokenizers (SentencePiece) write
-▁ for it. Plain tokenizers write no space, or a suffix at the end of a word. A `Surface` is independent of the kind.
+Fast tokenizers spell the same text differently. WordPiece prefixes continuation tokens (##ing). Byte-level tokenizers
+write bytes as letters, and a space as Ġ. Metaspace tokenizers (SentencePiece) write ▁ for a space. Plain tokenizers
+write no space, or a suffix at the end of a word. A `Surface` is independent of the spelling.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Surface:
 class Pieces:
     """Fast tokenizer with the surface of every token and the tokens of every surface.
 
-    `plain` is a copy that neither pads nor truncates, `state` the content of its tokenizer.json. `tokens` [ids] has None
+    `plain` is a copy without padding and truncation, `state` the content of its tokenizer.json. `tokens` [ids] has None
     for ids without a token. Errors: DistilvecError with `key` for a slow tokenizer (without tokenizer.json).
     """
 
@@ -107,7 +107,7 @@ class Pieces:
         return other.vocabulary.get(str(self.tokens[number])) if found is None else found
 
     def surface(self, number: int) -> Surface | None:
-        """Return the text of an ordinary token; None for special tokens and ids without a token."""
+        """Return the text of an ordinary token, None for special tokens and ids without a token."""
         token = self.tokens[number]
         if token is None or number in self.special:
             return None
@@ -128,10 +128,8 @@ class Pieces:
 
     def is_byte(self, number: int) -> bool:
         """Return whether an ordinary token is a byte (<0xNN>) or only a part of a character."""
-        surface = self.surface(number)
-        return surface is not None and (
-            _decoded(surface.text) is None or bool(_BYTE.fullmatch(str(self.tokens[number])))
-        )
+        surface, named = self.surface(number), _BYTE.fullmatch(str(self.tokens[number])) is not None
+        return surface is not None and (named or _decoded(surface.text) is None)
 
     def encode(self, surfaces: Sequence[Surface]) -> list[list[int]]:
         """Return the tokens of each surface inside a text, without special tokens; [] without any.
@@ -140,14 +138,12 @@ class Pieces:
         "##ev ##ler", "ev ler" or "ev ler". WordPiece: of "aevler", with a carrier letter, the word's end is found, and
         the part inside the word is read by `_continuing`. Bytes that are no character: letters or byte tokens.
         """
-        texts = {
-            number: text for number, surface in enumerate(surfaces) if (text := _decoded(surface.text)) is not None
-        }
+        decoded = ((number, _decoded(surface.text)) for number, surface in enumerate(surfaces))
+        texts = {number: text for number, text in decoded if text is not None}
         found = {number: self._bytes(surface.text) for number, surface in enumerate(surfaces) if number not in texts}
         spaced = self.kind in ("byte_level", "metaspace")
-        whole = {
-            n: " " * (spaced and surfaces[n].initial) + t for n, t in texts.items() if spaced or surfaces[n].initial
-        }
+        initial = {number: text for number, text in texts.items() if surfaces[number].initial}
+        whole = {n: " " * (n in initial) + text for n, text in texts.items()} if spaced else initial
         found |= zip(whole, self._ids(self.neutral, list(whole.values())), strict=True)
         inner = {number: text for number, text in texts.items() if number not in whole}
         carried = self.neutral.encode_batch([_CARRIER + text for text in inner.values()])
@@ -171,23 +167,21 @@ class Pieces:
 
     @cached_property
     def _bare(self) -> Tokenizer:
-        none = {"normalizer": None, "pre_tokenizer": None, "post_processor": None, "added_tokens": []}
-        return _tokenizer({**self.state, **none})
+        parts = dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor"))
+        return Tokenizer.from_str(json.dumps({**self.state, **parts, "added_tokens": []}))
 
     @cached_property
     def neutral(self) -> Tokenizer:
         """Return the tokenizer without special tokens, and without the space that it puts before a text."""
-        state = json.loads(json.dumps(self.state))
-        state["post_processor"] = None
-        state["added_tokens"] = [entry for entry in state["added_tokens"] if not entry["special"]]
-        state["normalizer"] = _without_prefix(state["normalizer"])
-        state["pre_tokenizer"] = _without_prefix(state["pre_tokenizer"])
-        parts = components(state["pre_tokenizer"])
-        kept = [part for part in parts if part["type"] != "WhitespaceSplit"]
-        if self.kind == "metaspace" and kept != parts:  # T5 and XLM-R remove the space before they would write ▁
-            state["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": kept}
-            state["normalizer"] = {"type": "Sequence", "normalizers": [*components(state["normalizer"]), *_ONE_SPACE]}
-        return _tokenizer(state)
+        added = [entry for entry in self.state["added_tokens"] if not entry["special"]]
+        steps, splits = _without_prefix(self.state["normalizer"]), _without_prefix(self.state["pre_tokenizer"])
+        kept = [part for part in splits if part["type"] != "WhitespaceSplit"]
+        if self.kind == "metaspace" and kept != splits:  # T5 and XLM-R remove the space before they would write ▁
+            steps, splits = [*steps, *_ONE_SPACE], kept
+        normalizer = {"type": "Sequence", "normalizers": steps} if steps else None
+        splitter = {"type": "Sequence", "pretokenizers": splits} if splits else None
+        parts = {"normalizer": normalizer, "pre_tokenizer": splitter, "post_processor": None, "added_tokens": added}
+        return Tokenizer.from_str(json.dumps({**self.state, **parts}))
 
     @cached_property
     def _continuing(self) -> Tokenizer:
@@ -200,8 +194,7 @@ class Pieces:
         inner.pop(self.prefix, None)
         bare = {token.removeprefix(self.prefix): number for token, number in inner.items()}
         state["model"]["vocab"] = {unknown: vocabulary[unknown], **inner, **bare}
-        state["added_tokens"] = []
-        return _tokenizer(state)
+        return Tokenizer.from_str(json.dumps({**state, "added_tokens": []}))
 
 
 def components(component: State | None) -> list[State]:
@@ -225,8 +218,8 @@ def _kind(state: State) -> Kind:
     return "metaspace" if "Metaspace" in kinds or replaced else "plain"
 
 
-def _without_prefix(component: State | None) -> State | None:
-    """Return a normalizer or pre-tokenizer that neither adds nor removes spaces around a text."""
+def _without_prefix(component: State | None) -> list[State]:
+    """Return the parts of a normalizer or pre-tokenizer, changed to neither add nor remove spaces around a text."""
     kept = []
     for part in components(component):
         edge = part["type"] == "Replace" and part["content"] == "" and part["pattern"].get("Regex") in EDGES
@@ -238,19 +231,7 @@ def _without_prefix(component: State | None) -> State | None:
             part = {**part, "prepend_scheme": "never"}
             part.pop("add_prefix_space", None)
         kept.append(part)
-    if component is None or not kept:
-        return None
-    for name in ("normalizers", "pretokenizers"):
-        if name in component:
-            return {"type": "Sequence", name: kept}
-    return kept[0]
-
-
-def _tokenizer(state: State) -> Tokenizer:
-    tokenizer = Tokenizer.from_str(json.dumps(state))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer
+    return kept
 
 
 def _first_word(encoding: Any) -> int:

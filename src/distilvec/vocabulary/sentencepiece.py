@@ -21,11 +21,10 @@ _BONUS = 0.1  # a given piece's score is the best score per byte minus this
 
 
 def from_sentencepiece(path: Path) -> State:
-    """Return a model file as the content of tokenizer.json without a special-token template; ids are those of the file.
+    """Return a model file as the content of tokenizer.json, with the file's ids and without a special-token template.
 
-    Text is split as sentencepiece splits it, except: special tokens written in a text are read as such, letters composed
-    of more than 5 bytes (Hangul of single jamo), repeated merges within a letter, the written name of a byte next to
-    unknown letters, and in BPE the spaces around given pieces.
+    Text is split as sentencepiece splits it, except: special tokens written in a text, letters composed of more than 5
+    bytes (Hangul of single jamo), repeated merges within a letter, and in BPE the spaces around given pieces.
     Errors: DistilvecError without the packages, for a file that is no such model, and for models without a fast form:
     word and character models, unused pieces, spaces at the end of words or not at all.
     """

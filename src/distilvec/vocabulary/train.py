@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
-from distilvec.vocabulary.edit import fast_tokenizer, with_tokens
+from distilvec.vocabulary.edit import check_count, fast_tokenizer, with_tokens
 from distilvec.vocabulary.pieces import SPACE, Pieces, State, components
 
 NewKind = Literal["bpe", "unigram", "wordpiece"]
@@ -47,17 +47,10 @@ def train_tokenizer(texts: Iterable[str], kind: NewKind, size: int, like: Pieces
             f"[student.vocabulary.kind] {like.name} has no special tokens to take over. Use kind trim."
         )
     fixed = len(special) + (0 if kind == "wordpiece" else _BYTES)
-    if size <= fixed:
-        raise DistilvecError(
-            f"[student.vocabulary.size] a vocabulary of {size} is too small: special tokens and bytes take {fixed}. "
-            "Ask for more."
-        )
+    check_count("size", size, fixed + 1, size, "a new tokenizer")
     state = _trained(texts, kind, size, special, like)
-    if (found := len(state["model"]["vocab"])) != size:
-        raise DistilvecError(
-            f"[student.vocabulary.size] a vocabulary of {size} cannot be had: the texts give {found} tokens. Ask for "
-            f"{found}, or change the texts."
-        )
+    found = len(state["model"]["vocab"])
+    check_count("size", size, found, found, "a new tokenizer")
     numbers = {entry["id"]: rank for rank, entry in enumerate(added)}
     state["added_tokens"] = [{**entry, "id": rank} for rank, entry in enumerate(added)]
     old = like.state["post_processor"]
@@ -71,7 +64,9 @@ def _trained(texts: Iterable[str], kind: NewKind, size: int, special: list[str],
     shared: dict[str, Any] = {"special_tokens": special, "show_progress": False}
     if kind == "bpe":
         model: models.Model = models.BPE()
-        trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=ByteLevel.alphabet(), **shared)
+        trainer: trainers.Trainer = trainers.BpeTrainer(
+            vocab_size=size, initial_alphabet=ByteLevel.alphabet(), **shared
+        )
     elif kind == "unigram":
         model = models.Unigram()
         trainer = trainers.UnigramTrainer(vocab_size=size - _BYTES, unk_token=unknown, **shared)

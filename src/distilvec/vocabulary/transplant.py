@@ -156,15 +156,14 @@ def give_tokenizer(
         roles = ", ".join(f"{role} {new.tokens[number]}" for role, number in new.roles.items()) or "none"
         raise DistilvecError(
             f"[{OPTION}] the model reads texts with {' and '.join(lacking)}, which the new tokenizer has no token for. "
-            f"Its special tokens by role: {roles}. Give it one of that role (before a text cls or bos, behind it sep or "
-            "eos)."
+            f"Its special tokens by role: {roles}. Give it one of that role (cls or bos; sep or eos)."
         )
     backbone = first.auto_model
     embeddings, positions, pad = backbone.get_input_embeddings(), position_table(backbone), tokenizer.pad_token_id
-    if positions is not None and positions.padding_idx is not None and pad is not None:  # RoBERTa: the padding id stays
-        if embeddings.padding_idx not in (None, pad):
-            tokenizer = swap_ids(tokenizer, pad, embeddings.padding_idx)
-            new = Pieces(tokenizer, "the new tokenizer")
+    counted = positions is not None and positions.padding_idx is not None  # RoBERTa: positions begin at the padding id
+    if counted and pad is not None and embeddings.padding_idx not in (None, pad):
+        tokenizer = swap_ids(tokenizer, pad, embeddings.padding_idx)
+        new = Pieces(tokenizer, "the new tokenizer")
     table = embeddings.weight
     made = composition(new, old, len(table))
     with torch.no_grad():

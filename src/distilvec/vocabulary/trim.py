@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from distilvec.core.errors import DistilvecError
-from distilvec.vocabulary.edit import alphabet, joined, needed, parts_of, restrict
+from distilvec.vocabulary.edit import alphabet, check_count, joined, needed, parts_of, restrict
 from distilvec.vocabulary.pieces import Pieces
 
 Alphabet = Literal["all", "seen"]
@@ -33,14 +33,14 @@ _BATCH = 8192  # strings tokenized at once
 
 
 class Words:
-    """Distinct words of texts with their counts, the first of a text apart from those after a space.
+    """Distinct words of texts with their counts: `inner` after a space, `whole` at the beginning of a text.
 
     Texts are split at single spaces. Texts with several spaces in a row, or one at the beginning, are kept whole. All
     texts are kept whole if tokens of the tokenizer `pieces` reach across spaces, which the first 512 texts show.
     """
 
     def __init__(self, texts: Iterable[str], pieces: Pieces) -> None:
-        self.first, self.inner, self.whole = Counter[str](), Counter[str](), Counter[str]()
+        self.inner, self.whole = Counter[str](), Counter[str]()
         texts = iter(texts)
         probe = list(islice(texts, _PROBE))
         self._add(probe)
@@ -49,21 +49,18 @@ class Words:
         if np.array_equal(self.tokens(pieces), expected):
             self._add(texts)
         else:
-            self.first, self.inner, self.whole = Counter(), Counter(), Counter(chain(probe, texts))
+            self.inner, self.whole = Counter(), Counter(chain(probe, texts))
 
     def _add(self, texts: Iterable[str]) -> None:
         for text in texts:
-            if "  " in text or text[:1] == " ":
-                self.whole[text] += 1
-            else:
-                first, *others = text.split(" ")
-                self.first[first] += 1
-                self.inner.update(others)
+            first, *others = [text] if "  " in text or text[:1] == " " else text.split(" ")
+            self.whole[first] += 1
+            self.inner.update(others)
 
     def tokens(self, pieces: Pieces) -> Counts:
         """Return the count of every id [vocabulary] in the texts, without the special tokens around a text."""
         counts = np.zeros(len(pieces.tokens), dtype=np.int64)
-        _count(pieces.plain, chain(self.first.items(), self.whole.items()), counts)
+        _count(pieces.plain, self.whole.items(), counts)
         _count(pieces.neutral, _lines(self.inner), counts)
         return counts
 
@@ -114,12 +111,7 @@ def trim(pieces: Pieces, words: Mapping[str, Words], size: int | None = None, le
     fixed = needed(pieces, (), _letters(pieces, used, letters))
     kept = needed(pieces, used | fixed, fixed)
     if size is not None:
-        _check_size(pieces, size, len(fixed), "special tokens, bytes and the alphabet")
-        if size > len(kept):
-            raise DistilvecError(
-                f"[student.vocabulary.size] the texts use {len(kept)} tokens of {pieces.name}, not {size}. "
-                "Ask for that at most, or give more text."
-            )
+        check_count("size", size, len(fixed), len(kept), pieces.name)
         always = {str(pieces.tokens[number]) for number in fixed}
         while len(kept) > size:
             tokenizer, order = restrict(pieces, kept, fixed)
@@ -127,9 +119,8 @@ def trim(pieces: Pieces, words: Mapping[str, Words], size: int | None = None, le
             value[order] = _shares(Pieces(tokenizer, pieces.name), words)
             goal = max(size, len(fixed) + int(SHRINK * (len(kept) - len(fixed))))
             ranked = sorted(kept - fixed, key=lambda number: (-value[number], number))
-            kept = fixed | {
-                pieces.vocabulary[token] for token in _first(pieces, ranked, goal - len(fixed), always, set())
-            }
+            best = _first(pieces, ranked, goal - len(fixed), always, set())
+            kept = fixed | {pieces.vocabulary[token] for token in best}
     tokenizer, order = restrict(pieces, kept, fixed)
     figures = {"before": len(pieces.vocabulary), "used": len(used), "always": len(fixed), "tokens": len(order)}
     return Vocabulary(tokenizer, figures)
@@ -144,18 +135,17 @@ def hybrid(
     size: int,
     letters: Alphabet = "all",
 ) -> Vocabulary:
-    """Keep `share` tokens of a tokenizer trained on the target language's `texts`, and old tokens of `others` up to `size`.
+    """Keep `share` tokens of a tokenizer trained on the target language's `texts`, and old tokens of `others`.
 
-    The new tokens are of the old tokenizer's kind, the most frequent in the target's texts first. Old tokens are taken
-    in turn by language, and for each by length in characters, the most frequent first. Tokens that can no longer be made
-    of their text are replaced by the next ones.
+    The result has `size` tokens. The new ones are of the old tokenizer's kind, the most frequent in the target's texts.
+    Old tokens are taken in turn by language, and for each by length in characters, the most frequent first. Tokens that
+    can no longer be made of their text are replaced by the next ones.
     Errors: DistilvecError for a size that is too small, and for texts with too few tokens.
     """
     used = {int(number) for number in np.flatnonzero(target.tokens(pieces))}
     fixed = needed(pieces, (), _letters(pieces, used, letters))
     always = {str(pieces.tokens[number]) for number in fixed}
-    content = f"{share} tokens of the target language, and special tokens, bytes and the alphabet"
-    _check_size(pieces, size, len(fixed) + share, content)
+    check_count("size", size, len(fixed) + share, size, pieces.name)
     count = int(MORE * share) + len(fixed)
     own = Pieces(pieces.tokenizer.train_new_from_iterator(texts, count, show_progress=False), "the target's tokenizer")
     of_target = _by_count(target.tokens(own), own)
@@ -163,17 +153,9 @@ def hybrid(
     refused = set[str]()
     for _ in range(_ROUNDS):
         chosen = _first(own, of_target, share, always, refused)
-        if len(chosen) < share:
-            raise DistilvecError(
-                f"[student.vocabulary.share] the target language's texts give {len(chosen)} tokens of their own, not "
-                f"{share}. Give more text, or ask for fewer."
-            )
+        check_count("share", share, 0, len(chosen), own.name)
         filling = _first(pieces, of_others, size - len(fixed) - share, {*always, *chosen}, refused)
-        if (found := len(fixed) + share + len(filling)) < size:
-            raise DistilvecError(
-                f"[student.vocabulary.size] the other languages' texts use too few tokens of {pieces.name}: found {found} "
-                f"in all, not {size}. Give more text or more languages, or ask for that at most."
-            )
+        check_count("size", size, 0, len(fixed) + share + len(filling), pieces.name)
         others_kept = {pieces.vocabulary[token] for token in filling}
         tokenizer = joined(pieces, fixed | others_kept, own, chosen)
         lost = unreachable(Pieces(tokenizer)) - always
@@ -192,14 +174,6 @@ def unreachable(pieces: Pieces) -> set[str]:
     apart = {number for number, letter in alphabet(pieces).items() if letter.startswith("<0x")}
     made = zip(surfaces, pieces.encode(list(surfaces.values())), strict=True)
     return {str(pieces.tokens[number]) for number, ids in made if ids != [number] and number not in apart}
-
-
-def _check_size(pieces: Pieces, size: int, least: int, content: str) -> None:
-    if size < least:
-        raise DistilvecError(
-            f"[student.vocabulary.size] a vocabulary of {size} is too small: {content} of {pieces.name} take {least}. "
-            f'Ask for {least} at least, or keep only the letters that are "seen".'
-        )
 
 
 def _first(pieces: Pieces, ranked: Sequence[int], count: int, present: set[str], refused: set[str]) -> list[str]:

@@ -75,7 +75,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     run = Run(make_recipe(folder / "texts.txt", arguments.held_out), folder / "run")
     corpus, student = run.corpus, run.student()
     run.fill()
-    width = run.info.width
+    width = run.info.dim
     result: dict[str, Any] = {}
     for precision in arguments.precision or ["fp32", *(["bf16"] if fast_bf16("cpu") else [])]:
         rate = matmul_rate(torch.float32 if precision == "fp32" else torch.bfloat16)

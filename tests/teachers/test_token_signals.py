@@ -10,7 +10,7 @@ from distilvec.teachers.token_signals import (
     importance,
     select,
     selected_gram,
-    student_masses,
+    student_importance,
     token_reading,
     token_signals,
 )
@@ -65,12 +65,12 @@ def test_rows_of_padding_count_for_nothing():
     torch.testing.assert_close(importance(maps, mask), importance(other, mask))
 
 
-def test_student_masses_equal_a_loop():
+def test_student_importance_equal_a_loop():
     maps, mask = random_maps()
     mass = importance(maps, mask)
     pairs = random_pairs(mask)
     student = torch.arange(11) < torch.tensor([9, 6, 4, 11])[:, None]
-    found = student_masses(mass, pairs, student)
+    found = student_importance(mass, pairs, student)
     for text, length in enumerate(student.sum(1).tolist()):
         partner = {i: j for i, j in pairs[text].tolist() if i >= 0}
         smallest = min(mass[text, : int(mask[text].sum())].tolist())
@@ -79,12 +79,12 @@ def test_student_masses_equal_a_loop():
         assert not found[text, length:].any()
 
 
-def test_student_masses_of_several_partners_and_of_no_pairs():
+def test_student_importance_of_several_partners_and_of_no_pairs():
     mass, student = torch.tensor([[0.1, 0.2, 0.7]]), torch.ones(1, 2, dtype=torch.bool)
-    found = student_masses(mass, torch.tensor([[[0, 1], [0, 2], [-1, -1]]]), student)
+    found = student_importance(mass, torch.tensor([[[0, 1], [0, 2], [-1, -1]]]), student)
     torch.testing.assert_close(found, torch.tensor([[0.9, 0.1]]))
     torch.testing.assert_close(
-        student_masses(mass, torch.zeros(1, 0, 2, dtype=torch.long), student), torch.tensor([[0.5, 0.5]])
+        student_importance(mass, torch.zeros(1, 0, 2, dtype=torch.long), student), torch.tensor([[0.5, 0.5]])
     )
 
 

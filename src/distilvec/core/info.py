@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
@@ -22,7 +23,7 @@ class TeacherInfo:
     dim: int
     normalized: bool = True
     max_length: int = UNLIMITED
-    prompts: dict[str, str] = field(default_factory=dict)
+    prompts: dict[Literal["query", "document"], str] = field(default_factory=dict)
     model: str | None = None
     name: str = "teacher"
     revision: str | None = None

@@ -20,7 +20,7 @@ from distilvec.losses.cka import centred_gram, root_cka
 from distilvec.losses.transport import emo_cost, transport_cost
 from distilvec.methods.base.requirements import require_layers
 from distilvec.methods.base.token_or_logit_kd import task_terms, task_weights
-from distilvec.teachers.token_signals import student_masses
+from distilvec.teachers.token_signals import student_importance
 
 
 class Emo(Objective):
@@ -135,7 +135,7 @@ class Emo(Objective):
             ours, theirs = _inside(ours, self.sizes.student_special), _inside(theirs, self.sizes.teacher_special)
             mu = mu * theirs
             mu = (mu / mu.sum(1, keepdim=True)).nan_to_num(0.0)  # a text of special tokens alone has no masses
-        nu = student_masses(mu, batch.alignment.pairs, ours).nan_to_num(0.0)
+        nu = student_importance(mu, batch.alignment.pairs, ours).nan_to_num(0.0)
         cost = emo_cost(student.hidden_layers[-1], self.projection(teacher.hidden_layers[-1].float()), theirs)
         return transport_cost(cost, nu, mu, self.unroll, epsilon=self.epsilon, iterations=self.iterations)
 

@@ -140,7 +140,7 @@ class Landscapes:
 def known_facts(manifest: Manifest, name: str) -> TeacherInfo:
     """What a cache tells about its teacher."""
     length = manifest.max_length or UNLIMITED
-    info = TeacherInfo(manifest.width, manifest.normalized, length, {**manifest.prompts}, name=name)
+    info = TeacherInfo(manifest.width, manifest.normalized, length, manifest.prompts, name=name)
     return replace(info, hidden_size=manifest.vector_width, pre_dense_dim=manifest.pre_dense_width)
 
 

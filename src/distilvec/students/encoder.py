@@ -57,8 +57,8 @@ class Encoder(nn.Module):
     ) -> ModelOutputs:
         """Run the backbone once (on twice the rows for a second view) and keep the required outputs.
 
-        `attention_rows` are positions of tokens, counted from each text's first one; -1 fills up. Attention maps then hold
-        these rows alone, [batch, rows, tokens], and 0 at -1.
+        `attention_rows` are positions of tokens, counted from each text's first one; -1 fills up. Attention maps then
+        hold these rows alone, [batch, rows, tokens], and 0 at -1.
         """
         rows, mask, tokens = len(batch), batch.mask, batch.tokens
         if attention_rows is not None and "attention_mask" in tokens:  # padded on the left, a text begins later
@@ -107,7 +107,7 @@ class Encoder(nn.Module):
         layer = number if number >= 0 else self.layers + 1 + number
         if not 0 <= layer <= self.layers:
             raise DistilvecError(
-                f"[method.options] found layer {number}; the model has layers 0 (embeddings) to {self.layers}. Name one."
+                f"[method.options] found layer {number}; expected a layer from 0 (embeddings) to {self.layers}. Name one."
             )
         return layer
 

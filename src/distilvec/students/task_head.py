@@ -1,4 +1,4 @@
-"""The head of a labelled task: a text's vectors in, class logits or a score out. Saved next to the student's modules."""
+"""The head of a labelled task, saved next to a student: a text's vectors in, class logits or a score out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def save_head(
 ) -> None:
     """Write head.safetensors and head.json into a model's folder.
 
-    `classes` in the order of the logits; `scale`: the task's values of the scores 0 and 1; `prompt` was prepended to texts.
+    `classes` in the order of the logits; `scale`: the task's values of the scores 0 and 1; `prompt` was prepended to
+    texts.
     """
     info = {"task": asdict(head.task), "width": head.width, "classes": list(classes), "scale": scale, "prompt": prompt}
     weights = {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}
@@ -69,8 +70,8 @@ def head_info(folder: Path) -> dict[str, Any] | None:
 class TaskModel:
     """A saved model and the head of its labelled task, loaded once.
 
-    `kind` is the task's (classification, pair or sts); `classes` are its labels, empty for sts. Pairs are tuples (or lists)
-    of two texts, whether the model reads both as one input or apart.
+    `kind` is the task's (classification, pair or sts); `classes` are its labels, empty for sts. Pairs are tuples (or
+    lists) of two texts, whether the model reads both as one input or apart.
     Errors: DistilvecError for a folder without a model, without a head, or with damaged files of either.
     """
 
@@ -100,7 +101,7 @@ class TaskModel:
         return [low + (high - low) * score for score in logits[:, 0].tolist()]
 
     def predict_proba(self, texts: Sequence[Text]) -> np.ndarray[Any, Any]:
-        """The probability of every class, float32 [texts, classes], in the order of `classes`. DistilvecError for sts."""
+        """Probabilities, float32 [texts, classes], in the order of `classes`. DistilvecError for sts."""
         if self.kind == "sts":
             raise DistilvecError(f"[predict_proba] {self.folder} gives scores (sts), not classes. Use predict.")
         probabilities: np.ndarray[Any, Any] = self._logits(texts).softmax(1).numpy()

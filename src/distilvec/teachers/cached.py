@@ -28,14 +28,14 @@ class BatchTeacher(Protocol):
 class CachedTeacher:
     """Reads a teacher's outputs from its cache; the model is not in memory.
 
-    `keys` are those of all corpus rows. `head` is the head of the task that the teacher was fine-tuned for: logits are its
-    outputs for the cached vectors.
+    `keys` are those of all corpus rows. `head` is the head of the task that the teacher was fine-tuned for: logits are
+    its outputs for the cached vectors.
     """
 
     def __init__(self, cache: TeacherCache, keys: Keys, required: OutputSpec, head: nn.Module | None = None) -> None:
         if found := uncached(required):
             raise DistilvecError(
-                f"[teacher.live] the method requires {', '.join(found)}, which no teacher cache holds. Set teacher.live=true."
+                f"[teacher.live] no cache holds {', '.join(found)}, which the method requires. Set teacher.live=true."
             )
         fix = "Fill one for this recipe: distilvec cache fill."
         if required.tokens and not cache.manifest.tokens:

@@ -1,7 +1,7 @@
 """Filling a cache with the corpus's missing texts, in corpus order, in shards of equal size; caches to reuse instead.
 
-Every shard holds `cache.shard_rows` rows, the last one the rest, so that a shard's rows, batches and bytes depend on the
-corpus alone: killed at any moment and run again, filling ends with the same files.
+Every shard holds `cache.shard_rows` rows, the last one the rest, so that a shard's rows, batches and bytes depend on
+the corpus alone: killed at any moment and run again, filling ends with the same files.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ def damaged(folder: Path, problem: str) -> DistilvecError:
 def read_journal(folder: Path, strict: bool = True) -> tuple[list[Shard], int, int]:
     """Shards of a cache in order, bytes of the journal's whole lines, number of damaged lines.
 
-    A torn last line is dropped; a later line about the same shard adds files to it. Errors: DistilvecError for a damaged
-    line if `strict`.
+    A torn last line is dropped; a later line about the same shard adds files to it. Errors: DistilvecError for a
+    damaged line if `strict`.
     """
     path = folder / JOURNAL
     content = path.read_bytes() if path.exists() else b""
@@ -180,7 +180,7 @@ def begin(manifest: Path, content: str) -> None:
         foreign = [path for path in found if not is_scratch(path) and not _is_lock(path)]
         if foreign and not manifest.exists():
             raise DistilvecError(
-                f"[{KEY_NAME}] {folder} exists and is not a teacher cache: it has no {manifest.name}. Choose another folder."
+                f"[{KEY_NAME}] {folder} is not a teacher cache: it has no {manifest.name}. Choose another folder."
             )
         folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
@@ -189,7 +189,7 @@ def begin(manifest: Path, content: str) -> None:
 
 
 def _is_lock(path: Path) -> bool:
-    """Whether a file is the lock of a cache: it holds a process id, or nothing yet."""
+    """True for the lock of a cache: it holds a process id, or nothing yet."""
     if path.name != LOCK or not path.is_file() or path.stat().st_size >= 20:
         return False
     return (path.read_bytes().strip() or b"0").isdigit()

@@ -86,10 +86,7 @@ def load_modules(section: StudentSection, teacher: TeacherInfo) -> list[Any]:
     if name == "teacher":
         name, revision = teacher.model, revision or teacher.revision
     if name is None:
-        raise DistilvecError(
-            "[student.model] is 'teacher', but the teacher is a table of vectors without a model. Name a model here, or "
-            "give teacher.model."
-        )
+        raise DistilvecError("[student.model] is 'teacher', but the teacher is a table of vectors. Name a model.")
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
     model = load_backbone(name, "student.model", model_kwargs={"dtype": torch.float32}, **options)
     if not isinstance(getattr(model[0], "auto_model", None), PreTrainedModel):
@@ -139,9 +136,7 @@ def fresh_transformer(section: StudentSection) -> Transformer:
     try:
         backbone = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError) as error:
-        raise DistilvecError(
-            f"[student.config] no model can be built from it: {first_line(error)}. Look at the sizes in it."
-        ) from error
+        raise DistilvecError(f"[student.config] builds no model: {first_line(error)}. Look at its sizes.") from error
     with tempfile.TemporaryDirectory() as folder:
         backbone.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -155,9 +150,7 @@ def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
     try:
         known = AutoConfig.for_model(str(kind))
     except ValueError as error:
-        raise DistilvecError(
-            f"[student.config.model_type] found {kind!r}; expected an architecture such as bert or modernbert."
-        ) from error
+        raise DistilvecError(f"[student.config.model_type] found {kind!r}; expected one such as modernbert.") from error
     names = {*known.to_dict(), *known.attribute_map, *EARLIER}
     for name in settings:
         if name not in names:
@@ -167,9 +160,7 @@ def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
     try:
         config = AutoConfig.for_model(**{**own, **settings})
     except (TypeError, ValueError) as error:
-        raise DistilvecError(
-            f"[student.config] transformers refuses it: {first_line(error)}. Look at the settings in it."
-        ) from error
+        raise DistilvecError(f"[student.config] transformers refuses it: {first_line(error)}. Look at it.") from error
     return config
 
 
@@ -194,7 +185,7 @@ def choose_length(asked: int | None, transformer: Transformer, teacher: TeacherI
     if asked is not None:
         if positions is not None and asked > positions:
             raise DistilvecError(
-                f"[student.max_length] found {asked}; the student has {positions} positions. Give at most that."
+                f"[student.max_length] found {asked}; the student has {positions} positions. Give fewer."
             )
         return asked
     config = transformer.auto_model.config.get_text_config()

@@ -29,9 +29,7 @@ def choose_layers(layers: int | list[int], total: int) -> list[int]:
     example = [int(layer) for layer in np.round(np.linspace(0, total - 1, min(max(spread, 1), total)))]
     if isinstance(layers, int):
         if not 1 <= layers <= total:
-            raise DistilvecError(
-                f"[student.layers] found {layers}; the model has {total} layers. Give a number from 1 to {total}."
-            )
+            raise DistilvecError(f"[student.layers] found {layers}; give a number from 1 to {total}.")
         return example
     if not layers or layers != sorted({*layers}) or not 0 <= layers[0] <= layers[-1] < total:
         raise DistilvecError(
@@ -70,9 +68,7 @@ def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
     """
     path, layers = layer_list(model)
     if count > len(layers):
-        raise DistilvecError(
-            f"[student.reinitialize] found {count}; the student has {len(layers)} layers. Give at most that."
-        )
+        raise DistilvecError(f"[student.reinitialize] found {count}; give at most {len(layers)}, its layers.")
     fresh = type(model)(model.config).get_submodule(path)
     for layer, drawn in list(zip(layers, fresh.children(), strict=True))[-count:]:
         layer.load_state_dict(drawn.state_dict())
@@ -84,10 +80,7 @@ def layer_list(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     found = [(name, module) for name, module in lists if len(module) == total]
     if not found:
-        raise DistilvecError(
-            f"[student.layers] {type(model).__name__} has no list of {total} layers. Leave student.layers out, or take "
-            "another architecture."
-        )
+        raise DistilvecError(f"[student.layers] {type(model).__name__} has no list of {total} layers. Leave it out.")
     return min(found, key=lambda item: item[0].count("."))
 
 

@@ -119,9 +119,7 @@ class TaskModel:
         for number, text in enumerate(texts):
             parts = tuple(text) if pairs and isinstance(text, (tuple, list)) else (text,)
             if len(parts) != 1 + pairs or not all(isinstance(part, str) for part in parts):
-                raise DistilvecError(
-                    f"[texts] expected {expected}; found {repr(text)[:80]} (number {number}). Remove it."
-                )
+                raise DistilvecError(f"[texts] expected {expected}; found {repr(text)[:80]} (number {number}).")
             together: Any = parts if self._head.task.members == 2 or not pairs else (parts,)
             inputs.append(tuple(with_prompt(self._prompt, part) for part in together))
         return predict_logits(self._model, self._head, inputs)

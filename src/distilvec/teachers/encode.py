@@ -103,7 +103,7 @@ class Forward:
 
 
 def plan_batches(lengths: npt.NDArray[np.int64], budget: int, floor: int) -> list[npt.NDArray[np.int64]]:
-    """Rows in batches, longest first: `budget` positions (or one row) at most; one length, but for `floor` positions."""
+    """Rows in batches, longest first: at most `budget` positions (or a row), one length but for `floor` positions."""
     order = np.argsort(-lengths, kind="stable")
     sizes = lengths[order]
     batches, start = [], 0

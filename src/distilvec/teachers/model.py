@@ -194,9 +194,7 @@ def load_teacher(section: TeacherSection, device: str = "auto", key: str = "teac
     _limit_length(section, model)
     full, asked = int(model.get_embedding_dimension() or 0), section.truncate_dim
     if asked is not None and asked > full:
-        raise DistilvecError(
-            f"[teacher.truncate_dim] found {asked}; {section.model} has {full} dimensions. Give fewer."
-        )
+        raise DistilvecError(f"[teacher.truncate_dim] found {asked}; {section.model} has {full}. Give at most that.")
     backbone = getattr(model[0], "auto_model", model[0])
     if section.attention == "bidirectional":
         lift_causal_mask(backbone, section.model)

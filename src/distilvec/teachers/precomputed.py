@@ -39,9 +39,7 @@ class VectorsTeacher:
         self.table = VectorTable(section.vectors, "teacher.vectors", self.prompts)
         full, asked = self.table.dims["embedding"], section.truncate_dim
         if asked is not None and asked > full:
-            raise DistilvecError(
-                f"[teacher.truncate_dim] found {asked}; the vectors have {full} dimensions. Give fewer."
-            )
+            raise DistilvecError(f"[teacher.truncate_dim] found {asked}; the vectors have {full}. Give at most that.")
         self.dim, self.pre_dense_dim = asked or full, self.table.dims.get("pre_dense")
         self.normalized = self._measure()
 

@@ -85,7 +85,8 @@ class Manifest:
     def subsets(self) -> frozenset[str]:
         """Fingerprints of the manifests with fewer signals, all of which a cache of this one holds."""
         dropped = chain.from_iterable(combinations(_FURTHER, n) for n in range(len(_FURTHER) + 1))
-        return frozenset(replace(self, **dict.fromkeys(names)).fingerprint for names in dropped) - {self.fingerprint}
+        cleared: list[dict[str, Any]] = [dict.fromkeys(names) for names in dropped]
+        return frozenset(replace(self, **fields).fingerprint for fields in cleared) - {self.fingerprint}
 
     def differences(self, other: Manifest) -> list[str]:
         """One line for each field that differs from `other`, the expected manifest."""
@@ -105,7 +106,7 @@ class Manifest:
         if differences := self.differences(expected):
             listed = "".join(f"\n  {line}" for line in differences)
             raise DistilvecError(
-                f"{what} holds other vectors:{listed}\nSet these back in the recipe, or choose another path."
+                f"{what} holds other vectors:{listed}\nSet these back in the recipe, or use another path."
             )
 
     def to_json(self) -> str:

@@ -216,8 +216,8 @@ def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
                     positions = cache.positions(np.asarray(corpus.keys[rows]))
                     if (lacking := rows[positions < 0]).size:
                         raise DistilvecError(
-                            f"[{KEY_NAME}] {lacking.size:,} of the rows from {start:,} on have no vector in "
-                            f"{cache.folder}, such as {shortened(corpus.stored(lacking[:1])[0])}. Run `distilvec cache fill` first."
+                            f"[{KEY_NAME}] {lacking.size:,} rows have no vector in {cache.folder}, such as "
+                            f"{shortened(corpus.stored(lacking[:1])[0])}. Run `distilvec cache fill` first."
                         )
                     columns = [pa.array(corpus.stored(rows)), pa.array([corpus.roles[s] for s in corpus.sources[rows]])]
                     for name, dim in dims.items():
@@ -241,9 +241,7 @@ def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> 
         alike.check_equal(manifest, f"[{table.key}] {path}")
     if lacking := sorted(set(cache.signals) - set(table.columns)):
         column = _COLUMNS.get(lacking[0], lacking[0])
-        raise DistilvecError(
-            f"[{table.key}] {path} has no column '{column}', which {cache.folder} stores. Add the column."
-        )
+        raise DistilvecError(f"[{table.key}] {path} has no column '{column}', which {cache.folder} has. Add it.")
     table.check_conflicts(cache.signals)
     with cache.writing():
         return sum(append_rows(cache, table.rows(cache.signals)))

@@ -179,9 +179,7 @@ def begin(manifest: Path, content: str) -> None:
         found = [folder] if folder.exists() and not folder.is_dir() else [*folder.iterdir()] if folder.exists() else []
         foreign = [path for path in found if not is_scratch(path) and not _is_lock(path)]
         if foreign and not manifest.exists():
-            raise DistilvecError(
-                f"[{KEY_NAME}] {folder} is not a teacher cache: it has no {manifest.name}. Choose another folder."
-            )
+            raise DistilvecError(f"[{KEY_NAME}] {folder} is not a teacher cache. Choose another folder.")
         folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
         if not manifest.exists():

@@ -145,8 +145,7 @@ class TeacherCache:
         """
         if set(signals) != set(self.signals):
             raise DistilvecError(
-                f"[{KEY_NAME}] the teacher cache {self.folder} stores {sorted(self.signals)}; found {sorted(signals)}. "
-                "Choose another cache.path."
+                f"[{KEY_NAME}] {self.folder} stores {[*self.signals]}; found {[*signals]}. Use another."
             )
         with self.writing():
             keys = np.ascontiguousarray(keys, dtype=KEY)
@@ -269,7 +268,7 @@ class TeacherCache:
         if signal is None or signal.uneven != uneven:
             known = ", ".join(self.signals)
             raise DistilvecError(
-                f"[{KEY_NAME}] {self.folder} holds {known}; '{name}' was asked for. Fill another cache."
+                f"[{KEY_NAME}] {self.folder} has no signal '{name}', only {known}. Fill another cache."
             )
         return signal
 

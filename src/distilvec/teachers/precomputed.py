@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -135,7 +136,7 @@ class VectorsTeacher:
             )
 
 
-def _real_and_unit(vectors: Array) -> tuple[Array, Array]:
+def _real_and_unit(vectors: Array) -> tuple[Any, Any]:
     """Two masks [n]: vectors that are neither zero nor NaN or infinite, and vectors of length 1."""
     real = vectors.any(axis=1) & np.isfinite(vectors).all(axis=1)
     return real, np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _TOLERANCE

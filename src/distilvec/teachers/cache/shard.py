@@ -53,12 +53,11 @@ class Shard:
         found = []
         for name in names:
             path, (expected, digest) = self.path(folder, name), self.files[name]
-            size = path.stat().st_size if path.is_file() else None
-            if size is None:
+            if not path.is_file():
                 found.append(f"shard {self.number}: {path.name} is missing")
-            elif size != expected:
-                kind = f"is {'cut short' if size < expected else 'too long'}"
-                found.append(f"shard {self.number}: {path.name} {kind}: found {size:,} bytes, expected {expected:,}")
+            elif (size := path.stat().st_size) != expected:
+                kind = "cut short" if size < expected else "too long"
+                found.append(f"shard {self.number}: {path.name} is {kind}: found {size:,} bytes, expected {expected:,}")
             elif checksum is not None and checksum(path) != digest:
                 found.append(f"shard {self.number}: {path.name} is damaged: its content does not match its checksum")
         return found
@@ -70,9 +69,8 @@ class Shard:
         """
         path = self.path(folder, name)
         with explained(KEY_NAME, path):
-            problems = self.problems(folder, [name], checksum_once)
-        if problems:
-            raise damaged(folder, problems[0])
+            if problems := self.problems(folder, [name], checksum_once):
+                raise damaged(folder, problems[0])
         return path
 
 
@@ -176,9 +174,8 @@ def begin(manifest: Path, content: str) -> None:
     """
     folder = manifest.parent
     with explained(KEY_NAME, folder):
-        found = [folder] if folder.exists() and not folder.is_dir() else [*folder.iterdir()] if folder.exists() else []
-        foreign = [path for path in found if not is_scratch(path) and not _is_lock(path)]
-        if foreign and not manifest.exists():
+        found = folder.iterdir() if folder.is_dir() else [folder] if folder.exists() else []
+        if any(not is_scratch(path) and not _is_lock(path) for path in found) and not manifest.exists():
             raise DistilvecError(f"[{KEY_NAME}] {folder} is not a teacher cache. Choose another folder.")
         folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):

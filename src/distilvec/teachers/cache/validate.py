@@ -45,7 +45,7 @@ def stored_form(name: str, values: Array | Ragged, rows: int, signal: Signal, de
     return stored
 
 
-def refuse(good: Array, problem: str, describe: Describe, fix: str = _BROKEN) -> None:
+def refuse(good: Any, problem: str, describe: Describe, fix: str = _BROKEN) -> None:
     """DistilvecError that quotes the first text that is not `good` ([rows])."""
     if not good.all():
         text = shortened(describe(int(np.argmin(good))))

@@ -147,14 +147,14 @@ def test_what_is_left_names_both(two, second, tmp_path):
 def test_one_model_at_a_time_is_in_memory_and_a_filled_cache_needs_none(two, tmp_path, monkeypatch):
     from distilvec.pipeline import teachers as teacher_side
 
-    loaded, load = [], teacher_side.load_teacher
+    loaded, load = [], teacher_side.open_teacher
 
     def counted(section, device):
         assert not any("teacher" in side.__dict__ for side in run.sides)
         loaded.append(section.model)
         return load(section, device)
 
-    monkeypatch.setattr(teacher_side, "load_teacher", counted)
+    monkeypatch.setattr(teacher_side, "open_teacher", counted)
     run = Run(two(), tmp_path / "run")
     run.train()
     assert len(loaded) <= 4, "each once to know its width, and once for its cache"

@@ -110,18 +110,12 @@ def token_settings(
     required: TokenOutputSpec, hidden: str, hidden_size: int | None, student_tokenizer: str, student_max_length: int
 ) -> TokenSettings:
     """Settings of a cache with these outputs; hidden states are stored as `hidden` (int8 or float16)."""
-    states, grams = bool(required.hidden), bool(required.gram_layers)
-    return TokenSettings(
-        hidden=hidden if states else None,
-        hidden_width=hidden_size if states else None,
-        hidden_layers=tuple(sorted(required.hidden, reverse=True)),
-        importance=required.importance,
-        gram_layers=required.gram_layers,
-        divisor=required.divisor if grams else None,
-        alignment=required.alignment if grams else None,
-        student_tokenizer=student_tokenizer if grams else None,
-        student_max_length=student_max_length if grams else None,
-    )
+    kept: dict[str, Any] = {"hidden": hidden, "hidden_width": hidden_size} if required.hidden else {}
+    if required.gram_layers:
+        kept |= {"divisor": required.divisor, "alignment": required.alignment}
+        kept |= {"student_tokenizer": student_tokenizer, "student_max_length": student_max_length}
+    layers = tuple(sorted(required.hidden, reverse=True))
+    return TokenSettings(hidden_layers=layers, importance=required.importance, gram_layers=required.gram_layers, **kept)
 
 
 def compress(outputs: ModelOutputs, settings: TokenSettings) -> dict[str, Ragged]:

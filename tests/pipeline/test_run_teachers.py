@@ -150,7 +150,7 @@ def test_what_is_left_names_both(two, second, tmp_path):
 def test_one_model_at_a_time_is_in_memory_and_a_filled_cache_needs_none(two, tmp_path, monkeypatch):
     from distilvec.pipeline import teachers as teacher_side
 
-    loaded, load = [], teacher_side.load_teacher
+    loaded, load = [], teacher_side.open_teacher
 
     def counted(section, device):
         assert not any("teacher" in side.__dict__ for side in job.teachers)

@@ -118,7 +118,7 @@ def test_the_last_layers_start_afresh(name: str, folders: dict[str, Path]) -> No
 
 
 def test_no_more_fresh_layers_than_there_are(folders: dict[str, Path]) -> None:
-    with pytest.raises(DistilvecError, match=r"\[student.reinitialize\] found 3; the student has 2 layers"):
+    with pytest.raises(DistilvecError, match=r"\[student.reinitialize\] found 3; .* 2"):
         build_student(StudentSection(model=str(folders["bert"]), layers=2, reinitialize=3), TEACHER, seed=0)
     whole = build_student(StudentSection(model=str(folders["bert"]), reinitialize=4), TEACHER, seed=0)
     assert np.isfinite(whole.encode(TEXTS)).all()
@@ -186,7 +186,7 @@ def test_position_limit(name: str, limit: int | None, folders: dict[str, Path]) 
 
 @pytest.mark.parametrize("name", ["bert", "xlm_roberta"])
 def test_too_long_is_refused(name: str, folders: dict[str, Path]) -> None:
-    with pytest.raises(DistilvecError, match=r"\[student.max_length\] found 129; .* 128 tokens"):
+    with pytest.raises(DistilvecError, match=r"\[student.max_length\] found 129; .* 128"):
         build_student(StudentSection(model=str(folders[name]), max_length=129), TEACHER, seed=0)
 
 

@@ -107,7 +107,7 @@ def test_dropout_on_attention_has_the_expected_value(encoder):
 
 
 def test_a_layer_that_does_not_exist(encoder):
-    with pytest.raises(DistilvecError, match="layers 0 .* to 4"):
+    with pytest.raises(DistilvecError, match=r"^\[method.options\] .* to 4"):
         encoder(batch_of(encoder.model, TEXTS), OutputSpec(hidden_layers=(5,)))
 
 

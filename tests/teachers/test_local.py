@@ -234,7 +234,9 @@ def test_manifest_names_what_changes_a_vector(tiny_model, tmp_path):
         other = load_teacher(section, "cpu").manifest()
         assert any(line.startswith(f"{field}: found ") for line in base.differences(other)), field
         assert other.fingerprint != base.fingerprint
-    assert replace(base, store_dtype="float32").differences(base) == ["store_dtype: found 'float32', expected 'float16'"]
+    assert replace(base, store_dtype="float32").differences(base) == [
+        "store_dtype: found 'float32', expected 'float16'"
+    ]
 
 
 def test_the_same_weights_elsewhere_are_the_same_teacher(tiny_model, tmp_path):

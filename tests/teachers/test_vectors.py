@@ -182,8 +182,11 @@ def test_zero_vectors_and_a_few_of_length_1_do_not_count(tmp_path, unit_rows, ze
 def test_tables_of_which_only_some_have_length_1_are_refused(tmp_path, rows):
     mixed = unit(100) * 3
     mixed[100 - rows :] = unit(rows)
-    with pytest.raises(DistilvecError, match=rf"^\[teacher.vectors\].* {rows} of .*{TEXTS[0][:60]}.*Normalise"):
-        VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, mixed)))
+    teacher = VectorsTeacher(TeacherSection(vectors=write(tmp_path / "t.parquet", TEXTS, mixed)))
+    cache = TeacherCache.create_or_open(tmp_path / "cache", teacher.manifest(), 32)
+    with pytest.raises(DistilvecError, match=rf"^\[teacher.vectors\].*{TEXTS[0][:60]}.*Normalise"):
+        teacher.fill(cache, corpus_of(tmp_path / "c", TEXTS))
+    assert len(cache) == 0
 
 
 def test_files_of_other_widths_are_refused(tmp_path):

@@ -280,7 +280,7 @@ def test_the_verb_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
     folder, _ = views_run
     (folder / "report.json").write_text(json.dumps({"name": "tiny", "scores": {}, "record": {}}))
     monkeypatch.setattr("distilvec.teachers.model.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
-    monkeypatch.setattr("distilvec.pipeline.teachers.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
+    monkeypatch.setattr("distilvec.pipeline.teachers.open_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
 
     def call(*arguments):
         monkeypatch.setattr("sys.argv", ["distilvec", "sharpness", *map(str, arguments)])

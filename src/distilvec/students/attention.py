@@ -31,7 +31,8 @@ NAME = "distilvec"
 class Recording:
     """Attention to keep of a forward pass, by layers numbered from 1, and the kept maps and projections.
 
-    `rows` [texts, rows]: token positions of the requested rows of the maps, of the first texts; -1 fills up. None: all rows.
+    `rows` [texts, rows]: token positions of the requested rows of the maps, of the first texts; -1 fills up. None: all
+    rows.
     """
 
     attention_layers: tuple[int, ...]
@@ -65,7 +66,7 @@ def attention_forward(
     if recording is not None and number in recording.attention_layers:
         if biased:
             raise DistilvecError(
-                f"[method.name] attention maps of {type(module).__name__} cannot be read: it adds a bias for positions. "
+                f"[method.name] attention maps of {type(module).__name__} cannot be read: it has a position bias. "
                 "Take another architecture, or a method without attention maps."
             )
         whole = recording.rows is None
@@ -134,10 +135,10 @@ def attention_rows(
     is_causal: bool | None,
     rows: Tensor,
 ) -> Tensor:
-    """The rows `rows` [texts, rows] of the head-averaged map as [texts, rows, tokens] in full precision; 0 for a row -1.
+    """Rows `rows` [texts, rows] of the head-averaged map as [texts, rows, tokens] in full precision; 0 for a row -1.
 
-    Only these rows are computed, for the first `len(rows)` texts. Tensors saved for the gradient are hidden from gradient
-    checkpointing, which would count them with its layer's own and miss them when it runs the layer again.
+    Only these rows are computed, for the first `len(rows)` texts. Tensors saved for the gradient are hidden from
+    gradient checkpointing, which would count them with its layer's own and miss them when it runs the layer again.
     """
     texts, count = rows.shape
     heads, tokens, dim = query.shape[1:]
@@ -160,7 +161,7 @@ def attention_rows(
 
 
 def _is_causal(module: nn.Module, is_causal: bool | None) -> bool:
-    """Whether attention without a mask sees earlier tokens only."""
+    """True if attention without a mask sees earlier tokens only."""
     return bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
 
 
@@ -187,8 +188,8 @@ def recording(
         _recording.reset(token)
     if missing := sorted({*attention_layers} - {*kept.maps} | {*projection_layers} - {*kept.projections}):
         raise DistilvecError(
-            f"[method.name] the attention of layers {missing} (numbered from 1) cannot be read: expected transformers' attention "
-            "interface with SDPA. Take another architecture, or a method without attention outputs."
+            f"[method.name] the attention of layers {missing} (numbered from 1) cannot be read: expected transformers' "
+            "attention interface with SDPA. Take another architecture, or a method without attention outputs."
         )
 
 

@@ -1,8 +1,8 @@
 """The student before training: a backbone in fp32, a pooling, and modules that lead into the teacher's space.
 
 Every student is backbone -> pooling -> linear layer without bias to the teacher's dim (if the dims differ) ->
-normalisation (if the teacher normalises): stock modules that load everywhere. A recipe may put a mixture of experts after
-the pooling, the one module of our own, or keep pooling and linear layers of its model.
+normalisation (if the teacher normalises): stock modules that load everywhere. A recipe may put a mixture of experts
+after the pooling, the one module of our own, or keep pooling and linear layers of its model.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def build_student(
 ) -> SentenceTransformer:
     """The untrained student, in fp32 on the CPU, with its own tokenizer, the teacher's prompts and cosine similarity.
 
-    Weights that do not come from a checkpoint (a fresh backbone, fresh layers, the linear layer: torch's initialisation)
-    are drawn from `seed`; torch's global generator stays as it was. A student that is not `compatible` has a space of its
-    own, and no linear layer to the teacher's. `vocabulary` is the tokenizer of the recipe's `student.vocabulary`; the
-    backbone's embedding table is composed for it.
+    Weights that do not come from a checkpoint (a fresh backbone, fresh layers, the linear layer: torch's
+    initialisation) are drawn from `seed`; torch's global generator stays as it was. A student that is not `compatible`
+    has a space of its own, and no linear layer to the teacher's. `vocabulary` is the tokenizer of the recipe's
+    `student.vocabulary`; the backbone's embedding table is composed for it.
     Errors: DistilvecError for a model that cannot be found or read, layers, linear layers to keep or a length that the
     model lacks, a tokenizer that does not fit.
     """
@@ -86,10 +86,7 @@ def load_modules(section: StudentSection, teacher: TeacherInfo) -> list[Any]:
     if name == "teacher":
         name, revision = teacher.model, revision or teacher.revision
     if name is None:
-        raise DistilvecError(
-            "[student.model] is 'teacher', but the teacher is a table of vectors without a model. Name a model here, or give "
-            "teacher.model."
-        )
+        raise DistilvecError("[student.model] is 'teacher', but the teacher is a table of vectors. Name a model.")
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
     model = load_backbone(name, "student.model", model_kwargs={"dtype": torch.float32}, **options)
     if not isinstance(getattr(model[0], "auto_model", None), PreTrainedModel):
@@ -104,8 +101,8 @@ def kept_modules(section: StudentSection, modules: list[Any], hidden_size: int, 
     """A model's pooling and all that follow but the closing Normalize, with their weights: the modules themselves.
 
     `modules` follow the backbone; `teacher_dim` is None for a student with a space of its own.
-    Errors: DistilvecError for a model without linear layers or with another pooling than the recipe's, for linear layers
-    whose dims differ from the backbone's hidden size or the teacher's dim.
+    Errors: DistilvecError for a model without linear layers or with another pooling than the recipe's, for linear
+    layers whose dims differ from the backbone's hidden size or the teacher's dim.
     """
     kept = list(modules)
     while kept and type(kept[-1]).__name__ == "Normalize":
@@ -117,21 +114,21 @@ def kept_modules(section: StudentSection, modules: list[Any], hidden_size: int, 
         raise DistilvecError(f"[student.dense] 'keep' needs linear layers in {section.model}: {found}. {fix}")
     if section.pooling not in ("mean", kept[0].pooling_mode):
         raise DistilvecError(
-            f"[student.pooling] found '{section.pooling}'; with student.dense=keep the pooling is that of {section.model}, "
-            f"'{kept[0].pooling_mode}'. Leave the key out."
+            f"[student.pooling] found '{section.pooling}'; with student.dense=keep the pooling is that of "
+            f"{section.model}, '{kept[0].pooling_mode}'. Leave the key out."
         )
     linear = [module for module in kept if type(module).__name__ == "Dense"]
     first, last = linear[0].in_features, linear[-1].out_features
     if first != hidden_size or teacher_dim not in (None, last):
         raise DistilvecError(
-            f"[student.dense] the linear layers of {section.model} lead from {first} to {last} dimensions; expected from "
-            f"{hidden_size} (the backbone) to {teacher_dim or last} (the teacher). {fix}"
+            f"[student.dense] the linear layers of {section.model} lead from {first} to {last} dimensions; expected "
+            f"from {hidden_size} (the backbone) to {teacher_dim or last} (the teacher). {fix}"
         )
     return kept
 
 
 def fresh_transformer(section: StudentSection) -> Transformer:
-    """A backbone from `section.config` with random weights from torch's current generator, and the recipe's tokenizer."""
+    """A backbone from `section.config`, with random weights from torch's generator, and the recipe's tokenizer."""
     assert section.config is not None and section.tokenizer is not None
     common: dict[str, Any] = {"trust_remote_code": section.trust_remote_code}  # a tokenizer with code of its own
     tokenizer = load_tokenizer(section.tokenizer, "student.tokenizer", revision=section.revision, **common)
@@ -139,9 +136,7 @@ def fresh_transformer(section: StudentSection) -> Transformer:
     try:
         backbone = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError) as error:
-        raise DistilvecError(
-            f"[student.config] no model can be built from it: {first_line(error)}. Look at the sizes in it."
-        ) from error
+        raise DistilvecError(f"[student.config] builds no model: {first_line(error)}. Look at its sizes.") from error
     with tempfile.TemporaryDirectory() as folder:
         backbone.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -150,14 +145,12 @@ def fresh_transformer(section: StudentSection) -> Transformer:
 
 
 def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
-    """A transformers configuration from a recipe's `student.config`; vocabulary and special tokens are the tokenizer's."""
+    """A configuration from a recipe's `student.config`; vocabulary and special tokens are the tokenizer's."""
     kind = settings.get("model_type")
     try:
         known = AutoConfig.for_model(str(kind))
     except ValueError as error:
-        raise DistilvecError(
-            f"[student.config.model_type] found {kind!r}; expected an architecture of transformers, such as bert or modernbert."
-        ) from error
+        raise DistilvecError(f"[student.config.model_type] found {kind!r}; expected one such as modernbert.") from error
     names = {*known.to_dict(), *known.attribute_map, *EARLIER}
     for name in settings:
         if name not in names:
@@ -167,9 +160,7 @@ def fresh_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
     try:
         config = AutoConfig.for_model(**{**own, **settings})
     except (TypeError, ValueError) as error:
-        raise DistilvecError(
-            f"[student.config] transformers refuses it: {first_line(error)}. Look at the settings in it."
-        ) from error
+        raise DistilvecError(f"[student.config] transformers refuses it: {first_line(error)}. Look at it.") from error
     return config
 
 
@@ -194,7 +185,7 @@ def choose_length(asked: int | None, transformer: Transformer, teacher: TeacherI
     if asked is not None:
         if positions is not None and asked > positions:
             raise DistilvecError(
-                f"[student.max_length] found {asked}; the student has positions for {positions} tokens. Give at most that."
+                f"[student.max_length] found {asked}; the student has {positions} positions. Give fewer."
             )
         return asked
     config = transformer.auto_model.config.get_text_config()
@@ -208,12 +199,12 @@ def _settle_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedMo
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token or tokenizer.unk_token
     if tokenizer.pad_token is None:
         raise DistilvecError(
-            "[student.tokenizer] the student's tokenizer has no padding token, nor an end or unknown token to use as one. "
+            "[student.tokenizer] the student's tokenizer has no padding token, nor an end or unknown token. "
             "Set its pad_token and save it."
         )
     rows = backbone.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise DistilvecError(
-            f"[student.tokenizer] the tokenizer has {len(tokenizer)} tokens, the student's embedding table {rows} rows. "
+            f"[student.tokenizer] the tokenizer has {len(tokenizer)} tokens, the embedding table {rows} rows. "
             "Take the tokenizer that belongs to the model, or set vocab_size in student.config."
         )

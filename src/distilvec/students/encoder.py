@@ -32,9 +32,7 @@ class Encoder(nn.Module):
         modules = list(model)
         if not hasattr(modules[0], "auto_model"):
             kind = type(modules[0]).__name__
-            raise DistilvecError(
-                f"[student.model] its first module is a {kind}; expected a transformer. Take another model."
-            )
+            raise DistilvecError(f"[student.model] begins with a {kind}; expected a transformer. Take another.")
         config = self.backbone.config.get_text_config()
         self.layers: int = config.num_hidden_layers
         self.hidden_size: int = config.hidden_size
@@ -57,8 +55,8 @@ class Encoder(nn.Module):
     ) -> ModelOutputs:
         """Run the backbone once (on twice the rows for a second view) and keep the required outputs.
 
-        `attention_rows` are positions of tokens, counted from each text's first one; -1 fills up. Attention maps then hold
-        these rows alone, [batch, rows, tokens], and 0 at -1.
+        `attention_rows` are positions of tokens, counted from each text's first one; -1 fills up. Attention maps then
+        hold these rows alone, [batch, rows, tokens], and 0 at -1.
         """
         rows, mask, tokens = len(batch), batch.mask, batch.tokens
         if attention_rows is not None and "attention_mask" in tokens:  # padded on the left, a text begins later
@@ -107,7 +105,7 @@ class Encoder(nn.Module):
         layer = number if number >= 0 else self.layers + 1 + number
         if not 0 <= layer <= self.layers:
             raise DistilvecError(
-                f"[method.options] found layer {number}; the model has layers 0 (embeddings) to {self.layers}. Name one."
+                f"[method.options] found layer {number}; expected 0 (embeddings) to {self.layers}. Name one."
             )
         return layer
 

@@ -1,8 +1,8 @@
 """The layers of a backbone: which ones to keep, removal of the others, fresh weights.
 
-A pruned backbone is built again from its own, shortened configuration and takes over the kept weights. So everything that
-depends on a layer's number (cache index, sliding window, kinds of attention, a first layer without norm) is the same in a
-reload of the saved model, and layers that the configuration cannot express are an error.
+A pruned backbone is built again from its own, shortened configuration and takes over the kept weights. So everything
+that depends on a layer's number (cache index, sliding window, kinds of attention, a first layer without norm) is the
+same in a reload of the saved model, and layers that the configuration cannot express are an error.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ from distilvec.core.errors import DistilvecError
 def choose_layers(layers: int | list[int], total: int) -> list[int]:
     """Numbers of the layers to keep out of `total`, 0 being the first.
 
-    A number n keeps n layers, evenly spread with the first and the last: round(linspace(0, total - 1, n)), halves to the
-    even neighbour, so 3 of 6 are [0, 2, 5]; n = 1 keeps the first. A list is taken as given.
+    A number n keeps n layers, evenly spread with the first and the last: round(linspace(0, total - 1, n)), halves to
+    the even neighbour, so 3 of 6 are [0, 2, 5]; n = 1 keeps the first. A list is taken as given.
     Errors: DistilvecError for an empty choice, layers that the model lacks, repetitions, or another order.
     """
     spread = layers if isinstance(layers, int) else max(1, total // 2)
     example = [int(layer) for layer in np.round(np.linspace(0, total - 1, min(max(spread, 1), total)))]
     if isinstance(layers, int):
         if not 1 <= layers <= total:
-            raise DistilvecError(
-                f"[student.layers] found {layers}; the model has {total} layers. Give a number from 1 to {total}."
-            )
+            raise DistilvecError(f"[student.layers] found {layers}; give a number from 1 to {total}.")
         return example
     if not layers or layers != sorted({*layers}) or not 0 <= layers[0] <= layers[-1] < total:
         raise DistilvecError(
-            f"[student.layers] found {layers}; expected numbers from 0 (the first layer) to {total - 1} in ascending order, "
-            f"each once. Give for example {example}."
+            f"[student.layers] found {layers}; expected numbers from 0 (the first layer) to {total - 1} in ascending "
+            f"order, each once. Give for example {example}."
         )
     return list(layers)
 
@@ -70,9 +68,7 @@ def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
     """
     path, layers = layer_list(model)
     if count > len(layers):
-        raise DistilvecError(
-            f"[student.reinitialize] found {count}; the student has {len(layers)} layers. Give a number from 1 to {len(layers)}."
-        )
+        raise DistilvecError(f"[student.reinitialize] found {count}; give at most {len(layers)}, its layers.")
     fresh = type(model)(model.config).get_submodule(path)
     for layer, drawn in list(zip(layers, fresh.children(), strict=True))[-count:]:
         layer.load_state_dict(drawn.state_dict())
@@ -84,10 +80,7 @@ def layer_list(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     found = [(name, module) for name, module in lists if len(module) == total]
     if not found:
-        raise DistilvecError(
-            f"[student.layers] {type(model).__name__} has no list of {total} layers. Leave student.layers out, or take another "
-            "architecture."
-        )
+        raise DistilvecError(f"[student.layers] {type(model).__name__} has no list of {total} layers. Leave it out.")
     return min(found, key=lambda item: item[0].count("."))
 
 
@@ -111,7 +104,7 @@ def rebuild(model: PreTrainedModel, config: PretrainedConfig, weights: dict[str,
     report = fresh.load_state_dict(weights, strict=False)
     if odd := [*report.missing_keys, *report.unexpected_keys]:
         raise DistilvecError(
-            f"[student.layers] {type(model).__name__} does not run with these layers: {', '.join(odd[:3])} would not fit. "
+            f"[student.layers] {type(model).__name__} does not run with these layers: {', '.join(odd[:3])} do not fit. "
             "Its first layer differs from the others; keep layer 0 as the first."
         )
     return fresh.train(model.training)

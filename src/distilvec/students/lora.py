@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, through peft) beside the backbone's linear layers; merged into them in every student that is saved."""
+"""Low-rank adapters (LoRA, through peft) of the backbone's linear layers; merged into them in every saved student."""
 
 from __future__ import annotations
 
@@ -13,29 +13,26 @@ from distilvec.config.schema import LoraSection
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.extras import require_extra
 
-MARK = "adapters_only"  # set on a backbone whose own weights stay as they are
+FROZEN = "adapters_only"  # set on a backbone whose own weights stay as they are
 _PART = "lora_"  # in the names of all weights of adapters
 
 
 def add_adapters(model: SentenceTransformer, section: LoraSection, seed: int) -> None:
-    """Put adapters into the model's backbone and freeze its own weights; what follows the backbone is trained as before.
+    """Put adapters into the model's backbone and freeze its own weights; later modules are trained as before.
 
-    The adapters are drawn from `seed` and change nothing before they are trained. Poolers (which no embedding comes from)
-    get none. Errors: DistilvecError where peft is not installed or `targets` names a layer that is not there.
+    The adapters are drawn from `seed` and change nothing before they are trained. Poolers (which no embedding comes
+    from) get none. Errors: DistilvecError if peft is not installed or `targets` names an unknown layer.
     """
     require_extra("finetune", "student.lora")
     from peft import LoraConfig, inject_adapter_in_model
 
     backbone: Any = model[0].auto_model
-    linear = [
-        name for name, module in backbone.named_modules() if isinstance(module, nn.Linear) and "pooler" not in name
-    ]
+    linear = [name for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]
+    linear = [name for name in linear if "pooler" not in name]
     for target in section.targets or ():
         if not any(name == target or name.endswith(f".{target}") for name in linear):
             known = sorted({name.rsplit(".", 1)[-1] for name in linear})
-            raise DistilvecError(
-                f"[student.lora.targets] no linear layer '{target}'{nearest(target, known)}. Known: {', '.join(known)}."
-            )
+            raise DistilvecError(f"[student.lora.targets] no layer '{target}'{nearest(target, known)}. Known: {known}.")
     config = LoraConfig(
         r=section.r, lora_alpha=section.alpha, lora_dropout=section.dropout, target_modules=section.targets or linear
     )
@@ -44,12 +41,12 @@ def add_adapters(model: SentenceTransformer, section: LoraSection, seed: int) ->
         inject_adapter_in_model(config, backbone)
     for name, parameter in backbone.named_parameters():
         parameter.requires_grad_(_PART in name)
-    setattr(backbone, MARK, True)
+    setattr(backbone, FROZEN, True)
 
 
 def merged(model: SentenceTransformer) -> SentenceTransformer:
-    """The model itself where it has no adapters, else a copy with the adapters merged into plain linear layers."""
-    if not getattr(model[0].auto_model, MARK, False):
+    """The model itself if it has no adapters, else a copy with the adapters merged into plain linear layers."""
+    if not getattr(model[0].auto_model, FROZEN, False):
         return model
     model = copy.deepcopy(model)
     backbone: Any = model[0].auto_model
@@ -58,7 +55,7 @@ def merged(model: SentenceTransformer) -> SentenceTransformer:
             module.merge()
             parent, _, own = name.rpartition(".")
             setattr(backbone.get_submodule(parent), own, module.get_base_layer())
-    for name in (MARK, "peft_config"):
+    for name in (FROZEN, "peft_config"):
         if hasattr(backbone, name):
             delattr(backbone, name)
     for parameter in backbone.parameters():
@@ -67,11 +64,11 @@ def merged(model: SentenceTransformer) -> SentenceTransformer:
 
 
 def base_weights(module: nn.Module) -> set[str]:
-    """Names in the module's state of the weights that adapters stand beside: they stay as the student was built."""
+    """Names in the module's state of the weights that have adapters and so never change."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, part in module.named_modules()
-        if getattr(part, MARK, False)
+        if getattr(part, FROZEN, False)
         for name in part.state_dict()
         if _PART not in name
     }

@@ -1,4 +1,4 @@
-"""Hidden states to one vector a text, layer by layer as the backbone computes them, so that no hidden state is kept for it."""
+"""Hidden states to one vector a text, layer by layer as the backbone computes them, so that no state is kept."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Pool = Callable[[Tensor], Tensor]
 
 
 def full_precision(states: Tensor) -> Tensor:
-    """In float32, or float64 where they are; the same tensor where nothing changes."""
+    """Float32, or float64 for such states; the same tensor if nothing changes."""
     return states.to(torch.promote_types(states.dtype, torch.float32))
 
 
 def pooling_weights(mask: Bool[Tensor, "batch tokens"], kind: Kind) -> Float[Tensor, "batch one tokens"]:
-    """What each token counts for in its text's vector; a row sums to 1 and is 0 at padding, on whichever side that is.
+    """Weight of each token in its text's vector; a row sums to 1 and is 0 at padding, on either side.
 
     "mean" weighs the tokens alike, "cls" takes the first token, "lasttoken" the last one.
     """
@@ -43,8 +43,8 @@ def pool_states(
 ) -> Float[Tensor, "batch inner"]:
     """The weighted sum of a text's states in full precision.
 
-    For the gradient only the weights are kept, neither the states nor a mask of their shape, and twice differentiable. The
-    weights are kept out of the sight of gradient checkpointing, which would count them with its layer's own tensors.
+    Only the weights are saved for the gradient, neither the states nor a mask of their shape; twice differentiable. The
+    weights are hidden from gradient checkpointing, which would count them with its layer's own tensors.
     """
     with torch.autocast(states.device.type, enabled=False), own_saving():
         states = full_precision(states)
@@ -52,11 +52,11 @@ def pool_states(
 
 
 @contextmanager
-def pooling_inputs(backbone: PreTrainedModel, wanted: set[int], pool: Pool | None) -> Iterator[dict[int, Tensor]]:
-    """Pool the input of the layers `wanted` (0 is the first) while the block runs; the answer fills up by layer.
+def pooling_inputs(backbone: PreTrainedModel, numbers: set[int], pool: Pool | None) -> Iterator[dict[int, Tensor]]:
+    """Pool the input of these layers (0 is the first) while the block runs; the result fills up by layer.
 
-    Each is pooled when its layer is about to run and not after the whole pass, so that its gradient, as large as the
-    states, is added to theirs when the backward pass comes by and does not wait there from the start.
+    A layer's input is pooled just before the layer runs. Pooled after the whole pass, its gradient, as large as the
+    states, would wait in memory from the start of the backward pass.
     """
     found: dict[int, Tensor] = {}
 
@@ -67,8 +67,8 @@ def pooling_inputs(backbone: PreTrainedModel, wanted: set[int], pool: Pool | Non
 
         return hook
 
-    layers = layer_list(backbone)[1] if wanted else nn.ModuleList()
-    handles = [layers[number].register_forward_pre_hook(listen(number), with_kwargs=True) for number in sorted(wanted)]
+    layers = layer_list(backbone)[1] if numbers else nn.ModuleList()
+    handles = [layers[number].register_forward_pre_hook(listen(number), with_kwargs=True) for number in sorted(numbers)]
     try:
         yield found
     finally:
@@ -77,9 +77,9 @@ def pooling_inputs(backbone: PreTrainedModel, wanted: set[int], pool: Pool | Non
 
 
 def own_saving() -> saved_tensors_hooks:
-    """Within it, what is saved for the gradient is kept here and hidden from hooks further out.
+    """Context that keeps tensors saved for the gradient here, hidden from outer hooks.
 
-    It is kept detached (autograd ties it to its graph again): a saved result that knows its own graph would keep that graph, and
-    all its memory, where no backward pass frees it.
+    Tensors are kept detached (autograd ties them to their graph again): a saved result that knows its own graph would
+    keep that graph, and all its memory, until a backward pass.
     """
     return saved_tensors_hooks(Tensor.detach, lambda tensor: tensor)

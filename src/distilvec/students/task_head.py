@@ -1,4 +1,4 @@
-"""The head of a labelled task: a text's vectors in, class logits or a score out. Saved next to the student's modules."""
+"""The head of a labelled task, saved next to a student: a text's vectors in, class logits or a score out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def save_head(
 ) -> None:
     """Write head.safetensors and head.json into a model's folder.
 
-    `classes` in the order of the logits; `scale`: the task's values of the scores 0 and 1; `prompt` was prepended to texts.
+    `classes` in the order of the logits; `scale`: the task's values of the scores 0 and 1; `prompt` was prepended to
+    texts.
     """
     task = {"kind": head.task.kind, "classes": head.task.classes, "members": head.task.texts_per_example}
     info = {"task": task, "width": head.width, "classes": list(classes), "scale": scale, "prompt": prompt}
@@ -74,8 +75,8 @@ def head_info(folder: Path) -> dict[str, Any] | None:
 class TaskModel:
     """A saved model and the head of its labelled task, loaded once.
 
-    `kind` is the task's (classification, pair or sts); `classes` are its labels, empty for sts. Pairs are tuples (or lists)
-    of two texts, whether the model reads both as one input or apart.
+    `kind` is the task's (classification, pair or sts); `classes` are its labels, empty for sts. Pairs are tuples (or
+    lists) of two texts, whether the model reads both as one input or apart.
     Errors: DistilvecError for a folder without a model, without a head, or with damaged files of either.
     """
 
@@ -105,7 +106,7 @@ class TaskModel:
         return [low + (high - low) * score for score in logits[:, 0].tolist()]
 
     def predict_proba(self, texts: Sequence[Text]) -> np.ndarray[Any, Any]:
-        """The probability of every class, float32 [texts, classes], in the order of `classes`. DistilvecError for sts."""
+        """Probabilities, float32 [texts, classes], in the order of `classes`. DistilvecError for sts."""
         if self.kind == "sts":
             raise DistilvecError(f"[predict_proba] {self.folder} gives scores (sts), not classes. Use predict.")
         probabilities: np.ndarray[Any, Any] = self._logits(texts).softmax(1).numpy()
@@ -123,9 +124,7 @@ class TaskModel:
         for number, text in enumerate(texts):
             parts = tuple(text) if pairs and isinstance(text, (tuple, list)) else (text,)
             if len(parts) != 1 + pairs or not all(isinstance(part, str) for part in parts):
-                raise DistilvecError(
-                    f"[texts] expected {expected}; found {repr(text)[:80]} (number {number}). Remove it."
-                )
+                raise DistilvecError(f"[texts] expected {expected}; found {repr(text)[:80]} (number {number}).")
             together: Any = parts if self._head.task.texts_per_example == 2 or not pairs else (parts,)
             inputs.append(tuple(with_prompt(self._prompt, part) for part in together))
         return predict_logits(self._model, self._head, inputs)

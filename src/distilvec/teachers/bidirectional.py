@@ -1,4 +1,4 @@
-"""Lifting a decoder's causal mask, so that every token sees every other one (LLM2Vec, section 2.1)."""
+"""Removal of a decoder's causal mask, so that every token sees every other one (LLM2Vec, section 2.1)."""
 
 from __future__ import annotations
 
@@ -13,27 +13,22 @@ _TOKENS = 3
 
 
 def lift_causal_mask(backbone: nn.Module, name: str) -> None:
-    """Make a decoder (Mistral, Qwen, Llama and their like) attend in both directions, in place.
+    """Make a decoder (Mistral, Qwen, Llama and similar) attend in both directions, in place.
 
-    transformers 5 builds its masks for both directions where the configuration says `is_causal` false, and hands that on to
-    the attention of every layer. What comes out is tried: the first token's state must depend on the last token, with a mask
-    and without one. Run it before layers are packed or of mixed precision.
-    Errors: DistilvecError for a model that sees both directions already, and where the mask cannot be lifted; then the model
-    is as it was.
+    transformers 5 builds masks for both directions if the configuration has `is_causal` false, and hands that to the
+    attention of every layer. The result is tried: the first token's state must depend on the last token, with a mask
+    and without. Call it before layers are packed or of mixed precision.
+    Errors: DistilvecError for a model that sees both directions already, or whose mask cannot be lifted; the model is
+    unchanged then.
 
-    Note: a layer with a sliding window W lets a token see those that are at most W away, on either side, as transformers
-    makes such windows; the causal window is W - 1 tokens back.
+    Note: a layer with a sliding window W lets a token see those that are at most W away, on either side, as
+    transformers makes such windows; the causal window is W - 1 tokens back.
     """
     key = "[teacher.attention] found 'bidirectional';"
     if not isinstance(backbone, PreTrainedModel):
         raise DistilvecError(f"{key} {name} is a {type(backbone).__name__}, which has no attention. Remove the key.")
     config = backbone.config.get_text_config()
     odd = sorted({*(getattr(config, "layer_types", None) or ())} - _KINDS)
-    reason = (
-        f"it has layers of {', '.join(odd)}"
-        if odd
-        else "its layers do not take their mask from transformers' masking functions"
-    )
     if not odd:
         if _sees_the_last(backbone, padded=False):
             raise DistilvecError(f"{key} {name} has no causal mask: its tokens see each other already. Remove the key.")
@@ -45,23 +40,23 @@ def lift_causal_mask(backbone: nn.Module, name: str) -> None:
         del config.is_causal
         if before is not None:
             config.is_causal = before
+    reason = f"layers of {', '.join(odd)}" if odd else "masks that are not from transformers' masking functions"
     raise DistilvecError(
-        f"{key} the causal mask of {name} ({type(backbone).__name__}) cannot be lifted: {reason}. "
+        f"{key} the causal mask of {name} ({type(backbone).__name__}) cannot be lifted: it has {reason}. "
         "Remove the key, or take a decoder such as Mistral, Qwen 3 or Llama."
     )
 
 
 def _sees_the_last(backbone: PreTrainedModel, padded: bool) -> bool:
-    """Whether the first token's state depends on the last of three tokens, a fourth position being padding where `padded`."""
+    """True if the first token's state depends on the last of three tokens; `padded` adds a position of padding."""
     trained = backbone.training
     backbone.eval()
-    inputs = backbone.get_input_embeddings()(torch.arange(_TOKENS + padded, device=backbone.device)[None]).detach()
-    mask = (torch.arange(_TOKENS + padded, device=backbone.device) < _TOKENS)[None].long()
+    positions = torch.arange(_TOKENS + padded, device=backbone.device)[None]
+    inputs = backbone.get_input_embeddings()(positions).detach()
+    mask = (positions < _TOKENS).long() if padded else None
     with torch.enable_grad():
         inputs.requires_grad_()
-        state: Tensor = (
-            backbone(inputs_embeds=inputs, attention_mask=mask if padded else None).last_hidden_state[0, 0].float()
-        )
+        state: Tensor = backbone(inputs_embeds=inputs, attention_mask=mask).last_hidden_state[0, 0].float()
         slope = torch.linspace(-1, 1, len(state), device=state.device)  # a plain sum is constant behind a norm
         (gradient,) = torch.autograd.grad(state @ slope, inputs)
     backbone.train(trained)

@@ -28,25 +28,19 @@ class BatchTeacher(Protocol):
 class CachedTeacher:
     """Reads a teacher's outputs from its cache; the model is not in memory.
 
-    `keys` are those of all corpus rows. `head` is the head of the task that the teacher was fine-tuned for: logits are its
-    outputs for the cached vectors.
+    `keys` are those of all corpus rows. `head` is the head of the task that the teacher was fine-tuned for: logits are
+    its outputs for the cached vectors.
     """
 
     def __init__(self, cache: TeacherCache, keys: Keys, required: OutputSpec, head: nn.Module | None = None) -> None:
         if found := uncached(required):
-            raise DistilvecError(
-                f"[teacher.live] the method requires {', '.join(found)}, which no teacher cache holds. Set teacher.live=true."
-            )
+            raise DistilvecError(f"[teacher.live] no cache holds {', '.join(found)}. Set teacher.live=true.")
         fix = "Fill one for this recipe: distilvec cache fill."
         if required.tokens and not cache.manifest.tokens:
-            raise DistilvecError(
-                f"[cache] the method requires a teacher's token signals; the cache {cache.folder} has none. {fix}"
-            )
+            raise DistilvecError(f"[cache] {cache.folder} has no token signals, which the method requires. {fix}")
         self.positions = cache.positions(keys)
         if missing := int((self.positions < 0).sum()):
-            raise DistilvecError(
-                f"[cache] {missing:,} of {len(keys):,} corpus rows have no teacher vector in {cache.folder}. {fix}"
-            )
+            raise DistilvecError(f"[cache] {missing:,} of {len(keys):,} rows have no vector in {cache.folder}. {fix}")
         self.cache, self.required, self.head = cache, required, None if head is None else head.eval()
         self._settings = cache.manifest.tokens if required.tokens else None
         self._token_signals = list(self._settings.signals) if self._settings else []

@@ -58,7 +58,8 @@ class Forward:
     def tokenize(self, texts: Sequence[Text]) -> tuple[Ids, Ids | None]:
         """Token ids with special tokens, truncated; an empty text becomes one unknown token.
 
-        The second list holds token types, 1 in the second text of a pair; None without pairs, or if the model has no types.
+        The second list holds token types, 1 in the second text of a pair; None without pairs, or if the model has no
+        types.
         """
         tokenizer = self.model[0].tokenizer
         blank = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else (tokenizer.pad_token_id or 0)
@@ -102,7 +103,7 @@ class Forward:
 
 
 def plan_batches(lengths: npt.NDArray[np.int64], budget: int, floor: int) -> list[npt.NDArray[np.int64]]:
-    """Rows in batches, longest first: at most `budget` positions (or one row), of one length but for `floor` positions."""
+    """Rows in batches, longest first: at most `budget` positions (or a row), one length but for `floor` positions."""
     order = np.argsort(-lengths, kind="stable")
     sizes = lengths[order]
     batches, start = [], 0
@@ -116,7 +117,7 @@ def plan_batches(lengths: npt.NDArray[np.int64], budget: int, floor: int) -> lis
 
 
 def runs_directly(model: SentenceTransformer) -> bool:
-    """Whether `Forward` gives what `encode` gives: a plain text transformer whose inputs are token ids alone."""
+    """True if `Forward` gives what `encode` gives: a plain text transformer whose inputs are token ids alone."""
     first = model[0]
     if type(first).__name__ != "Transformer" or not isinstance(getattr(first, "auto_model", None), PreTrainedModel):
         return False

@@ -1,8 +1,8 @@
-"""Linear layers of a frozen model made fast: bf16 weights where asked for, and oneDNN's packed layout on the CPU.
+"""Fast linear layers of a frozen model: bf16 weights on request, and oneDNN's packed layout on the CPU.
 
-A packed matrix product reached 102-108 GFLOP/s a core in fp32 and 190-207 in bf16 where the plain one reached 84-98 and
-161-194 (AMD EPYC, 384 x 1536). The operators are private ones of torch, so each layer is tried first: where they are
-missing or give other values, the layer stays as it is.
+A packed matrix product reached 102-108 GFLOP/s a core in fp32 and 190-207 in bf16, a plain one 84-98 and 161-194 (AMD
+EPYC, 384 x 1536). The operators are private ones of torch, so each layer is tried first. If they are missing or give
+other values, the layer stays as it is.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ _SMALLEST = 4096  # weights in a layer
 
 
 def use_bfloat16(backbone: nn.Module) -> None:
-    """Keep linear weights in bf16 and everything else (embeddings, norms, what is added up) in fp32.
+    """Keep linear weights in bf16 and everything else (embeddings, norms, sums) in fp32, for a model under autocast.
 
-    Run the model under autocast then. Minimum cosine to fp32 on all-MiniLM-L6-v2: 0.99991, where bf16 throughout gives
-    0.99980.
+    Minimum cosine to fp32 on all-MiniLM-L6-v2: 0.99991; bf16 throughout gives 0.99980.
     """
     backbone.float()
     for module in backbone.modules():
@@ -30,30 +29,26 @@ def use_bfloat16(backbone: nn.Module) -> None:
 
 
 def pack_linears(backbone: nn.Module) -> int:
-    """Give the backbone's linear layers a packed forward, for inference on the CPU only; how many got one.
+    """Give the backbone's linear layers a packed forward, for inference on the CPU only; return the number of layers.
 
-    The weights themselves, and so state_dict, stay; later changes to them are not seen.
+    The weights themselves, and so state_dict, stay; later changes of them have no effect.
     """
-    layers = [
-        module for module in backbone.modules() if type(module) is nn.Linear and module.weight.numel() >= _SMALLEST
-    ]
+    linear = [module for module in backbone.modules() if type(module) is nn.Linear]
+    layers = [layer for layer in linear if layer.weight.numel() >= _SMALLEST]
     size = sum(layer.weight.nbytes for layer in layers)
     if size > _LARGEST or any(layer.weight.device.type != "cpu" for layer in layers):
         return 0
-    packed = 0
-    for layer in layers:
+    for packed, layer in enumerate(layers):
         forward = _packed_forward(layer)
         if forward is None:
             return packed
         layer.forward = forward  # type: ignore[method-assign,assignment]
-        packed += 1
-    return packed
+    return len(layers)
 
 
 def _packed_forward(layer: nn.Linear) -> Callable[[Tensor], Tensor] | None:
-    """The layer's function on packed weights, None where it does not work or differs."""
-    weight = layer.weight.detach()
-    bias = None if layer.bias is None else layer.bias.detach()
+    """The layer's function on packed weights, None if packing does not work or gives other values."""
+    weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
     dtype = weight.dtype
     try:
         product = torch.ops.mkldnn._linear_pointwise

@@ -22,8 +22,9 @@ class LiveTeacher:
     """Runs the model for the `required` outputs, without gradient or dropout, in its own precision; returns fp32.
 
     `tokens` are the corpus's texts in the teacher's own tokens. `head` is the head of the task that the teacher was
-    fine-tuned for: logits are its outputs for the pooled vectors. Padding is on the right on whatever side the tokenizer
-    pads; attention does not see padding. The model is not copied, and its `embed` gives the same vectors as before.
+    fine-tuned for: logits are its outputs for the pooled vectors. Padding is on the right on whatever side the
+    tokenizer pads; attention does not see padding. The model is not copied, and its `embed` gives the same vectors as
+    before.
     """
 
     def __init__(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -32,22 +31,23 @@ from distilvec.models.load import resolve_model as resolve_model
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.models.unreadable import check_model, check_outputs, readable
 from distilvec.teachers.bidirectional import lift_causal_mask
-from distilvec.teachers.cache.fill import Progress, fill_cache
+from distilvec.teachers.cache.fill import Advance, Progress, fill_cache
 from distilvec.teachers.cache.manifest import Manifest, hash_folder, hash_modules
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.encode import Forward, Vectors, cut_dimensions, runs_directly
 from distilvec.teachers.fast_linear import pack_linears, use_bfloat16
 
 _WINDOW = 16384  # texts sorted by length together
+_NOT_HASHED = ("transformers_version", "_name_or_path", "dtype", "architectures")
 _PROMPT_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
 class LocalTeacher:
     """A SentenceTransformer as a Teacher (teachers/teacher.py); `load_teacher` and `wrap_model` make one.
 
-    `dim` counts the dimensions of an embedding after `truncate_dim` (cut, then normalised again if the model normalises),
-    `pre_dense_dim` those of the pooled vector before the first Dense layer, None without such a layer. `folder` and
-    `commit` are the origin of the model's files.
+    `dim` counts the dimensions of an embedding after `truncate_dim` (cut, then normalised again if the model
+    normalises), `pre_dense_dim` those of the pooled vector before the first Dense layer, None without such a layer.
+    `folder` and `commit` are the origin of the model's files.
     """
 
     def __init__(
@@ -55,36 +55,29 @@ class LocalTeacher:
     ) -> None:
         modules, own = list(model), getattr(model, "prompts", None) or {}
         self.model, self.section, self.folder, self.commit = model, section, folder, commit
-        found = Path(section.model or "").resolve()  # a student that a run left is named after the run
-        is_run = found.name in ("student", "last")
-        own_name = (found.parent.name if is_run else found.name) if folder and found.is_dir() else str(section.model)
-        self.name = section.name or own_name
+        self.name = section.name or _name(str(section.model))
         self.prompts: dict[Role, str] = {
             role: next((own[name] for name in names if own.get(name)), "") for role, names in _PROMPT_NAMES.items()
         } | (section.prompts or {})
+        if any(getattr(module, "include_prompt", True) is False for module in modules) and any(self.prompts.values()):
+            raise DistilvecError(
+                f"[teacher.prompts] found {self.prompts}; {self.name} leaves the prompt's tokens out of its pooling "
+                "(include_prompt false). Set both prompts to '' or choose another teacher."
+            )
         self.normalized = type(modules[-1]).__name__ == "Normalize"
         self.max_length = _max_length(model)
         self.truncate_dim = section.truncate_dim or getattr(model, "truncate_dim", None)
         full = int(model.get_embedding_dimension() or 0)
         self.dim = min(full, self.truncate_dim or full)
-        dense = [module for module in modules[1:] if type(module).__name__ == "Dense"]
-        self.pre_dense_dim: int | None = int(dense[0].in_features) if dense else None
-        bfloat16 = section.dtype == "bfloat16"
-        direct = runs_directly(model)
-        self._forward = Forward(model, section.batch_tokens, self.max_length, bfloat16) if direct else None
-        excluding = any(getattr(module, "include_prompt", True) is False for module in modules)
-        if excluding and any(self.prompts.values()):
-            raise DistilvecError(
-                f"[teacher.prompts] found {self.prompts} for a model that leaves the prompt's tokens out of its pooling "
-                "(include_prompt false), which is not supported. Set both prompts to '' or choose another teacher."
-            )
+        dense = [int(module.in_features) for module in modules[1:] if type(module).__name__ == "Dense"]
+        self.pre_dense_dim: int | None = dense[0] if dense else None
+        arguments = model, section.batch_tokens, self.max_length, section.dtype == "bfloat16"
+        self._forward = Forward(*arguments) if runs_directly(model) else None
 
     def __enter__(self) -> LocalTeacher:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Free the model's memory."""
         self._forward = None
         del self.model
@@ -98,7 +91,7 @@ class LocalTeacher:
             dim=self.dim,
             normalized=self.normalized,
             max_length=self.max_length,
-            prompts={**self.prompts},
+            prompts=self.prompts,
             model=resolve_model(str(self.section.model)),
             name=self.name,
             revision=self.section.revision,
@@ -118,20 +111,19 @@ class LocalTeacher:
         )
 
     def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:
-        """Settings that the vectors depend on; reads the model's files once. `pre_dense`: store such vectors as well."""
-        first, tokenizer = self.model[0], getattr(self.model[0], "tokenizer", None)
+        """Settings that the vectors depend on; reads the model's files. `pre_dense`: store such vectors as well."""
         pooling = next((module.pooling_mode for module in self.model if type(module).__name__ == "Pooling"), None)
         return Manifest(
             model=str(self.section.model),
             revision=self.commit,
-            weights=hash_folder(self.folder) if self.folder else hash_modules(self.model, *_settings(first, tokenizer)),
+            weights=hash_folder(self.folder) if self.folder else hash_modules(self.model, *_settings(self.model[0])),
             prompts=self.prompts,
             pooling=pooling if isinstance(pooling, str | None) else "+".join(pooling),
             normalized=self.normalized,
             width=self.dim,
             pre_dense_width=self.pre_dense_dim if pre_dense else None,
             max_length=self.max_length,
-            truncation_side=getattr(tokenizer, "truncation_side", None),
+            truncation_side=getattr(getattr(self.model[0], "tokenizer", None), "truncation_side", None),
             truncate_dim=self.truncate_dim,
             compute_dtype=self.section.dtype,
             backend="sentence-transformers",
@@ -147,28 +139,23 @@ class LocalTeacher:
         """float32 [n, dim] in the order of the texts, with the role's prompt prepended."""
         return self.signals([self.prompts.get(role, "") + text for text in texts])["embedding"]
 
-    def signals(
-        self, prompted: Sequence[Text], pre_dense: bool = False, progress: Callable[[int], None] | None = None
-    ) -> Vectors:
-        """ "embedding" [n, dim] and optionally "pre_dense" [n, pre_dense_dim] of texts that hold their prompts, float32.
+    def signals(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Advance | None = None) -> Vectors:
+        """ "embedding" [n, dim] and optionally "pre_dense" [n, pre_dense_dim] of texts with prompts, float32.
 
-        `progress(texts)` is called after every batch. Errors: DistilvecError for pre-dense vectors of a model that has no
-        Dense layer.
+        `progress(texts)` is called after every batch. Errors: DistilvecError for pre-dense vectors of a model that has
+        no Dense layer.
         """
-        dims = {"embedding": self.dim}
-        if pre_dense:
-            if self.pre_dense_dim is None or self._forward is None:
-                kinds = ", ".join(type(module).__name__ for module in self.model)
-                raise DistilvecError(
-                    f"[teacher.model] {self.name} has no Dense layer with readable input; found modules {kinds}. Take "
-                    "another teacher, or a method without pre-dense vectors."
-                )
-            dims["pre_dense"] = self.pre_dense_dim
+        dims = {"embedding": self.dim, **({"pre_dense": self.pre_dense_dim or 0} if pre_dense else {})}
+        if pre_dense and (self.pre_dense_dim is None or self._forward is None):
+            kinds = ", ".join(type(module).__name__ for module in self.model)
+            raise DistilvecError(
+                f"[teacher.model] {self.name} has no Dense layer with readable input; found modules {kinds}. Take "
+                "another teacher, or a method without pre-dense vectors."
+            )
         found = {name: np.empty((len(prompted), dim), dtype=np.float32) for name, dim in dims.items()}
         for start in range(0, len(prompted), _WINDOW):
             after = None if progress is None else lambda done, start=start: progress(start + done)
-            part = self._window(prompted[start : start + _WINDOW], pre_dense, after)
-            for name, values in part.items():
+            for name, values in self._window(prompted[start : start + _WINDOW], pre_dense, after).items():
                 found[name][start : start + _WINDOW] = values
         return found
 
@@ -176,17 +163,17 @@ class LocalTeacher:
         """The precision that the backbone runs in."""
         return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.section.dtype == "bfloat16")
 
-    def _window(self, prompted: Sequence[Text], pre_dense: bool, progress: Callable[[int], None] | None) -> Vectors:
+    def _window(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Advance | None = None) -> Vectors:
         if self._forward is not None:
             signals = self._forward.run(prompted, pre_dense, progress)
         else:
-            options: dict[str, Any] = {"convert_to_tensor": True, "show_progress_bar": False}
-            size = max(1, self.section.batch_tokens // 128)
+            options: dict[str, Any] = {
+                "batch_size": max(1, self.section.batch_tokens // 128),
+                "convert_to_tensor": True,
+            }
             with evaluating(self.model), self.autocast():
-                found = self.model.encode(list(prompted), prompt="", batch_size=size, **options)
+                found = self.model.encode(list(prompted), prompt="", show_progress_bar=False, **options)
             signals = {"embedding": found.float().cpu().numpy()}
-            if progress:
-                progress(len(prompted))
         signals["embedding"] = cut_dimensions(signals["embedding"], self.dim, self.normalized)
         return signals
 
@@ -195,22 +182,19 @@ def load_teacher(section: TeacherSection, device: str = "auto", key: str = "teac
     """The recipe's teacher: a SentenceTransformer folder or id, or a plain Hugging Face model with a stated pooling.
 
     `device`: auto, cpu, cuda or mps. `key` is the recipe's key or the option that names the model, for messages.
-    Errors: DistilvecError for a model that cannot be loaded or gives no finite vectors, a plain model without `pooling`,
-    and for `max_length` or `truncate_dim` beyond the model's.
+    Errors: DistilvecError for a model that cannot be loaded or gives no finite vectors, a plain model without
+    `pooling`, and for `max_length` or `truncate_dim` beyond the model's.
     """
     if section.model is None:
         raise DistilvecError(f"[{key}] expected a model; found a table of vectors (teacher.vectors). Name a model.")
-    source = resolve_model(section.model)
+    source, target = resolve_model(section.model), pick_device(device)
     with readable(section.model, key):
         model = _load(section, source, key)
         check_model(model, section.model, key)
     _limit_length(section, model)
-    full = int(model.get_embedding_dimension() or 0)
-    if section.truncate_dim is not None and section.truncate_dim > full:
-        raise DistilvecError(
-            f"[teacher.truncate_dim] found {section.truncate_dim}; {section.model} has {full} dimensions. Give at most that."
-        )
-    target = pick_device(device)
+    full, asked = int(model.get_embedding_dimension() or 0), section.truncate_dim
+    if asked is not None and asked > full:
+        raise DistilvecError(f"[teacher.truncate_dim] found {asked}; {section.model} has {full}. Give at most that.")
     backbone = getattr(model[0], "auto_model", model[0])
     if section.attention == "bidirectional":
         lift_causal_mask(backbone, section.model)
@@ -222,7 +206,7 @@ def load_teacher(section: TeacherSection, device: str = "auto", key: str = "teac
     if target == "cpu":
         pack_linears(backbone)
     teacher = LocalTeacher(model.to(target).eval(), section, *folder_of(source, section.revision))
-    check_outputs(lambda texts: teacher._window(texts, False, None)["embedding"], model, section.model, key)
+    check_outputs(lambda texts: teacher._window(texts)["embedding"], model, section.model, key)
     return teacher
 
 
@@ -239,52 +223,6 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None
     return None if plain is None else special_around(plain)
 
 
-def _load(section: TeacherSection, source: str, key: str) -> SentenceTransformer:
-    # 'auto' keeps a checkpoint's own precision: linear weights go to bf16 from there, the rest to fp32
-    weights: dict[str, Any] = {"dtype": torch.float32 if section.dtype == "float32" else "auto"}
-    common: dict[str, Any] = {"revision": section.revision, "trust_remote_code": section.trust_remote_code}
-    if is_sentence_transformer_model(with_owner(source), revision=section.revision):
-        for name, value in (("pooling", section.pooling), ("normalize", section.normalize)):
-            if value is not None:
-                raise DistilvecError(
-                    f"[teacher.{name}] found {value!r}; {section.model} states its own (modules.json). Remove the key."
-                )
-        return load(source, "cpu", model_kwargs=weights, **common)
-    AutoConfig.from_pretrained(source, **common)  # fails if there is no model at all
-    if section.pooling is None and key != "teacher.model":
-        raise DistilvecError(no_pooling(section.model or source, key))
-    if section.pooling is None:
-        raise DistilvecError(
-            f"[teacher.pooling] {section.model} is a plain Hugging Face model, without a pooling of its tokens. Set "
-            "teacher.pooling to mean, cls or lasttoken, and teacher.normalize to true for vectors of length 1."
-        )
-    transformer = Transformer(
-        source, model_kwargs={**weights, **common}, processor_kwargs=dict(common), config_kwargs=dict(common)
-    )
-    transformer.modality_config = {"text": transformer.modality_config["text"]}  # texts as they are, no chat template
-    pooling = Pooling(transformer.get_embedding_dimension(), section.pooling)
-    modules = [transformer, pooling, *([Normalize()] if section.normalize else [])]
-    return SentenceTransformer(modules=modules, device="cpu")
-
-
-def _limit_length(section: TeacherSection, model: SentenceTransformer) -> None:
-    """Set the recipe's limit, or the model's positions if its own limit is greater."""
-    first, asked = model[0], section.max_length
-    is_transformer = hasattr(first, "auto_model")
-    positions = position_limit(first.auto_model) if is_transformer else None
-    special = first.tokenizer.num_special_tokens_to_add(pair=False) if is_transformer else 0
-    if asked is not None and positions is not None and asked > positions:
-        raise DistilvecError(
-            f"[teacher.max_length] found {asked}; {section.model} has positions for {positions} tokens. Give at most that."
-        )
-    if asked is not None and asked <= special:
-        raise DistilvecError(
-            f"[teacher.max_length] found {asked}; its tokenizer adds {special} special ones: give at least {special + 1}."
-        )
-    if asked is not None or (positions is not None and _max_length(model) > positions):
-        model.max_seq_length = asked or positions
-
-
 def folder_of(source: str, revision: str | None) -> tuple[Path | None, str | None]:
     """The folder of a model's files, and their commit (`revision` as given for a local folder)."""
     if Path(source).is_dir():
@@ -297,15 +235,62 @@ def folder_of(source: str, revision: str | None) -> tuple[Path | None, str | Non
     return None, revision
 
 
+def _load(section: TeacherSection, source: str, key: str) -> SentenceTransformer:
+    # 'auto' keeps a checkpoint's own precision: linear weights go to bf16 from there, the rest to fp32
+    weights: dict[str, Any] = {"dtype": torch.float32 if section.dtype == "float32" else "auto"}
+    common: dict[str, Any] = {"revision": section.revision, "trust_remote_code": section.trust_remote_code}
+    if is_sentence_transformer_model(with_owner(source), revision=section.revision):
+        for name, value in (("pooling", section.pooling), ("normalize", section.normalize)):
+            if value is not None:
+                problem = f"found {value!r}; {section.model} states its own (modules.json)"
+                raise DistilvecError(f"[teacher.{name}] {problem}. Remove the key.")
+        return load(source, "cpu", model_kwargs=weights, **common)
+    AutoConfig.from_pretrained(source, **common)  # fails if there is no model at all
+    if section.pooling is None and key != "teacher.model":
+        raise DistilvecError(no_pooling(section.model or source, key))
+    if section.pooling is None:
+        raise DistilvecError(
+            f"[teacher.pooling] {section.model} is a plain Hugging Face model, without a pooling of its tokens. Set "
+            "teacher.pooling to mean, cls or lasttoken, and teacher.normalize to true for vectors of length 1."
+        )
+    kwargs = {"model_kwargs": {**weights, **common}, "processor_kwargs": {**common}, "config_kwargs": {**common}}
+    transformer = Transformer(source, **kwargs)
+    transformer.modality_config = {"text": transformer.modality_config["text"]}  # texts as they are, no chat template
+    pooling = Pooling(transformer.get_embedding_dimension(), section.pooling)
+    modules = [transformer, pooling, *([Normalize()] if section.normalize else [])]
+    return SentenceTransformer(modules=modules, device="cpu")
+
+
+def _limit_length(section: TeacherSection, model: SentenceTransformer) -> None:
+    """Set the recipe's limit, or the model's positions if its own limit is greater."""
+    backbone, asked = getattr(model[0], "auto_model", None), section.max_length
+    positions = None if backbone is None else position_limit(backbone)
+    special = 0 if backbone is None else model[0].tokenizer.num_special_tokens_to_add(pair=False)
+    if asked is not None and not special < asked <= (positions or asked):
+        raise DistilvecError(
+            f"[teacher.max_length] found {asked}; {section.model} has positions for {positions} tokens, of which "
+            f"{special} special ones. Give at least {special + 1}, and at most that."
+        )
+    if asked is not None or (positions is not None and _max_length(model) > positions):
+        model.max_seq_length = asked or positions
+
+
 def _max_length(model: SentenceTransformer) -> int:
     length = model.max_seq_length
     return UNLIMITED if length is None or length > UNLIMITED else int(length)
 
 
-def _settings(first: Any, tokenizer: Any) -> list[Any]:
+def _name(model: str) -> str:
+    """A model's id, or the name of its folder; a student that a run left has the run's name."""
+    folder = Path(model).resolve()
+    if not folder.is_dir():
+        return model
+    return folder.parent.name if folder.name in ("student", "last") else folder.name
+
+
+def _settings(first: Any) -> list[Any]:
     """Configuration and tokenizer of a model in memory."""
     config = first.auto_model.config.to_diff_dict() if hasattr(first, "auto_model") else {}
-    ignored = ("transformers_version", "_name_or_path", "dtype", "architectures")
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    kept = {name: value for name, value in config.items() if name not in ignored}
+    kept = {name: config[name] for name in config if name not in _NOT_HASHED}
+    backend = getattr(getattr(first, "tokenizer", None), "backend_tokenizer", None)
     return [kept, backend.to_str() if backend is not None else None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Protocol
 
 from distilvec.config.schema import TeacherSection
@@ -44,9 +43,7 @@ class Teacher(Protocol):
         """The teacher itself."""
         ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Free the memory."""
         ...
 

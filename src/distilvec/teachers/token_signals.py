@@ -1,6 +1,6 @@
-"""What a teacher tells of its tokens beyond their states: how much attention each receives, and how the important ones attend.
+"""A teacher's token signals: attention received by each token, selected pairs, Gram matrices of the selected rows.
 
-Pure functions on what was read inside of the model; without a loop over texts, and without waiting for the device.
+Pure functions, without a loop over texts and without waiting for the device.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from distilvec.losses.emo import importance, select, selected_gram
 
 
 def token_reading(required: TokenOutputSpec | None) -> OutputSpec:
-    """What must be read inside of the teacher for these signals."""
+    """Outputs of the model from which `token_signals` computes these."""
     if required is None:
         return OutputSpec()
     last = {-1} if required.importance or required.gram_layers else set[int]()
@@ -22,9 +22,9 @@ def token_reading(required: TokenOutputSpec | None) -> OutputSpec:
 
 
 def token_signals(read: ModelOutputs, required: TokenOutputSpec | None, alignment: Alignment | None) -> ModelOutputs:
-    """`read` (the answer to `token_reading`) with importance, selected pairs and Gram matrices.
+    """`read` (the outputs of `token_reading`) with importance, selected pairs and Gram matrices.
 
-    Errors: DistilvecError if Gram matrices are wanted of texts without an alignment.
+    Errors: DistilvecError for Gram matrices of texts without an alignment.
     """
     if required is None or not (required.importance or required.gram_layers):
         return read
@@ -34,7 +34,7 @@ def token_signals(read: ModelOutputs, required: TokenOutputSpec | None, alignmen
         return replace(read, importance=received)
     if alignment is None:
         raise DistilvecError(
-            "[method.name] Gram matrices of a teacher's tokens need the pairs of its and the student's tokens; this batch has none. "
+            "[method.name] Gram matrices of a teacher's tokens need an alignment; this batch has none. "
             "Give the teacher and the student fast tokenizers."
         )
     selected = select(alignment.pairs, received, required.divisor)

@@ -1,22 +1,23 @@
 """Filling a cache with the corpus's missing texts, in corpus order, in shards of equal size; caches to reuse instead.
 
-Every shard holds `cache.shard_rows` rows, the last one the rest, so that a shard's rows, batches and bytes depend on the
-corpus alone: killed at any moment and run again, filling ends with the same files.
+Every shard holds `cache.shard_rows` rows, the last one the rest, so that a shard's rows, batches and bytes depend on
+the corpus alone: killed at any moment and run again, filling ends with the same files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from distilvec.alignment.store import AlignmentStore
-from distilvec.core.batch import Text, TextBatch
+from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs
 from distilvec.data.corpus import Corpus
@@ -24,7 +25,8 @@ from distilvec.teachers.cache.index import Keys
 from distilvec.teachers.cache.manifest import Manifest, read_manifest
 from distilvec.teachers.cache.signals import Array, Ragged, Rows, compress, join
 from distilvec.teachers.cache.store import MANIFEST, TeacherCache
-from distilvec.teachers.cache.validate import refuse_broken
+from distilvec.teachers.cache.validate import refuse
+from distilvec.teachers.cached import BatchTeacher
 from distilvec.teachers.encode import plan_batches
 
 Progress = Callable[[int, int], None]  # (rows of the corpus in the cache, rows of the corpus)
@@ -36,53 +38,33 @@ _FLOOR = 256  # fewer tokens than this are not worth a batch of their own
 _LOOKUP = 65_536  # rows looked up together
 
 
-class Source(Protocol):
-    """Source of vectors, such as a LocalTeacher."""
-
-    def signals(
-        self, prompted: Sequence[Text], pre_dense: bool = False, progress: Advance | None = None
-    ) -> dict[str, Any]:
-        """Vectors of texts with their prompts, float32 [n, dim] by signal; see LocalTeacher.signals."""
-        ...
-
-
-class BatchSource(Protocol):
-    """Source of token signals, such as a LiveTeacher."""
-
-    def signals(self, batch: TextBatch) -> ModelOutputs:
-        """Every signal of the cache for the batch's rows."""
-        ...
-
-
 @dataclass(frozen=True)
 class TokenSource:
     """Source of a cache's token signals: a model, its tokens of each row (`lengths` [rows]), pairs, the batch size."""
 
-    teacher: BatchSource
+    teacher: BatchTeacher
     lengths: Rows | Array
     alignment: AlignmentStore | None
     batch_tokens: int
     device: torch.device
 
 
-def fill_cache(cache: TeacherCache, corpus: Corpus, teacher: Source, progress: Progress | None = None) -> None:
-    """Embed the rows that the cache lacks.
+def fill_cache(cache: TeacherCache, corpus: Corpus, teacher: Any, progress: Progress | None = None) -> None:
+    """Embed the rows that the cache lacks with `teacher.signals(texts, pre_dense, advance)`; see LocalTeacher.signals.
 
     Errors: DistilvecError for vectors that must not be stored, or a full disk.
     """
-    pre_dense = "pre_dense" in cache.signals
-    fill_shards(
-        cache, corpus, lambda rows, advance: teacher.signals(corpus.prompted(rows), pre_dense, advance), progress
-    )
+
+    def compute(rows: Rows, advance: Advance) -> Mapping[str, Array | Ragged]:
+        found: Mapping[str, Array] = teacher.signals(corpus.prompted(rows), "pre_dense" in cache.signals, advance)
+        return found
+
+    fill_shards(cache, corpus, compute, progress)
 
 
 def fill_tokens(cache: TeacherCache, corpus: Corpus, source: TokenSource, progress: Progress | None = None) -> None:
     """Compute vectors and token signals of the rows that the cache lacks. Errors: as `fill_cache`."""
-
-    def compute(rows: Rows, advance: Advance) -> dict[str, Array | Ragged]:
-        return compute_tokens(cache.manifest, corpus, source, rows, advance)
-
-    fill_shards(cache, corpus, compute, progress)
+    fill_shards(cache, corpus, partial(compute_tokens, cache.manifest, corpus, source), progress)
 
 
 def fill_shards(cache: TeacherCache, corpus: Corpus, compute: Compute, progress: Progress | None = None) -> None:
@@ -156,7 +138,8 @@ def _stored_signals(manifest: Manifest, corpus: Corpus, found: ModelOutputs, row
     """Signals of a batch by name. DistilvecError that quotes the first text with NaN or infinity."""
     for name, layers in (("hidden states", found.hidden_layers), ("Gram matrices", found.grams)):
         for values in layers.values():
-            refuse_broken(torch.isfinite(values).flatten(1).all(1).cpu().numpy(), name, corpus.stored(rows).__getitem__)
+            finite = torch.isfinite(values).flatten(1).all(1).cpu().numpy()
+            refuse(finite, f"{name} hold NaN or infinity", corpus.stored(rows).__getitem__)
     vectors = {"embedding": found.embedding, "pre_dense": found.pre_dense, "vector": found.vector}
     kept: dict[str, Any] = {
         name: values.float().cpu().numpy()

@@ -35,28 +35,28 @@ _FURTHER = ("pre_dense_width", "vector_width", "tokens")  # fields that add sign
 _LATER = ("vector_width", "tokens", "attention")  # fields that older caches lack: left out if None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Everything that changes a vector, by the names in manifest.json. None means that a field does not apply.
 
-    Widths count dimensions, `max_length` counts tokens. `weights` hashes the model's parameters, configuration, pooling and
-    tokenizer; the same weights from another folder give the same vectors, so `model` and `revision` count only if the
-    weights differ. Stored in addition to embeddings: the pooled vectors before the first Dense layer if `pre_dense_width`
-    is set, the vectors that a task's head reads if `vector_width` is, token signals if `tokens` is. `attention` is
-    "bidirectional" for a lifted causal mask.
+    Widths count dimensions, `max_length` counts tokens. `weights` hashes the model's parameters, configuration, pooling
+    and tokenizer; the same weights from another folder give the same vectors, so `model` and `revision` count only if
+    the weights differ. Stored in addition to embeddings: the pooled vectors before the first Dense layer if
+    `pre_dense_width` is set, the vectors that a task's head reads if `vector_width` is, token signals if `tokens` is.
+    `attention` is "bidirectional" for a lifted causal mask.
     """
 
     model: str
-    revision: str | None
+    revision: str | None = None
     weights: str
     prompts: dict[Role, str]
-    pooling: str | None
+    pooling: str | None = None
     normalized: bool
     width: int
-    pre_dense_width: int | None
-    max_length: int | None
-    truncation_side: str | None
-    truncate_dim: int | None
+    pre_dense_width: int | None = None
+    max_length: int | None = None
+    truncation_side: str | None = None
+    truncate_dim: int | None = None
     compute_dtype: str
     backend: str
     store_dtype: str = "float16"
@@ -85,7 +85,8 @@ class Manifest:
     def subsets(self) -> frozenset[str]:
         """Fingerprints of the manifests with fewer signals, all of which a cache of this one holds."""
         dropped = chain.from_iterable(combinations(_FURTHER, n) for n in range(len(_FURTHER) + 1))
-        return frozenset(replace(self, **dict.fromkeys(names)).fingerprint for names in dropped) - {self.fingerprint}
+        cleared: list[dict[str, Any]] = [dict.fromkeys(names) for names in dropped]
+        return frozenset(replace(self, **fields).fingerprint for fields in cleared) - {self.fingerprint}
 
     def differences(self, other: Manifest) -> list[str]:
         """One line for each field that differs from `other`, the expected manifest."""
@@ -105,7 +106,7 @@ class Manifest:
         if differences := self.differences(expected):
             listed = "".join(f"\n  {line}" for line in differences)
             raise DistilvecError(
-                f"{what} holds other vectors:{listed}\nSet these back in the recipe, or choose another path."
+                f"{what} holds other vectors:{listed}\nSet these back in the recipe, or use another path."
             )
 
     def to_json(self) -> str:
@@ -159,7 +160,7 @@ def hash_folder(folder: Path) -> str:
 
 
 def _is_replaced(path: Path, safe: list[Path]) -> bool:
-    """Whether a .safetensors file of the same folder is loaded instead of this .bin file."""
+    """True if a .safetensors file of the same folder is loaded instead of this .bin file."""
     others = [other.name for other in safe if other.parent == path.parent]
     if path.name.startswith("pytorch_model"):
         return any(other.startswith("model") for other in others)

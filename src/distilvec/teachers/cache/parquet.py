@@ -42,13 +42,13 @@ Rows = dict[str, Array]  # "key" (V16), "text" (objects) and signals, float32 [n
 class VectorTable:
     """A Parquet file, or a folder of them, with texts and vectors.
 
-    `prompts` are prepended for the rows' cache keys. Rows of a table without roles have the role `role`; if that is None,
-    they count for both roles. `key` names the setting that the path came from, for messages.
+    `prompts` are prepended for the rows' cache keys. Rows of a table without roles have the role `role`; if that is
+    None, they count for both roles. `key` names the setting that the path came from, for messages.
     """
 
     def __init__(self, path: Path, key: str, prompts: dict[Role, str], role: Role | None = None) -> None:
         self.path, self.key, self.prompts = path, key, prompts
-        self.roles: tuple[Role, ...] = ("query", "document") if role is None else (role,)
+        self.roles: list[Role] = ["query", "document"] if role is None else [role]
         if prompts["query"] == prompts["document"]:
             self.roles = self.roles[:1]
         self.paths = sorted(path.glob("**/*.parquet")) if path.is_dir() else [path]
@@ -56,18 +56,16 @@ class VectorTable:
             raise DistilvecError(f"[{key}] no Parquet file at {path}. Give a .parquet file or a folder of them.")
         with self._readable(self.paths[0]):
             self.schema = pq.read_schema(self.paths[0])
-        names = [name for name in (FINAL, "embedding") if name in self.schema.names]
-        if "text" not in self.schema.names or not names:
-            found = ", ".join(self.schema.names)
-            raise DistilvecError(
-                f"[{key}] {path} has the columns {found}; expected 'text' and '{FINAL}' (or 'embedding')."
-            )
-        self.columns = {"embedding": names[0], **({"pre_dense": PRE_DENSE} if PRE_DENSE in self.schema.names else {})}
-        self.type = str(getattr(self.schema.field(names[0]).type, "value_type", "?"))
+        names = self.schema.names
+        vectors = [name for name in (FINAL, "embedding") if name in names]
+        if "text" not in names or not vectors:
+            raise self._error(f"has the columns {', '.join(names)}; expected 'text' and '{FINAL}' (or 'embedding').")
+        self.columns = {"embedding": vectors[0], **({"pre_dense": PRE_DENSE} if PRE_DENSE in names else {})}
+        self.type = str(getattr(self.schema.field(vectors[0]).type, "value_type", "?"))
         self.dims: dict[str, int] = {}
-        first = next(self.rows(tuple(self.columns)), None)
+        first = next(self.rows(self.columns), None)
         if first is None:
-            raise DistilvecError(f"[{key}] {path} has no rows. Give a table with texts and vectors.")
+            raise self._error("has no rows. Give a table with texts and vectors.")
         self.dims = {name: first[name].shape[1] for name in self.columns}
 
     def rows(self, signals: Iterable[str]) -> Iterator[Rows]:
@@ -78,13 +76,10 @@ class VectorTable:
             with self._readable(path):
                 for batch in pq.ParquetFile(path).iter_batches(batch_size=_ROWS, columns=names):
                     if batch.num_rows:
-                        yield self._rows(f"[{self.key}] {path}:", batch, columns)
+                        yield self._rows(path, batch, columns)
 
     def check_conflicts(self, signals: Iterable[str]) -> KeyIndex:
-        """All keys of the table. DistilvecError for rows of one key with different vectors.
-
-        Vectors are read only if keys repeat.
-        """
+        """All keys of the table. DistilvecError for rows of one key with different vectors."""
         seen, repeated = KeyIndex(), KeyIndex()
         for rows in self.rows(()):
             keys, counts = np.unique(rows["key"], return_counts=True)
@@ -104,47 +99,52 @@ class VectorTable:
         try:
             return parse_manifest(json.loads(metadata[_METADATA])) if _METADATA in metadata else None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DistilvecError(
-                f"[{self.key}] {self.path} has damaged metadata of its cache ({first_line(error)}). Export the table again."
-            ) from None
+            raise self._error(f"has damaged metadata ({first_line(error)}). Export the table again.") from None
+
+    def _error(self, problem: str, path: Path | None = None) -> DistilvecError:
+        return DistilvecError(f"[{self.key}] {path or self.path} {problem}")
 
     @contextmanager
     def _readable(self, path: Path) -> Iterator[None]:
         try:
             yield
         except (pa.ArrowException, OSError, KeyError, UnicodeError) as error:
-            raise DistilvecError(
-                f"[{self.key}] {path} cannot be read as Parquet: {first_line(error)}. Give Parquet files with equal columns."
-            ) from None
+            fix = "Give Parquet files with equal columns."
+            raise self._error(f"cannot be read as Parquet: {first_line(error)}. {fix}", path) from None
 
-    def _rows(self, where: str, batch: pa.RecordBatch, columns: dict[str, str]) -> Rows:
+    def _rows(self, path: Path, batch: pa.RecordBatch, columns: dict[str, str]) -> Rows:
         texts = batch.column("text").to_pylist()
-        if (wrong := next((row for row, text in enumerate(texts) if not isinstance(text, str)), None)) is not None:
-            raise DistilvecError(f"{where} a row's text is {texts[wrong]!r}; expected a string. Remove such rows.")
+        roles = [batch.column("role").to_pylist()] if "role" in self.schema.names else None
+        roles = roles or [[role] * len(texts) for role in self.roles]
+        if wrong := [text for text in texts if not isinstance(text, str)]:
+            raise self._error(f"has a row whose text is {wrong[0]!r}; expected a string. Remove such rows.", path)
+        if unknown := {*roles[0]} - {"query", "document"}:
+            raise self._error(f"has the role {unknown.pop()!r}; expected query or document. Rename it.", path)
         texts = [text.strip() for text in texts]
-        every = (
-            [batch.column("role").to_pylist()]
-            if "role" in self.schema.names
-            else [[r] * len(texts) for r in self.roles]
-        )
-        if unknown := set(every[0]) - {"query", "document"}:
-            raise DistilvecError(
-                f"{where} column 'role' holds {unknown.pop()!r}; expected query or document. Rename it."
-            )
-        keys = [text_key(self.prompts[role], text) for roles in every for role, text in zip(roles, texts, strict=True)]
-        found: Rows = {
-            "key": np.frombuffer(b"".join(keys), dtype=KEY),
-            "text": np.array(texts * len(every), dtype=object),
-        }
+        keys = [text_key(self.prompts[role], text) for each in roles for role, text in zip(each, texts, strict=True)]
+        key, text = np.frombuffer(b"".join(keys), dtype=KEY), np.array(texts * len(roles), dtype=object)
+        found: Rows = {"key": key, "text": text}
         for name, column in columns.items():
-            vectors = _matrix(batch.column(column), f"{where} column '{column}'")
-            if vectors.shape[1] != self.dims.get(name, vectors.shape[1]):
-                raise DistilvecError(
-                    f"{where} column '{column}' has vectors of {vectors.shape[1]} dimensions; those before have "
-                    f"{self.dims[name]}. Give vectors of one model."
-                )
-            found[name] = np.tile(vectors, (len(every), 1))
+            vectors = self._matrix(batch.column(column), column, path)
+            known = self.dims.get(name, vectors.shape[1])
+            if vectors.shape[1] != known:
+                problem = f"has vectors of {vectors.shape[1]} dimensions (column '{column}'); those before have {known}"
+                raise self._error(f"{problem}. Give vectors of one model.", path)
+            found[name] = np.tile(vectors, (len(roles), 1))
         return found
+
+    def _matrix(self, column: pa.Array, name: str, path: Path) -> Array:
+        """A column of lists as float32 [rows, dim]."""
+        is_list = isinstance(column.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
+        if not is_list or not pa.types.is_floating(column.type.value_type):
+            raise self._error(f"has type {column.type} in column '{name}'; expected lists of floats. Convert it.", path)
+        flat, lengths = column.flatten(), pc.list_value_length(column).drop_null().unique().to_pylist()
+        if column.null_count or flat.null_count:
+            raise self._error(f"has empty rows or values in column '{name}'. Give a vector of numbers in each.", path)
+        if len(lengths) > 1:
+            found = f"vectors of {min(lengths)} to {max(lengths)} dimensions"
+            raise self._error(f"has {found} in column '{name}'. Give vectors of one model.", path)
+        return flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), lengths[0])
 
     def _compare(self, signal: str, repeated: KeyIndex, start: int, count: int) -> None:
         """Compare the rows of `count` repeated keys from position `start` on with the first row of the same key."""
@@ -158,10 +158,9 @@ class VectorTable:
             distance, size = (np.abs(values).max(1, initial=0) for values in (vectors - first[slots], first[slots]))
             if (apart := distance > _ROUNDING * size).any():
                 text = shortened(rows["text"][chosen[np.argmax(apart)]])
-                raise DistilvecError(
-                    f"[{self.key}] {self.path} has rows of the text {text} with different vectors (column "
-                    f"'{self.columns[signal]}'). Keep one row of each text and role; roles with vectors of their own need "
-                    "different prompts."
+                raise self._error(
+                    f"has rows of the text {text} with different vectors (column '{self.columns[signal]}'). Keep one "
+                    "row of each text and role; roles with vectors of their own need different prompts."
                 )
 
 
@@ -172,24 +171,27 @@ def take(rows: Rows, chosen: Any) -> Rows:
 
 def append_rows(cache: TeacherCache, pieces: Iterable[Rows]) -> Iterator[int]:
     """Append the rows that the cache lacks, regrouped to whole shards; yield the number of new rows of each shard."""
+    waiting, count = list[Rows](), 0
 
-    def append(rows: Rows) -> int:
-        before = len(cache)
+    def append(whole: Rows, size: int | None) -> int:
+        before, rows = len(cache), take(whole, slice(size))
         cache.append(rows["key"], {name: rows[name] for name in cache.signals}, rows["text"].__getitem__)
         return len(cache) - before
 
-    waiting, count, size = list[Rows](), 0, cache.shard_rows
+    def joined() -> Rows:
+        return {name: np.concatenate([part[name] for part in waiting]) for name in waiting[0]}
+
     for rows in pieces:
         waiting.append(take(rows, cache.positions(rows["key"]) < 0))
         count += len(waiting[-1]["key"])
-        while count >= size:
-            whole = {name: np.concatenate([part[name] for part in waiting]) for name in rows}
-            yield append(take(whole, slice(size)))
-            rest = take(whole, slice(size, None))  # the shard just written may hold some of their keys
+        while count >= cache.shard_rows:
+            whole = joined()
+            yield append(whole, cache.shard_rows)
+            rest = take(whole, slice(cache.shard_rows, None))  # the shard just written may hold some of their keys
             waiting = [take(rest, cache.positions(rest["key"]) < 0)]
             count = len(waiting[0]["key"])
     if count:
-        yield append({name: np.concatenate([part[name] for part in waiting]) for name in waiting[0]})
+        yield append(joined(), None)
 
 
 def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
@@ -214,8 +216,8 @@ def export_parquet(cache: TeacherCache, corpus: Corpus, path: Path) -> None:
                     positions = cache.positions(np.asarray(corpus.keys[rows]))
                     if (lacking := rows[positions < 0]).size:
                         raise DistilvecError(
-                            f"[{KEY_NAME}] {lacking.size:,} of the rows from {start:,} on have no vector in {cache.folder}, "
-                            f"such as {shortened(corpus.stored(lacking[:1])[0])}. Run `distilvec cache fill` first."
+                            f"[{KEY_NAME}] {lacking.size:,} rows have no vector in {cache.folder}, such as "
+                            f"{shortened(corpus.stored(lacking[:1])[0])}. Run `distilvec cache fill` first."
                         )
                     columns = [pa.array(corpus.stored(rows)), pa.array([corpus.roles[s] for s in corpus.sources[rows]])]
                     for name, dim in dims.items():
@@ -239,28 +241,7 @@ def import_parquet(path: Path, cache: TeacherCache, role: Role = "document") -> 
         alike.check_equal(manifest, f"[{table.key}] {path}")
     if lacking := sorted(set(cache.signals) - set(table.columns)):
         column = _COLUMNS.get(lacking[0], lacking[0])
-        raise DistilvecError(
-            f"[{table.key}] {path} has no column '{column}'; {cache.folder} stores that signal for every text. Add the column."
-        )
+        raise DistilvecError(f"[{table.key}] {path} has no column '{column}', which {cache.folder} has. Add it.")
     table.check_conflicts(cache.signals)
     with cache.writing():
         return sum(append_rows(cache, table.rows(cache.signals)))
-
-
-def _matrix(column: pa.Array, where: str) -> Array:
-    """A column of lists as float32 [rows, dim]."""
-    kind = column.type
-    if not isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType) or not pa.types.is_floating(
-        kind.value_type
-    ):
-        raise DistilvecError(f"{where} has type {kind}; expected lists of floats. Convert the column.")
-    flat, lengths = column.flatten(), pc.list_value_length(column).drop_null().unique().to_pylist()
-    if column.null_count or flat.null_count:
-        raise DistilvecError(
-            f"{where} has empty rows or values; expected a vector of numbers in each. Remove such rows."
-        )
-    if len(lengths) > 1:
-        raise DistilvecError(
-            f"{where} has vectors of {min(lengths)} to {max(lengths)} dimensions; expected one number in every row."
-        )
-    return flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), lengths[0])

@@ -53,12 +53,11 @@ class Shard:
         found = []
         for name in names:
             path, (expected, digest) = self.path(folder, name), self.files[name]
-            size = path.stat().st_size if path.is_file() else None
-            if size is None:
+            if not path.is_file():
                 found.append(f"shard {self.number}: {path.name} is missing")
-            elif size != expected:
-                kind = f"is {'cut short' if size < expected else 'too long'}"
-                found.append(f"shard {self.number}: {path.name} {kind}: found {size:,} bytes, expected {expected:,}")
+            elif (size := path.stat().st_size) != expected:
+                kind = "cut short" if size < expected else "too long"
+                found.append(f"shard {self.number}: {path.name} is {kind}: found {size:,} bytes, expected {expected:,}")
             elif checksum is not None and checksum(path) != digest:
                 found.append(f"shard {self.number}: {path.name} is damaged: its content does not match its checksum")
         return found
@@ -70,9 +69,8 @@ class Shard:
         """
         path = self.path(folder, name)
         with explained(KEY_NAME, path):
-            problems = self.problems(folder, [name], checksum_once)
-        if problems:
-            raise damaged(folder, problems[0])
+            if problems := self.problems(folder, [name], checksum_once):
+                raise damaged(folder, problems[0])
         return path
 
 
@@ -87,8 +85,8 @@ def damaged(folder: Path, problem: str) -> DistilvecError:
 def read_journal(folder: Path, strict: bool = True) -> tuple[list[Shard], int, int]:
     """Shards of a cache in order, bytes of the journal's whole lines, number of damaged lines.
 
-    A torn last line is dropped; a later line about the same shard adds files to it. Errors: DistilvecError for a damaged
-    line if `strict`.
+    A torn last line is dropped; a later line about the same shard adds files to it. Errors: DistilvecError for a
+    damaged line if `strict`.
     """
     path = folder / JOURNAL
     content = path.read_bytes() if path.exists() else b""
@@ -176,12 +174,9 @@ def begin(manifest: Path, content: str) -> None:
     """
     folder = manifest.parent
     with explained(KEY_NAME, folder):
-        found = [folder] if folder.exists() and not folder.is_dir() else [*folder.iterdir()] if folder.exists() else []
-        foreign = [path for path in found if not is_scratch(path) and not _is_lock(path)]
-        if foreign and not manifest.exists():
-            raise DistilvecError(
-                f"[{KEY_NAME}] {folder} exists and is not a teacher cache: it has no {manifest.name}. Choose another folder."
-            )
+        found = folder.iterdir() if folder.is_dir() else [folder] if folder.exists() else []
+        if any(not is_scratch(path) and not _is_lock(path) for path in found) and not manifest.exists():
+            raise DistilvecError(f"[{KEY_NAME}] {folder} is not a teacher cache. Choose another folder.")
         folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
         if not manifest.exists():
@@ -189,7 +184,7 @@ def begin(manifest: Path, content: str) -> None:
 
 
 def _is_lock(path: Path) -> bool:
-    """Whether a file is the lock of a cache: it holds a process id, or nothing yet."""
+    """True for the lock of a cache: it holds a process id, or nothing yet."""
     if path.name != LOCK or not path.is_file() or path.stat().st_size >= 20:
         return False
     return (path.read_bytes().strip() or b"0").isdigit()

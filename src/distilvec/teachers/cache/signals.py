@@ -110,18 +110,12 @@ def token_settings(
     required: TokenOutputSpec, hidden: str, hidden_size: int | None, student_tokenizer: str, student_max_length: int
 ) -> TokenSettings:
     """Settings of a cache with these outputs; hidden states are stored as `hidden` (int8 or float16)."""
-    states, grams = bool(required.hidden), bool(required.gram_layers)
-    return TokenSettings(
-        hidden=hidden if states else None,
-        hidden_width=hidden_size if states else None,
-        hidden_layers=tuple(sorted(required.hidden, reverse=True)),
-        importance=required.importance,
-        gram_layers=required.gram_layers,
-        divisor=required.divisor if grams else None,
-        alignment=required.alignment if grams else None,
-        student_tokenizer=student_tokenizer if grams else None,
-        student_max_length=student_max_length if grams else None,
-    )
+    kept: dict[str, Any] = {"hidden": hidden, "hidden_width": hidden_size} if required.hidden else {}
+    if required.gram_layers:
+        kept |= {"divisor": required.divisor, "alignment": required.alignment}
+        kept |= {"student_tokenizer": student_tokenizer, "student_max_length": student_max_length}
+    layers = tuple(sorted(required.hidden, reverse=True))
+    return TokenSettings(hidden_layers=layers, importance=required.importance, gram_layers=required.gram_layers, **kept)
 
 
 def compress(outputs: ModelOutputs, settings: TokenSettings) -> dict[str, Ragged]:
@@ -159,9 +153,7 @@ def _to_float16(rows: npt.NDArray[np.float32]) -> Array:
 def _selection(selected: Rows, grams: list[npt.NDArray[np.float32]]) -> dict[str, Ragged]:
     """Selected pairs [batch, m, 2] and their Gram matrices ([batch, m, m] a layer), without padding."""
     if selected.max(initial=0) > _LONGEST:
-        raise DistilvecError(
-            f"[teacher.max_length] a token cache numbers {_LONGEST:,} tokens of a text; found {selected.max():,}."
-        )
+        raise DistilvecError(f"[teacher.max_length] found token {selected.max():,}; give at most {_LONGEST:,}.")
     counts = (selected[..., 0] >= 0).sum(1, dtype=np.int64)
     pairs = selected[np.arange(selected.shape[1]) < counts[:, None]].astype(np.int16)
     column, row = np.tril_indices(selected.shape[1])

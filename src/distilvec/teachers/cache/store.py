@@ -139,13 +139,13 @@ class TeacherCache:
     def append(self, keys: Keys, signals: Mapping[str, Array | Ragged], describe: Describe) -> None:
         """Add one shard: keys (V16, [n]) and every signal of the cache ([n, width], or Ragged for an uneven one).
 
-        Texts that the cache has are left out; `describe(row)` gives a row's text, for messages. Waits for other writers.
+        Texts that the cache has are left out; `describe(row)` gives a row's text, for messages. Waits for other
+        writers.
         Errors: DistilvecError for vectors that must not be stored, or a full disk; nothing of the shard is left then.
         """
         if set(signals) != set(self.signals):
             raise DistilvecError(
-                f"[{KEY_NAME}] the teacher cache {self.folder} stores {sorted(self.signals)}; found {sorted(signals)}. "
-                "Choose another cache.path."
+                f"[{KEY_NAME}] {self.folder} stores {[*self.signals]}; found {[*signals]}. Use another."
             )
         with self.writing():
             keys = np.ascontiguousarray(keys, dtype=KEY)
@@ -268,7 +268,7 @@ class TeacherCache:
         if signal is None or signal.uneven != uneven:
             known = ", ".join(self.signals)
             raise DistilvecError(
-                f"[{KEY_NAME}] the teacher cache {self.folder} holds {known}; '{name}' was asked for. Fill another cache."
+                f"[{KEY_NAME}] {self.folder} has no signal '{name}', only {known}. Fill another cache."
             )
         return signal
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from distilvec.core.errors import DistilvecError
 from distilvec.teachers.cache.signals import Array, Ragged, Signal
@@ -28,36 +27,31 @@ def stored_form(name: str, values: Array | Ragged, rows: int, signal: Signal, de
         expected = (int(values.lengths.sum()), signal.width)
         if values.values.shape != expected or values.values.dtype != signal.dtype or len(values) != rows:
             raise _misshaped(f"{name} of {len(values):,} rows", values.values, f"{list(expected)} {signal.dtype}", rows)
-        good = np.ones(rows, dtype=np.bool_)
+        good = np.ones(rows, dtype=bool)
         if signal.dtype == "float16":
             items = np.flatnonzero(~np.isfinite(values.values).all(1))
             good[np.searchsorted(values.offsets, items, side="right") - 1] = False
-        refuse(good, f"{name} holds NaN, infinity or values beyond float16", _BROKEN, describe)
+        refuse(good, f"{name} holds NaN, infinity or values beyond float16", describe)
         return values
     values = np.asarray(values)
     if values.shape != (rows, signal.width):
         raise _misshaped(f"{name} vectors", values, f"[{rows}, {signal.width}]", rows)
     with np.errstate(over="ignore"):
         stored = values.astype(signal.dtype)
-    refuse(np.isfinite(values).all(1), f"{name} vectors hold NaN or infinity", _BROKEN, describe)
-    refuse(np.isfinite(stored).all(1), f"{name} vectors overflow {signal.dtype}", _FLOAT32, describe)
-    refuse(values.any(1), f"{name} vectors are all zeros", _EMPTY, describe)
-    refuse(stored.any(1), f"{name} vectors are all zeros in {signal.dtype}", _FLOAT32, describe)
+    refuse(np.isfinite(values).all(1), f"{name} vectors hold NaN or infinity", describe)
+    refuse(np.isfinite(stored).all(1), f"{name} vectors overflow {signal.dtype}", describe, _FLOAT32)
+    refuse(values.any(1), f"{name} vectors are all zeros", describe, _EMPTY)
+    refuse(stored.any(1), f"{name} vectors are all zeros in {signal.dtype}", describe, _FLOAT32)
     return stored
 
 
-def refuse(good: npt.NDArray[np.bool_], problem: str, fix: str, describe: Describe) -> None:
+def refuse(good: Any, problem: str, describe: Describe, fix: str = _BROKEN) -> None:
     """DistilvecError that quotes the first text that is not `good` ([rows])."""
     if not good.all():
         text = shortened(describe(int(np.argmin(good))))
         raise DistilvecError(
             f"[teacher] {problem}: the first of {len(good):,} texts concerned is {text}. {fix} Shards before are kept."
         )
-
-
-def refuse_broken(good: npt.NDArray[np.bool_], name: str, describe: Describe) -> None:
-    """DistilvecError for signals with NaN or infinity, that is, of texts that are not `good` ([rows])."""
-    refuse(good, f"{name} hold NaN or infinity", _BROKEN, describe)
 
 
 def worst_cosine(exact: Array, stored: Array) -> float:

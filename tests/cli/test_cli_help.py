@@ -28,7 +28,7 @@ def printed(capsys, *arguments):
     return capsys.readouterr().out
 
 
-# -- help ----------------------------------------------------------------------------------------------------------------
+# -- help --------------------------------------------------------------------------------------------------------------
 
 
 def test_every_verb_is_in_a_group(capsys):
@@ -71,7 +71,7 @@ def assert_parses(words):
     command.make_context("distilvec", list(words)).close()
 
 
-# -- completion ----------------------------------------------------------------------------------------------------------
+# -- completion --------------------------------------------------------------------------------------------------------
 
 
 def completed(line, monkeypatch, capsys, shell="fish"):
@@ -151,7 +151,7 @@ def test_completion_scripts_are_printed(shell, capsys, monkeypatch):
     assert "_DISTILVEC_COMPLETE" in printed(capsys, "--show-completion", shell)
 
 
-# -- recipes -------------------------------------------------------------------------------------------------------------
+# -- recipes -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", builtin.recipe_files(), ids=lambda path: path.stem)
@@ -210,7 +210,8 @@ def test_a_copy_keeps_comments_and_leads_to_the_same_files(own_recipes, capsys):
         "teacher: {model: there.txt}           # an id, no path",
         f"student: {{model: {there}, layers: 2}}",
         "corpus:",
-        f"  sources: [{{path: {there}}}, {{path: {there}}}, {{path: gone.txt}}]  # texts  # not found; set a path of your own",
+        f"  sources: [{{path: {there}}}, {{path: {there}}}, {{path: gone.txt}}]"
+        "  # texts  # not found; set a path of your own",
         "method: {name: redact}",
         "variants:",
         "  one: &one",

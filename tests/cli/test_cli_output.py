@@ -32,7 +32,7 @@ def outputs(capsys, *arguments, status=0):
     return capsys.readouterr()
 
 
-# -- levels --------------------------------------------------------------------------------------------------------------
+# -- levels ------------------------------------------------------------------------------------------------------------
 
 
 def test_levels_of_say_and_progress(capsys):
@@ -99,7 +99,7 @@ def test_levels_end_with_the_command(tiny_model, suite, capsys):
     assert PROGRESS in outputs(capsys, "evaluate", str(tiny_model), "--suite", suite).err
 
 
-# -- other libraries -----------------------------------------------------------------------------------------------------
+# -- other libraries ---------------------------------------------------------------------------------------------------
 
 
 def run_alone(*arguments):

@@ -29,7 +29,7 @@ def test_precision_auto_takes_bf16_only_where_the_processor_has_it(tiny_recipe, 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 def test_kept_memory_is_used_again():
-    """A large block that is freed and asked for again costs page faults in round after round only without `keep_memory`.
+    """A large block that is freed and asked for again costs page faults in every round only without `keep_memory`.
 
     The middle one of several rounds is compared: where the heap cannot grow in place, the C library moves it once.
     """

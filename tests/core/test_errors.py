@@ -14,7 +14,7 @@ SOURCES = sorted((Path(__file__).parents[2] / "src" / "distilvec").rglob("*.py")
 
 
 def _beginnings(path):
-    """(line, first characters) of every message that is written out where a DistilvecError is made; "" where it begins with a value."""
+    """(line, first characters) of every message where a DistilvecError is made; "" where it begins with a value."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if (
             isinstance(node, ast.Call)

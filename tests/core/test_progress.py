@@ -21,7 +21,7 @@ def test_keys_in_brackets_are_not_taken_for_markup(capsys):
     assert "a [bold] task" in printed.out and "[red]" in printed.out
 
 
-# -- notebooks: no IPython is installed here, so small stand-ins take the places of IPython.display and ipywidgets --------
+# -- notebooks: no IPython is installed here; small stand-ins replace IPython.display and ipywidgets -------------------
 
 
 @pytest.fixture

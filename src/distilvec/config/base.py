@@ -14,13 +14,7 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 # Upper bounds of sizes, each far above what any run takes: a larger number is a typing error.
-MOST_TOKENS = 1_000_000  # of a text
-MOST_BATCH_TOKENS = 10_000_000  # of a batch: vectors of 1,024 numbers take 40 GB
-MOST_ROWS = 1_000_000  # of a batch, a window or a shard
-MOST_STEPS = 1_000_000_000  # of training: thirty years at one a second
-MOST_EPOCHS = 1_000_000
-MOST_UNITS = 65_536  # of a layer: the largest published ones have 53,248
-MOST_VOCABULARY = 10_000_000  # tokens: forty times the largest published vocabularies
+MOST_TOKENS, MOST_ROWS, MOST_STEPS = 1_000_000, 1_000_000, 1_000_000_000  # of a text; of a batch or shard; of training
 MOST_DRAWS = 100_000  # of a bootstrap: an interval's third digit no longer changes
 MOST_NAME_BYTES = 200  # file systems allow 255, of which scratch names and endings take some
 
@@ -73,12 +67,12 @@ Name = Annotated[str, AfterValidator(check_name)]  # of files and folders
 Label = Annotated[str, AfterValidator(check_label)]  # in tables alone
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Tokens = Annotated[int, Field(gt=0, le=MOST_TOKENS)]
-BatchTokens = Annotated[int, Field(gt=0, le=MOST_BATCH_TOKENS)]
+BatchTokens = Annotated[int, Field(gt=0, le=10_000_000)]  # vectors of 1,024 numbers take 40 GB
 Rows = Annotated[int, Field(gt=0, le=MOST_ROWS)]
 Steps = Annotated[int, Field(gt=0, le=MOST_STEPS)]
-Epochs = Annotated[int, Field(gt=0, le=MOST_EPOCHS)]
-Units = Annotated[int, Field(gt=0, le=MOST_UNITS)]
-VocabularySize = Annotated[int, Field(gt=0, le=MOST_VOCABULARY)]
+Epochs = Annotated[int, Field(gt=0, le=1_000_000)]
+Units = Annotated[int, Field(gt=0, le=65_536)]  # of a layer: the largest published ones have 53,248
+VocabularySize = Annotated[int, Field(gt=0, le=10_000_000)]  # forty times the largest published ones
 
 
 def key(default: Any, description: str, extra: JsonDict | None = None, **limits: float) -> Any:

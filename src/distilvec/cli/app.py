@@ -131,30 +131,30 @@ def compare(
     json_file: Annotated[Optional[Path], typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Runs side by side: means and deviations over seeds, differences with confidence intervals, costs."""
-    from distilvec.report.model_card import COLUMNS
+    from distilvec.report.scores import MODELS
 
     check_outputs([("--out", out), ("--csv", csv), ("--markdown", markdown), ("--latex", latex), ("--json", json_file)])
     check_page(out, "--out")
     if out is not None:
         require_extra("report", "--out")
-    if column not in COLUMNS:
-        raise DistilvecError(
-            f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Columns: {', '.join(COLUMNS)}."
-        )
+    if column not in MODELS:
+        raise DistilvecError(f"[--column] no column '{column}'{nearest(column, MODELS)}. Columns: {', '.join(MODELS)}.")
 
     from distilvec.cli.terminal import print_result, show_comparison
     from distilvec.pipeline.compare import compare_runs
-    from distilvec.report.tables import to_csv, to_latex, to_markdown_table
+    from distilvec.report.comparison import comparison_csv, leaderboard
+    from distilvec.report.tables import to_latex, to_markdown
     from distilvec.report.write import draw_comparison
 
     comparison = compare_runs(runs, reference, column)
-    for key, path, make in (
-        ("--csv", csv, to_csv),
-        ("--markdown", markdown, to_markdown_table),
-        ("--latex", latex, to_latex),
+    board, notes = leaderboard(comparison), comparison["notes"]
+    for key, path, text in (
+        ("--csv", csv, comparison_csv(comparison)),
+        ("--markdown", markdown, to_markdown(board, notes)),
+        ("--latex", latex, to_latex(board, notes)),
     ):
         if path is not None:
-            write_file(path, make(comparison), key)
+            write_file(path, text, key)
     if json_file:
         write_json(json_file, comparison, key="--json")
     show_comparison(comparison)

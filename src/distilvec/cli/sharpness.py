@@ -43,7 +43,7 @@ def sharpness(
 
     from distilvec.cli.terminal import show_sharpness
     from distilvec.pipeline.sharpness import Settings, measure_runs
-    from distilvec.report.sharpness_report import draw_sharpness
+    from distilvec.report.sections.sharpness import draw_sharpness
     from distilvec.report.write import refresh_report
 
     settings = Settings(texts=texts, seed=seed, dropout=dropout, rho=rho)

@@ -24,8 +24,8 @@ from distilvec.evaluation.significance import (
     significance_mark,
 )
 from distilvec.pipeline.results import RunSummary, load_runs, unfinished
-from distilvec.report.model_card import COLUMNS
-from distilvec.report.notebook import comparison_frame, comparison_html, comparison_text
+from distilvec.report.comparison import comparison_frame, comparison_html, comparison_text
+from distilvec.report.scores import MODELS
 
 Array = np.ndarray[Any, Any]
 AVERAGE = "average"
@@ -59,10 +59,8 @@ def compare_runs(
     runs = load_runs(folders)
     if not runs:
         raise DistilvecError("[run folder] there is nothing to compare. Name the folder of at least one run or sweep.")
-    if column not in COLUMNS:
-        raise DistilvecError(
-            f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Columns: {', '.join(COLUMNS)}."
-        )
+    if column not in MODELS:
+        raise DistilvecError(f"[--column] no column '{column}'{nearest(column, MODELS)}. Columns: {', '.join(MODELS)}.")
     groups = _group(runs)
     reference = _find_reference(reference, groups)
     tasks, notes = _shared_tasks(runs, column)
@@ -118,7 +116,7 @@ def _shared_tasks(runs: Sequence[RunSummary], column: str) -> tuple[list[str], l
     """The tasks that every run was scored on with one metric, in the first run's order, and what to say about the others."""
     scored = [{(task, score["metric"]) for task, score in run.scores(column).items()} for run in runs]
     if not any(scored):
-        if any(run.scores(other) for run in runs for other in COLUMNS):
+        if any(run.scores(other) for run in runs for other in MODELS):
             raise DistilvecError(
                 f"[--column] no run has a column '{column}'. A student of another width than its teacher's has no asymmetric one."
             )

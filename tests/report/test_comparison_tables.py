@@ -126,13 +126,26 @@ def test_runs_without_scores(comparison):
     for row in comparison["rows"]:
         row.update(mean={}, std={}, retention={}, marks={})
     comparison["tasks"] = []
-    assert leaderboard(comparison).header == ["Run", "Method", "Seeds", "parameters (M)", "minutes", "steps", "distance"]
-    assert "average" not in comparison_csv(comparison) and r"\textbf{0.2500}" in to_latex(leaderboard(comparison), comparison["notes"])
+    assert leaderboard(comparison).header == [
+        "Run",
+        "Method",
+        "Seeds",
+        "parameters (M)",
+        "minutes",
+        "steps",
+        "distance",
+    ]
+    assert "average" not in comparison_csv(comparison) and r"\textbf{0.2500}" in to_latex(
+        leaderboard(comparison), comparison["notes"]
+    )
 
 
 def test_one_row_has_no_best(comparison):
     comparison["rows"] = [row for row in comparison["rows"] if row["run"] == "base"]
-    assert r"\textbf" not in to_latex(leaderboard(comparison), comparison["notes"]) and leaderboard(comparison).lines[0][0] == "base"
+    assert (
+        r"\textbf" not in to_latex(leaderboard(comparison), comparison["notes"])
+        and leaderboard(comparison).lines[0][0] == "base"
+    )
 
 
 @pytest.mark.parametrize(

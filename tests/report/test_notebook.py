@@ -102,9 +102,7 @@ def test_a_comparison_prints_as_on_the_terminal(capsys):
     show_comparison(comparison)
     printed = capsys.readouterr().out
     print(comparison)
-    assert (
-        capsys.readouterr().out == printed and "Differences" in printed and "note: Rows" in printed
-    )
+    assert capsys.readouterr().out == printed and "Differences" in printed and "note: Rows" in printed
 
 
 def test_a_comparison_as_html_frame_and_mapping():

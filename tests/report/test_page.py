@@ -218,12 +218,17 @@ def test_a_comparison():
     board = text[text.index('id="leaderboard"') : text.index('id="figures-title"')]
     assert board.count("<tr>") == 5 and "± 0.21" in board and 'class="number best"' in board and "(reference)" in board
     check(render_comparison({"rows": comparison["rows"][:1]}, draw))
-    assert "cosine, 72.9" in comparison_verdict(comparison) and comparison_verdict({"rows": [{"run": "x", "mean": {}}]}) == ""
+    assert (
+        "cosine, 72.9" in comparison_verdict(comparison)
+        and comparison_verdict({"rows": [{"run": "x", "mean": {}}]}) == ""
+    )
 
 
 def test_writing(tmp_path):
     path = tmp_path / "new" / "comparison.html"
-    assert draw_comparison(path, sample_comparison()) == path and "Comparison of 4 runs" in path.read_text(encoding="utf-8")
+    assert draw_comparison(path, sample_comparison()) == path and "Comparison of 4 runs" in path.read_text(
+        encoding="utf-8"
+    )
     assert {found.name for found in (tmp_path / "new" / "comparison-figures").iterdir()} == {
         f"{name}.{ending}" for name in ("parameters", "texts_per_second") for ending in ("svg", "png")
     }

@@ -128,7 +128,9 @@ def test_every_picture_has_a_text(opened, name):
         "img, svg, [role=img]", "(all) => all.map((one) => one.getAttribute('aria-label') || one.alt || '')"
     )
     figures = page.locator("figure")
-    assert figures.count() == len(labels) == (12 if name == "report" else 2) and all(len(label) > 10 for label in labels)
+    assert figures.count() == len(labels) == (12 if name == "report" else 2) and all(
+        len(label) > 10 for label in labels
+    )
     for number_ in range(figures.count()):
         assert figures.nth(number_).locator("figcaption strong").inner_text().strip()
         assert figures.nth(number_).locator("svg").bounding_box()["width"] > 250
@@ -178,7 +180,7 @@ def test_sorting_by_click_and_by_keyboard(opened):
     assert column(page, "score-table", 0) == sorted(foot)
     page.keyboard.press("Tab")
     page.keyboard.press("Space")
-    assert header.nth(1).get_attribute("aria-sort") == "descending"
+    assert header.nth(1).get_attribute("aria-sort") == "ascending"
     assert page.eval_on_selector_all("#score-table tfoot tr", "(rows) => rows.map((row) => row.cells[0].innerText)")[-2:] == [
         "average", "% of teacher",
     ]  # fmt: skip

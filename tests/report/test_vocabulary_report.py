@@ -31,13 +31,19 @@ def without_words(content):
 def drawn(content):
     """The figure's axes: name of its x axis, labels of its rows, and x by tokenizer."""
     (axes,) = vocabulary_figure(content).draw().axes
-    return axes.get_xlabel(), [label.get_text() for label in axes.get_yticklabels()], [c[0].get_xdata()[0] for c in axes.containers]
+    return (
+        axes.get_xlabel(),
+        [label.get_text() for label in axes.get_yticklabels()],
+        [c[0].get_xdata()[0] for c in axes.containers],
+    )
 
 
 def test_points_are_the_tokens_a_word(content):
     label, languages, values = drawn(content)
     assert label == "tokens per word" and languages == list(LANGUAGES)
-    assert values == [content["languages"][name][side]["fertility"] for name in LANGUAGES for side in ("before", "after")]
+    assert values == [
+        content["languages"][name][side]["fertility"] for name in LANGUAGES for side in ("before", "after")
+    ]
 
 
 def test_without_words_points_are_tokens_a_text(content):
@@ -50,7 +56,9 @@ def test_without_words_points_are_tokens_a_text(content):
 
 def test_many_languages_are_cut_to_those_with_most_text(content):
     one = content["languages"]["tr"]
-    many = {f"language {number}": {**one, "before": {**one["before"], "characters": 100 + number}} for number in range(30)}
+    many = {
+        f"language {number}": {**one, "before": {**one["before"], "characters": 100 + number}} for number in range(30)
+    }
     assert drawn({**content, "languages": many})[1] == [f"language {number}" for number in range(6, 30)]
     assert len(vocabulary_figure({**content, "languages": many}).table.rows) == 30
 
@@ -60,7 +68,11 @@ def test_tables(content):
     assert lengths.header[:4] == ["Language", "texts", "tokens per word, teacher", "tokens per word, student"]
     assert lengths.header[-3:] == ["fewer tokens, %", "shorter, %", "attention saved, %"]
     turkish = [cell.text for cell in lengths.rows[0]]
-    assert turkish[:8] == ["tr", "2,000", "2.35", "1.52", "2.55", "3.95", "37.2", "24.8"] and turkish[-3:] == ["35.3", "33.4", "55.7"]
+    assert turkish[:8] == ["tr", "2,000", "2.35", "1.52", "2.55", "3.95", "37.2", "24.8"] and turkish[-3:] == [
+        "35.3",
+        "33.4",
+        "55.7",
+    ]
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in measures.rows}
     assert rows["tokens"] == rows["rows of the embedding table"] == ["262,144", "131,072"]
     assert rows["parameters, millions"] == ["301.319", "205.382"] and rows["initial tokens, %"][0] == "61.0"
@@ -72,7 +84,11 @@ def test_what_is_not_known_is_left_out(content):
         for side in ("before", "after"):
             found[side]["cut"] = None
     lengths, measures = tables({**content, "max_length": None})
-    assert not any("truncated" in title for title in lengths.header) and measures.header == ["Measure", "before", "after"]
+    assert not any("truncated" in title for title in lengths.header) and measures.header == [
+        "Measure",
+        "before",
+        "after",
+    ]
     assert not any("parameters" in row[0].text for row in measures.rows)
     empty = {**content, "languages": {}}
     assert [table.name for table in tables(empty)] == ["vocabulary-table"]

@@ -69,7 +69,7 @@ def show_result(result: RunResult) -> None:
 
 
 def show_problems(problems: Sequence[TaskFailure], key: str = "evaluation") -> None:
-    """Name what could not be scored, or only in part, on standard error, and leave with exit status 1; nothing without problems."""
+    """Name what could not be scored, or only in part, on standard error, and leave with exit status 1."""
     for problem in problems:
         print_result(f"distilvec: [{key}] {problem_text(problem)}", error=True)
     if problems:

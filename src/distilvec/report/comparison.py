@@ -1,15 +1,14 @@
-"""A comparison of runs (pipeline/compare.py): leaderboard, differences, figures, page, and a flat table for programs."""
+"""A comparison of runs (pipeline/compare.py): leaderboard, differences, figures, page, a flat table for programs."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from distilvec.core.escape import csv_cell, one_line
-from distilvec.report.figures import Panel, draw_lines
+from distilvec.report.figures import lines_figure
 from distilvec.report.html import Draw, render
 from distilvec.report.scores import AVERAGE, change_cell
 from distilvec.report.section import Block, Figure, make_section
@@ -28,36 +27,35 @@ from distilvec.report.tables import (
 )  # fmt: skip
 
 COSTS = {  # title: key, digits, factor, 1 where more is better, -1 where less is better
-    "parameters (M)": ("parameters", 1, 1e-6, -1), "texts/s": ("texts_per_second", 0, 1.0, 1), "minutes": ("minutes", 1, 1.0, -1),
-    "steps": ("steps", 0, 1.0, 0), "distance": ("distance", 4, 1.0, -1),
+    "parameters (M)": ("parameters", 1, 1e-6, -1), "texts/s": ("texts_per_second", 0, 1.0, 1),
+    "minutes": ("minutes", 1, 1.0, -1), "steps": ("steps", 0, 1.0, 0), "distance": ("distance", 4, 1.0, -1),
 }  # fmt: skip
 
 
 def leaderboard(comparison: Part) -> Table:
-    """Return one row per run: mean ± standard deviation over seeds, stars against the reference; the best of a column is bold."""
+    """Return one row per run: mean, stars against the reference, ± standard deviation over seeds; the best is bold."""
     rows, reference = comparison["rows"], comparison.get("reference") if len(comparison["rows"]) > 1 else None
     names = (row["run"] + (" (reference)" if row["run"] == reference else "") for row in rows)
     columns = {"Run": words(*names), "Method": words(*(row.get("method") for row in rows))}
     columns["Seeds"] = [number_cell(row.get("seeds"), 0) for row in rows]
     for task in (*(comparison.get("tasks") or ()), AVERAGE):
-        columns[task] = _column(*([_at(row, key, task) for row in rows] for key in ("mean", "std", "marks")))
+        means, deviations, stars = ([_at(row, key, task) for row in rows] for key in ("mean", "std", "marks"))
+        columns[task] = _column(means, deviations, stars)
     columns["% of teacher"] = _column([_at(row, "retention") for row in rows], digits=1)
     for title, (key, digits, factor, better) in COSTS.items():
         values = [None if row.get(key) is None else factor * row[key] for row in rows]
         columns[title] = _column(values, [row.get(f"{key}_std") for row in rows], digits=digits, better=better)
     found = {title: cells for title, cells in columns.items() if cells}
-    return Table(
-        "leaderboard", "Runs, best average first", list(found), list(zip(*found.values(), strict=True)), words=2
-    )
+    body = list(zip(*found.values(), strict=True))
+    return Table("leaderboard", "Runs, best average first", list(found), body, words=2)
 
 
 def differences_table(comparison: Part) -> Table:
     """Return the differences from the reference in points, with intervals and p-values."""
-    rows = [
-        [*words(row["a"], row["b"], row["task"]), change_cell(row["difference"], row.get("low"), row.get("high"), row.get("mark") or ""),
-         number_cell(row.get("p"), 3)]
-        for row in comparison.get("differences") or ()
-    ]  # fmt: skip
+    rows = []
+    for row in comparison.get("differences") or ():
+        change = change_cell(row["difference"], row.get("low"), row.get("high"), row.get("mark") or "")
+        rows.append([*words(row["a"], row["b"], row["task"]), change, number_cell(row.get("p"), 3)])
     caption = "Differences, in points, with 95 % intervals; p by paired bootstrap"
     return Table("difference-table", caption, ["Run", "against", "Task", "difference", "p"], rows, words=3)
 
@@ -114,11 +112,18 @@ def comparison_csv(comparison: Part) -> str:
 
 
 def flat_rows(comparison: Part) -> list[list[Any]]:
-    """Return one row per run, header first: every number at full precision in a column of its own; None where unknown."""
+    """Return one row per run, header first: every number at full precision in its own column; None where unknown."""
     tasks = [*comparison["tasks"], AVERAGE] if comparison["tasks"] else []
     plain = ("parameters", "texts_per_second", "minutes", "texts", "steps", "distance", "distance_std")
-    parts = {"": "mean", " std": "std", " mark": "marks", " % of teacher": "retention"}
-    header = ["run", "method", "seeds", "reference", *(task + ending for task in tasks for ending in parts), *plain]
+    parts = {"": "mean", "std": "std", "mark": "marks", "% of teacher": "retention"}
+    header = [
+        "run",
+        "method",
+        "seeds",
+        "reference",
+        *(f"{task} {part}".rstrip() for task in tasks for part in parts),
+        *plain,
+    ]
     return [header] + [
         [row["run"], row["method"], row["seeds"], int(row["run"] == comparison["reference"]),
          *(_at(row, key, task) for task in tasks for key in parts.values()), *(row.get(key) for key in plain)]
@@ -126,19 +131,21 @@ def flat_rows(comparison: Part) -> list[list[Any]]:
     ]  # fmt: skip
 
 
-def retention_figure(comparison: Part, against: str) -> Figure | None:
-    """Return the retention of each run against its size or speed (REDACT, figure 1); None without any."""
+def retention_figure(comparison: Part, against: str) -> Figure:
+    """Return the retention of each run against its size or speed (REDACT, figure 1)."""
     rows = [row for row in comparison["rows"] if _at(row, "retention") is not None and (row.get(against) or 0) > 0]
-    if not rows:
-        return None
     factor, label = (1e-6, "parameters, millions") if against == "parameters" else (1.0, "texts per second")
-    points = {row["run"]: [(factor * row[against], _at(row, "retention"))] for row in rows}
-    panel = Panel("", label, points, "x", tuple(points))
-    data = make_table(f"data-{against}", f"% of the teacher's average and {label}", [
-        {"run": name, "x": x, "kept": kept} for name, ((x, kept),) in points.items()
-    ], {"Run": "run", "% of teacher": ("kept", 2), label: ("x", 2)})  # fmt: skip
-    draw = partial(draw_lines, [panel], "% of the teacher's average", ("teacher", 100.0))
-    return Figure(against, f"Retention against {label}", draw, data)
+    points = [("", row["run"], factor * row[against], _at(row, "retention")) for row in rows]
+    records = [{"run": name, "x": x, "kept": kept} for _, name, x, kept in points]
+    columns = {"Run": "run", "% of teacher": ("kept", 2), label: ("x", 2)}
+    data = make_table(f"data-{against}", f"% of the teacher's average and {label}", records, columns)
+    look = {
+        "y": "% of the teacher's average",
+        "log": "x",
+        "dots": [point[1] for point in points],
+        "level": ("teacher", 100.0),
+    }
+    return lines_figure(against, f"Retention against {label}", points, label, data, **look)
 
 
 def _column(values: Any, deviations: Any = (), stars: Any = (), digits: int = 2, better: int = 1) -> list[Cell]:

@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from html import escape
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from distilvec.core.errors import explained
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file
 from distilvec.report.section import Figure
+from distilvec.report.tables import Table, number_cell, pivot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,28 +32,13 @@ if TYPE_CHECKING:
 SIZE = 4.6  # inches across; 442 CSS pixels, so that text keeps 10 pixels on a phone 400 pixels wide
 INK = "#010203"  # becomes currentColor
 # Okabe and Ito's palette (Color universal design, 2008) without the yellow and with black as INK. The first four keep a
-# contrast of 3 : 1 on white and on #111, the last two only 2.2 : 1 on white; every use adds a marker or a dash of its own.
+# contrast of 3 : 1 on white and on #111, the last two only 2.2 : 1 on white; every use adds a marker or a dash.
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
 MANY = 20  # points of a line that is drawn without markers
 Points = Sequence[Sequence[float]]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A panel of lines of points (x, y[, error of y]).
-
-    `log` names the logarithmic axes ("x", "xy"); lines in `dots` are points alone; with `zero` the y axis starts at 0.
-    """
-
-    title: str
-    x: str
-    lines: Mapping[str, Sequence[Sequence[float | None]]]
-    log: str = ""
-    dots: Sequence[str] = ()
-    zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,8 +74,8 @@ def figure_style(**settings: Any) -> Iterator[None]:
 def write_figure(figure: Figure, folder: Path, key: str = "figures") -> str:
     """Draw a figure, write folder/name.svg and folder/name.png, and return the `<svg>` element for a page.
 
-    The same figure gives the same bytes. In the element text stays text, INK is `currentColor`, and ids are derived from
-    the figure's name, so that several figures fit into one page. `key` is for messages about the files.
+    The same figure gives the same bytes. In the element text stays text, INK is `currentColor`, and ids are derived
+    from the figure's name, so that several figures fit into one page. `key` is for messages about the files.
     """
     svg, png = io.StringIO(), io.BytesIO()
     with figure_style(**{"svg.hashsalt": figure.name}):
@@ -118,58 +106,86 @@ def plain(value: float, _: object = None) -> str:
 # -- the plots -------------------------------------------------------------------------------------------------------
 
 
-def draw_lines(panels: Sequence[Panel], y: str = "", level: tuple[str, float] | None = None) -> Drawing:
-    """Draw panels with one legend; with `y` all panels share a y axis of that name. `level`: a horizontal line in each."""
-    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
-    across, handles = 2 if y and len(panels) > 1 else 1, dict[str, Any]()
-    drawing, grid = _grid(len(panels), across, (1.9 if y else 1.5), len(names), sharey=bool(y))
+def lines_figure(
+    name: str, title: str, points: Sequence[Any], x: Any = "step", table: Table | None = None, **look: Any
+) -> Figure:
+    """Return a figure of points (panel, line, x, y[, error of y]); see `draw_lines` for the look.
+
+    `x` names the x axis, or the axis of each panel. The table has one row per x unless it is given.
+    """
+    several = len({point[0] for point in points}) > 1
+    entries = (
+        ((at,), f"{panel}: {line}" if several else line, number_cell(y, 4))
+        for panel, line, at, y, *_ in sorted(points, key=itemgetter(2))
+    )
+    data = table or pivot(f"data-{name}", f"{title}, data", [x if isinstance(x, str) else "x"], entries)
+    return Figure(name, title, partial(draw_lines, points, x, **look), data)
+
+
+def draw_lines(
+    points: Sequence[Any], x: Any, y: str = "", log: str = "", dots: Sequence[str] = (), level: Any = None
+) -> Drawing:
+    """Draw panels with one legend; with `y` all panels share a y axis of that name, else each y axis starts at 0.
+
+    Args:
+        log: The logarithmic axes, "x" or "xy".
+        dots: Lines that are points alone.
+        level: Name and height of a horizontal line in each panel.
+    """
+    panels, names = (list(dict.fromkeys(point[place] for point in points)) for place in (0, 1))
+    across, handles = 2 if len(panels) > (1 if y else 3) else 1, dict[str, Any]()
+    drawing, grid = _grid(len(panels), across, 1.9 if across == 2 or y else 1.5, len(names), sharey=bool(y))
     for axes, panel in zip(grid, panels, strict=False):
-        for name, points in panel.lines.items():
-            x, values, errors = zip(*((*point, None)[:3] for point in points), strict=True)
-            style = _style(names.index(name)) | ({"linestyle": "none"} if name in panel.dots else {})
-            style |= {"marker": ""} if len(points) > MANY else {}
-            low = [
-                min(error or 0.0, 0.9 * value) if "y" in panel.log else error
-                for error, value in zip(errors, values, strict=True)
-            ]
-            bars = None if set(errors) <= {None} else np.array([low, errors], dtype=float)
-            handles[name] = axes.errorbar(x, values, yerr=bars, **style)
+        for place, name in enumerate(names):
+            line = [(*point[2:], None)[:3] for point in points if point[:2] == (panel, name)]
+            if line:
+                at, values, errors = np.array(line, dtype=float).T
+                low = np.minimum(errors, 0.9 * values) if "y" in log else errors
+                bars = None if np.isnan(errors).all() else [low, errors]
+                style = _style(place, name not in dots, len(line) <= MANY)
+                handles[name] = axes.errorbar(at, values, yerr=bars, **style)
         if level is not None:
             handles[level[0]] = axes.axhline(level[1], color=INK, linewidth=1.0, dashes=(3, 2))
-        axes.set(title=panel.title, xlabel=panel.x, **({f"{axis}scale": "log" for axis in panel.log}))
-        for axis, name in ((axes.xaxis, "x"), (axes.yaxis, "y")):
-            _set_ticks(axis, name in panel.log)
-        if panel.zero:
+        axes.set(title=panel, xlabel=x if isinstance(x, str) else x[panel], **{f"{axis}scale": "log" for axis in log})
+        for axis, letter in ((axes.xaxis, "x"), (axes.yaxis, "y")):
+            _set_ticks(axis, letter in log)
+        if not y:
             axes.set_ylim(1.05 * min(0.0, axes.get_ylim()[0]), 1.05 * max(0.0, axes.get_ylim()[1]))
         axes.tick_params(labelleft=True)
-    alone = {panel.title for panel in panels if list(panel.lines) == [panel.title]}
-    _add_legend(drawing, {name: handle for name, handle in handles.items() if name not in alone})
+    _add_legend(drawing, {name: handle for name, handle in handles.items() if name not in panels or name == "loss"})
     drawing.supylabel(y)
     return drawing
 
 
-def draw_dots(
-    panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]], x: str, level: float | None = None
-) -> Drawing:
-    """Draw panels of rows, label to the names' (value, low, high); `level`: a vertical line in each panel."""
-    names = list(dict.fromkeys(name for rows in panels.values() for row in rows.values() for name in row))
-    sizes, handles = [len(rows) + 0.6 for rows in panels.values()], dict[str, Any]()
+def dots_figure(
+    name: str, title: str, points: Sequence[Any], x: str, table: Table | None = None, level: float | None = None
+) -> Figure:
+    """Return a figure of points (panel, row, name, value[, low, high]); `level`: a vertical line in each panel.
+
+    The table has one row per panel and row unless it is given.
+    """
+    entries = ((point[:2], point[2], number_cell(point[3], 3)) for point in points)
+    data = table or pivot(f"data-{name}", f"{title}, data", ["", "Row"], entries)
+    return Figure(name, title, partial(_draw_dots, points, x, level), data)
+
+
+def _draw_dots(points: Sequence[Any], x: str, level: float | None) -> Drawing:
+    names, handles = list(dict.fromkeys(point[2] for point in points)), dict[str, Any]()
+    panels = {panel: list(dict.fromkeys(point[1] for point in points if point[0] == panel)) for panel, *_ in points}
+    sizes = [len(rows) + 0.6 for rows in panels.values()]
     height = (0.17 + 0.1 * len(names)) * sum(sizes) / len(panels) + 0.3
     drawing, grid = _grid(len(panels), 1, height, len(names), sharex=True, height_ratios=sizes)
-    for axes, (title, rows) in zip(grid, panels.items(), strict=True):
-        for number, row in enumerate(rows.values()):
-            for name, (value, low, high) in row.items():
-                place = names.index(name)
-                bars = None if low is None or high is None else [[value - low], [high - value]]
-                y, style = (
-                    number + 0.6 / len(names) * (place - (len(names) - 1) / 2),
-                    _style(place) | {"linestyle": "none"},
-                )
-                handles[name] = axes.errorbar(value, y, xerr=bars, **style)
+    axes_of = dict(zip(panels, grid, strict=True))
+    for panel, row, name, value, *bounds in points:
+        place, (low, high) = names.index(name), bounds or (None, None)
+        bars = None if low is None or high is None else [[value - low], [high - value]]
+        y = panels[panel].index(row) + 0.6 / len(names) * (place - (len(names) - 1) / 2)
+        handles[name] = axes_of[panel].errorbar(value, y, xerr=bars, **_style(place, line=False))
+    for (panel, rows), axes in zip(panels.items(), grid, strict=True):
         if level is not None:
             axes.axvline(level, color=INK, linewidth=1.2, dashes=(3, 2))
-        axes.set_yticks(range(len(rows)), [shortened(label, 30) for label in rows])
-        axes.set(ylim=(len(rows) - 0.45, -0.55), title=title)
+        axes.set_yticks(range(len(rows)), [shortened(row, 30) for row in rows])
+        axes.set(ylim=(len(rows) - 0.45, -0.55), title=panel)
         axes.tick_params(axis="y", length=0)
     grid[len(panels) - 1].set_xlabel(x)
     _add_legend(drawing, handles)
@@ -189,20 +205,13 @@ def draw_planes(planes: Sequence[Plane], across: int, aligned: bool = True) -> D
         for number, kind in enumerate(kinds):
             rows, style = (
                 np.array([group == kind for group in plane.groups or [""] * len(points)]),
-                _style(number) | {"linestyle": "none"},
+                _style(number, False),
             )
             if len(reference):
                 hollow = reference[rows] if len(rows) == len(reference) else reference
-                (handles["teacher, hollow"],) = axes.plot(
-                    *hollow.T, fillstyle="none", **style | {"color": INK if kind == "" else style["color"]}
-                )
+                (handles["teacher, hollow"],) = axes.plot(*hollow.T, fillstyle="none", **style)
             (handles[kind or "student"],) = axes.plot(*points[rows].T, markeredgewidth=0, **style)
-        axes.set_title(
-            shortened(plane.title, 64 if plane.labels else 30),
-            fontsize=8.5 if plane.labels else 9.5,
-            loc="left",
-            in_layout=False,
-        )
+        axes.set_title(shortened(plane.title, 64 if plane.labels else 30), loc="left", in_layout=False)
         axes.set_xlabel(plane.note, fontsize=8.5)
         axes.set(xticks=[], yticks=[])
         axes.set_aspect("equal" if aligned else "auto")
@@ -226,9 +235,10 @@ def _grid(count: int, across: int, height: float, names: int, **options: Any) ->
     return drawing, grid
 
 
-def _style(number: int) -> dict[str, Any]:
+def _style(number: int, line: bool = True, marker: bool = True) -> dict[str, Any]:
     """Colour, marker and dash of the series with that number."""
-    return {"color": SERIES[number % 6], "marker": MARKERS[number % 8], "linestyle": DASHES[number % 6]}
+    look = {"color": SERIES[number % 6], "linestyle": DASHES[number % 6] if line else "none"}
+    return look | {"marker": MARKERS[number % 8] if marker else ""}
 
 
 def _add_legend(drawing: Drawing, handles: Mapping[str, Any]) -> None:
@@ -260,14 +270,22 @@ def _add_labels(axes: Axes, points: Points, labels: Sequence[str], others: Point
     taken = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in axes.transData.transform([*points, *others])]
     sides = [(right, up) for right in (5, -5, 0) for up in (0, 5, -5) if right or up]  # points of type
     for point, label in zip(points, labels, strict=True):
-        text: Any = axes.annotate(shortened(label, 12), tuple(point), (0, 0), textcoords="offset points", fontsize=8)
-        text.set_annotation_clip(False)
+        at = (point[0], point[1])
+        text: Any = axes.annotate(shortened(label, 12), at, (0, 0), textcoords="offset points", fontsize=8)
 
         def covered(side: tuple[int, int], text: Any = text) -> float:
             across, up = np.sign(side)
             text.set(position=side, ha=("center", "left", "right")[across], va=("center", "bottom", "top")[up])
-            boxes = (Bbox.intersection(text.get_window_extent(), other) for other in taken)
-            return sum(float(box.width * box.height) for box in boxes if box is not None)
+            own = text.get_window_extent()
+            covers, inside = (
+                sum(_shared(own, other) for other in boxes) for boxes in (taken, [axes.get_window_extent()])
+            )
+            return covers - 3 * inside
 
         covered(min(sides, key=covered))
         taken.append(text.get_window_extent())
+
+
+def _shared(box: Any, other: Any) -> float:
+    """The area two boxes have in common."""
+    return float(np.prod(np.maximum(np.minimum(box.max, other.max) - np.maximum(box.min, other.min), 0)))

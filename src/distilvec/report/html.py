@@ -9,12 +9,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from distilvec.report.section import Figure, Section, get
+from distilvec.report.section import Figure, get
 from distilvec.report.tables import Part, number, templates
 
 ORDER = (
-    "problems", "use", "scores", "queries", "compression", "margin", "speed", "vocabulary", "experts", "projections", "training",
-    "sharpness", "record",
+    "problems", "use", "scores", "queries", "compression", "margin", "speed", "vocabulary", "experts", "projections",
+    "training", "sharpness", "record",
 )  # fmt: skip
 TILES = {  # key of the verdict: unit, label
     "retention": (" %", "of the teacher's average"),
@@ -28,7 +28,7 @@ Draw = Callable[[Figure], str]
 
 
 def render_page(report: Part, draw: Draw) -> str:
-    """Return a run's page from its report.json; `draw` returns the `<svg>` element of a figure. Missing parts are left out."""
+    """Return a run's page from its report.json; `draw` returns the `<svg>` of a figure. Missing parts are left out."""
     record, verdict = get(report, "record"), get(report, "verdict")
     teachers = [record.get("teacher") or {}, *(record.get("more_teachers") or ())]
     origin = [f"teacher: {teacher['name']}" for teacher in teachers if teacher.get("name")]
@@ -42,29 +42,26 @@ def render_page(report: Part, draw: Draw) -> str:
 
 def tiles(verdict: Part) -> list[dict[str, Any]]:
     """Return the verdict's numbers for the top of the page: key of report.json, value, text, unit, label."""
-    return [
-        {
-            "key": key, "value": verdict[key], "shown": number(verdict[key], 1, sign=key == "worst_change"), "unit": unit,
-            "label": label.format(worst_task=verdict.get("worst_task")),
-        }
-        for key, (unit, label) in TILES.items()
-        if verdict.get(key) is not None
-    ]  # fmt: skip
+    found = []
+    for key, (unit, label) in TILES.items():
+        if (value := verdict.get(key)) is not None:
+            shown, label = (
+                number(value, 1, sign=key == "worst_change"),
+                label.format(worst_task=verdict.get("worst_task")),
+            )
+            found.append({"key": key, "value": value, "shown": shown, "unit": unit, "label": label})
+    return found
 
 
 def render(
-    title: str,
-    origin: Sequence[str],
-    verdict: str | None,
-    numbers: Any,
-    sections: Mapping[str, Section | None],
-    draw: Draw,
+    title: str, origin: Sequence[str], verdict: Any, numbers: Any, sections: Mapping[str, Any], draw: Draw
 ) -> str:
     """Return a page of sections."""
     style, script = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    shown = {name: section for name, section in sections.items() if section}
     page = templates().get_template("page.html.jinja").render(
-        title=title, subtitle=", ".join(filter(None, origin)), verdict=verdict, tiles=numbers, style=style, script=script,
-        sections={name: section for name, section in sections.items() if section}, digest=digest, draw=draw,
+        title=title, subtitle=", ".join(filter(None, origin)), verdict=verdict, tiles=numbers, sections=shown,
+        draw=draw, style=style, script=script, digest=digest,
     )  # fmt: skip
     return page.strip() + "\n"

@@ -1,4 +1,4 @@
-"""What a student is and where it comes from: the record `distillation.json` and the model card made from it."""
+"""The record of a student, `distillation.json`, and the model card made from it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Distillation(TypedDict, total=False):
 
     - `student`: see `describe_student`. Of several teachers `teacher` is the first, which all scores are compared with.
     - `method`: name, summary, options, weights of its terms, BibTeX `citation`.
-    - `training`: settings and costs (steps, minutes, device, ...). `metrics`: distance to the teacher on validation texts.
+    - `training`: settings and costs (steps, minutes, device, ...). `metrics`: distances on validation texts.
     - `scores`: by model (teacher, untrained, student, asymmetric) a list of {task, type, metric, value}, times 100.
     - `teacher_compatible`: the vectors are in the teacher's space; if left out, it follows from equal dims.
     - `supervised`: metrics on a labelled task's test split.
@@ -72,7 +72,7 @@ class Distillation(TypedDict, total=False):
 def describe_student(
     model: Any, name: str, base_model: str | None = None, kept_layers: list[int] | None = None
 ) -> dict[str, Any]:
-    """Return the record of a student (a SentenceTransformer of transformer, pooling, perhaps Experts, Dense, Normalize)."""
+    """Return the record of a student (modules: transformer, pooling, perhaps Experts, Dense, Normalize)."""
     backbone, kinds = model[0].auto_model, [type(module).__name__ for module in model]
     config = backbone.config.get_text_config()
     experts: list[dict[str, Any]] = [module.settings() for module in model if type(module).__name__ == "Experts"]
@@ -97,7 +97,7 @@ def describe_student(
 
 
 def loading_call(student: Mapping[str, Any]) -> tuple[str, str]:
-    """The import and the function that load a student (its record): sentence-transformers' own, unless it has experts."""
+    """Return import and function that load a student (its record): sentence-transformers' unless it has experts."""
     if student.get("experts"):
         return "import distilvec", "distilvec.load"
     return "from sentence_transformers import SentenceTransformer", "SentenceTransformer"
@@ -106,7 +106,10 @@ def loading_call(student: Mapping[str, Any]) -> tuple[str, str]:
 def model_card(
     distillation: Distillation | Mapping[str, Any], scores: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
 ) -> str:
-    """Return the student's README.md: YAML front matter and text. `scores` replaces the record's own; missing parts are left out."""
+    """Return the student's README.md: YAML front matter and text; missing parts are left out.
+
+    `scores` replaces the record's own.
+    """
     record: dict[str, Any] = dict(distillation)
     columns = dict(record.get("scores") or {} if scores is None else scores)
     parts = ("teacher", "student", "data", "metrics", "training", "method", "versions", "supervised")
@@ -131,7 +134,7 @@ def model_card(
 
 
 def front_matter(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The card's metadata as the hub reads it; base model, languages and licence only where they are known."""
+    """Return the card's metadata for the hub; base model, languages and licence only where they are known."""
     front: dict[str, Any] = {
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",

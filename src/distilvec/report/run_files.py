@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import GenericAlias
 from typing import Any
 
 from pydantic import ConfigDict, FiniteFloat, ValidationError, create_model
@@ -21,21 +22,27 @@ def _shape(required: Mapping[str, Any], **optional: Any) -> Any:
     fields = {key: (kind, ...) for key, kind in required.items()} | {
         key: (kind | None, None) for key, kind in optional.items()
     }
-    return create_model("Shape", __config__=ConfigDict(strict=True, extra="allow"), **fields)  # type: ignore[call-overload]
+    config = ConfigDict(strict=True, extra="allow")
+    return create_model("Shape", __config__=config, **fields)  # type: ignore[call-overload]
 
 
-_SCORES = dict[str, list[_shape({"task": str, "type": str, "metric": str, "value": FiniteFloat})]]  # type: ignore[misc]
+def _list(kind: Any) -> GenericAlias:
+    return GenericAlias(list, (kind,))
+
+
+_SCORE = _shape({"task": str, "type": str, "metric": str, "value": FiniteFloat})
+_SCORES = GenericAlias(dict, (str, _list(_SCORE)))
 _COSTS = dict.fromkeys(("minutes", "texts", "steps", "distance"), FiniteFloat)
 _PART = _shape({}, name=str, fingerprint=str, parameters=int, seed=int, **_COSTS)
 _PARTS = dict.fromkeys(("teacher", "student", "data", "method", "training", "metrics"), _PART)
-_RECORD = _shape({}, name=str, scores=_SCORES, more_teachers=list[_PART], **_PARTS)
-_SPEED = _shape({}, rows=list[_shape({"texts_per_second": FiniteFloat})])  # type: ignore[misc]
+_RECORD = _shape({}, name=str, scores=_SCORES, more_teachers=_list(_PART), **_PARTS)
+_SPEED = _shape({}, rows=_list(_shape({"texts_per_second": FiniteFloat})))
 _NUMBERS = dict.fromkeys(("loss", "lambda_max", "sam", "asam"), FiniteFloat)
 _POINT = _shape({"step": int, "epoch": FiniteFloat | None, **_NUMBERS}, trace=FiniteFloat, trace_error=FiniteFloat)
 _SHAPES = {
     RECORD: (_RECORD, RUN_AGAIN),
     REPORT: (_shape({}, scores=_SCORES, failures=list[dict[str, Any]], speed=_SPEED, record=_RECORD), RUN_AGAIN),
-    SHARPNESS: (_shape({"points": list[_POINT]}), MEASURE_AGAIN),
+    SHARPNESS: (_shape({"points": _list(_POINT)}), MEASURE_AGAIN),
 }
 
 

@@ -1,4 +1,4 @@
-"""Scores by model as one table for the page, the model card, the terminal and notebooks, and the verdict made of them."""
+"""Scores by model as one table for page, model card, terminal and notebooks, and the verdict made of them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,14 @@ Scores = Mapping[str, Sequence[Score | Part]]
 
 def by_model(parts: Part | None) -> dict[str, Any]:
     """Return the parts by model in the usual order; empty parts are left out."""
-    order = {name: place for place, name in enumerate(MODELS)}
-    return {
-        name: parts[name]
-        for name in sorted(parts or {}, key=lambda name: order.get(name, len(order)))
-        if parts and parts[name]
-    }
+    known = {name: part for name, part in (parts or {}).items() if part}
+    return {name: known[name] for name in dict.fromkeys((*MODELS, *known)) if name in known}
 
 
 def read_scores(scores: Scores | None) -> dict[str, list[Score]]:
     """Return Score objects by model, also from the records of report.json."""
-    empty, keys = {"type": "", "metric": "", "metrics": {}, "seconds": 0.0, "rows": 0}, Score.__dataclass_fields__
+    empty: dict[str, Any] = {"type": "", "metric": "", "metrics": {}, "seconds": 0.0, "rows": 0}
+    keys = Score.__dataclass_fields__
 
     def read(score: Score | Part) -> Score:
         return score if isinstance(score, Score) else Score(**empty | {key: score[key] for key in keys if key in score})
@@ -48,7 +45,7 @@ def shared(ours: Sequence[Score], theirs: Sequence[Score]) -> tuple[list[Score],
 
 
 def shares(ours: Sequence[Score], theirs: Sequence[Score]) -> dict[str, float]:
-    """Return the percentages of the teacher's scores by task, and of its average, over the tasks that both models have."""
+    """Return the percent of the teacher's scores by task, and of its average, over the tasks that both models have."""
     left, right = shared(ours, theirs)
     return retention(left, right) if left else {}
 
@@ -64,9 +61,7 @@ def score_table(scores: Scores, intervals: Part | None = None) -> Table:
     tasks = dict.fromkeys((score.task, score.metric) for found in columns.values() for score in found)
     values = {name: {(score.task, score.metric): score.value for score in found} for name, found in columns.items()}
 
-    def row(
-        label: str, metric: str, found: Mapping[str, float | None], task: str | None, digits: int = 2
-    ) -> list[Cell]:
+    def row(label: str, metric: str, found: Part, task: str | None, digits: int = 2) -> list[Cell]:
         cells = [*words(label), Cell(metric.replace("_", " "))]
         for name, value in found.items():
             cells.append(number_cell(value, digits))
@@ -91,7 +86,7 @@ def score_table(scores: Scores, intervals: Part | None = None) -> Table:
 
 
 def score_frame(scores: Scores) -> Any:
-    """Return a pandas DataFrame: task, type, metric and one column per model, in points; one row per task and metric."""
+    """Return a pandas DataFrame in points: task, type, metric, one column per model; one row per task and metric."""
     rows: dict[tuple[str, ...], dict[str, float]] = {}
     for name, found in read_scores(scores).items():
         for score in found:
@@ -130,11 +125,11 @@ def change_cell(change: float | None, low: float | None, high: float | None, sta
 def make_verdict(scores: Scores, intervals: Part | None, speed: Part | None, record: Part | None) -> dict[str, Any]:
     """Return report.json's "verdict": `text` and its numbers, None where a number is unknown.
 
-    `retention`, `asymmetric_retention`: percent of the teacher's average, over the tasks that both were scored on (`tasks`
-    of the student's and the teacher's). `speedup`: the teacher's time over the student's for queries, `document_speedup`
-    for documents. `smaller`: the teacher's parameters over the student's. `worst_task`, `worst_change`: the task with the
-    lowest retention, its change in percent of the teacher's score. `within_interval`: whether the confidence interval of
-    the difference of averages contains 0.
+    - `retention`, `asymmetric_retention`: percent of the teacher's average, over the tasks that both were scored on.
+    - `tasks`: their number. `worst_task`, `worst_change`: the lowest retention, as a change in percent.
+    - `speedup`, `document_speedup`: the teacher's time over the student's, for queries and for documents.
+    - `smaller`: the teacher's parameters over the student's.
+    - `within_interval`: whether the confidence interval of the difference of averages contains 0.
     """
     columns, record, speed = read_scores(scores), record or {}, speed or {}
     student, teacher, mixed = (columns.get(name, []) for name in ("student", "teacher", "asymmetric"))

@@ -52,10 +52,10 @@ def make_section(title: str, *parts: Block | Table | Figure | str | None) -> Sec
             part = Block("table", part if part.rows else None)
         elif isinstance(part, str):
             part = Block("text", part)
-        elif isinstance(part, Figure):
+        elif isinstance(part, Figure) and part.table.rows:
             together = bool(blocks) and blocks[-1].kind == "figures"
             part = Block("figures", [*(blocks.pop().content if together else ()), part])
-        blocks += [part] if part is not None and part.content else []
+        blocks += [part] if isinstance(part, Block) and part.content else []
     return Section(title, blocks) if blocks else None
 
 

@@ -1,4 +1,4 @@
-"""One table type for pages, notebooks, terminals, model cards and papers: cells that know their value, and its forms."""
+"""One table type for pages, notebooks, terminals, model cards and papers, and its forms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from distilvec.core.extras import require_extra
 ABSENT = "–"  # noqa: RUF001 - an en dash for "no value"
 NARROWEST = 30  # columns of a terminal
 Part = Mapping[str, Any]
-Spec = str | tuple[str, int | None] | tuple[str, int | None, float]
 
 
 @dataclass(frozen=True)
@@ -85,13 +84,13 @@ def json_text(value: Any) -> str:
 
 
 def make_table(
-    name: str, caption: str, records: Iterable[Part], columns: Mapping[str, Spec], foot: int = 0, across: bool = False
+    name: str, caption: str, records: Iterable[Part], columns: Mapping[str, Any], foot: int = 0, across: bool = False
 ) -> Table:
     """Return a table with one row per record.
 
     Args:
-        columns: Title to key (text) or (key, digits[, factor]); a key may be a path with dots. Columns of text come first.
-            A column without any value is left out.
+        columns: Title to key (text) or (key, digits[, factor]); a key may be a path with dots. Columns of text come
+            first. A column without any value is left out.
         foot: Number of records at the end that are not sorted.
         across: One column per record, one row per title, below the titles of the first column.
     """
@@ -159,22 +158,21 @@ def to_markdown(table: Table, notes: Sequence[str] = ()) -> str:
 
 
 def to_latex(table: Table, notes: Sequence[str] = ()) -> str:
-    r"""Return the table as a LaTeX tabular for \usepackage{booktabs}, cells of kind "best" bold, notes as comments above."""
-    rows = [[(r"\textbf{%s} %s" if cell.kind == "best" else "%s %s") % (latex(cell.text), latex(cell.note)) for cell in row]
-            for row in (*table.rows, *table.foot)]  # fmt: skip
-    header, *body = [" & ".join(cell.strip() for cell in row) + r" \\" for row in ([*map(latex, table.header)], *rows)]
+    r"""Return the table as a LaTeX tabular for \usepackage{booktabs}, the best cells bold, notes as comments above."""
+
+    def text(cell: Cell) -> str:
+        shown = rf"\textbf{{{latex(cell.text)}}}" if cell.kind == "best" else latex(cell.text)
+        return f"{shown} {latex(cell.note)}".rstrip()
+
     head = [r"% needs \usepackage{booktabs}", *(f"% {latex(note)}" for note in notes)]
     columns = "l" * table.words + "r" * (len(table.header) - table.words)
-    lines = [
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        header,
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join([*head, *lines]) + "\n"
+    rows = [map(latex, table.header), *(map(text, row) for row in (*table.rows, *table.foot))]
+    header, *body = [" & ".join(row) + r" \\" for row in rows]
+    top, end = (
+        [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule"],
+        [r"\bottomrule", r"\end{tabular}"],
+    )
+    return "\n".join([*head, *top, *body, *end]) + "\n"
 
 
 def to_frame(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
@@ -204,10 +202,10 @@ def templates() -> Environment:
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """Return a table as text; one that is wider than the terminal comes in parts, each with the first column in front.
+    """Return a table as text; a table larger than the terminal is split, each part with the first column in front.
 
-    Numbers and the words of a header are never split. Texts wrap at words. With three columns or more, the columns after
-    the first are aligned to the right.
+    Numbers and the words of a header are never split. Texts wrap at words. Of three or more columns, those after the
+    first are aligned to the right.
     """
     from rich.box import Box
     from rich.cells import cell_len
@@ -238,4 +236,5 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int 
         for row in cells[1:]:
             grid.add_row(*(Text(row[number]) for number in (0, *part)))
         console.print(*([""] if part is not parts[0] else []), grid, sep="\n")
-    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip("\n").split("\n"))  # type: ignore[attr-defined]
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.rstrip("\n").split("\n"))

@@ -23,7 +23,7 @@ HISTORY_LINES = 400  # training lines kept for the curves
 
 
 def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any], recipe: str) -> Path | None:
-    """Complete report.json, draw the figures and write report.html; return its path, None where matplotlib is not installed."""
+    """Complete report.json, draw the figures and write report.html; return its path, None without matplotlib."""
     found |= {
         "verdict": make_verdict(found["scores"], found.get("intervals"), found.get("speed"), record),
         "history": history(folder / "metrics.jsonl"),

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from functools import partial
+from operator import itemgetter
 from typing import Any
 
-from distilvec.report.figures import Panel, draw_lines
-from distilvec.report.section import Figure, Section, get, make_section
+from distilvec.report.figures import lines_figure
+from distilvec.report.section import Section, get, make_section
 from distilvec.report.tables import Part, number_cell, pivot
 
-AVERAGE = "average"
+AVERAGE, NAME, TITLE = "average", "compression", "Fewer dimensions, fewer bits"
 
 
 def section(report: Part) -> Section | None:
     """Return the figure of the mean over tasks, with a table of the mean and of each task."""
     rows = get(report, "compression.rows") or []
     means = mean_rows(rows)
-    if not means:
-        return None
-    lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for row in means:
-        lines.setdefault(row["column"], {}).setdefault(row["precision"].replace("_", " "), []).append(
-            (row["width"], row["value"])
-        )
-    panels = [Panel(model, "dimensions kept", found, "x") for model, found in lines.items()]
     data = pivot("data-compression", "Scores by dimensions kept, times 100", ["Task", "Model", "Precision"], (
-        ((row["task"], row["column"], row["precision"].replace("_", " ")), f"{row['width']:,}", number_cell(row["value"], 1))
-        for row in [*means, *sorted(rows, key=lambda row: row["width"])]
+        ((row["task"], row["column"], row["precision"]), f"{row['width']:,}", number_cell(row["value"], 1))
+        for row in [*means, *sorted(rows, key=itemgetter("width"))]
     ))  # fmt: skip
-    draw = partial(draw_lines, panels, "mean score (x 100)")
-    return make_section(
-        "Fewer dimensions, fewer bits", Figure("compression", "Fewer dimensions, fewer bits", draw, data)
-    )
+    points = [(row["column"], row["precision"], row["width"], row["value"]) for row in means]
+    figure = lines_figure(NAME, TITLE, points, "dimensions kept", data, y="mean score (x 100)", log="x")
+    return make_section(TITLE, figure)
 
 
 def mean_rows(rows: list[Part]) -> list[dict[str, Any]]:

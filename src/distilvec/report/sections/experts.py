@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from distilvec.report.figures import Panel, draw_dots, draw_lines
+from distilvec.report.figures import dots_figure, lines_figure
 from distilvec.report.section import Figure, Section, get, make_section
 from distilvec.report.sections.projections import plane_figure
-from distilvec.report.sections.training import lines_table
-from distilvec.report.tables import Part, Spec, make_table
+from distilvec.report.tables import Part, make_table
 
 GATE, FACET = "train/gate_", "train/facet_"
 LIKENESS = (
-    "Likeness is the correlation with the teacher's geometry: unit vectors on their {axes} largest axes ({variance:.0%} of the "
-    "teacher's variance), aligned by orthogonal Procrustes."
+    "Likeness is the correlation with the teacher's geometry: unit vectors on their {axes} largest axes "
+    "({variance:.0%} of the teacher's variance), aligned by orthogonal Procrustes."
 )
 
 
 def section(report: Part) -> Section | None:
     """Return the figures of a student with experts."""
     experts, plane, names = get(report, "experts"), get(report, "experts.plane"), expert_names(report)
-    panels = routing_panels(get(report, "history"), names)
-    training = Figure(
-        "experts_training", "Gates over training", partial(draw_lines, panels), lines_table("data-gates", panels)
-    )
+    training = lines_figure("experts_training", "Gates over training", routing_points(get(report, "history"), names))
     outputs, text = None, ""
     if plane.get("teacher"):
         sets = {**dict(zip(names, plane["experts"], strict=True)), "mixture": plane["mixture"]}
         notes = {name: f"likeness {value:.2f}" for name, value in zip(sets, plane["likeness"], strict=True)}
         outputs = plane_figure("experts", "Texts by each expert", {"teacher": plane["teacher"], **sets}, notes, plane)
         text = LIKENESS.format(**plane)
-    return make_section("Experts", training if panels else None, gates_figure(experts, names), outputs, text)
+    return make_section("Experts", training, gates_figure(experts, names), outputs, text)
 
 
 def expert_names(report: Part) -> list[str]:
@@ -47,22 +42,19 @@ def expert_names(report: Part) -> list[str]:
     return [f"{number} " + re.sub(r"_([0-9]+)$", r" (teacher \1)", facet) for number, facet in enumerate(facets, 1)]
 
 
-def routing_panels(history: Sequence[Part], names: Sequence[str]) -> list[Panel]:
-    """Return panels over the steps: each expert's mean gate, the gates' entropy, and the losses of the facets."""
-    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+def routing_points(history: Sequence[Part], names: Sequence[str]) -> list[tuple[str, str, float, float]]:
+    """Return points over the steps: each expert's mean gate, the gates' entropy, and the losses of the facets."""
+    points = []
     for line in history:
-        gates = {name: line.get(f"{GATE}{number}") for number, name in enumerate(names, 1)}
-        losses = dict(zip(names, _facets(line).values(), strict=False)) if len(_facets(line)) == len(names) else {}
-        parts = {
-            "mean gate": gates,
-            "gate entropy": {"gate entropy": line.get(f"{GATE}entropy")},
-            "loss of each facet": losses,
-        }
-        for title, values in parts.items():
-            for name, value in values.items():
-                if value is not None:
-                    panels.setdefault(title, {}).setdefault(name, []).append((line["step"], value))
-    return [Panel(title, "step", lines, zero=True) for title, lines in panels.items()]
+        gates = [("mean gate", name, line.get(f"{GATE}{number}")) for number, name in enumerate(names, 1)]
+        losses = _facets(line).values() if len(_facets(line)) == len(names) else ()
+        found = [
+            *gates,
+            ("gate entropy", "gate entropy", line.get(f"{GATE}entropy")),
+            *(("loss of each facet", *pair) for pair in zip(names, losses, strict=False)),
+        ]
+        points += [(panel, name, line["step"], value) for panel, name, value in found if value is not None]
+    return points
 
 
 def gates_figure(experts: Part, names: Sequence[str]) -> Figure | None:
@@ -70,23 +62,23 @@ def gates_figure(experts: Part, names: Sequence[str]) -> Figure | None:
     if not experts.get("groups"):
         return None
     lengths = [{**row, "name": f"{row['from']:,} to {row['to']:,} tokens"} for row in experts["lengths"]]
-    panels = {
-        title: {f"{row['name']} ({row['rows']:,})": {name: (gate, None, None) for name, gate in zip(names, row["gates"], strict=True)} for row in rows}
-        for title, rows in (("by task", experts["groups"]), ("by length", lengths))
-    }  # fmt: skip
-    gates: dict[str, Spec] = {name: (f"gates.{number}", 3) for number, name in enumerate(names)}
-    columns = {
-        "Texts": "name",
-        "count": ("rows", 0),
-        **gates,
+    points = [
+        (title, f"{row['name']} ({row['rows']:,})", name, gate)
+        for title, rows in (("by task", experts["groups"]), ("by length", lengths)) for row in rows
+        for name, gate in zip(names, row["gates"], strict=True)
+    ]  # fmt: skip
+    gates: dict[str, Any] = {name: (f"gates.{number}", 3) for number, name in enumerate(names)}
+    shares: dict[str, Any] = {
         "entropy, of 1": ("entropy", 3),
         "above 0.9, %": ("decided", 0, 100),
         "± over texts": ("spread", 3),
     }
-    data = make_table(
-        "gate-table", "Mean gates", [*experts["groups"], *lengths, {**experts, "name": "all"}], columns, foot=1
+    rows, columns = (
+        [*experts["groups"], *lengths, {**experts, "name": "all"}],
+        {"Texts": "name", "count": ("rows", 0), **gates, **shares},
     )
-    return Figure("experts_gates", "Mean gates by task and length", partial(draw_dots, panels, "mean gate"), data)
+    data = make_table("gate-table", "Mean gates", rows, columns, foot=1)
+    return dots_figure("experts_gates", "Mean gates by task and length", points, "mean gate", data)
 
 
 def _facets(line: Part) -> dict[str, Any]:

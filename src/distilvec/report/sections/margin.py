@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from distilvec.report.figures import Panel, draw_lines
+from distilvec.report.figures import lines_figure
 from distilvec.report.section import Figure, Section, get, make_section
 from distilvec.report.tables import Part, make_table, number, number_cell, pivot
 
@@ -34,19 +32,22 @@ def section(report: Part) -> Section | None:
     return make_section("Robustness margin", text, _figure(points, fit), table)
 
 
-def _figure(points: list[Part], fit: Part) -> Figure | None:
+def _figure(checkpoints: list[Part], fit: Part) -> Figure | None:
     """Checkpoints by distance and score, with the linear fit, its 95 % band and the margin."""
-    checkpoints = [(point["distance"], point["scores"][AVERAGE]) for point in points if AVERAGE in point["scores"]]
-    if len(checkpoints) < 2:
+    points = [(point["distance"], point["scores"][AVERAGE]) for point in checkpoints if AVERAGE in point["scores"]]
+    if len(points) < 2:
         return None
-    lines = {"checkpoints": checkpoints}
+    lines = [("", "checkpoints", *point) for point in points]
     for name, key in (("linear fit", "score"), ("95 % band, low", "low"), ("95 % band, high", "high")):
-        lines |= {name: [(row["distance"], row[key]) for row in fit["line"]]} if fit.get("line") else {}
+        lines += [("", name, row["distance"], row[key]) for row in fit.get("line") or ()]
     if fit.get("margin") is not None:
-        lines["robustness margin"] = [(fit["margin"], limit(score for _, score in checkpoints)) for limit in (min, max)]
-    panel = Panel("", "distance to the teacher on validation texts", lines, dots=("checkpoints",))
-    teacher = None if fit.get("teacher") is None else ("teacher", fit["teacher"])
+        lines += [("", "robustness margin", fit["margin"], limit(score for _, score in points)) for limit in (min, max)]
     data = pivot("data-margin", "The checkpoints", ["Step", "distance"], (
-        ((point["step"], point["distance"]), name, number_cell(value)) for point in points for name, value in point["scores"].items()
+        ((point["step"], point["distance"]), name, number_cell(value))
+        for point in checkpoints for name, value in point["scores"].items()
     ))  # fmt: skip
-    return Figure("margin", "Robustness margin", partial(draw_lines, [panel], "mean score (x 100)", teacher), data)
+    level = None if fit.get("teacher") is None else ("teacher", fit["teacher"])
+    look = {"y": "mean score (x 100)", "dots": ["checkpoints"], "level": level}
+    return lines_figure(
+        "margin", "Robustness margin", lines, "distance to the teacher on validation texts", data, **look
+    )

@@ -11,7 +11,7 @@ from distilvec.report.tables import ABSENT, Part, make_table
 COLUMNS = {
     "Task": "task",
     "Model": "model",
-    "top 10 shared, %": ("overlap@10", 1, 100.0),
+    "top 10 shared, %": ("overlap@10", 1, 100),
     "Kendall's τ": ("kendall_tau", 2),
 }
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from distilvec.evaluation.aggregate import average
-from distilvec.report.figures import draw_dots
+from distilvec.report.figures import dots_figure
 from distilvec.report.scores import AVERAGE, Scores, read_scores, score_table, shared, shares, task_table
 from distilvec.report.section import Block, Figure, Section, folded, get, make_section
 from distilvec.report.tables import Part, make_table, number_cell, pivot
@@ -59,25 +58,15 @@ def retained(scores: Scores, intervals: Part) -> list[dict[str, Any]]:
     return rows
 
 
-def retention_figure(rows: list[dict[str, Any]], teacher: bool) -> Figure | None:
-    """Return the shares by task, models next to each other; the untrained student is in the data only."""
-    by_task: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        by_task.setdefault(row["task"], {})[row["model"]] = (row["value"], row["low"], row["high"])
-    drawn = {
-        task: {name: point for name, point in by_task[task].items() if name != "untrained"}
-        for task in sorted(by_task, key=AVERAGE.__eq__)
-    }
-    unit = "% of the teacher's score" if teacher else "score (x 100)"
+def retention_figure(rows: list[dict[str, Any]], teacher: bool) -> Figure:
+    """Return the shares by task, the average last; the untrained student is in the data only."""
+    unit, title = (
+        ("% of the teacher's score", "Share of the teacher's scores")
+        if teacher
+        else ("score (x 100)", "Scores by task")
+    )
     columns = {"Model": "model", "Task": "task", unit: ("value", 1), "low": ("low", 1), "high": ("high", 1)}
     data = make_table("data-scores", f"{unit}, with 95 % intervals", rows, columns)
-    return (
-        Figure(
-            "scores",
-            "Share of the teacher's scores" if teacher else "Scores",
-            partial(draw_dots, {"": drawn}, unit, 100.0 if teacher else None),
-            data,
-        )
-        if rows
-        else None
-    )
+    shown = sorted((row for row in rows if row["model"] != "untrained"), key=lambda row: row["task"] == AVERAGE)
+    points = [("", row["task"], row["model"], row["value"], row["low"], row["high"]) for row in shown]
+    return dots_figure("scores", title, points, unit, data, 100.0 if teacher else None)

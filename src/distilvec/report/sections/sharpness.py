@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,18 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.escape import visible_tree
 from distilvec.core.extras import require_extra
 from distilvec.core.log import log
-from distilvec.report.figures import Panel, draw_lines, write_figure
+from distilvec.report.figures import lines_figure, write_figure
 from distilvec.report.section import Figure, Section, get, make_section
-from distilvec.report.tables import Part, Spec, Table, make_table
+from distilvec.report.tables import Part, Table, make_table
 
 QUANTITIES = {"lambda_max": "largest eigenvalue", "trace": "trace", "sam": "rise by SAM", "asam": "rise by ASAM"}
-COLUMNS: dict[str, Spec] = {
+COLUMNS: dict[str, Any] = {
     "Step": ("step", 0), "Epoch": ("epoch", 2), "Largest eigenvalue": ("lambda_max", 3), "Trace": ("trace", 1),
-    "± standard error": ("trace_error", 1), "Rise by SAM": ("sam", 5), "Rise by ASAM": ("asam", 5), "Loss": ("loss", 4),
+    "± error": ("trace_error", 1), "Rise by SAM": ("sam", 5), "Rise by ASAM": ("asam", 5), "Loss": ("loss", 4),
 }  # fmt: skip
 NOTE = (
-    "Largest eigenvalue and trace (with one standard error) of the Hessian of the training objective, and the rise of the loss "
-    "under the perturbations of SAM and ASAM, on {rows} training texts; dropout: {dropout}."
+    "Largest eigenvalue and trace (with one standard error) of the Hessian of the training objective, and the rise of "
+    "the loss under the perturbations of SAM and ASAM, on {rows} training texts; dropout: {dropout}."
 )
 
 
@@ -47,20 +46,16 @@ def sharpness_table(*runs: Part) -> Table:
 
 def sharpness_figure(*runs: Part) -> Figure:
     """Return one panel per quantity, one line per run, over the epochs; error bars of the trace: one standard error."""
-    panels: dict[str, dict[str, list[Any]]] = {}
-    for run in runs:
-        for point in run["points"]:
-            x = point["step"] if point["epoch"] is None else point["epoch"]
-            for key, title in QUANTITIES.items():
-                if key in point:
-                    error = point["trace_error"] if key == "trace" else None
-                    panels.setdefault(title, {}).setdefault(run["name"], []).append((x, point[key], error))
-    shown = [Panel(title, "epoch", panels[title], zero=True) for title in QUANTITIES.values() if title in panels]
-    return Figure("sharpness", "Sharpness", partial(draw_lines, shown), sharpness_table(*runs))
+    points = [
+        (title, run["name"], point["step"] if point["epoch"] is None else point["epoch"], point[key],
+         *([point["trace_error"]] if key == "trace" else []))
+        for key, title in QUANTITIES.items() for run in runs for point in run["points"] if key in point
+    ]  # fmt: skip
+    return lines_figure("sharpness", "Sharpness", points, "epoch", sharpness_table(*runs))
 
 
 def draw_sharpness(runs: Sequence[Part], path: Path | None) -> list[Path]:
-    """Write the figure to `path` (.svg, and .png next to it), else into the run's figures/ or next to the first of several runs."""
+    """Write .svg and .png to `path`, else into the run's figures/ or next to the first of several runs."""
     try:
         require_extra("report", "--figure")
     except DistilvecError as error:

@@ -11,12 +11,17 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from distilvec.report import page_tables
-from distilvec.report.page_cells import Cell, Table
-from distilvec.report.plain_tables import to_markdown
+from distilvec.report.section import Block
+from distilvec.report.sections.compression import section as compression
+from distilvec.report.sections.margin import section as margin
+from distilvec.report.sections.queries import section as queries
+from distilvec.report.sections.scores import section as scores
+from distilvec.report.sections.speed import section as speed
+from distilvec.report.tables import to_markdown
 
 ROOT = Path(__file__).parents[1]
 KEPT = (
@@ -68,41 +73,29 @@ def page(name: str, report: dict[str, Any], pictures: dict[str, str]) -> str:
     parts = [
         f"# {report['name']}",
         f"`{command}`, two CPU cores; this page is written by `python -m experiments.result_page RUN {name}` from the run's report.",
-        f"The student {report['verdict']['text']}.",
-        section("Scores", pictures, "scores", [page_tables.scores_table(report["scores"], report["intervals"])]),
-        section("Rankings", pictures, "agreement", [page_tables.agreement_table(report["agreement"])]),
-        section(
-            "Fewer dimensions, fewer bits",
-            pictures,
-            "compression",
-            page_tables.compression_tables(report["compression"]),
-        ),
-        section("Robustness margin", pictures, "margin", page_tables.margin_tables(report["margin"])),
-        section(
-            "Speed",
-            pictures,
-            "speed",
-            [page_tables.models_table(report["speed"]["models"]), page_tables.timings_table(report["speed"])],
-        ),
+        f"The student: {report['verdict']['text']}.",
     ]
+    for section in filter(None, (found(report) for found in (scores, queries, compression, margin, speed))):
+        parts += [f"## {section.title}", *markdown(section.blocks, pictures)]
     return "\n\n".join(parts) + "\n"
 
 
-def section(title: str, pictures: dict[str, str], kind: str, tables: list[Table]) -> str:
-    """A heading, the pictures of this kind, the tables."""
-    images = [f"![{stem}]({path})" for stem, path in pictures.items() if stem.startswith(kind)]
-    return "\n\n".join(
-        [f"## {title}", *images, *(f"{table.caption}\n\n{to_markdown(cells(table))}".rstrip() for table in tables)]
-    )
-
-
-def cells(table: Table) -> list[list[str]]:
-    """A table's text, header first."""
-
-    def text(cell: Cell) -> str:
-        return f"{cell.text} ({cell.note})" if cell.note else cell.text
-
-    return [list(table.header), *([text(cell) for cell in row] for row in [*table.rows, *table.foot])]
+def markdown(blocks: Sequence[Block], pictures: dict[str, str]) -> list[str]:
+    """The pictures and tables of a section's blocks."""
+    parts = []
+    for block in blocks:
+        if block.kind == "figures":
+            parts += [
+                f"![{figure.name}]({pictures[figure.name]})" for figure in block.content if figure.name in pictures
+            ]
+            tables = [figure.table for figure in block.content]
+        elif block.kind == "details":
+            parts += markdown(block.content, pictures)
+            continue
+        else:
+            tables = [block.content] if block.kind == "table" else []
+        parts += [f"{table.caption}\n\n{to_markdown(table)}".rstrip() for table in tables]
+    return parts
 
 
 if __name__ == "__main__":

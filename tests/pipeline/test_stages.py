@@ -119,7 +119,7 @@ def test_the_record_the_card_and_the_page_name_the_stages(staged, tmp_path):
     assert training["epochs"] == 2 and result.state.step == 22
     card = (tmp_path / "run" / "student" / "README.md").read_text()
     assert "In 2 stages" in card and "| head | redact | encoder.model.2 | 0.003 | 11 | 168 |" in card
-    rows = stages_table(training["stages"]).rows
+    rows = make_table("stages", "", training["stages"], STAGES).rows
     assert [[cell.text for cell in row[:6]] for row in rows][1] == ["all", "redact", "everything", "0.001", "22", "336"]
 
 

@@ -8,8 +8,8 @@ import io
 import pytest
 
 from distilvec.core.escape import one_line
-from distilvec.report.plain_tables import ABSENT
-from distilvec.report.tables import leaderboard, to_csv, to_latex, to_markdown_table
+from distilvec.report.comparison import comparison_csv, leaderboard
+from distilvec.report.tables import ABSENT, to_latex, to_markdown
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def comparison():
 
 
 def test_leaderboard(comparison):
-    header, first, base, odd = leaderboard(comparison)
+    header, (first, base, odd) = leaderboard(comparison).header, leaderboard(comparison).lines
     assert header == [
         "Run",
         "Method",
@@ -67,7 +67,7 @@ def test_leaderboard(comparison):
         "50%_mix|b,c",
         "redact",
         "3",
-        "81.26 ± 0.50*",
+        "81.26* ± 0.50",
         "81.26 ± 0.50",
         "90.3",
         "17.4",
@@ -79,7 +79,7 @@ def test_leaderboard(comparison):
 
 
 def test_csv_reads_back(comparison):
-    rows = list(csv.DictReader(io.StringIO(to_csv(comparison))))
+    rows = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
     assert [row["run"] for row in rows] == ["50%_mix|b,c", "base", "{odd}\\~^&#$"] and [
         row["reference"] for row in rows
     ] == ["0", "1", "0"]
@@ -92,17 +92,17 @@ def test_csv_reads_back(comparison):
 
 
 def test_markdown(comparison):
-    text = to_markdown_table(comparison)
+    text = to_markdown(leaderboard(comparison), comparison["notes"])
     lines = text.splitlines()
     assert lines[1].startswith("| --- | --- | ---: |") and lines[2].startswith(
-        "| 50%\\_mix\\|b,c | redact | 3 | 81.26 ± 0.50\\* |"
+        "| 50%\\_mix\\|b,c | redact | 3 | 81.26\\* ± 0.50 |"
     )
     assert len({line.replace("\\|", "").count("|") for line in lines[:5]}) == 1
     assert lines[-1] == "- Differences are to base: 95% ± x_1."
 
 
 def test_latex(comparison):
-    text = to_latex(comparison)
+    text = to_latex(leaderboard(comparison), comparison["notes"])
     lines = [line for line in text.splitlines() if not line.startswith("%")]
     assert lines[0] == r"\begin{tabular}{llrrrrrrrr}" and lines[-1] == r"\end{tabular}"
     assert [line for line in lines if line.endswith("rule")] == [r"\toprule", r"\midrule", r"\bottomrule"]
@@ -110,7 +110,7 @@ def test_latex(comparison):
     assert lines[2].startswith(r"Run & Method & Seeds & sts\_b & average & \% of teacher")
     first, base, odd = lines[4:7]
     assert first.startswith(
-        r"50\%\_mix\textbar{}b,c & redact & 3 & \textbf{81.26} $\pm$ 0.50$^{*}$ & \textbf{81.26} $\pm$ 0.50 & \textbf{90.3}"
+        r"50\%\_mix\textbar{}b,c & redact & 3 & \textbf{81.26{*}} $\pm$ 0.50 & \textbf{81.26} $\pm$ 0.50 & \textbf{90.3}"
     )
     assert first.endswith(r"\textbf{0.2500} \\") and r"\textbf{2.5}" in first and r"\textbf{2.5}" in base, (
         "equal figures are both best"
@@ -126,13 +126,26 @@ def test_runs_without_scores(comparison):
     for row in comparison["rows"]:
         row.update(mean={}, std={}, retention={}, marks={})
     comparison["tasks"] = []
-    assert leaderboard(comparison)[0] == ["Run", "Method", "Seeds", "parameters (M)", "minutes", "steps", "distance"]
-    assert "average" not in to_csv(comparison) and r"\textbf{0.2500}" in to_latex(comparison)
+    assert leaderboard(comparison).header == [
+        "Run",
+        "Method",
+        "Seeds",
+        "parameters (M)",
+        "minutes",
+        "steps",
+        "distance",
+    ]
+    assert "average" not in comparison_csv(comparison) and r"\textbf{0.2500}" in to_latex(
+        leaderboard(comparison), comparison["notes"]
+    )
 
 
 def test_one_row_has_no_best(comparison):
     comparison["rows"] = [row for row in comparison["rows"] if row["run"] == "base"]
-    assert r"\textbf" not in to_latex(comparison) and leaderboard(comparison)[1][0] == "base"
+    assert (
+        r"\textbf" not in to_latex(leaderboard(comparison), comparison["notes"])
+        and leaderboard(comparison).lines[0][0] == "base"
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,13 +156,13 @@ def test_hostile_names(comparison, name):
         row["run"] = row["method"] = name
     comparison["notes"].append(f"about {name}")
     comparison["tasks"] = [name]
-    first = list(csv.reader(io.StringIO(to_csv(comparison))))
+    first = list(csv.reader(io.StringIO(comparison_csv(comparison))))
     assert len({len(row) for row in first}) == 1 and not any(
         cell.startswith(tuple("=+@\t")) for row in first for cell in row
     )
     assert first[1][0].removeprefix("'") == one_line(name) and first[1][2] == "3"
-    lines = to_latex(comparison).splitlines()
+    lines = to_latex(leaderboard(comparison), comparison["notes"]).splitlines()
     assert len(lines) == 3 + 9 and not any(line.startswith(("[", "*")) or r"\input" in line for line in lines)
-    lines = to_markdown_table(comparison).splitlines()
+    lines = to_markdown(leaderboard(comparison), comparison["notes"]).splitlines()
     assert len(lines) == 5 + 3 and len({line.replace("\\|", "").count("|") for line in lines[:5]}) == 1
     assert not any("\u202e" in line or " <script" in line for line in lines)

@@ -1,13 +1,14 @@
-"""Pictures of a mixture of experts: what they draw and say, names, few and many experts, the tokens that are kept."""
+"""Figures of a mixture of experts: points and tables are the report's numbers; names, few and many experts."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from distilvec.report import expert_figures, figures
-from distilvec.report.expert_figures import describe_kept_tokens, expert_names, gates_table, routing_lines
-from distilvec.report.page import render_page
+from distilvec.report.html import render_page
+from distilvec.report.sections import experts as section
+from distilvec.report.sections.experts import expert_names, gates_figure, routing_points
+from distilvec.report.sections.projections import plane_figure
 from tests.report.expert_sample import FACETS, sample_experts
 from tests.report.report_sample import sample_report
 
@@ -20,114 +21,59 @@ def test_experts_are_called_by_what_they_learn():
     assert expert_names(report) == NAMES
     two = [{f"train/facet_{name}_{teacher}": 1.0 for teacher in (1, 2) for name in FACETS[:2]} | {"step": 1}]
     assert expert_names({"history": two, "experts": {"count": 4}})[2] == "3 pointwise (teacher 2)"
-    for line in report["history"]:  # a method that says nothing of facets, or of other ones
+    for line in report["history"]:  # a method that logs no facets, or other ones
         line.pop("train/facet_pairwise", None)
-    assert expert_names(report) == ["expert 1", "expert 2", "expert 3"]
-    assert expert_names({"history": report["history"]}) == ["expert 1", "expert 2", "expert 3"], (
-        "from the gates that were logged"
-    )
+    plain = ["expert 1", "expert 2", "expert 3"]
+    assert expert_names(report) == plain and expert_names({"history": report["history"]}) == plain
     assert expert_names({}) == []
 
 
 def test_gates_entropy_and_losses_over_training():
     history = sample_report()["history"]
-    panels = routing_lines(history, NAMES)
+    points = routing_points(history, NAMES)
+    panels = {panel: [point[1:] for point in points if point[0] == panel] for panel, *_ in points}
     last = [line for line in history if "train/gate_1" in line][-1]
-    assert [len(lines) for lines in panels.values()] == [3, 1, 3]
-    assert panels["mean gate"]["2 contrastive"][-1] == (last["step"], last["train/gate_2"])
-    assert panels["loss of each expert's facet"]["3 pairwise"][-1] == (last["step"], last["train/facet_pairwise"])
-    figure = expert_figures.routing_figure(history, NAMES)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == list(panels)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == NAMES
-    text = expert_figures.describe_routing(history, NAMES)
-    assert (
-        f"1 pointwise from 0.35 to {last['train/gate_1']:.2f}" in text
-        and f"equal gates from 1.00 to {last['train/gate_entropy']:.2f}" in text
-    )
+    assert [len({name for name, *_ in lines}) for lines in panels.values()] == [3, 1, 3]
+    assert ("2 contrastive", last["step"], last["train/gate_2"]) in panels["mean gate"]
+    assert panels["loss of each facet"][-1] == ("3 pairwise", last["step"], last["train/facet_pairwise"])
 
 
-def test_bars_are_the_gates_and_add_up():
+def test_points_and_table_are_the_gates():
     experts = sample_experts()
-    figure = expert_figures.gates_figure(experts, NAMES)
-    tasks, lengths = figure.axes
-    assert [label.get_text() for label in tasks.get_yticklabels()][:2] == ["stsb (100)", "banking77 (100)"]
-    assert [label.get_text() for label in lengths.get_yticklabels()] == [
-        "1 to 8 (40)",
-        "9 to 16 (160)",
-        "17 to 32 (120)",
-        "33 to 60 (80)",
-    ]
-    for axes, rows in ((tasks, experts["groups"]), (lengths, experts["lengths"])):
-        drawn = np.array([[bar.get_width() for bar in container] for container in axes.containers])
-        np.testing.assert_allclose(drawn.T, [row["gates"] for row in rows])
-    text = expert_figures.describe_gates(experts, NAMES)
-    least = min(experts["groups"], key=lambda row: row["gates"][1])
-    assert "Mean gates over 400 texts" in text and f"2 contrastive {least['gates'][1]:.2f} ({least['name']}) to" in text
-    table = gates_table(experts, NAMES)
-    assert (
-        len(table.rows) == 8
-        and table.foot[0][0].text == "all"
-        and table.rows[0][2].value == experts["groups"][0]["gates"][0]
-    )
+    figure = gates_figure(experts, NAMES)
+    for axes, rows in zip(figure.draw().axes, (experts["groups"], experts["lengths"]), strict=True):
+        drawn = np.array([container[0].get_xdata()[0] for container in axes.containers]).reshape(len(rows), 3)
+        np.testing.assert_allclose(drawn, [row["gates"] for row in rows])
+    labels = [label.get_text() for axes in figure.draw().axes for label in axes.get_yticklabels()]
+    assert labels[:2] == ["stsb (100)", "banking77 (100)"] and labels[-1] == "33 to 60 tokens (80)"
+    table = figure.table
+    assert len(table.rows) == 8 and table.foot[0][0].text == "all"
+    assert table.rows[0][2].value == experts["groups"][0]["gates"][0]
 
 
 @pytest.mark.parametrize("count", [2, 3, 9])
 def test_every_expert_and_the_mixture_have_a_panel(count):
-    experts = sample_experts()
-    plane = experts["plane"] | {"experts": [experts["plane"]["mixture"]] * count, "likeness": [0.5] * (count + 1)}
-    names = [f"expert {number}" for number in range(1, count + 1)]
-    figure = expert_figures.experts_figure(plane, names)
-    shown = [axes for axes in figure.axes if axes.axison]
-    assert [axes.get_title() for axes in shown] == [*names, "mixture"] and shown[0].get_xlabel() == "likeness 0.50"
-    joins = shown[0].get_lines()[: len(plane["teacher"])]
-    assert np.allclose(joins[5].get_xydata(), [plane["teacher"][5], plane["experts"][0][5]])
-    wide = experts | {"groups": [row | {"gates": [1 / count] * count} for row in experts["groups"]]}
-    wide |= {"lengths": [row | {"gates": [1 / count] * count} for row in experts["lengths"]]}
-    assert len(expert_figures.gates_figure(wide, names).axes[0].containers) == count
-    text = expert_figures.describe_experts(plane, names)
-    assert "48 texts" in text and "mixture 0.50" in text and "9 widest axes (52 % of the teacher's variance)" in text
-
-
-def test_titles_and_labels_are_not_cut_off_and_do_not_overlap():
     plane = sample_experts()["plane"]
-    for figure in (expert_figures.experts_figure(plane, NAMES), expert_figures.gates_figure(sample_experts(), NAMES)):
-        figure.draw_without_rendering()
-        parts = [
-            part
-            for axes in figure.axes
-            for part in (axes.title, axes._left_title, axes.xaxis.label, *axes.get_yticklabels())
-        ]
-        boxes = [part.get_window_extent() for part in parts if part.get_text()]
-        whole = figure.bbox.padded(1)
-        assert all(
-            whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes
-        )
-        assert not any(
-            one.shrunk(0.98, 0.9).overlaps(other.shrunk(0.98, 0.9))
-            for place, one in enumerate(boxes)
-            for other in boxes[place + 1 :]
-        )
-
-
-def test_token_planes_name_sentence_models_and_likeness():
-    rows = sample_report()["tokens"]
-    figure = figures.token_planes_figure(rows)
-    assert [axes.get_xlabel() for axes in figure.axes] == [
-        "teacher", "student (0.81)", "untrained (0.32)", "teacher", "student (0.81)", "untrained",
-    ]  # fmt: skip
-    assert [axes.get_title(loc="left") for axes in figure.axes[::3]] == [row["text"] for row in rows]
-    assert [text.get_text() for text in figure.axes[2].texts] == rows[0]["untrained"]["tokens"]
-    text = figures.describe_token_planes(rows)
-    assert (
-        "tokens 6 of the teacher, 6 of the student, 7 of the untrained; likeness student 0.81, untrained 0.32." in text
-    )
+    sets = {
+        "teacher": plane["teacher"],
+        **{f"expert {number}": plane["mixture"] for number in range(count)},
+        "mixture": plane["mixture"],
+    }
+    figure = plane_figure("experts", "x", sets, {"expert 0": "likeness 0.50"}, plane)
+    shown = [axes for axes in figure.draw().axes if axes.axison]
+    assert [axes.get_title(loc="left") for axes in shown] == list(sets)[1:] and shown[0].get_xlabel() == "likeness 0.50"
+    joins = shown[0].get_lines()[: len(plane["teacher"])]
+    assert np.allclose(joins[5].get_xydata(), [plane["teacher"][5], plane["mixture"][5]])
+    assert len(figure.table.rows) == len(plane["teacher"]) and figure.table.header == ["Group", "Text", *sets]
 
 
 def test_kept_tokens_are_a_number_of_the_training():
     history = sample_report()["history"]
     values = [line["train/kept_tokens"] for line in history if "train/kept_tokens" in line]
-    text = describe_kept_tokens(history)
-    assert f"takes {np.mean(values[-12:]):.1f} tokens" in text and f"after {values[0]:.1f} at step 40" in text
-    assert text in render_page({"history": history}, []) and "DynamicCKA" not in render_page(
-        {"history": history[:1]}, []
-    )
+    draw = lambda figure: "<svg></svg>"  # noqa: E731
+    assert f"{np.mean(values[-12:]):.1f} teacher tokens" in render_page({"history": history}, draw)
+    assert "DynamicCKA" not in render_page({"history": history[:1]}, draw)
+
+
+def test_a_student_without_experts_has_no_section():
+    assert section.section({"history": [{"step": 1, "train/loss": 1.0}], "experts": {}}) is None

@@ -9,8 +9,7 @@ import pytest
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.pipeline.record import best_distance
-from distilvec.report.run_files import RECORD, REPORT, read_run_file
-from distilvec.report.sharpness_report import read_sharpness
+from distilvec.report.run_files import RECORD, REPORT, SHARPNESS, read_run_file
 from distilvec.report.write import refresh_report
 from tests.report.report_sample import sample_report
 
@@ -20,7 +19,7 @@ POINT = {"step": 1, "epoch": None, "loss": 0.5, "lambda_max": 2.0, "sam": 0.1, "
 def test_what_is_not_there(tmp_path):
     assert (
         read_run_file(tmp_path, REPORT) is None
-        and read_sharpness(tmp_path) is None
+        and read_run_file(tmp_path, SHARPNESS) is None
         and refresh_report(tmp_path) is None
     )
 
@@ -48,7 +47,7 @@ def test_a_whole_report_is_read_as_it_was_written(tmp_path):
 def test_a_damaged_sharpness(tmp_path, content):
     (tmp_path / "sharpness.json").write_text(content)
     with pytest.raises(DistilvecError, match=r"^\[sharpness\.json\] .*measure again"):
-        read_sharpness(tmp_path)
+        read_run_file(tmp_path, SHARPNESS)
 
 
 def test_a_page_is_not_made_of_an_edited_report(tmp_path):

@@ -326,7 +326,7 @@ def test_resumes_where_it_was_left_and_starts_anew_for_other_settings(views_run,
 
 def test_runs_side_by_side(tiny_recipe, tmp_path, capsys):
     from distilvec.cli.terminal import show_sharpness
-    from distilvec.report.sharpness_report import describe_sharpness, draw_sharpness, sharpness_figure
+    from distilvec.report.sections.sharpness import draw_sharpness, sharpness_figure, sharpness_table
 
     folders = []
     for name, update in (("adamw", {"name": "plain"}), ("asam", {"name": "asam", "rho": 0.05})):
@@ -335,12 +335,12 @@ def test_runs_side_by_side(tiny_recipe, tmp_path, capsys):
     found = measure_runs(folders, None, QUICK, trace=False)
     assert [run["name"] for run in found] == ["adamw", "asam"] and not found[1]["dropout"]
     assert [run["update"]["name"] for run in found] == ["plain", "asam"]
-    axes = sharpness_figure(*found).axes
+    axes = sharpness_figure(*found).draw().axes
     assert [panel.get_title() for panel in axes[:3]] == ["largest eigenvalue", "rise by SAM", "rise by ASAM"]
-    assert [len(panel.lines) for panel in axes[:3]] == [2, 2, 2]
-    line = axes[0].lines[1]
+    assert [len(panel.containers) for panel in axes[:3]] == [2, 2, 2]
+    line = axes[0].containers[1][0]
     assert np.allclose(line.get_ydata(), [point["lambda_max"] for point in found[1]["points"]])
-    assert "asam: largest eigenvalue" in describe_sharpness(*found)
+    assert [row[0].text for row in sharpness_table(*found).rows][-1] == "asam"
     show_sharpness(*found)
     assert "adamw" in capsys.readouterr().out
     assert draw_sharpness(found, None) == [tmp_path / "sharpness.svg", tmp_path / "sharpness.png"]

@@ -11,10 +11,10 @@ import typer
 from distilvec.core.escape import visible
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
-from distilvec.report.model_card import loading_call, supervised_table
-from distilvec.report.notebook import comparison_text, problem_text, scores_text
-from distilvec.report.plain_tables import ABSENT
-from distilvec.report.table_layout import text_table
+from distilvec.report.comparison import comparison_text
+from distilvec.report.model_card import loading_call
+from distilvec.report.scores import problem_text, score_table, task_table
+from distilvec.report.tables import ABSENT, text_table, to_text
 
 if TYPE_CHECKING:
     from distilvec.pipeline.run_result import RunResult
@@ -34,23 +34,25 @@ def print_result(text: str = "", error: bool = False) -> None:
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> None:
-    """Print a table at most as wide as the terminal; see `table_layout`."""
+    """A table as wide as the terminal at most (80 columns where there is none); see `text_table`.
+
+    The first column is left-aligned, the others right-aligned if there are several.
+    """
     print_result(text_table(header, rows, width))
 
 
 def show_scores(scores: dict[str, list[Score]]) -> None:
-    """Print one row a task, one column a model, with the average and its share of the teacher's."""
-    print_result(scores_text(scores))
+    """One row a task, one column a model, with the average and what is retained of the teacher."""
+    print_result(to_text(score_table(scores)))
 
 
 def show_result(result: RunResult) -> None:
     """Print the scores and metrics of a run, its files, and the code that loads the student."""
     if result.scores:
         show_scores(result.scores)
-    if table := supervised_table(result.record.get("supervised") or {}):
-        header, *rows = table
-        show_table([f"{result.record['supervised']['task']}, test", *header[1:]], rows)
-    student, teacher, folder = result.record["student"], result.record["teacher"], result.folder / "student"
+    if (table := task_table(result.record.get("supervised") or {})).rows:
+        print_result(f"{table.caption}\n{to_text(table)}")
+    student, teacher = result.record["student"], result.record["teacher"]
     size = f"{student['parameters'] / 1e6:.1f} M parameters"
     if "parameters" in teacher:
         size += f" (teacher: {teacher['parameters'] / 1e6:.1f} M)"
@@ -71,7 +73,7 @@ def show_finished(result: RunResult | None) -> None:
 
 
 def show_problems(problems: Sequence[TaskFailure], key: str = "evaluation") -> None:
-    """Print tasks that could not be scored on standard error, and leave with exit status 1 if there are any."""
+    """Name what could not be scored, or only in part, on standard error, and leave with exit status 1."""
     for problem in problems:
         print_result(f"distilvec: [{key}] {problem_text(problem)}", error=True)
     if problems:
@@ -84,22 +86,16 @@ def show_comparison(comparison: Mapping[str, Any]) -> None:
 
 
 def show_tokenizers(content: Mapping[str, Any]) -> None:
-    """Print the tables that compare two tokenizers."""
-    from distilvec.report.vocabulary_report import note, tables, text_rows
+    """Two tokenizers side by side, table by table."""
+    from distilvec.report.sections.vocabulary import note, tables
 
-    for table in tables(content).values():
-        header, *rows = text_rows(content, table)
-        show_table(header, rows)
-        print_result()
+    for table in tables(content):
+        print_result(f"{to_text(table)}\n")
     print_result(note(content))
 
 
 def show_sharpness(*runs: Mapping[str, Any]) -> None:
-    """Print sharpness at the saved checkpoints, runs one below the other."""
-    from distilvec.report.sharpness_report import note, point_cells
+    """Sharpness at the kept students, runs one below the other."""
+    from distilvec.report.sections.sharpness import note, sharpness_table
 
-    rows = [[run["name"], *point_cells(point)] for run in runs for point in run["points"]]
-    header = ["run", "step", "epoch", "lambda_max", "trace", "SAM", "ASAM", "loss"]
-    one = len(runs) == 1
-    show_table(header[one:], [row[one:] for row in rows])
-    print_result(note(runs[0]))
+    print_result(f"{to_text(sharpness_table(*runs))}\n{note(runs[0])}")

@@ -1,398 +1,291 @@
-"""The figures of a run's report: each function draws one part of report.json and gives a matplotlib Figure.
+"""The figures: one look, three plots (lines, dots, planes), SVG that follows the page's colours, PNG for papers.
 
-figure_text.py says the same in words, figure_style.py holds colours, sizes and the writing of files.
+Text, axes and grid are drawn in INK, a colour nothing else uses. Inside a page INK is `currentColor`, so that a figure
+follows the page from light to dark; files have a white background and dark ink.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.report import expert_figures, figure_text, vocabulary_report
-from distilvec.report.figure_data import (
-    PRECISION_NAMES,
-    batch_series,
-    comparable,
-    compression_curves,
-    history_series,
-    length_series,
-    retained,
-    task_order,
-)
-from distilvec.report.figure_style import (
-    BLUE,
-    COLUMN_COLOURS,
-    COLUMN_MARKERS,
-    DASHES,
-    INK,
-    MARKERS,
-    SERIES,
-    VERMILLION,
-    figure_style,
-    new_figure,
-    place_labels,
-    plain_log_axis,
-    round_ticks,
-    shortened,
-    spread_ticks,
-    write_figure,
-)
-from distilvec.report.plane_figures import describe_token_planes, sentences_figure, token_planes_figure, tokens_figure
-from distilvec.report.sharpness_report import describe_sharpness, sharpness_figure
+from distilvec.core.errors import explained
+from distilvec.core.extras import require_extra
+from distilvec.core.files import write_file
+from distilvec.report.section import Figure
+from distilvec.report.tables import Table, number_cell, pivot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Drawing
 
-Part = Mapping[str, Any]
-Rows = Sequence[Mapping[str, Any]]
-_FADED = 0.28  # opacity of bands
-THRESHOLD_MS = 100.0
-LABELLED = 6  # runs that fit next to their points; more get a legend
+SIZE = 4.6  # inches across; 442 CSS pixels, so that text keeps 10 pixels on a phone 400 pixels wide
+INK = "#010203"  # becomes currentColor
+# Okabe and Ito's palette (Color universal design, 2008) without the yellow and with black as INK. The first four keep a
+# contrast of 3 : 1 on white and on #111, the last two only 2.2 : 1 on white; every use adds a marker or a dash.
+SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
+MANY = 20  # points of a line that is drawn without markers
+Points = Sequence[Sequence[float]]
 
 
-@figure_style()
-def scores_figure(scores: Mapping[str, Rows], intervals: Part | None = None) -> Figure:
-    """Each task's score as a share of the teacher's, columns side by side, with the paired bootstrap's intervals.
+@dataclass(frozen=True)
+class Plane:
+    """Points in a plane, in groups; hollow points of a `reference` are joined with the points if they are as many."""
 
-    The axis spans what is near the teacher; a column far below (the untrained one) is written at the left edge.
-    Without a teacher, the scores themselves.
+    title: str
+    points: Points
+    groups: Sequence[str] = ()
+    reference: Points = ()
+    note: str = ""
+    labels: Sequence[str] = ()  # of the reference, else of the points
+
+
+# -- look and files --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def figure_style(**settings: Any) -> Iterator[None]:
+    """Apply matplotlib's settings for one figure. DistilvecError if matplotlib is not installed."""
+    require_extra("report", "figures")
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(
+            matplotlib.rc_params_from_file(Path(__file__).with_suffix(".mplstyle"), False, False)
+        )
+        matplotlib.rcParams.update(dict.fromkeys(INKED, INK) | settings)
+        yield
+
+
+def write_figure(figure: Figure, folder: Path, key: str = "figures") -> str:
+    """Draw a figure, write folder/name.svg and folder/name.png, and return the `<svg>` element for a page.
+
+    The same figure gives the same bytes. In the element text stays text, INK is `currentColor`, and ids are derived
+    from the figure's name, so that several figures fit into one page. `key` is for messages about the files.
     """
-    rows = retained(scores, intervals or {})
-    tasks, columns = task_order(rows), list(dict.fromkeys(row["column"] for row in rows))
-    low, high = _near_range(rows)
-    figure = new_figure(1.1 + (0.17 + 0.15 * min(len(columns), 3)) * len(tasks))
-    axes = figure.subplots()
-    offsets = np.linspace(-0.24, 0.24, len(columns)) if len(columns) > 1 else [0.0]
-    for column, offset in zip(columns, offsets, strict=True):
-        colour, marker = COLUMN_COLOURS.get(column, INK), COLUMN_MARKERS.get(column, "o")
-        axes.plot([], [], marker, color=colour, label=column)
-        for row in (row for row in rows if row["column"] == column):
-            y = tasks.index(row["task"]) + offset
-            if row["value"] < low:
-                axes.annotate(
-                    f"◂{row['value']:.0f}",
-                    (low, y),
-                    (3, 0),
-                    textcoords="offset points",
-                    va="center",
-                    color=colour,
-                    fontsize=8,
-                )
-                continue
-            axes.plot(row["value"], y, marker, color=colour)
-            if row["low"] is not None:
-                axes.hlines(y, max(row["low"], low), row["high"], color=colour, linewidth=1.4)
-    if "teacher" in scores:
-        axes.axvline(100, color=INK, linewidth=1.2, dashes=(3, 2))
-    axes.set_yticks(range(len(tasks)), tasks)
-    if "average" in tasks:
-        axes.axhline(len(tasks) - 1.5, color=INK, linewidth=0.8, alpha=0.5)
-        axes.get_yticklabels()[-1].set_fontweight("bold")
-    axes.set(
-        xlim=(low, high),
-        ylim=(len(tasks) - 0.45, -0.55),
-        xlabel="% of the teacher's score" if "teacher" in scores else "score (x 100)",
+    svg, png = io.StringIO(), io.BytesIO()
+    with figure_style(**{"svg.hashsalt": figure.name}):
+        drawing = figure.draw()
+        drawing.savefig(svg, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        drawing.savefig(png, format="png", facecolor="white", metadata={"Software": None, "Description": figure.text})
+    body = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", svg.getvalue(), flags=re.S)
+    body = re.sub(r' id="[\w.]+_\d+"', "", body[body.index("<svg ") :]).strip()
+    opening, rest = body.replace("<svg ", f'<svg role="img" aria-label="{escape(figure.text)}" ', 1).split(">", 1)
+    with explained(key, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    write_file(folder / f"{figure.name}.svg", f"{opening}>{ground}{rest}\n", key)
+    write_file(folder / f"{figure.name}.png", png.getvalue(), key)
+    return re.sub(INK, "currentColor", f"{opening}>{rest}", flags=re.I)
+
+
+def shortened(text: str, length: int) -> str:
+    """Return at most `length` characters, with an ellipsis where text was cut."""
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
+
+
+def plain(value: float, _: object = None) -> str:
+    """Return a number for an axis: three significant digits, all digits before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+# -- the plots -------------------------------------------------------------------------------------------------------
+
+
+def lines_figure(
+    name: str, title: str, points: Sequence[Any], x: Any = "step", table: Table | None = None, **look: Any
+) -> Figure:
+    """Return a figure of points (panel, line, x, y[, error of y]); see `draw_lines` for the look.
+
+    `x` names the x axis, or the axis of each panel. The table has one row per x unless it is given.
+    """
+    several = len({point[0] for point in points}) > 1
+    entries = (
+        ((at,), f"{panel}: {line}" if several else line, number_cell(y, 4))
+        for panel, line, at, y, *_ in sorted(points, key=itemgetter(2))
     )
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0)
-    figure.legend(loc="outside upper center", ncols=len(columns))
-    return figure
+    data = table or pivot(f"data-{name}", f"{title}, data", [x if isinstance(x, str) else "x"], entries)
+    return Figure(name, title, partial(draw_lines, points, x, **look), data)
 
 
-@figure_style()
-def compression_figure(compression: Part, task: str = "average") -> Figure:
-    """Score against the number of dimensions kept: one panel a column, one line a precision (REDACT section 4.2)."""
-    curves = compression_curves(compression, task)
-    columns, precisions = list(curves), list(dict.fromkeys(name for found in curves.values() for name in found))
-    across = min(len(columns), 2)
-    down = -(-len(columns) // across)
-    figure = new_figure(0.6 + 1.95 * down)
-    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
-    widths = sorted({width for found in curves.values() for line in found.values() for width in line})
-    for axes, column in zip(panels, columns, strict=False):
-        for number, precision in enumerate(precisions):
-            line = curves[column].get(precision, {})
-            style = {"color": SERIES[number % 6], "marker": MARKERS[number % 8], "linestyle": DASHES[number % 6]}
-            axes.plot(
-                list(line),
-                list(line.values()),
-                label=PRECISION_NAMES.get(precision, precision),
-                markersize=4,
-                linewidth=1.4,
-                **style,
-            )
-        axes.set_xscale("log", base=2)
-        axes.set_title(column)
-        axes.tick_params(labelbottom=True)
-        axes.set_xlabel("dimensions kept")
-        plain_log_axis(axes.xaxis, spread_ticks(widths))
-    for axes in panels[len(columns) :]:
-        axes.set_axis_off()
-    handles, names = panels[0].get_legend_handles_labels()
-    if len(columns) < len(panels):
-        panels[-1].legend(handles, names, loc="center", title="precision")
-    else:
-        figure.legend(handles, names, loc="outside lower center", ncols=3)
-    figure.supylabel(f"{'mean score' if task == 'average' else task} (x 100)", fontsize=9.5)
-    return figure
+def draw_lines(
+    points: Sequence[Any], x: Any, y: str = "", log: str = "", dots: Sequence[str] = (), level: Any = None
+) -> Drawing:
+    """Draw panels with one legend; with `y` all panels share a y axis of that name, else each y axis starts at 0.
 
-
-@figure_style()
-def margin_figure(margin: Part, name: str = "average") -> Figure:
-    """Checkpoints by distance to the teacher and score, with the linear fit, its band and the robustness margin (REDACT figure 6)."""
-    fit = (margin.get("fits") or {}).get(name) or {}
-    points = [point for point in margin["points"] if name in point["scores"]]
-    figure = new_figure(2.9)
-    axes = figure.subplots()
-    if line := fit.get("line"):
-        at = [row["distance"] for row in line]
-        axes.fill_between(
-            at,
-            [row["low"] for row in line],
-            [row["high"] for row in line],
-            color=BLUE,
-            alpha=_FADED,
-            linewidth=0,
-            label="95 % band",
-        )
-        axes.plot(at, [row["score"] for row in line], color=BLUE, label="linear fit")
-    axes.plot(
-        [point["distance"] for point in points],
-        [point["scores"][name] for point in points],
-        "o",
-        color=VERMILLION,
-        label="checkpoints",
-    )
-    if fit.get("teacher") is not None:
-        axes.axhline(fit["teacher"], color=INK, dashes=(3, 2), linewidth=1.2, label="teacher")
-    if fit.get("margin") is not None:
-        left = axes.get_xlim()[0]
-        axes.axvspan(
-            min(left, fit["margin"]),
-            fit["margin"],
-            color="#009E73",
-            alpha=_FADED,
-            linewidth=0,
-            label="robustness margin",
-        )
-        axes.set_xlim(left=min(left, fit["margin"]))
-    axes.set(
-        xlabel="distance to the teacher on held-out texts",
-        ylabel=f"{'mean score' if name == 'average' else name} (x 100)",
-    )
-    figure.legend(loc="outside upper center", ncols=3)
-    return figure
-
-
-@figure_style()
-def speed_figure(speed: Part) -> Figure:
-    """Milliseconds a batch against its size, by role, and against the texts' length (REDACT figure 11); bars: one standard deviation."""
-    panels: list[tuple[str, str, str, list[Part]]] = [
-        (f"{role}, {tokens} tokens", "texts in the batch", "batch_size", rows)
-        for role, tokens, rows in batch_series(speed)
-    ]
-    if found := length_series(speed):
-        size, rows = found
-        panels.append(
-            (f"by length, {size} {'text' if size == 1 else 'texts'} a batch", "tokens a text", "tokens", rows)
-        )
-    figure = new_figure(0.75 + 2.0 * -(-len(panels) // 2))
-    grid = figure.subplots(-(-len(panels) // 2), 2, sharey=True, squeeze=False).ravel()
-    models = list(dict.fromkeys((row["model"], row["backend"]) for *_, rows in panels for row in rows))
-    times = [row["mean_ms"] for *_, rows in panels for row in rows]
-    ticks = round_ticks(min([*times, THRESHOLD_MS]) / 1.5, max([*times, THRESHOLD_MS]) * 1.5)
-    for axes, (title, label, key, rows) in zip(grid, panels, strict=False):
-        for model, backend in models:
-            _latency_line(
-                axes, [row for row in rows if (row["model"], row["backend"]) == (model, backend)], key, model, backend
-            )
-        axes.axhline(THRESHOLD_MS, color=INK, linewidth=1.0, dashes=(3, 2), label="100 ms")
-        axes.set(xscale="log", yscale="log", title=title, xlabel=label)
-        plain_log_axis(axes.xaxis, spread_ticks([row[key] for row in rows]))
+    Args:
+        log: The logarithmic axes, "x" or "xy".
+        dots: Lines that are points alone.
+        level: Name and height of a horizontal line in each panel.
+    """
+    panels, names = (list(dict.fromkeys(point[place] for point in points)) for place in (0, 1))
+    across, handles = 2 if len(panels) > (1 if y else 3) else 1, dict[str, Any]()
+    drawing, grid = _grid(len(panels), across, 1.9 if across == 2 or y else 1.5, len(names), sharey=bool(y))
+    for axes, panel in zip(grid, panels, strict=False):
+        for place, name in enumerate(names):
+            line = [(*point[2:], None)[:3] for point in points if point[:2] == (panel, name)]
+            if line:
+                at, values, errors = np.array(line, dtype=float).T
+                low = np.minimum(errors, 0.9 * values) if "y" in log else errors
+                bars = None if np.isnan(errors).all() else [low, errors]
+                style = _style(place, name not in dots, len(line) <= MANY)
+                handles[name] = axes.errorbar(at, values, yerr=bars, **style)
+        if level is not None:
+            handles[level[0]] = axes.axhline(level[1], color=INK, linewidth=1.0, dashes=(3, 2))
+        axes.set(title=panel, xlabel=x if isinstance(x, str) else x[panel], **{f"{axis}scale": "log" for axis in log})
+        for axis, letter in ((axes.xaxis, "x"), (axes.yaxis, "y")):
+            _set_ticks(axis, letter in log)
+        if not y:
+            axes.set_ylim(1.05 * min(0.0, axes.get_ylim()[0]), 1.05 * max(0.0, axes.get_ylim()[1]))
         axes.tick_params(labelleft=True)
-        plain_log_axis(axes.yaxis, ticks)
-    for axes in grid[len(panels) :]:
-        axes.set_axis_off()
-    handles, names = grid[0].get_legend_handles_labels()
-    if len(panels) < len(grid):
-        grid[-1].legend(handles, names, loc="center")
-    else:
-        figure.legend(handles, names, loc="outside lower center", ncols=3)
-    figure.supylabel("milliseconds a batch", fontsize=9.5)
-    return figure
+    _add_legend(drawing, {name: handle for name, handle in handles.items() if name not in panels or name == "loss"})
+    drawing.supylabel(y)
+    return drawing
 
 
-@figure_style()
-def training_figure(history: Rows) -> Figure:
-    """Loss terms, learning rate and the distance to the teacher on held-out texts, over the steps."""
-    series = history_series(history)
-    panels = [(label, lines) for label, lines in series.items() if lines]
-    figure = new_figure(0.5 + 1.45 * len(panels))
-    grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False).ravel()
-    for axes, (label, lines) in zip(grid, panels, strict=True):
-        for number, (name, points) in enumerate(lines.items()):
-            marker = "o" if label.startswith("held-out") else None
-            axes.plot(
-                *zip(*points, strict=True),
-                label=name,
-                color=SERIES[number % 6],
-                linestyle=DASHES[number % 6],
-                marker=marker,
-            )
-        axes.set_title(label, loc="left")
-        axes.set_ylim(0, axes.get_ylim()[1] * (1 + 0.2 * (-(-len(lines) // 3) - 1)))  # room for the legend
-        if len(lines) > 1:
-            axes.legend(loc="upper right", ncols=min(len(lines), 3))
-        if label == "learning rate":
-            axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=False)
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
-    grid[-1].set_xlabel("step")
-    return figure
+def dots_figure(
+    name: str, title: str, points: Sequence[Any], x: str, table: Table | None = None, level: float | None = None
+) -> Figure:
+    """Return a figure of points (panel, row, name, value[, low, high]); `level`: a vertical line in each panel.
 
-
-@figure_style()
-def leaderboard_figure(runs: Rows, against: str = "parameters") -> Figure:
-    """What each run keeps of its teacher against its size or speed (REDACT figure 1).
-
-    A row holds `name`, `retention` (percent), the number named by `against` and, if known, `low` and `high` of the
-    retention (an interval or one standard deviation each way). Rows without one of the numbers are left out.
+    The table has one row per panel and row unless it is given.
     """
-    rows = comparable(runs, against)
-    labelled = len(rows) <= LABELLED
-    figure = new_figure(3.2 if labelled else 3.2 + 0.18 * -(-len(rows) // 2))
-    axes = figure.subplots()
-    places = _side_by_side([row[against] for row in rows])
-    for number, (row, place) in enumerate(zip(rows, places, strict=True)):
-        colour = SERIES[number % 6]
-        if row.get("low") is not None and row.get("high") is not None:
-            axes.vlines(place, row["low"], row["high"], color=colour, linewidth=1.2)
-        axes.plot(
-            place,
-            row["retention"],
-            MARKERS[number % 8],
-            color=colour,
-            markersize=6,
-            linestyle="none",
-            label=shortened(row["name"], 30),
-        )
-    axes.axhline(100, color=INK, linewidth=1.2, dashes=(3, 2))
-    axes.set_xscale("log")
-    axes.margins(0.18, 0.12)
-    scale = 1e6 if against == "parameters" else 1
-    axes.set(xlabel="parameters, millions" if scale > 1 else against.replace("_", " "), ylabel="% of the teacher kept")
-    plain_log_axis(axes.xaxis, spread_ticks([row[against] for row in rows]), scale)
-    if labelled:
-        place_labels(
-            axes,
-            [(place, row["retention"]) for row, place in zip(rows, places, strict=True)],
-            [shortened(row["name"], 26) for row in rows],
-        )
-    else:
-        figure.legend(loc="outside lower center", ncols=2)
-    return figure
+    entries = ((point[:2], point[2], number_cell(point[3], 3)) for point in points)
+    data = table or pivot(f"data-{name}", f"{title}, data", ["", "Row"], entries)
+    return Figure(name, title, partial(_draw_dots, points, x, level), data)
 
 
-def all_figures(report: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
-    """Draw and write every figure the report has data for (as `write_figure` gives them), the most telling first."""
-    found, names = [], expert_figures.expert_names(report)
-    for name, title, path, draw, describe in _FIGURES:
-        part: Any = report
-        for key in path:
-            part = (part or {}).get(key)
-        if not part or not figure_text.drawable(name, part):
-            continue
-        extra = [report.get("intervals")] if name == "scores" else [names] if name.startswith("experts") else []
-        found.append(write_figure(draw(part, *extra), folder, name, describe(part, *extra), title))
-    return found
+def _draw_dots(points: Sequence[Any], x: str, level: float | None) -> Drawing:
+    names, handles = list(dict.fromkeys(point[2] for point in points)), dict[str, Any]()
+    panels = {panel: list(dict.fromkeys(point[1] for point in points if point[0] == panel)) for panel, *_ in points}
+    sizes = [len(rows) + 0.6 for rows in panels.values()]
+    height = (0.17 + 0.1 * len(names)) * sum(sizes) / len(panels) + 0.3
+    drawing, grid = _grid(len(panels), 1, height, len(names), sharex=True, height_ratios=sizes)
+    axes_of = dict(zip(panels, grid, strict=True))
+    for panel, row, name, value, *bounds in points:
+        place, (low, high) = names.index(name), bounds or (None, None)
+        bars = None if low is None or high is None else [[value - low], [high - value]]
+        y = panels[panel].index(row) + 0.6 / len(names) * (place - (len(names) - 1) / 2)
+        handles[name] = axes_of[panel].errorbar(value, y, xerr=bars, **_style(place, line=False))
+    for (panel, rows), axes in zip(panels.items(), grid, strict=True):
+        if level is not None:
+            axes.axvline(level, color=INK, linewidth=1.2, dashes=(3, 2))
+        axes.set_yticks(range(len(rows)), [shortened(row, 30) for row in rows])
+        axes.set(ylim=(len(rows) - 0.45, -0.55), title=panel)
+        axes.tick_params(axis="y", length=0)
+    grid[len(panels) - 1].set_xlabel(x)
+    _add_legend(drawing, handles)
+    return drawing
 
 
-_FIGURES: tuple[tuple[str, str, tuple[str, ...], Any, Any], ...] = (
-    ("scores", "What is kept, task by task", ("scores",), scores_figure, figure_text.describe_scores),
-    (
-        "compression",
-        "Fewer dimensions, fewer bits",
-        ("compression",),
-        compression_figure,
-        figure_text.describe_compression,
-    ),
-    ("margin", "Robustness margin", ("margin",), margin_figure, figure_text.describe_margin),
-    ("speed", "Latency", ("speed",), speed_figure, figure_text.describe_speed),
-    (
-        "vocabulary",
-        "Tokens by language",
-        ("vocabulary",),
-        vocabulary_report.vocabulary_figure,
-        vocabulary_report.describe_vocabulary,
-    ),
-    ("training", "Training", ("history",), training_figure, figure_text.describe_training),
-    ("sharpness", "Sharpness", ("sharpness",), sharpness_figure, describe_sharpness),
-    (
-        "experts_training",
-        "Gates over training",
-        ("history",),
-        expert_figures.routing_figure,
-        expert_figures.describe_routing,
-    ),
-    (
-        "experts_gates",
-        "Which expert is asked",
-        ("experts",),
-        expert_figures.gates_figure,
-        expert_figures.describe_gates,
-    ),
-    (
-        "experts",
-        "Where the experts place the texts",
-        ("experts", "plane"),
-        expert_figures.experts_figure,
-        expert_figures.describe_experts,
-    ),
-    (
-        "sentences",
-        "Where the texts lie",
-        ("projections", "sentences"),
-        sentences_figure,
-        figure_text.describe_sentences,
-    ),
-    ("tokens", "Where the tokens lie", ("projections", "tokens"), tokens_figure, figure_text.describe_tokens),
-    ("token_planes", "Tokens, model by model", ("tokens",), token_planes_figure, describe_token_planes),
-)
+def draw_planes(planes: Sequence[Plane], across: int, aligned: bool = True) -> Drawing:
+    """Draw planes in a grid; `aligned` planes share their axes. Filled points have a colour and a marker per group."""
+    kinds, handles = list(dict.fromkeys(group for plane in planes for group in plane.groups)) or [""], dict[str, Any]()
+    drawing, grid = _grid(
+        len(planes), across, {1: 2.4, 2: 2.6}.get(across, 2.1), len(kinds), sharex=aligned, sharey=aligned
+    )
+    for axes, plane in zip(grid, planes, strict=False):
+        points, reference = np.asarray(plane.points), np.asarray(plane.reference)
+        if len(points) == len(reference):
+            axes.plot(*np.stack([reference, points], axis=1).transpose(2, 1, 0), color=INK, alpha=0.3, linewidth=0.7)
+        for number, kind in enumerate(kinds):
+            rows, style = (
+                np.array([group == kind for group in plane.groups or [""] * len(points)]),
+                _style(number, False),
+            )
+            if len(reference):
+                hollow = reference[rows] if len(rows) == len(reference) else reference
+                (handles["teacher, hollow"],) = axes.plot(*hollow.T, fillstyle="none", **style)
+            (handles[kind or "student"],) = axes.plot(*points[rows].T, markeredgewidth=0, **style)
+        axes.set_title(shortened(plane.title, 64 if plane.labels else 30), loc="left", in_layout=False)
+        axes.set_xlabel(plane.note, fontsize=8.5)
+        axes.set(xticks=[], yticks=[])
+        axes.set_aspect("equal" if aligned else "auto")
+        axes.margins(0.05 if aligned else 0.16)
+        axes.spines[:].set(visible=True, alpha=0.3)
+    _add_legend(drawing, handles if len(handles) > 1 else {})
+    for axes, plane in zip(grid, planes, strict=False):
+        _add_labels(axes, plane.reference if len(plane.reference) else plane.points, plane.labels, plane.points)
+    return drawing
 
 
-def _latency_line(axes: Axes, rows: Rows, key: str, model: str, backend: str) -> None:
-    """Mean milliseconds with one standard deviation each way, in order of `key`."""
-    ordered = sorted(rows, key=lambda row: row[key])
-    mean = np.array([row["mean_ms"] for row in ordered])
-    spread = np.array([row.get("std_ms") or 0.0 for row in ordered])
-    axes.errorbar(
-        [row[key] for row in ordered], mean, yerr=[np.minimum(spread, 0.9 * mean), spread], label=f"{model}, {backend}",
-        color=COLUMN_COLOURS.get(model, VERMILLION), marker=COLUMN_MARKERS.get(model, "o"), linewidth=1.4, markersize=4,
-        linestyle="-" if backend == "pytorch" else "--", fillstyle="full" if backend == "pytorch" else "none",
-    )  # fmt: skip
+def _grid(count: int, across: int, height: float, names: int, **options: Any) -> tuple[Drawing, Any]:
+    """A figure with a grid of panels, `height` inches each, and room for a legend of that many names."""
+    from matplotlib.figure import Figure as Drawing
+
+    down = -(-count // across)
+    drawing = Drawing(figsize=(SIZE, 0.5 + height * down + 0.1 * names), layout="compressed")
+    grid = drawing.subplots(down, across, squeeze=False, **options).ravel()
+    for axes in grid[count:]:
+        axes.set_axis_off()
+    return drawing, grid
 
 
-def _near_range(rows: Rows) -> tuple[float, float]:
-    """The axis of the retention: all columns but the untrained one, and those of its points that are no further off."""
-    near = [
-        number
-        for row in rows
-        if row["column"] != "untrained"
-        for number in (row["value"], row["low"], row["high"])
-        if number is not None
-    ]
-    low, high = min(near or [row["value"] for row in rows]), max(near or [row["value"] for row in rows])
-    room = max(0.08 * (high - low), 0.5)
-    return low - 2 * room, high + room
+def _style(number: int, line: bool = True, marker: bool = True) -> dict[str, Any]:
+    """Colour, marker and dash of the series with that number."""
+    look = {"color": SERIES[number % 6], "linestyle": DASHES[number % 6] if line else "none"}
+    return look | {"marker": MARKERS[number % 8] if marker else ""}
 
 
-def _side_by_side(values: Sequence[float]) -> list[float]:
-    """Places on a logarithmic axis, equal values 2 % of the axis apart, so that their intervals do not cover each other."""
-    step = max((max(values) / min(values)) ** 0.02, 1.005) if values else 1.0
-    return [
-        value * step ** (values[:number].count(value) - (values.count(value) - 1) / 2)
-        for number, value in enumerate(values)
-    ]
+def _add_legend(drawing: Drawing, handles: Mapping[str, Any]) -> None:
+    """Write a legend below the panels, in as many columns as its labels have room for."""
+    if handles:
+        labels = [shortened(label, 30) for label in handles]
+        longest = max(map(len, labels))
+        columns = 4 if longest <= 10 else 3 if longest <= 18 else 2
+        drawing.legend(list(handles.values()), labels, loc="outside lower center", ncols=min(columns, len(labels)))
+
+
+def _set_ticks(axis: Any, log: bool) -> None:
+    """Write the ticks as plain numbers, on a logarithmic axis at 1, 2, 5, 10, ... of each decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_formatter(FuncFormatter(plain))
+    if log:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=7))
+        axis.set_minor_locator(NullLocator())
+
+
+def _add_labels(axes: Axes, points: Points, labels: Sequence[str], others: Points) -> None:
+    """Write a label next to each point, on the side that covers least of all points and of the earlier labels."""
+    from matplotlib.transforms import Bbox
+
+    if not labels:
+        return
+    axes.figure.draw_without_rendering()  # type: ignore[union-attr]
+    taken = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in axes.transData.transform([*points, *others])]
+    sides = [(right, up) for right in (5, -5, 0) for up in (0, 5, -5) if right or up]  # points of type
+    for point, label in zip(points, labels, strict=True):
+        at = (point[0], point[1])
+        text: Any = axes.annotate(shortened(label, 12), at, (0, 0), textcoords="offset points", fontsize=8)
+
+        def covered(side: tuple[int, int], text: Any = text) -> float:
+            across, up = np.sign(side)
+            text.set(position=side, ha=("center", "left", "right")[across], va=("center", "bottom", "top")[up])
+            own = text.get_window_extent()
+            covers, inside = (
+                sum(_shared(own, other) for other in boxes) for boxes in (taken, [axes.get_window_extent()])
+            )
+            return covers - 3 * inside
+
+        covered(min(sides, key=covered))
+        taken.append(text.get_window_extent())
+
+
+def _shared(box: Any, other: Any) -> float:
+    """The area two boxes have in common."""
+    return float(np.prod(np.maximum(np.minimum(box.max, other.max) - np.maximum(box.min, other.min), 0)))

@@ -1,8 +1,7 @@
-"""What a student is and where it comes from: the record `distillation.json` and the model card made from it."""
+"""The record of a student, `distillation.json`, and the model card made from it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -11,10 +10,10 @@ import yaml
 from jinja2 import Environment
 
 from distilvec.core.escape import code_block, code_span, markdown, markdown_cell, quoted
-from distilvec.evaluation.aggregate import average, retention
+from distilvec.report.scores import score_table, task_table
+from distilvec.report.tables import Table, json_text, make_table, to_markdown
 
 FORMAT = 1
-COLUMNS = ("teacher", "untrained", "student", "asymmetric")
 TAGS = ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec", "knowledge-distillation"]
 
 
@@ -34,87 +33,36 @@ class TeacherRecord(TypedDict, total=False):
     weight: float
 
 
-class StudentRecord(TypedDict, total=False):
-    """The student as built (`describe_student`); `base_model` is a hub id, `layers` those kept of it.
-
-    `experts` are the settings of its mixture of experts, left out where it has none.
-    """
-
-    name: str
-    base_model: str | None
-    architecture: str
-    layers: int
-    kept_layers: list[int] | None
-    hidden_width: int
-    width: int
-    pooling: str
-    dense: bool
-    normalized: bool
-    max_length: int
-    parameters: int
-    embedding_parameters: int
-    experts: dict[str, Any]
-    prompts: dict[str, str]
-    similarity: str
-
-
-class SourceRecord(TypedDict, total=False):
-    """One source of texts: rows kept of it, the role (hence the prompt) and the language."""
-
-    name: str
-    rows: int
-    role: str
-    language: str | None
-
-
 class DataRecord(TypedDict, total=False):
-    """The corpus: its sources and what was held out of training."""
+    """The corpus. A source has `name`, `rows` kept of it, `role` (hence the prompt) and `language`."""
 
     fingerprint: str
-    sources: list[SourceRecord]
+    sources: list[dict[str, Any]]
     train_rows: int
     holdout_rows: int
-
-
-class MethodRecord(TypedDict, total=False):
-    """The method's name, options, weights of its terms, what its terms are, and its BibTeX entry."""
-
-    name: str
-    summary: str
-    options: dict[str, Any]
-    weights: dict[str, float]
-    citation: str
-
-
-class ScoreRecord(TypedDict, total=False):
-    """A model's figure on one task, times 100; `type` is the kind of task."""
-
-    task: str
-    type: str
-    metric: str
-    value: float
 
 
 class Distillation(TypedDict, total=False):
     """`distillation.json`: everything known about how a student was made. Every part may be missing; all is JSON.
 
-    `training` holds plain settings and facts (steps, hours, device, ...) printed as they are. `metrics` holds the distance
-    to the teacher on held-out texts by name. `scores` maps a column (teacher, untrained, student, asymmetric: student queries
-    against teacher documents) to its scores. Of several teachers `teacher` is the first, which all figures are compared with,
-    `more_teachers` the others. `teacher_compatible` (vectors lie where the teacher's do) follows from equal widths if it is left out.
-    `supervised` holds the figures on a labelled task's test split. `license` is printed only if given.
+    - `student`: see `describe_student`. Of several teachers `teacher` is the first, which all scores are compared with.
+    - `method`: name, summary, options, weights of its terms, BibTeX `citation`.
+    - `training`: settings and costs (steps, minutes, device, ...). `metrics`: distances on validation texts.
+    - `scores`: by model (teacher, untrained, student, asymmetric) a list of {task, type, metric, value}, times 100.
+    - `teacher_compatible`: the vectors are in the teacher's space; if left out, it follows from equal dims.
+    - `supervised`: metrics on a labelled task's test split.
     """
 
     format: int
     name: str
     teacher: TeacherRecord
     more_teachers: list[TeacherRecord]
-    student: StudentRecord
+    student: dict[str, Any]
     data: DataRecord
-    method: MethodRecord
+    method: dict[str, Any]
     training: dict[str, Any]
     metrics: dict[str, float]
-    scores: dict[str, list[ScoreRecord]]
+    scores: dict[str, list[dict[str, Any]]]
     versions: dict[str, str]
     teacher_compatible: bool
     supervised: dict[str, Any]
@@ -123,12 +71,12 @@ class Distillation(TypedDict, total=False):
 
 def describe_student(
     model: Any, name: str, base_model: str | None = None, kept_layers: list[int] | None = None
-) -> StudentRecord:
-    """The facts of a student (a SentenceTransformer of transformer, pooling, and perhaps Experts, Dense and Normalize)."""
+) -> dict[str, Any]:
+    """Return the record of a student (modules: transformer, pooling, perhaps Experts, Dense, Normalize)."""
     backbone, kinds = model[0].auto_model, [type(module).__name__ for module in model]
     config = backbone.config.get_text_config()
     experts: list[dict[str, Any]] = [module.settings() for module in model if type(module).__name__ == "Experts"]
-    info: StudentRecord = {
+    info = {
         "name": name,
         "base_model": base_model,
         "architecture": type(backbone).__name__,
@@ -149,7 +97,7 @@ def describe_student(
 
 
 def loading_call(student: Mapping[str, Any]) -> tuple[str, str]:
-    """The import and the function that load a student (its record): sentence-transformers' own, unless it has experts."""
+    """Return import and function that load a student (its record): sentence-transformers' unless it has experts."""
     if student.get("experts"):
         return "import distilvec", "distilvec.load"
     return "from sentence_transformers import SentenceTransformer", "SentenceTransformer"
@@ -158,37 +106,35 @@ def loading_call(student: Mapping[str, Any]) -> tuple[str, str]:
 def model_card(
     distillation: Distillation | Mapping[str, Any], scores: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
 ) -> str:
-    """The student's README.md: YAML front matter and text. `scores` replaces the record's own; missing parts are left out."""
+    """Return the student's README.md: YAML front matter and text; missing parts are left out.
+
+    `scores` replaces the record's own.
+    """
     record: dict[str, Any] = dict(distillation)
     columns = dict(record.get("scores") or {} if scores is None else scores)
-    teacher, student, data = (dict(record.get(part) or {}) for part in ("teacher", "student", "data"))
+    parts = ("teacher", "student", "data", "metrics", "training", "method", "versions", "supervised")
+    found = {part: dict(record.get(part) or {}) for part in parts}
+    teacher, student = found["teacher"], found["student"]
     environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters.update(cell=markdown_cell, md=markdown, code=code_span, block=code_block, quoted=quoted)
-    environment.filters.update(count=_count, json=_json, figure=_figure)
+    environment.filters.update(count=_count, json=json_text, table=to_markdown)
     template = environment.from_string(Path(__file__).with_name("card.md.jinja").read_text(encoding="utf-8"))
     return template.render(
+        **found,
         front=yaml.safe_dump(front_matter(record), sort_keys=False, width=1000).strip(),
         name=record.get("name") or student.get("name") or "student",
-        teacher=teacher,
         teachers=teachers_table([teacher, *(record.get("more_teachers") or [])]),
-        student=student,
         loading=loading_call(student),
         compatible=record.get("teacher_compatible", bool(teacher) and teacher.get("width") == student.get("width")),
         prompts={role: text for role, text in (student.get("prompts") or {}).items() if text},
-        table=score_table(columns),
-        metrics=record.get("metrics") or {},
-        data=data,
-        sources=data.get("sources") or [],
-        training=record.get("training") or {},
-        method=record.get("method") or {},
-        versions=record.get("versions") or {},
-        supervised=supervised_table(record.get("supervised") or {}),
-        labelled=record.get("supervised") or {},
+        scores=score_table(columns),
+        asymmetric=bool(columns.get("asymmetric")),
+        tasks=task_table(found["supervised"]),
     )
 
 
 def front_matter(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The card's metadata as the hub reads it; base model, languages and licence only where they are known."""
+    """Return the card's metadata for the hub; base model, languages and licence only where they are known."""
     front: dict[str, Any] = {
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
@@ -207,68 +153,12 @@ def front_matter(record: Mapping[str, Any]) -> dict[str, Any]:
     return front
 
 
-def score_table(scores: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Scores by column as a table: `columns`, `rows` of (task, metric, values), `average` and `retention` (percent of the teacher).
-
-    A value is None where a column has no score for the task. Averages are over the tasks that every column but
-    `asymmetric` has; the asymmetric retention compares the retrieval tasks it has with the teacher's own there.
-    """
-    columns = [column for column in (*COLUMNS, *(name for name in scores if name not in COLUMNS)) if scores.get(column)]
-    values = {
-        column: {(score["task"], score["metric"]): float(score["value"]) for score in scores[column]}
-        for column in columns
-    }
-    tasks = list(dict.fromkeys(key for column in columns for key in values[column]))
-    shared = [key for key in tasks if all(key in values[column] for column in columns if column != "asymmetric")]
-    return {
-        "columns": columns,
-        "rows": [(task, metric, [values[column].get((task, metric)) for column in columns]) for task, metric in tasks],
-        "average": [_mean([values[column].get(key) for key in shared]) for column in columns],
-        "retention": [retention(scores[column], scores.get("teacher", ())).get("average") for column in columns],
-    }
-
-
-def teachers_table(teachers: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Several teachers as rows of name, width, parameters and weight, the last as a share of 1; [] for a single one."""
-    if len(teachers) < 2:
-        return []
+def teachers_table(teachers: Sequence[Mapping[str, Any]]) -> Table | None:
+    """Return several teachers with their share of the weights; None for a single teacher."""
     whole = sum(teacher.get("weight", 1.0) for teacher in teachers)
-    rows = [["teacher", "width", "parameters", "share"]]
-    for teacher in teachers:
-        parameters = f"{teacher['parameters']:,}" if "parameters" in teacher else ""
-        rows.append(
-            [
-                str(teacher.get("name")),
-                str(teacher.get("width", "")),
-                parameters,
-                f"{teacher.get('weight', 1.0) / whole:.3g}",
-            ]
-        )
-    return rows
-
-
-def supervised_table(supervised: Mapping[str, Any]) -> list[list[str]]:
-    """The figures on a task's test split as rows, models across: the header first; [] without a task."""
-    scores: Mapping[str, Mapping[str, float | None]] = supervised.get("scores") or {}
-    names = list(dict.fromkeys(name for figures in scores.values() for name in figures))
-    rows = [
-        [name.replace("_", " "), *(_figure(_times_100(figures.get(name))) for figures in scores.values())]
-        for name in names
-    ]
-    return [["metric", *scores], *rows] if rows else []
-
-
-def _times_100(value: float | None) -> float | None:
-    return None if value is None else 100 * value
-
-
-def _mean(numbers: Sequence[float | None]) -> float | None:
-    known = {str(row): number for row, number in enumerate(numbers) if number is not None}
-    return average(known) if known and len(known) == len(numbers) else None
-
-
-def _figure(number: float | None, digits: int = 2) -> str:
-    return "" if number is None else f"{number:.{digits}f}"
+    rows = [{**teacher, "share": teacher.get("weight", 1.0) / whole} for teacher in teachers]
+    columns = {"teacher": "name", "width": ("width", 0), "parameters": ("parameters", 0), "share": ("share", None)}
+    return make_table("teachers", "Teachers", rows, columns) if len(teachers) > 1 else None
 
 
 def _count(number: int) -> str:
@@ -277,7 +167,3 @@ def _count(number: int) -> str:
         if number >= size:
             return f"{number / size:.1f}{letter}"
     return str(number)
-
-
-def _json(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,11 +1,13 @@
-"""The JSON files of a run's folder, checked when they are read: sealed, whole, and of the shape that comparisons and pages use."""
+"""The JSON files of a run's folder, checked when they are read: sealed, complete, of the shape that readers rely on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import GenericAlias
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
+from pydantic import ConfigDict, FiniteFloat, ValidationError, create_model
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import read_json
@@ -15,90 +17,39 @@ RUN_AGAIN = "Delete it and run the same recipe again: it is made again, training
 MEASURE_AGAIN = "Delete it and measure again: distilvec sharpness."
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
+def _shape(required: Mapping[str, Any], **optional: Any) -> Any:
+    """A model of an object with these keys; optional keys may be null, other keys are allowed."""
+    fields = {key: (kind, ...) for key, kind in required.items()} | {
+        key: (kind | None, None) for key, kind in optional.items()
+    }
+    config = ConfigDict(strict=True, extra="allow")
+    return create_model("Shape", __config__=config, **fields)  # type: ignore[call-overload]
 
 
-class _Score(_Part):
-    task: str
-    type: str
-    metric: str
-    value: FiniteFloat
+def _list(kind: Any) -> GenericAlias:
+    return GenericAlias(list, (kind,))
 
 
-class _Named(_Part):
-    name: str | None = None
-    fingerprint: str | None = None
-
-
-class _Student(_Part):
-    parameters: int | None = None
-
-
-class _Training(_Part):
-    minutes: FiniteFloat | None = None
-    texts: FiniteFloat | None = None
-    steps: FiniteFloat | None = None
-    seed: int | None = None
-
-
-class _Metrics(_Part):
-    distance: FiniteFloat | None = None
-
-
-class _Record(_Part):
-    name: str | None = None
-    teacher: _Named | None = None
-    more_teachers: list[_Named] = []
-    student: _Student | None = None
-    data: _Named | None = None
-    method: _Named | None = None
-    training: _Training | None = None
-    metrics: _Metrics | None = None
-    scores: dict[str, list[_Score]] | None = None
-
-
-class _Timing(_Part):
-    texts_per_second: FiniteFloat
-
-
-class _Speed(_Part):
-    rows: list[_Timing] | None = None
-
-
-class _Report(_Part):
-    scores: dict[str, list[_Score]] | None = None
-    failures: list[dict[str, Any]] | None = None
-    speed: _Speed | None = None
-    record: _Record | None = None
-
-
-class _Point(_Part):
-    step: int
-    epoch: FiniteFloat | None
-    loss: FiniteFloat
-    lambda_max: FiniteFloat
-    sam: FiniteFloat
-    asam: FiniteFloat
-    trace: FiniteFloat | None = None
-    trace_error: FiniteFloat | None = None
-
-
-class _Sharpness(_Part):
-    points: list[_Point]
-
-
-_SHAPES: dict[str, tuple[type[_Part], str]] = {
-    RECORD: (_Record, RUN_AGAIN),
-    REPORT: (_Report, RUN_AGAIN),
-    SHARPNESS: (_Sharpness, MEASURE_AGAIN),
+_SCORE = _shape({"task": str, "type": str, "metric": str, "value": FiniteFloat})
+_SCORES = GenericAlias(dict, (str, _list(_SCORE)))
+_COSTS = dict.fromkeys(("minutes", "texts", "steps", "distance"), FiniteFloat)
+_PART = _shape({}, name=str, fingerprint=str, parameters=int, seed=int, **_COSTS)
+_PARTS = dict.fromkeys(("teacher", "student", "data", "method", "training", "metrics"), _PART)
+_RECORD = _shape({}, name=str, scores=_SCORES, more_teachers=_list(_PART), **_PARTS)
+_SPEED = _shape({}, rows=_list(_shape({"texts_per_second": FiniteFloat})))
+_NUMBERS = dict.fromkeys(("loss", "lambda_max", "sam", "asam"), FiniteFloat)
+_POINT = _shape({"step": int, "epoch": FiniteFloat | None, **_NUMBERS}, trace=FiniteFloat, trace_error=FiniteFloat)
+_SHAPES = {
+    RECORD: (_RECORD, RUN_AGAIN),
+    REPORT: (_shape({}, scores=_SCORES, failures=list[dict[str, Any]], speed=_SPEED, record=_RECORD), RUN_AGAIN),
+    SHARPNESS: (_shape({"points": _list(_POINT)}), MEASURE_AGAIN),
 }
 
 
 def read_run_file(folder: Path, name: str) -> dict[str, Any] | None:
-    """One of a run's files (RECORD, REPORT, SHARPNESS); None where there is none.
+    """Return the content of a run's file (RECORD, REPORT, SHARPNESS); None where there is no file.
 
-    Errors: DistilvecError for a file that is damaged, was changed by hand, or lacks what it should hold.
+    Errors: DistilvecError for a file that is damaged, was changed by hand, or lacks a required key.
     """
     path, (shape, fix) = folder / name, _SHAPES[name]
     if not path.exists():
@@ -108,7 +59,7 @@ def read_run_file(folder: Path, name: str) -> dict[str, Any] | None:
         shape.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
+        key = ".".join(str(part) for part in first["loc"])
         found = "" if first["type"] == "missing" else f"; found {str(first['input'])[:80]!r}"
-        raise DistilvecError(f"[{name}] {path}: {place}: {first['msg']}{found}. {fix}") from None
+        raise DistilvecError(f"[{name}] {path}: {key}: {first['msg']}{found}. {fix}") from None
     return content

@@ -1,149 +1,240 @@
-"""A comparison (compare.py) as a table: rows of text, CSV, Markdown, LaTeX."""
+"""One table type for pages, notebooks, terminals, model cards and papers, and its forms."""
 
 from __future__ import annotations
 
-import csv
 import io
-from collections.abc import Mapping
+import json
+import math
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from distilvec.core.escape import csv_cell, latex, markdown
-from distilvec.report.plain_tables import ABSENT, to_markdown
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
-AVERAGE = "average"
-Row = Mapping[str, Any]
+from distilvec.core.escape import latex, markdown, markdown_cell, one_line, visible
+from distilvec.core.extras import require_extra
+
+ABSENT = "–"  # noqa: RUF001 - an en dash for "no value"
+NARROWEST = 30  # columns of a terminal
+Part = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A column of figures. `scale` divides what is shown; `better` is 1 where more is better, -1 where less is, else 0."""
+class Cell:
+    """Text of a cell, `value` to sort by, a `note` after the text, `kind` for its colour (gain, loss, same, best)."""
 
-    title: str
-    key: str
-    task: str | None = None
-    deviation: str | None = None
-    digits: int = 2
-    scale: float = 1.0
-    better: int = 0
+    text: str
+    value: float | None = None
+    note: str = ""
+    kind: str = ""
 
-    def value(self, row: Row) -> float | None:
-        """The row's figure, None where it is not known."""
-        found = row.get(self.key)
-        return found if self.task is None else (found or {}).get(self.task)
-
-    def spread(self, row: Row) -> float | None:
-        """The row's standard deviation over seeds, None where it is not known."""
-        found = row.get(self.deviation) if self.deviation else None
-        return found if self.task is None else (found or {}).get(self.task)
-
-    def mark(self, row: Row) -> str:
-        """The stars of the row's difference to the reference."""
-        return str((row.get("marks") or {}).get(self.task, "")) if self.key == "mean" else ""
-
-    def text(self, value: float) -> str:
-        """A value as it is shown."""
-        return f"{value / self.scale:,.{self.digits}f}"
+    def __str__(self) -> str:
+        return f"{self.text} {self.note}".rstrip()
 
 
-def figures(comparison: Mapping[str, Any]) -> list[Figure]:
-    """The columns of a comparison that hold at least one figure: tasks, average, retention, size, speed, cost, distance."""
-    tasks = [*comparison["tasks"], AVERAGE]
-    columns = [
-        *(Figure(task, "mean", task, "std", better=1) for task in tasks),
-        Figure("% of teacher", "retention", AVERAGE, digits=1, better=1),
-        Figure("parameters (M)", "parameters", digits=1, scale=1e6, better=-1),
-        Figure("texts/s", "texts_per_second", digits=0, better=1),
-        Figure("minutes", "minutes", digits=1, better=-1),
-        Figure("steps", "steps", digits=0),
-        Figure("distance", "distance", deviation="distance_std", digits=4, better=-1),
-    ]
-    return [column for column in columns if any(column.value(row) is not None for row in comparison["rows"])]
+@dataclass(frozen=True)
+class Table:
+    """A table. The first `words` columns are text, the others numbers; the rows of `foot` are not sorted."""
+
+    name: str
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    foot: Sequence[Sequence[Cell]] = ()
+    words: int = 1
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """The rows as text, without the header."""
+        return [[str(cell) for cell in row] for row in (*self.rows, *self.foot)]
 
 
-def leaderboard(comparison: Mapping[str, Any]) -> list[list[str]]:
-    """Rows of text, header first: mean ± standard deviation over seeds, with the marks of the differences to the reference."""
-    columns = figures(comparison)
-    body = [[*_head(comparison, row), *(_cell(column, row) for column in columns)] for row in comparison["rows"]]
-    return [["Run", "Method", "Seeds", *(column.title for column in columns)], *body]
+# -- cells and tables ------------------------------------------------------------------------------------------------
 
 
-def to_markdown_table(comparison: Mapping[str, Any]) -> str:
-    """The leaderboard as a Markdown table, with the comparison's notes below."""
-    notes = "".join(f"- {markdown(note)}\n" for note in comparison["notes"])
-    return to_markdown(leaderboard(comparison)) + (f"\n{notes}" if notes else "")
+def number(value: float, digits: int | None = 2, sign: bool = False) -> str:
+    """Format "1,234.50", with `sign` "+0.20", without `digits` in six significant ones; the minus sign is U+2212."""
+    shown = f"{value:.6g}" if digits is None else f"{value:{'+' if sign else ''},.{digits}f}"
+    return (
+        shown.replace("-", "\N{MINUS SIGN}") if digits is None or float(shown.replace(",", "")) else shown.lstrip("+-")
+    )
 
 
-def flat_rows(comparison: Mapping[str, Any]) -> list[list[Any]]:
-    """One row a run, header first: every figure at full precision in a column of its own; None where it is not known."""
-    tasks = [*comparison["tasks"], AVERAGE] if comparison["tasks"] else []
-    plain = ("parameters", "texts_per_second", "minutes", "texts", "steps", "distance", "distance_std")
-    parts = (("", "mean"), (" std", "std"), (" mark", "marks"), (" % of teacher", "retention"))
-    rows: list[list[Any]] = [
-        ["run", "method", "seeds", "reference", *(task + ending for task in tasks for ending, _ in parts), *plain]
-    ]
-    for row in comparison["rows"]:
-        figures = [(row.get(key) or {}).get(task) for task in tasks for _, key in parts]
-        reference = int(row["run"] == comparison["reference"])
-        rows.append([row["run"], row["method"], row["seeds"], reference, *figures, *(row.get(key) for key in plain)])
-    return rows
+def number_cell(value: float | None, digits: int | None = 2, sign: bool = False) -> Cell:
+    """Return a cell of a number; a dash for a value that is unknown or not finite."""
+    return (
+        Cell(ABSENT) if value is None or not math.isfinite(value) else Cell(number(value, digits, sign), float(value))
+    )
 
 
-def to_csv(comparison: Mapping[str, Any]) -> str:
-    """The rows of `flat_rows`, one line each; empty where a figure is not known."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([csv_cell(cell) for cell in row] for row in flat_rows(comparison))
-    return text.getvalue()
+def words(*texts: Any) -> list[Cell]:
+    """Return cells of text."""
+    return [Cell(ABSENT if text is None or text == "" else one_line(text)) for text in texts]
 
 
-def to_latex(comparison: Mapping[str, Any]) -> str:
-    r"""The leaderboard as a LaTeX tabular for \usepackage{booktabs}: escaped, the best figure of each column bold.
+def json_text(value: Any) -> str:
+    """Return a JSON value for readers: a text as it is, thousands of a whole number set off."""
+    if type(value) is int:
+        return f"{value:,}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
-    The notes stand above it as comments. Figures that are shown alike are alike: all of them are bold.
+
+def make_table(
+    name: str, caption: str, records: Iterable[Part], columns: Mapping[str, Any], foot: int = 0, across: bool = False
+) -> Table:
+    """Return a table with one row per record.
+
+    Args:
+        columns: Title to key (text) or (key, digits[, factor]); a key may be a path with dots. Columns of text come
+            first. A column without any value is left out.
+        foot: Number of records at the end that are not sorted.
+        across: One column per record, one row per title, below the titles of the first column.
     """
-    columns, rows = figures(comparison), comparison["rows"]
-    best = [_best(column, rows) for column in columns]
-    lines = [r"% needs \usepackage{booktabs}", *(f"% {latex(note)}" for note in comparison["notes"])]
-    lines += [rf"\begin{{tabular}}{{ll{'r' * (len(columns) + 1)}}}", r"\toprule"]
-    lines += [
-        " & ".join(["Run", "Method", "Seeds", *(latex(column.title) for column in columns)]) + r" \\",
-        r"\midrule",
+    records, found = list(records), dict[str, list[Cell]]()
+    for title, spec in columns.items():
+        key, digits, factor = (spec, 0, 1.0) if isinstance(spec, str) else (*spec, 1.0)[:3]
+        values = [lookup(record, key) for record in records]
+        if isinstance(spec, str) and any(values):
+            found[title] = words(*values)
+        elif any(value is not None for value in values):
+            found[title] = [number_cell(None if value is None else value * factor, digits) for value in values]
+    if across:
+        header, *rows = [[*words(title), *cells] for title, cells in found.items()] or [[]]
+        return Table(name, caption, [str(cell) for cell in header], rows)
+    rows = [list(row) for row in zip(*found.values(), strict=True)]
+    text = sum(isinstance(columns[title], str) for title in found)
+    end = len(rows) - foot
+    return Table(name, caption, list(found), rows[:end], rows[end:], text)
+
+
+def pivot(name: str, caption: str, heads: Sequence[str], entries: Iterable[tuple[Sequence[Any], str, Cell]]) -> Table:
+    """Return a table from (row key, column, cell): one row per key, the parts of the key in its first columns."""
+    rows: dict[tuple[Any, ...], dict[str, Cell]] = {}
+    columns: dict[str, None] = {}
+    for key, column, cell in entries:
+        columns[column] = None
+        rows.setdefault(tuple(key), {})[column] = cell
+    heading = [[words(part)[0] if isinstance(part, str) else number_cell(part, None) for part in key] for key in rows]
+    body = [
+        [*head, *(row.get(column, Cell(ABSENT)) for column in columns)]
+        for head, row in zip(heading, rows.values(), strict=True)
     ]
-    for row in rows:
-        cells = [latex(cell) for cell in _head(comparison, row)]
-        cells += [_latex_cell(column, row, top) for column, top in zip(columns, best, strict=True)]
-        lines.append(" & ".join(cells) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-def _head(comparison: Mapping[str, Any], row: Row) -> list[str]:
-    reference = " (reference)" if row["run"] == comparison["reference"] and len(comparison["rows"]) > 1 else ""
-    return [row["run"] + reference, str(row["method"] or ABSENT), str(row["seeds"])]
-
-
-def _cell(column: Figure, row: Row) -> str:
-    value, spread = column.value(row), column.spread(row)
-    if value is None:
-        return ABSENT
-    return column.text(value) + (f" ± {column.text(spread)}" if spread is not None else "") + column.mark(row)
-
-
-def _latex_cell(column: Figure, row: Row, best: str | None) -> str:
-    value, spread = column.value(row), column.spread(row)
-    if value is None:
-        return "--"
-    shown = column.text(value)
-    bold = rf"\textbf{{{shown}}}" if shown == best else shown
-    return (
-        bold
-        + (rf" $\pm$ {column.text(spread)}" if spread is not None else "")
-        + (f"$^{{{mark}}}$" if (mark := column.mark(row)) else "")
+    return Table(
+        name, caption, [*heads, *columns], body, words=sum(isinstance(part, str) for part in next(iter(rows), ()))
     )
 
 
-def _best(column: Figure, rows: list[Row]) -> str | None:
-    """The best figure of a column as it is shown; None where there is none, or only one."""
-    values = [value for row in rows if (value := column.value(row)) is not None]
-    return (
-        column.text(max(values, key=lambda value: column.better * value)) if column.better and len(values) > 1 else None
+def lookup(record: Part | None, path: str) -> Any:
+    """Return the value at a path with dots, None where a part of the path is missing."""
+    found: Any = record
+    for key in path.split("."):
+        found = found[int(key)] if isinstance(found, (list, tuple)) else (found or {}).get(key)
+    return found
+
+
+# -- the forms of a table --------------------------------------------------------------------------------------------
+
+
+def to_text(table: Table, width: int | None = None) -> str:
+    """Return the table for a terminal, at most `width` columns wide (default: the terminal's); see `text_table`."""
+    return text_table(table.header, table.lines, width)
+
+
+def to_html(table: Table) -> str:
+    """Return the table as HTML, every text escaped."""
+    return str(templates().get_template("table.html.jinja").module.show_table(table))  # type: ignore[attr-defined]
+
+
+def to_markdown(table: Table, notes: Sequence[str] = ()) -> str:
+    """Return the table as Markdown, with the notes as a list below it."""
+    rule = ["---" if place < max(2, table.words) else "---:" for place in range(len(table.header))]
+    header, *rows = [[markdown_cell(cell) for cell in row] for row in (table.header, *table.lines)]
+    lines = ["| " + " | ".join(row) + " |" for row in (header, rule, *rows)]
+    return "\n".join([*lines, *([""] if notes else []), *(f"- {markdown(note)}" for note in notes)]) + "\n"
+
+
+def to_latex(table: Table, notes: Sequence[str] = ()) -> str:
+    r"""Return the table as a LaTeX tabular for \usepackage{booktabs}, the best cells bold, notes as comments above."""
+
+    def text(cell: Cell) -> str:
+        shown = rf"\textbf{{{latex(cell.text)}}}" if cell.kind == "best" else latex(cell.text)
+        return f"{shown} {latex(cell.note)}".rstrip()
+
+    head = [r"% needs \usepackage{booktabs}", *(f"% {latex(note)}" for note in notes)]
+    columns = "l" * table.words + "r" * (len(table.header) - table.words)
+    rows = [map(latex, table.header), *(map(text, row) for row in (*table.rows, *table.foot))]
+    header, *body = [" & ".join(row) + r" \\" for row in rows]
+    top, end = (
+        [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule"],
+        [r"\bottomrule", r"\end{tabular}"],
     )
+    return "\n".join([*head, *top, *body, *end]) + "\n"
+
+
+def to_frame(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    """Return a pandas DataFrame. Errors: DistilvecError with the install command where pandas is missing."""
+    require_extra("dataframe", "to_dataframe")
+    import pandas
+
+    return pandas.DataFrame(list(rows), columns=list(header))
+
+
+def html_list(texts: Sequence[object]) -> str:
+    """Return an HTML list, every text escaped; empty without texts."""
+    items = Markup("").join(Markup("<li>{}</li>").format(one_line(text)) for text in texts)
+    return f"<ul>{items}</ul>" if texts else ""
+
+
+@cache
+def templates() -> Environment:
+    """The templates of pages and tables: text is escaped, hidden characters are written out."""
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, lstrip_blocks=True, autoescape=True,
+        undefined=StrictUndefined, finalize=lambda text: visible(text) if type(text) is str else text,
+    )  # fmt: skip
+
+
+# -- tables on a terminal --------------------------------------------------------------------------------------------
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
+    """Return a table as text; a table larger than the terminal is split, each part with the first column in front.
+
+    Numbers and the words of a header are never split. Texts wrap at words. Of three or more columns, those after the
+    first are aligned to the right.
+    """
+    from rich.box import Box
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    width = width or max(NARROWEST, shutil.get_terminal_size().columns)
+    box = Box("    \n  │ \n ─┼ \n  │ \n ─┼ \n ─┼ \n  │ \n    \n")
+    cells = [[cell[: len(cell) - len(cell.lstrip(" "))] + one_line(cell) for cell in row] for row in (header, *rows)]
+    columns, right = list(zip(*cells, strict=True)), len(header) > 2
+    first = min(max(map(cell_len, columns[0])), width * 2 // 5 if right else width // 2)
+    sizes = [min(max(map(cell_len, column)), width - first - 3) for column in columns]
+    if first + sum(size + 3 for size in sizes[1:]) > width:  # headers wrap before the table is split
+        sizes = [min(max(map(cell_len, [*column[0].split(), *column[1:]])), width - first - 3) for column in columns]
+    parts: list[list[int]] = [[]]
+    for number in range(1, len(columns)):
+        if parts[-1] and first + sum(sizes[other] + 3 for other in parts[-1]) + sizes[number] + 3 > width:
+            parts.append([])
+        parts[-1].append(number)
+    console = Console(width=width, file=io.StringIO(), color_system=None, legacy_windows=False, soft_wrap=False)
+    for part in parts:
+        grid = Grid(box=box, show_edge=False, pad_edge=False, header_style="")
+        for number, size in ((0, first), *((number, sizes[number]) for number in part)):
+            grid.add_column(
+                Text(cells[0][number]), width=size, overflow="fold", justify="right" if right and number else "left"
+            )
+        for row in cells[1:]:
+            grid.add_row(*(Text(row[number]) for number in (0, *part)))
+        console.print(*([""] if part is not parts[0] else []), grid, sep="\n")
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.rstrip("\n").split("\n"))

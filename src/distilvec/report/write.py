@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.escape import visible_tree
 from distilvec.core.extras import require_extra
-from distilvec.core.files import SEAL, write_json
+from distilvec.core.files import SEAL, write_file, write_json
 from distilvec.core.log import log
-from distilvec.evaluation.evaluator import read_score
-from distilvec.report.page import write_page
-from distilvec.report.run_files import REPORT, RUN_AGAIN, read_run_file
-from distilvec.report.sharpness_report import read_sharpness
-from distilvec.report.verdict import make_verdict
+from distilvec.report.comparison import render_comparison
+from distilvec.report.figures import write_figure
+from distilvec.report.html import render_page
+from distilvec.report.run_files import REPORT, RUN_AGAIN, SHARPNESS, read_run_file
+from distilvec.report.scores import make_verdict
 from distilvec.train.metrics import read_metrics, validation_metric
 
-HISTORY_LINES = 400  # training lines kept for the curves; longer runs are thinned
+HISTORY_LINES = 400  # training lines kept for the curves
 
 
 def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any], recipe: str) -> Path | None:
-    """Complete report.json, draw the figures and write report.html; its path, or None where matplotlib is not installed."""
-    scores = {name: [read_score(score) for score in column] for name, column in found["scores"].items()}
+    """Complete report.json, draw the figures and write report.html; return its path, None without matplotlib."""
     found |= {
-        "verdict": make_verdict(scores, found.get("intervals"), found.get("speed"), record),
+        "verdict": make_verdict(found["scores"], found.get("intervals"), found.get("speed"), record),
         "history": history(folder / "metrics.jsonl"),
         "warnings": warnings(folder),
-        "sharpness": read_sharpness(folder),
+        "sharpness": read_run_file(folder, SHARPNESS),
         "record": dict(record),
         "recipe": recipe,
     }
@@ -37,18 +37,18 @@ def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any],
 
 
 def refresh_report(folder: Path) -> Path | None:
-    """Make the page anew of a run that has one, with a sharpness.json that was measured since; None for a run without.
+    """Write the page of a run again, with a sharpness.json measured since; None for a run without a report.
 
     Errors: DistilvecError for a report.json that is damaged or was changed by hand.
     """
     content = read_run_file(folder, REPORT)
     if content is None:
         return None
-    found = content | {"sharpness": read_sharpness(folder)}
+    found = content | {"sharpness": read_run_file(folder, SHARPNESS)}
     try:
         page = draw_report(folder, found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if SEAL in content:  # then the file is as we wrote it, and the mistake is ours
+        if SEAL in content:  # the file is as it was written: an error of this program
             raise
         raise DistilvecError(
             f"[{REPORT}] {folder / REPORT} lacks a part of a report ({first_line(error)}). {RUN_AGAIN}"
@@ -58,43 +58,24 @@ def refresh_report(folder: Path) -> Path | None:
 
 
 def draw_report(folder: Path, found: Mapping[str, Any]) -> Path | None:
-    """The figures of a complete report.json (SVG and PNG, in figures/) and report.html."""
-    from distilvec.report.figures import all_figures
-
+    """Write the figures of a complete report.json (SVG and PNG, in figures/) and report.html."""
     try:
         require_extra("report", "report.html")
     except DistilvecError as error:
         log(f"no report.html: {error}")
         return None
-    found = visible_tree(found)
-    figures = all_figures(found, folder / "figures")
-    path = folder / "report.html"
-    write_page(found, figures, path)
-    return path
+    page = render_page(visible_tree(found), partial(write_figure, folder=folder / "figures"))
+    return _write(folder / "report.html", page, "report.html")
 
 
 def draw_comparison(path: Path, comparison: Mapping[str, Any]) -> Path:
-    """A comparison as a page at `path`, its figures as files in `<path without ending>-figures/`."""
-    from distilvec.report.figure_style import write_figure
-    from distilvec.report.figure_text import describe_leaderboard
-    from distilvec.report.figures import leaderboard_figure
-
-    comparison = visible_tree(comparison)
-    figures = []
-    for against, title in (
-        ("parameters", "What is kept against size"),
-        ("texts_per_second", "What is kept against speed"),
-    ):
-        known = [row for row in comparison["rows"] if row.get(against) and "average" in row["retention"]]
-        rows = [{**row, "name": row["run"], "retention": row["retention"]["average"]} for row in known]
-        if rows:
-            figure, text = leaderboard_figure(rows, against), describe_leaderboard(rows, against)
-            figures.append(write_figure(figure, path.with_name(f"{path.stem}-figures"), against, text, title, "--out"))
-    return write_page(comparison, figures, path, "--out")
+    """Write a comparison as a page at `path`, its figures in `<path without ending>-figures/`."""
+    draw = partial(write_figure, folder=path.with_name(f"{path.stem}-figures"), key="--out")
+    return _write(path, render_comparison(visible_tree(comparison), draw), "--out")
 
 
 def history(metrics: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl, training lines thinned evenly; every held-out distance stays."""
+    """Return the lines of metrics.jsonl, training lines thinned evenly; every validation stays."""
     lines = [line for line in read_metrics(metrics) if "warning" not in line]
     training = [line for line in lines if validation_metric(line) is None]
     every = max(1, -(-len(training) // HISTORY_LINES))
@@ -103,6 +84,13 @@ def history(metrics: Path) -> list[dict[str, Any]]:
 
 
 def warnings(folder: Path) -> list[dict[str, Any]]:
-    """What training warned of, stage by stage: step, epoch, warning."""
+    """Return the training's warnings, stage by stage: step, epoch, warning."""
     files = [*sorted(folder.glob("stages/*/metrics.jsonl")), folder / "metrics.jsonl"]
     return [line for file in files for line in read_metrics(file) if "warning" in line]
+
+
+def _write(path: Path, page: str, key: str) -> Path:
+    with explained(key, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, page, key)
+    return path

@@ -1,0 +1,167 @@
+"""A comparison of runs (pipeline/compare.py): leaderboard, differences, figures, page, a flat table for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from distilvec.core.escape import csv_cell, one_line
+from distilvec.report.figures import lines_figure
+from distilvec.report.html import Draw, render
+from distilvec.report.scores import AVERAGE, change_cell
+from distilvec.report.section import Block, Figure, make_section
+from distilvec.report.tables import (
+    Cell,
+    Part,
+    Table,
+    html_list,
+    make_table,
+    number,
+    number_cell,
+    to_frame,
+    to_html,
+    to_text,
+    words,
+)  # fmt: skip
+
+COSTS = {  # title: key, digits, factor, 1 where more is better, -1 where less is better
+    "parameters (M)": ("parameters", 1, 1e-6, -1), "texts/s": ("texts_per_second", 0, 1.0, 1),
+    "minutes": ("minutes", 1, 1.0, -1), "steps": ("steps", 0, 1.0, 0), "distance": ("distance", 4, 1.0, -1),
+}  # fmt: skip
+
+
+def leaderboard(comparison: Part) -> Table:
+    """Return one row per run: mean, stars against the reference, ± standard deviation over seeds; the best is bold."""
+    rows, reference = comparison["rows"], comparison.get("reference") if len(comparison["rows"]) > 1 else None
+    names = (row["run"] + (" (reference)" if row["run"] == reference else "") for row in rows)
+    columns = {"Run": words(*names), "Method": words(*(row.get("method") for row in rows))}
+    columns["Seeds"] = [number_cell(row.get("seeds"), 0) for row in rows]
+    for task in (*(comparison.get("tasks") or ()), AVERAGE):
+        means, deviations, stars = ([_at(row, key, task) for row in rows] for key in ("mean", "std", "marks"))
+        columns[task] = _column(means, deviations, stars)
+    columns["% of teacher"] = _column([_at(row, "retention") for row in rows], digits=1)
+    for title, (key, digits, factor, better) in COSTS.items():
+        values = [None if row.get(key) is None else factor * row[key] for row in rows]
+        columns[title] = _column(values, [row.get(f"{key}_std") for row in rows], digits=digits, better=better)
+    found = {title: cells for title, cells in columns.items() if cells}
+    body = list(zip(*found.values(), strict=True))
+    return Table("leaderboard", "Runs, best average first", list(found), body, words=2)
+
+
+def differences_table(comparison: Part) -> Table:
+    """Return the differences from the reference in points, with intervals and p-values."""
+    rows = []
+    for row in comparison.get("differences") or ():
+        change = change_cell(row["difference"], row.get("low"), row.get("high"), row.get("mark") or "")
+        rows.append([*words(row["a"], row["b"], row["task"]), change, number_cell(row.get("p"), 3)])
+    caption = "Differences, in points, with 95 % intervals; p by paired bootstrap"
+    return Table("difference-table", caption, ["Run", "against", "Task", "difference", "p"], rows, words=3)
+
+
+def render_comparison(comparison: Part, draw: Draw) -> str:
+    """Return the page of a comparison of runs (`rows`, `tasks`, `reference`, `differences`, `notes`)."""
+    count, tasks = len(comparison["rows"]), len(comparison.get("tasks") or ())
+    reference = f"reference: {comparison['reference']}" if comparison.get("reference") and count > 1 else ""
+    sections = {
+        "runs": make_section("Leaderboard", leaderboard(comparison)),
+        "figures": make_section(
+            "Figures", *(retention_figure(comparison, key) for key in ("parameters", "texts_per_second"))
+        ),
+        "differences": make_section("Differences", differences_table(comparison)),
+        "notes": make_section("Notes", Block("list", comparison.get("notes"))),
+    }
+    origin = [f"tasks: {tasks}" if tasks else "", reference]
+    return render(f"Comparison of {count} runs", origin, comparison_verdict(comparison), [], sections, draw)
+
+
+def comparison_verdict(comparison: Part) -> str:
+    """Return the run with the best average."""
+    scored = [row for row in comparison["rows"] if _at(row, "mean") is not None]
+    best = max(scored, key=lambda row: row["mean"][AVERAGE], default=None)
+    return f"Best average: {best['run']}, {best['mean'][AVERAGE]:.1f}" if best else ""
+
+
+def comparison_text(comparison: Part) -> str:
+    """Return leaderboard, differences and notes for a terminal."""
+    differences = differences_table(comparison)
+    parts = ["", differences.caption, to_text(differences)] if differences.rows else []
+    return "\n".join(
+        [to_text(leaderboard(comparison)), *parts, *(f"note: {one_line(note)}" for note in comparison["notes"])]
+    )
+
+
+def comparison_html(comparison: Part) -> str:
+    """Return the parts of `comparison_text` as HTML."""
+    found = [table for table in (leaderboard(comparison), differences_table(comparison)) if table.rows]
+    return "\n".join([*map(to_html, found), html_list(comparison["notes"])])
+
+
+def comparison_frame(comparison: Part) -> Any:
+    """Return a pandas DataFrame with one row per run: the columns of the CSV file, `reference` as True or False."""
+    header, *rows = flat_rows(comparison)
+    return to_frame(header, rows).astype({"reference": bool})
+
+
+def comparison_csv(comparison: Part) -> str:
+    """Return the rows of `flat_rows` as CSV; empty where a number is unknown."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([csv_cell(cell) for cell in row] for row in flat_rows(comparison))
+    return text.getvalue()
+
+
+def flat_rows(comparison: Part) -> list[list[Any]]:
+    """Return one row per run, header first: every number at full precision in its own column; None where unknown."""
+    tasks = [*comparison["tasks"], AVERAGE] if comparison["tasks"] else []
+    plain = ("parameters", "texts_per_second", "minutes", "texts", "steps", "distance", "distance_std")
+    parts = {"": "mean", "std": "std", "mark": "marks", "% of teacher": "retention"}
+    header = [
+        "run",
+        "method",
+        "seeds",
+        "reference",
+        *(f"{task} {part}".rstrip() for task in tasks for part in parts),
+        *plain,
+    ]
+    return [header] + [
+        [row["run"], row["method"], row["seeds"], int(row["run"] == comparison["reference"]),
+         *(_at(row, key, task) for task in tasks for key in parts.values()), *(row.get(key) for key in plain)]
+        for row in comparison["rows"]
+    ]  # fmt: skip
+
+
+def retention_figure(comparison: Part, against: str) -> Figure:
+    """Return the retention of each run against its size or speed (REDACT, figure 1)."""
+    rows = [row for row in comparison["rows"] if _at(row, "retention") is not None and (row.get(against) or 0) > 0]
+    factor, label = (1e-6, "parameters, millions") if against == "parameters" else (1.0, "texts per second")
+    points = [("", row["run"], factor * row[against], _at(row, "retention")) for row in rows]
+    records = [{"run": name, "x": x, "kept": kept} for _, name, x, kept in points]
+    columns = {"Run": "run", "% of teacher": ("kept", 2), label: ("x", 2)}
+    data = make_table(f"data-{against}", f"% of the teacher's average and {label}", records, columns)
+    look = {
+        "y": "% of the teacher's average",
+        "log": "x",
+        "dots": [point[1] for point in points],
+        "level": ("teacher", 100.0),
+    }
+    return lines_figure(against, f"Retention against {label}", points, label, data, **look)
+
+
+def _column(values: Any, deviations: Any = (), stars: Any = (), digits: int = 2, better: int = 1) -> list[Cell]:
+    """Cells of a column with deviations and stars; [] where no value is known. The best of several values is bold."""
+    known = [value for value in values if value is not None]
+    best = number(max(known, key=lambda value: better * value), digits) if better and len(known) > 1 else None
+    cells = []
+    for place, value in enumerate(values):
+        deviation, star = ((found[place] if found else None) for found in (deviations, stars))
+        note = "" if deviation is None else f"± {number(deviation, digits)}"
+        shown = number_cell(value, digits)
+        cells.append(Cell(shown.text + (star or ""), shown.value, note, "best" if shown.text == best else ""))
+    return cells if known else []
+
+
+def _at(row: Part, key: str, task: str = AVERAGE) -> Any:
+    """A row's value for a task; earlier comparisons have the average's alone."""
+    found = row.get(key)
+    return found.get(task) if isinstance(found, Mapping) else found if task == AVERAGE else None

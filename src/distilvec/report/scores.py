@@ -1,0 +1,173 @@
+"""Scores by model as one table for page, model card, terminal and notebooks, and the verdict made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distilvec.core.escape import one_line
+from distilvec.evaluation.aggregate import average, retention
+from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.significance import significance_mark
+from distilvec.report.tables import Cell, Part, Table, make_table, number, number_cell, to_frame, words
+
+if TYPE_CHECKING:
+    from distilvec.evaluation.tasks import TaskFailure
+
+MODELS = ("teacher", "untrained", "student", "asymmetric")
+AVERAGE = "average"
+Scores = Mapping[str, Sequence[Score | Part]]
+
+
+def by_model(parts: Part | None) -> dict[str, Any]:
+    """Return the parts by model in the usual order; empty parts are left out."""
+    known = {name: part for name, part in (parts or {}).items() if part}
+    return {name: known[name] for name in dict.fromkeys((*MODELS, *known)) if name in known}
+
+
+def read_scores(scores: Scores | None) -> dict[str, list[Score]]:
+    """Return Score objects by model, also from the records of report.json."""
+    empty: dict[str, Any] = {"type": "", "metric": "", "metrics": {}, "seconds": 0.0, "rows": 0}
+    keys = Score.__dataclass_fields__
+
+    def read(score: Score | Part) -> Score:
+        return score if isinstance(score, Score) else Score(**empty | {key: score[key] for key in keys if key in score})
+
+    return {name: [read(score) for score in found] for name, found in by_model(scores).items()}
+
+
+def shared(ours: Sequence[Score], theirs: Sequence[Score]) -> tuple[list[Score], list[Score]]:
+    """Return the scores of two models on the tasks and metrics that both have."""
+    both = {(score.task, score.metric) for score in ours} & {(score.task, score.metric) for score in theirs}
+    left, right = ([score for score in scores if (score.task, score.metric) in both] for scores in (ours, theirs))
+    return left, right
+
+
+def shares(ours: Sequence[Score], theirs: Sequence[Score]) -> dict[str, float]:
+    """Return the percent of the teacher's scores by task, and of its average, over the tasks that both models have."""
+    left, right = shared(ours, theirs)
+    return retention(left, right) if left else {}
+
+
+def score_table(scores: Scores, intervals: Part | None = None) -> Table:
+    """Return one row per task, one column per model, then averages and their share of the teacher's average.
+
+    A model without a score on some task has no average. With `intervals` (report.json's), student and asymmetric get a
+    column with the change against the teacher in points, its stars and its interval.
+    """
+    columns = read_scores(scores)
+    compared = ("student", "asymmetric") if intervals is not None and "teacher" in columns else ()
+    tasks = dict.fromkeys((score.task, score.metric) for found in columns.values() for score in found)
+    values = {name: {(score.task, score.metric): score.value for score in found} for name, found in columns.items()}
+
+    def row(label: str, metric: str, found: Part, task: str | None, digits: int = 2) -> list[Cell]:
+        cells = [*words(label), Cell(metric.replace("_", " "))]
+        for name, value in found.items():
+            cells.append(number_cell(value, digits))
+            if name in compared:
+                low, high, p = ((intervals or {}).get(name) or {}).get(task) or (None, None, None)
+                change = None if value is None or found["teacher"] is None else value - found["teacher"]
+                stars = "" if p is None else significance_mark(p)
+                cells.append(Cell("") if task is None else change_cell(change, low, high, stars))
+        return cells
+
+    rows = [row(*key, {name: values[name].get(key) for name in columns}, key[0]) for key in tasks]
+    foot = []
+    for domain, label in (("in", " in domain"), ("out", " out of domain"), (None, "")):
+        group = {name: [score for score in found if domain in (None, score.domain)] for name, found in columns.items()}
+        whole = max(map(len, group.values()), default=0) if domain else len(tasks)
+        means = {name: average(found) if found and len(found) == whole else None for name, found in group.items()}
+        kept = {name: shares(found, group.get("teacher", ())).get(AVERAGE) for name, found in group.items()}
+        foot += [row(AVERAGE + label, "", means, None if domain else AVERAGE)] if whole else []
+        foot += [row(f"% of teacher{label}", "", kept, None, 1)] if whole and "teacher" in columns else []
+    header = [title for name in columns for title in ([name, f"{name}, change"] if name in compared else [name])]
+    return Table("score-table", "Scores, times 100", ["Task", "Metric", *header], rows, foot, words=2)
+
+
+def score_frame(scores: Scores) -> Any:
+    """Return a pandas DataFrame in points: task, type, metric, one column per model; one row per task and metric."""
+    rows: dict[tuple[str, ...], dict[str, float]] = {}
+    for name, found in read_scores(scores).items():
+        for score in found:
+            rows.setdefault((score.task, score.type, score.metric), {})[name] = score.value
+    return to_frame(["task", "type", "metric", *scores], [[*key, *map(row.get, scores)] for key, row in rows.items()])
+
+
+def task_table(supervised: Part) -> Table:
+    """Return the metrics on a labelled task's test split: one row per metric, one column per model."""
+    scores: Mapping[str, Part] = supervised.get("scores") or {}
+    rows = {name.replace("_", " "): (name, 2, 100.0) for found in scores.values() for name in found or {}}
+    title = f"{supervised.get('task')}: {supervised.get('rows') or 0:,} test examples, times 100"
+    records = [{"name": name, **(found or {})} for name, found in scores.items()]
+    return make_table("task-table", title, records, {"Metric": "name", **rows}, across=True)
+
+
+def problem_text(problem: TaskFailure) -> str:
+    """Return a problem as text: its task, the model where it concerns one, and its message."""
+    model = f" ({one_line(problem.column)})" if problem.column else ""
+    return f"task '{one_line(problem.task)}'{model}: {problem.text}"
+
+
+def change_cell(change: float | None, low: float | None, high: float | None, stars: str) -> Cell:
+    """Return a change in points with its stars and its interval, coloured where it is significant."""
+    if change is None or low is None or high is None:
+        return number_cell(change, sign=True)
+    kind = ("gain" if change > 0 else "loss") if stars else "same"
+    return Cell(
+        number(change, sign=True) + stars, change, f"[{number(low, sign=True)}, {number(high, sign=True)}]", kind
+    )
+
+
+# -- the verdict -----------------------------------------------------------------------------------------------------
+
+
+def make_verdict(scores: Scores, intervals: Part | None, speed: Part | None, record: Part | None) -> dict[str, Any]:
+    """Return report.json's "verdict": `text` and its numbers, None where a number is unknown.
+
+    - `retention`, `asymmetric_retention`: percent of the teacher's average, over the tasks that both were scored on.
+    - `tasks`: their number. `worst_task`, `worst_change`: the lowest retention, as a change in percent.
+    - `speedup`, `document_speedup`: the teacher's time over the student's, for queries and for documents.
+    - `smaller`: the teacher's parameters over the student's.
+    - `within_interval`: whether the confidence interval of the difference of averages contains 0.
+    """
+    columns, record, speed = read_scores(scores), record or {}, speed or {}
+    student, teacher, mixed = (columns.get(name, []) for name in ("student", "teacher", "asymmetric"))
+    kept, ratio = shares(student, teacher), speed.get("ratio") or {}
+    tasks = {task: share for task, share in kept.items() if task != AVERAGE}
+    worst = min(tasks, key=lambda task: tasks[task], default=None)
+    low, high, *_ = ((intervals or {}).get("student") or {}).get(AVERAGE) or (None, None)
+    sizes = [
+        [(info.get(name) or {}).get("parameters") for name in MODELS[:3:2]]
+        for info in (record, speed.get("models") or {})
+    ]
+    verdict: dict[str, Any] = {
+        "retention": kept.get(AVERAGE),
+        "asymmetric_retention": shares(mixed, teacher).get(AVERAGE),
+        "speedup": _positive(ratio.get("query")),
+        "document_speedup": _positive(ratio.get("document")),
+        "smaller": next((theirs / ours for theirs, ours in sizes if theirs and ours), None),
+        "worst_task": worst,
+        "worst_change": None if worst is None else tasks[worst] - 100,
+        "within_interval": None if low is None or high is None else low <= 0 <= high,
+        "tasks": len(shared(student, teacher)[0]) if teacher else len(student),
+        "labelled": bool(record.get("supervised")),
+    }
+    return {"text": _verdict_text(verdict, student, record.get("supervised") or {}), **verdict}
+
+
+def _verdict_text(verdict: Part, student: Sequence[Score], supervised: Part) -> str:
+    """The score on a labelled task, and the share of the teacher's average (without a teacher the average)."""
+    metric = "spearman" if supervised.get("type") == "sts" else "accuracy"
+    on_task = ((supervised.get("scores") or {}).get("student") or {}).get(metric)
+    texts = [] if on_task is None else [f"{metric} {100 * on_task:.1f} on {supervised['task']}"]
+    if verdict["retention"] is not None:
+        within = " (difference within its 95 % interval)" if verdict["within_interval"] else ""
+        texts.append(f"{verdict['retention']:.1f} % of the teacher's average on {verdict['tasks']} tasks{within}")
+    elif student and not supervised:
+        texts.append(f"{average(student):.1f} on average over {verdict['tasks']} tasks")
+    return ", ".join(texts) or "not evaluated"
+
+
+def _positive(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) and value > 0 else None

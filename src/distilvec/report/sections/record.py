@@ -1,0 +1,30 @@
+"""Recipe and record of the run: teacher, student, method, data, versions."""
+
+from __future__ import annotations
+
+from distilvec.report.section import Block, Section, get, make_section, pairs
+from distilvec.report.tables import Part, make_table
+
+SOURCES = {"Source": "name", "Role": "role", "Language": "language", "texts": ("rows", 0)}
+
+
+def section(report: Part) -> Section | None:
+    """Return the recipe, then names and values of the record, group by group."""
+    record = get(report, "record")
+    method, data = get(record, "method"), get(record, "data")
+    teachers = [record.get("teacher") or {}, *(record.get("more_teachers") or ())]
+    return make_section(
+        "Recipe and provenance",
+        Block("code", report.get("recipe"), "recipe"),
+        *(
+            pairs(teacher, f"Teacher {number}" if number > 1 else "Teacher")
+            for number, teacher in enumerate(teachers, 1)
+        ),
+        pairs(get(record, "student"), "Student"),
+        pairs({**method, "citation": None}, "Method"),
+        Block("code", method.get("citation"), "citation"),
+        pairs({**data, "sources": None}, "Data"),
+        make_table("source-table", "Training texts", data.get("sources") or (), SOURCES),
+        pairs(get(record, "versions"), "Versions"),
+        pairs({key: report.get(key) for key in ("fingerprint", "created", "format")}, "This report"),
+    )

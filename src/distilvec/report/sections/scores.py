@@ -1,0 +1,72 @@
+"""Scores by task and model, as a table and as shares of the teacher's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distilvec.evaluation.aggregate import average
+from distilvec.report.figures import dots_figure
+from distilvec.report.scores import AVERAGE, Scores, read_scores, score_table, shared, shares, task_table
+from distilvec.report.section import Block, Figure, Section, folded, get, make_section
+from distilvec.report.tables import Part, make_table, number_cell, pivot
+
+TESTED = (
+    "Changes are in points against the teacher, with the 95 % interval of a paired bootstrap over the test rows; "
+    "* p < 0.05, ** p < 0.01, *** p < 0.001."
+)
+ASYMMETRIC = "Asymmetric: queries embedded by the student, documents by the teacher."
+
+
+def section(report: Part) -> Section | None:
+    """Return a labelled task's metrics, the table of scores, their figure, and every metric."""
+    scores, intervals = read_scores(get(report, "scores")), get(report, "intervals")
+    every = [(name, score) for name, found in scores.items() for score in found]
+    remarks = dict.fromkeys(f"{score.task}, {name}: {text}" for name, score in every for text in score.warnings)
+    metrics = pivot("metric-table", "Every metric, times 100", ["Task", "Metric", "rows"], (
+        ((score.task, metric.replace("_", " "), score.rows), name, number_cell(value))
+        for name, score in every for metric, value in score.metrics.items()
+    ))  # fmt: skip
+    return make_section(
+        "Scores",
+        task_table(get(report, "record.supervised")),
+        score_table(scores, intervals),
+        TESTED if scores and any(intervals.values()) else "",
+        ASYMMETRIC if "asymmetric" in scores else "",
+        folded(f"Remarks on tasks ({len(remarks)})", Block("list", list(remarks))),
+        retention_figure(retained(scores, intervals), "teacher" in scores),
+        folded("Every metric", metrics if any(len(score.metrics) > 1 for _, score in every) else None),
+    )
+
+
+def retained(scores: Scores, intervals: Part) -> list[dict[str, Any]]:
+    """Return rows {model, task, value, low, high} in percent of the teacher's score, every model's average last.
+
+    `low` and `high` come from the intervals of the differences from the teacher. Without a teacher the values are the
+    scores. Tasks on which the teacher's score is not above 0 are left out.
+    """
+    columns, rows = read_scores(scores), list[dict[str, Any]]()
+    teacher = columns.pop("teacher", None)
+    for name, found in columns.items():
+        ours, theirs = shared(found, found if teacher is None else teacher)
+        wholes = {score.task: score.value for score in theirs} | ({AVERAGE: average(theirs)} if theirs else {})
+        for task, value in (wholes if teacher is None else shares(ours, theirs)).items():
+            tested = None if teacher is None else (intervals.get(name) or {}).get(task)
+            low, high = (
+                None if change is None else 100 * (1 + change / wholes[task]) for change in (tested or (None, None))[:2]
+            )
+            rows.append({"model": name, "task": task, "value": value, "low": low, "high": high})
+    return rows
+
+
+def retention_figure(rows: list[dict[str, Any]], teacher: bool) -> Figure:
+    """Return the shares by task, the average last; the untrained student is in the data only."""
+    unit, title = (
+        ("% of the teacher's score", "Share of the teacher's scores")
+        if teacher
+        else ("score (x 100)", "Scores by task")
+    )
+    columns = {"Model": "model", "Task": "task", unit: ("value", 1), "low": ("low", 1), "high": ("high", 1)}
+    data = make_table("data-scores", f"{unit}, with 95 % intervals", rows, columns)
+    shown = sorted((row for row in rows if row["model"] != "untrained"), key=lambda row: row["task"] == AVERAGE)
+    points = [("", row["task"], row["model"], row["value"], row["low"], row["high"]) for row in shown]
+    return dots_figure("scores", title, points, unit, data, 100.0 if teacher else None)

@@ -1,0 +1,68 @@
+"""Sharpness over training (TALAS, table 4): of one run on its page, of several runs by the verb `sharpness`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.escape import visible_tree
+from distilvec.core.extras import require_extra
+from distilvec.core.log import log
+from distilvec.report.figures import lines_figure, write_figure
+from distilvec.report.section import Figure, Section, get, make_section
+from distilvec.report.tables import Part, Table, make_table
+
+QUANTITIES = {"lambda_max": "largest eigenvalue", "trace": "trace", "sam": "rise by SAM", "asam": "rise by ASAM"}
+COLUMNS: dict[str, Any] = {
+    "Step": ("step", 0), "Epoch": ("epoch", 2), "Largest eigenvalue": ("lambda_max", 3), "Trace": ("trace", 1),
+    "± error": ("trace_error", 1), "Rise by SAM": ("sam", 5), "Rise by ASAM": ("asam", 5), "Loss": ("loss", 4),
+}  # fmt: skip
+NOTE = (
+    "Largest eigenvalue and trace (with one standard error) of the Hessian of the training objective, and the rise of "
+    "the loss under the perturbations of SAM and ASAM, on {rows} training texts; dropout: {dropout}."
+)
+
+
+def section(report: Part) -> Section | None:
+    """Return the figure of a sharpness.json."""
+    content = get(report, "sharpness")
+    return make_section("Sharpness", note(content), sharpness_figure(content)) if content.get("points") else None
+
+
+def note(content: Part) -> str:
+    """Return the meaning of the numbers of a sharpness.json."""
+    return NOTE.format(**content)
+
+
+def sharpness_table(*runs: Part) -> Table:
+    """Return one row per checkpoint, runs below each other."""
+    points = [{"run": run.get("name"), **point} for run in runs for point in run["points"]]
+    columns = COLUMNS if len(runs) == 1 else {"Run": "run", **COLUMNS}
+    return make_table("sharpness-table", "Sharpness by checkpoint", points, columns)
+
+
+def sharpness_figure(*runs: Part) -> Figure:
+    """Return one panel per quantity, one line per run, over the epochs; error bars of the trace: one standard error."""
+    points = [
+        (title, run["name"], point["step"] if point["epoch"] is None else point["epoch"], point[key],
+         *([point["trace_error"]] if key == "trace" else []))
+        for key, title in QUANTITIES.items() for run in runs for point in run["points"] if key in point
+    ]  # fmt: skip
+    return lines_figure("sharpness", "Sharpness", points, "epoch", sharpness_table(*runs))
+
+
+def draw_sharpness(runs: Sequence[Part], path: Path | None) -> list[Path]:
+    """Write .svg and .png to `path`, else into the run's figures/ or next to the first of several runs."""
+    try:
+        require_extra("report", "--figure")
+    except DistilvecError as error:
+        log(f"no figure: {error}")
+        return []
+    first = Path(runs[0]["folder"])
+    target = path or (first / "figures" if len(runs) == 1 else first.resolve().parent) / "sharpness.svg"
+    figure = replace(sharpness_figure(*visible_tree(runs)), name=target.stem)
+    write_figure(figure, target.parent, "--figure" if path else "figures")
+    return [target.with_suffix(".svg"), target.with_suffix(".png")]

@@ -1,0 +1,53 @@
+"""Latency, throughput, size and memory of teacher and student (REDACT, figure 11)."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any
+
+from distilvec.report.figures import lines_figure
+from distilvec.report.section import Block, Section, get, make_section, pairs
+from distilvec.report.tables import Part, make_table
+
+THRESHOLD = ("100 ms", 100.0)
+SIZES = {
+    "Measure": "name", "parameters, millions": ("parameters", 2, 1e-6),
+    "of these token embeddings, millions": ("embedding_parameters", 2, 1e-6),
+    "size on disk, MB": ("megabytes", 1), "memory, MB": ("memory_mb", 0),
+    "queries in 100 ms": ("largest_batch_under_100_ms.query", 0),
+    "documents in 100 ms": ("largest_batch_under_100_ms.document", 0),
+}  # fmt: skip
+TIMINGS = {
+    "Model": "model", "Backend": "backend", "Role": "role", "batch": ("batch_size", 0), "tokens": ("tokens", 0),
+    "mean, ms": ("mean_ms", 2), "± std": ("std_ms", 2), "median, ms": ("median_ms", 2), "p99, ms": ("p99_ms", 2),
+    "texts/s": ("texts_per_second", 1),
+}  # fmt: skip
+
+
+def section(report: Part) -> Section | None:
+    """Return latency by batch size and by length, size and memory, and the machine."""
+    speed, points, x = get(report, "speed"), list[tuple[Any, ...]](), {}
+    rows = speed.get("rows") or []
+    for role in dict.fromkeys(row["role"] for row in rows):
+        key = "batch_size" if role else "tokens"
+        of = sorted((row for row in rows if row["role"] == role), key=itemgetter(key))
+        title = (
+            f"{role}, {max(row['tokens'] for row in of)} tokens"
+            if role
+            else f"by length, batch of {of[0]['batch_size']}"
+        )
+        if len({row[key] for row in of}) > 1:
+            x[title] = "texts in the batch" if role else "tokens per text"
+            points += [
+                (title, f"{row['model']}, {row['backend']}", row[key], row["mean_ms"], row.get("std_ms") or 0.0)
+                for row in of
+            ]
+    timings = make_table("timing-table", "Every timing", rows if points else (), TIMINGS)
+    models = [{"name": name, **(found or {})} for name, found in get(speed, "models").items()]
+    return make_section(
+        "Speed and size",
+        lines_figure("speed", "Latency", points, x, timings, y="milliseconds per batch", log="xy", level=THRESHOLD),
+        make_table("model-table", "Size and memory", models, SIZES, across=True),
+        pairs(get(speed, "machine"), "Machine"),
+        Block("list", speed.get("notes")),
+    )

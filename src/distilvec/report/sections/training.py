@@ -1,0 +1,47 @@
+"""Losses, learning rate and validation over the steps; stages and settings of the training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distilvec.report.figures import lines_figure
+from distilvec.report.section import Section, folded, get, make_section, pairs
+from distilvec.report.tables import Part, make_table
+from distilvec.train.metrics import validation_metric
+
+STAGES = {
+    "Stage": "name", "Method": "method", "Trained": "trained", "learning rate": ("learning_rate", None),
+    "steps": ("steps", 0), "texts": ("texts", 0), "minutes": ("minutes", 1),
+}  # fmt: skip
+MEASURES = ("distance", "cosine", "similarity_gap", "accuracy", "spearman", "task_loss")
+EVALUATIONS = {"Step": ("step", 0), "epoch": ("epoch", 2)} | {
+    name.replace("_", " "): (f"eval/{name}", 4) for name in MEASURES
+}
+TOKENS = "DynamicCKA: {:.1f} teacher tokens per student token (mean of the last fifth)."
+
+
+def section(report: Part) -> Section | None:
+    """Return the curves, the stages, the settings and every evaluation."""
+    history, training = get(report, "history"), dict(get(report, "record.training"))
+    stages = make_table("stage-table", "Stages of training, in order", training.pop("stages", ()), STAGES)
+    evaluations = make_table("history-table", "Every evaluation", filter(validation_metric, history), EVALUATIONS)
+    kept = [line["train/kept_tokens"] for line in history if line.get("train/kept_tokens") is not None]
+    last = kept[-max(1, len(kept) // 5) :]
+    return make_section(
+        "Training",
+        lines_figure("training", "Training by step", training_points(history)),
+        TOKENS.format(sum(last) / len(last)) if last else "",
+        stages,
+        pairs({**training, **get(report, "record.metrics")}),
+        folded("Every evaluation", evaluations),
+    )
+
+
+def training_points(history: Sequence[Part]) -> list[tuple[str, str, float, float]]:
+    """Return points of the loss and its terms (not of a single one), learning rate and validation metric."""
+    terms = {key: key.removeprefix("train/loss_") for line in history for key in line if key.startswith("train/loss_")}
+    shown = {"train/loss": ("loss", "loss")} | {key: ("loss", name) for key, name in terms.items() if len(terms) > 1}
+    shown["train/learning_rate"] = ("learning rate", "learning rate")
+    for metric in filter(None, map(validation_metric, history)):
+        shown[f"eval/{metric}"] = (f"validation {metric.replace('_', ' ')}",) * 2
+    return [(*shown[key], line["step"], line[key]) for key in shown for line in history if line.get(key) is not None]

@@ -28,7 +28,6 @@ from distilvec.evaluation.speed import (
     plan_settings,
     speed_ratios,
 )
-from distilvec.report.plain_tables import speed_tables
 
 ROW_KEYS = {
     "model",
@@ -219,25 +218,6 @@ def test_models_are_described(report: dict, models: dict[str, SentenceTransforme
     assert [note.split(":")[0] for note in report["notes"]] == ["teacher takes 128 tokens", "student takes 128 tokens"]
 
 
-def test_tables_hold_the_reports_figures(report: dict) -> None:
-    tables = {title: (header, rows) for title, header, rows in speed_tables(report)}
-    assert list(tables)[:2] == ["Models", "Summary"] and "onnx: queries by batch size" in tables
-    assert all(
-        len(row) == len(header) and all(isinstance(cell, str) for cell in row)
-        for header, rows in tables.values()
-        for row in rows
-    )
-    assert sum(len(rows) for title, (_, rows) in tables.items() if ": " in title) == len(report["rows"])
-    header, rows = tables["Summary"]
-    shown = {(row[0], row[1], row[2]): row for row in rows}
-    ratio = report["ratios"]["student"]["onnx"]["document"]
-    assert (
-        shown["student", "onnx", "document"][-1]
-        == f"{ratio['ratio']:.2f} ({ratio['lowest']:.2f}-{ratio['highest']:.2f})"
-    )
-    assert shown["teacher", "pytorch", "query"][-1] == "1" and header[-1] == "Times faster than teacher (range)"
-
-
 def test_a_quarter_of_the_layers_is_faster(models: dict[str, SentenceTransformer]) -> None:
     setting = Setting("document", 1, 12)
     found = measure(
@@ -271,11 +251,6 @@ def test_without_onnxruntime_the_pytorch_rows_still_come(
     )
     assert found["models"]["only"]["memory_mb"] is None
     assert found["models"]["only"]["largest_batch_by_backend"]["onnx"] == {"query": None, "document": None}
-    assert [title for title, _, _ in speed_tables(found)] == [
-        "Models",
-        "Summary",
-        *(f"pytorch: {x} by batch size" for x in ("queries", "documents")),
-    ]
     assert [(done, total) for _, done, total in shown] == [(step, 5) for step in range(6)]
 
 

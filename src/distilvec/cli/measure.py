@@ -50,25 +50,31 @@ def compare(
     json_file: JsonFile = None,
 ) -> None:
     """Compare runs: means and deviations over seeds, differences with confidence intervals, costs."""
-    from distilvec.report.model_card import COLUMNS
+    from distilvec.report.scores import MODELS
 
     check_outputs([("--out", out), ("--csv", csv), ("--markdown", markdown), ("--latex", latex), ("--json", json_file)])
     if out is not None:
         check_output_folder(out.with_name(f"{out.stem}-figures"), "--out")
         require_extra("report", "--out")
-    if column not in COLUMNS:
-        raise DistilvecError(f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Known: {', '.join(COLUMNS)}.")
+    if column not in MODELS:
+        raise DistilvecError(f"[--column] no column '{column}'{nearest(column, MODELS)}. Known: {', '.join(MODELS)}.")
 
     from distilvec.cli.terminal import print_result, show_comparison
     from distilvec.pipeline.compare import compare_runs
-    from distilvec.report.tables import to_csv, to_latex, to_markdown_table
+    from distilvec.report.comparison import comparison_csv, leaderboard
+    from distilvec.report.tables import to_latex, to_markdown
     from distilvec.report.write import draw_comparison
 
     comparison = compare_runs(runs, reference, column)
-    forms = (("--csv", csv, to_csv), ("--markdown", markdown, to_markdown_table), ("--latex", latex, to_latex))
-    for key, path, make in forms:
+    board, notes = leaderboard(comparison), comparison["notes"]
+    forms = (
+        ("--csv", csv, comparison_csv(comparison)),
+        ("--markdown", markdown, to_markdown(board, notes)),
+        ("--latex", latex, to_latex(board, notes)),
+    )
+    for key, path, text in forms:
         if path is not None:
-            write_file(path, make(comparison), key)
+            write_file(path, text, key)
     if json_file:
         write_json(json_file, comparison, key="--json")
     show_comparison(comparison)
@@ -88,25 +94,26 @@ def speed(
     if twice := next((name for name in models if models.count(name) > 1), None):
         raise DistilvecError(f"[models] {twice} is named twice. Name each model once.")
 
-    from distilvec.cli.terminal import print_result, show_table
+    from distilvec.cli.terminal import print_result
     from distilvec.config.schema import TeacherSection
     from distilvec.core.log import progress
-    from distilvec.evaluation.speed import measure_speed
-    from distilvec.report.plain_tables import speed_tables
+    from distilvec.evaluation.speed import Timing, measure_speed
+    from distilvec.report.sections.speed import tables
+    from distilvec.report.tables import to_text
     from distilvec.teachers.model import load_teacher
 
+    timing = Timing(20, 200, None if full else seconds)
     loaded = {name: load_teacher(TeacherSection(model=name), device="cpu", key="models").model for name in models}
     with progress("speed", 100, "%") as advance:
 
         def note(what: str, done: int, total: int) -> None:
             advance(100 * done // max(1, total), what)
 
-        report = measure_speed(loaded, budget_seconds=seconds, full=full, progress=note)
+        report = measure_speed(loaded, timing=timing, progress=note)
     if json_file:
         write_json(json_file, report, key="--json")
-    for title, header, rows in speed_tables(report):
-        print_result(f"\n{title}")
-        show_table(header, rows)
+    for table in tables(report):
+        print_result(f"\n{table.caption}\n{to_text(table)}")
     for remark in report["notes"]:
         print_result(f"note: {remark}")
 
@@ -138,7 +145,7 @@ def sharpness(
 
     from distilvec.cli.terminal import show_sharpness
     from distilvec.pipeline.sharpness import Settings, measure_runs
-    from distilvec.report.sharpness_report import draw_sharpness
+    from distilvec.report.sections.sharpness import draw_sharpness
     from distilvec.report.write import refresh_report
 
     found = measure_runs(runs, chosen, Settings(texts=texts, seed=seed, dropout=dropout, rho=rho), trace)

@@ -25,8 +25,8 @@ from distilvec.evaluation.significance import (
     significance_mark,
 )
 from distilvec.pipeline.results import RunSummary, load_runs, unfinished
-from distilvec.report.model_card import COLUMNS
-from distilvec.report.notebook import comparison_frame, comparison_html, comparison_text
+from distilvec.report.comparison import comparison_frame, comparison_html, comparison_text
+from distilvec.report.scores import MODELS
 
 Array = np.ndarray[Any, Any]
 AVERAGE = "average"
@@ -60,9 +60,9 @@ def compare_runs(
     runs = load_runs(folders)
     if not runs:
         raise DistilvecError("[run folder] found no run to compare. Name the folder of at least one run or sweep.")
-    if column not in COLUMNS:
+    if column not in MODELS:
         raise DistilvecError(
-            f"[--column] no column '{column}'{nearest(column, COLUMNS)}. Columns: {', '.join(COLUMNS)}."
+            f"[--column] no column '{column}'{nearest(column, MODELS)}. Columns: {', '.join(MODELS)}."
         )
     groups = _group(runs)
     reference = _find_reference(reference, groups)
@@ -119,7 +119,7 @@ def _shared_tasks(runs: Sequence[RunSummary], column: str) -> tuple[list[str], l
     """Return the tasks that every run has with the same metric, and a note on the others."""
     scored = [{(task, score["metric"]) for task, score in run.scores(column).items()} for run in runs]
     if not any(scored):
-        if any(run.scores(other) for run in runs for other in COLUMNS):
+        if any(run.scores(other) for run in runs for other in MODELS):
             raise DistilvecError(
                 f"[--column] no run has a column '{column}'. A student of another width than its teacher's has no "
                 "asymmetric one."

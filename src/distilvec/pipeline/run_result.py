@@ -14,8 +14,8 @@ from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load_model
 from distilvec.report.model_card import Distillation
-from distilvec.report.notebook import html_list, html_table, problem_text, scores_frame, scores_html
-from distilvec.report.verdict import make_verdict
+from distilvec.report.scores import AVERAGE, problem_text, score_frame, score_table, shares
+from distilvec.report.tables import Table, html_list, to_html, words
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import MONITORED
 
@@ -52,7 +52,7 @@ class RunResult:
         began = "" if before is None else f" ({before:.4f} before training)"
         found = [(measure, f"{self.distance[name]:.4f} {where}{began}")]
         if self.scores.get("student"):
-            share = make_verdict(self.scores, None, None, None)["retention"]
+            share = shares(self.scores["student"], self.scores.get("teacher", ())).get(AVERAGE)
             kept = "" if share is None else f", {share:.1f} % of the teacher"
             found.append(("average", f"{averages(self.scores['student'])['all']:.2f}{kept}"))
         found.append(("run", str(self.folder)))
@@ -64,9 +64,10 @@ class RunResult:
 
     def _repr_html_(self) -> str:
         problems = [f"not scored: {problem_text(problem)}" for problem in self.problems]
-        scores = scores_html(self.scores) if self.scores else ""
-        return "\n".join([html_table(["RunResult", ""], self.lines()), scores, html_list(problems)])
+        about = Table("run-result", "", ["RunResult", ""], [words(*line) for line in self.lines()], words=2)
+        scores = to_html(score_table(self.scores)) if self.scores else ""
+        return "\n".join([to_html(about), scores, html_list(problems)])
 
     def to_dataframe(self) -> Any:
         """Return the scores as a pandas DataFrame: task, type, metric and one column for each model, in points."""
-        return scores_frame(self.scores)
+        return score_frame(self.scores)

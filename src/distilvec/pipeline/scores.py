@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.extras import require_extra
-from distilvec.report.notebook import html_list, problem_text, scores_frame, scores_html, scores_text
+from distilvec.report.scores import problem_text, score_frame, score_table
+from distilvec.report.tables import html_list, to_html, to_text
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -31,16 +32,16 @@ class Scores:
     problems: list[TaskFailure]
 
     def __repr__(self) -> str:
-        table = [scores_text(self.columns)] if any(self.columns.values()) else ["no scores"]
+        table = [to_text(score_table(self.columns))] if any(self.columns.values()) else ["no scores"]
         return "\n".join([*table, *self._remarks()])
 
     def _repr_html_(self) -> str:
-        table = scores_html(self.columns) if any(self.columns.values()) else "<p>no scores</p>"
+        table = to_html(score_table(self.columns)) if any(self.columns.values()) else "<p>no scores</p>"
         return "\n".join([table, html_list(self._remarks())])
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame: task, type, metric and one column for each model, in points."""
-        return scores_frame(self.columns)
+        return score_frame(self.columns)
 
     def _remarks(self) -> list[str]:
         return [f"problem: {problem_text(problem)}" for problem in self.problems]
@@ -91,7 +92,7 @@ def score_models(
     else:
         from distilvec.evaluation.mteb import mteb_scores
 
-        found = mteb_scores(columns, names, benchmark, None if data is None else Path(data), _mteb_cache(), problems)
+        found = mteb_scores(columns, names, benchmark, None if data is None else Path(data), _mteb_cache(), problems=problems)
     scores = {name: [with_protocol(score, protocol) for score in column] for name, column in found.items()}
     return Scores(scores, problems)
 

@@ -31,7 +31,7 @@ from distilvec.evaluation.curvature import (
 )
 from distilvec.pipeline.loss_landscape import Landscape, Landscapes
 from distilvec.pipeline.results import RunSummary, load_runs
-from distilvec.report.sharpness_report import FILE, read_sharpness
+from distilvec.report.run_files import SHARPNESS, read_run_file
 from distilvec.train.metrics import read_metrics
 
 FORMAT = 1
@@ -64,7 +64,7 @@ class Measurement:
         self.landscapes = Landscapes(run.folder, run.record, settings.texts, settings.seed, settings.dropout)
         trained = run.folder / "train.fingerprint"
         key = fingerprint(FORMAT, trained.read_text() if trained.exists() else "", asdict(settings))
-        self.content = read_sharpness(run.folder) or {}
+        self.content = read_run_file(run.folder, SHARPNESS) or {}
         if self.content.get("fingerprint") != key:
             recipe = self.landscapes.stage.recipe
             about = {
@@ -102,10 +102,10 @@ class Measurement:
             }
             self.content |= {"rows": landscape.rows, "dropout": landscape.module.training}
             self.content["points"] = sorted([*self.content["points"], point], key=lambda other: int(other["step"]))
-            write_json(self.folder / FILE, self.content)
+            write_json(self.folder / SHARPNESS, self.content)
         if trace:
             point |= measure_trace(landscape, self.settings, report)
-            write_json(self.folder / FILE, self.content)
+            write_json(self.folder / SHARPNESS, self.content)
 
 
 def measure_runs(

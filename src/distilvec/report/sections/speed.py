@@ -7,7 +7,7 @@ from typing import Any
 
 from distilvec.report.figures import lines_figure
 from distilvec.report.section import Block, Section, get, make_section, pairs
-from distilvec.report.tables import Part, make_table
+from distilvec.report.tables import Part, Table, make_table
 
 THRESHOLD = ("100 ms", 100.0)
 SIZES = {
@@ -22,6 +22,28 @@ TIMINGS = {
     "mean, ms": ("mean_ms", 2), "± std": ("std_ms", 2), "median, ms": ("median_ms", 2), "p99, ms": ("p99_ms", 2),
     "texts/s": ("texts_per_second", 1),
 }  # fmt: skip
+
+
+RATIOS = {
+    "Model": "model", "Backend": "backend", "Role": "role", "times faster": ("ratio", 2), "lowest": ("lowest", 2),
+    "highest": ("highest", 2),
+}  # fmt: skip
+
+
+def tables(speed: Part) -> tuple[Table, Table, Table]:
+    """Return sizes of the models, ratios to the reference (geometric means over batch sizes), and every timing."""
+    models = [{"name": name, **(found or {})} for name, found in get(speed, "models").items()]
+    ratios = [
+        {"model": model, "backend": backend, "role": role, **ratio}
+        for model, backends in get(speed, "ratios").items()
+        for backend, roles in backends.items()
+        for role, ratio in roles.items()
+    ]
+    return (
+        make_table("model-table", "Size and memory", models, SIZES, across=True),
+        make_table("ratio-table", f"Speed against {speed.get('reference')}", ratios, RATIOS),
+        make_table("timing-table", "Every timing", speed.get("rows") or [], TIMINGS),
+    )
 
 
 def section(report: Part) -> Section | None:
@@ -42,12 +64,12 @@ def section(report: Part) -> Section | None:
                 (title, f"{row['model']}, {row['backend']}", row[key], row["mean_ms"], row.get("std_ms") or 0.0)
                 for row in of
             ]
-    timings = make_table("timing-table", "Every timing", rows if points else (), TIMINGS)
-    models = [{"name": name, **(found or {})} for name, found in get(speed, "models").items()]
+    models, ratios, timings = tables(speed)
     return make_section(
         "Speed and size",
         lines_figure("speed", "Latency", points, x, timings, y="milliseconds per batch", log="xy", level=THRESHOLD),
-        make_table("model-table", "Size and memory", models, SIZES, across=True),
+        models,
+        ratios,
         pairs(get(speed, "machine"), "Machine"),
         Block("list", speed.get("notes")),
     )

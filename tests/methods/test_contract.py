@@ -156,7 +156,7 @@ def test_a_method_may_live_in_a_file_of_its_own(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from distilvec.core.objective import Objective\n\n\nclass Mine(Objective):\n"
-        "    def __init__(self, context, scale: float = 2.0):\n        super().__init__()\n        self.weights = {'mine': scale}\n"
+        "    def __init__(self, context, weights, scale: float = 2.0):\n        super().__init__(context, weights, {'mine': scale})\n"
         "    def forward(self, batch, student, teacher):\n        return {'mine': (student.embedding - teacher.embedding).abs().sum(-1)}\n"
     )
     objective = build_objective(

@@ -12,11 +12,11 @@ from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.tokens import pair_states, token_mean, unit_squares
 from distilvec.methods.base.terms import bibtex, embeddings, task_term
-from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, logit_kl, token_states
+from distilvec.methods.base.token_or_logit_kd import Form, On, TokenOrLogitKD, logit_kl, token_states
 
 
 class Cdm(TokenOrLogitKD):
-    """tokens: squared error of the unit states of paired tokens, sentence: that of the sentence vectors; kl: of class logits.
+    """tokens: squared error of the unit states of paired tokens; sentence: of sentence vectors; kl: of class logits.
 
     Squared errors are means over the teacher's dimensions, after a linear layer from the student's.
 
@@ -42,7 +42,7 @@ class Cdm(TokenOrLogitKD):
         alpha: Share = 0.5,
         temperature: Positive = 2.0,
     ) -> None:
-        terms = {"hidden": {"tokens": 100.0, "sentence": 1.0}, "logits": {"kl": 1.0}}
+        terms: dict[Form, Weights] = {"hidden": {"tokens": 100.0, "sentence": 1.0}, "logits": {"kl": 1.0}}
         super().__init__(context, weights, on, alpha, terms, scores="hidden")
         self.temperature = temperature
         if self.form == "hidden":

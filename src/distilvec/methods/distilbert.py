@@ -1,4 +1,4 @@
-"""DistilBERT in addition to REDACT: the direction of every token's last hidden state (REDACT, appendix B.3). Needs a live teacher."""
+"""DistilBERT with REDACT (appendix B.3): the direction of every token's last hidden state. Needs a live teacher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distilvec.methods.base.terms import bibtex
 
 
 class DistilBert(LayerwiseObjective):
-    """distance: as redact; cosine: 1 - cos of the last hidden states, averaged over a text's tokens (eq. 12). Both have weight 1.
+    """distance: as redact; cosine: 1 - cos of last hidden states, averaged over a text's tokens (eq. 12); weights 1.
 
     Args:
         distance: as redact

@@ -27,7 +27,7 @@ TERMS: dict[Form, tuple[str, ...]] = {
 
 
 class Dskd(TokenOrLogitKD):
-    """Terms on class logits: projected, student_space, teacher_space, probe; on states: sentence and token, in both directions.
+    """On class logits: projected, student_space, teacher_space, probe; on states: sentence and token, both ways.
 
     - Class logits: the student's tokens attend to the teacher's and take their projected states. The mean goes through
       the student's frozen head: `projected` is its loss on the labels, and where it is right the student's logits

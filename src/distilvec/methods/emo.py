@@ -22,7 +22,7 @@ from distilvec.methods.base.terms import bibtex, task_term, task_weights
 
 
 class Emo(Objective):
-    """task: the labels; ira: 1 - sqrt(CKA) of attention rows, summed over layers (eq. 14); otis: cost of transport (eq. 21).
+    """task: labels; ira: 1 - sqrt(CKA) of attention rows, summed over layers (eq. 14); otis: transport cost (eq. 21).
 
     The loss is alpha task + (1 - alpha) (ira + otis) (eq. 22), or ira + otis without a task. The projection P (eq. 17)
     learns here; the recipe gives it a learning rate of its own.
@@ -112,7 +112,7 @@ def _layer_map(context: ObjectiveContext, count: int, kind: Literal["paper", "la
     step = teacher_layers // last
     if step == 0:
         raise DistilvecError(
-            f"[method.name] ira maps each of the student's layers to one of the teacher's; found {last} and {teacher_layers}. "
+            f"[method.name] ira maps the student's layers to the teacher's; found {last} and {teacher_layers}. "
             "Take a student with no more layers than the teacher (student.layers), or set method.weights.ira=0."
         )
     shift = teacher_layers - step * last if kind == "last_aligned" else 0

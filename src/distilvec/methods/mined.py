@@ -1,4 +1,4 @@
-"""MinED: tokens paired by minimum edit distance and compared pair by pair; on class logits plain distillation, as in EMO (4.2)."""
+"""MinED: tokens paired by minimum edit distance; on class logits plain distillation, as in EMO (section 4.2)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Mined(TokenOrLogitKD):
         temperature: Positive = 2.0,
         distance: Literal["cosine", "mse"] = "cosine",
     ) -> None:
-        super().__init__(context, weights, on, alpha, dict.fromkeys(("logits", "hidden"), {"mined": 1.0}))
+        super().__init__(context, weights, on, alpha, {"logits": {"mined": 1.0}, "hidden": {"mined": 1.0}})
         self.temperature, self.distance = temperature, distance
         if self.form == "hidden":
             self.projection = nn.Linear(context.student.hidden_size, context.state_size)

@@ -1,4 +1,4 @@
-"""MiniLM in addition to REDACT: relations between a text's tokens at one layer (REDACT, appendix B.1). Needs a live teacher."""
+"""MiniLM with REDACT (appendix B.1): relations between a text's tokens at one layer. Needs a live teacher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distilvec.methods.base.terms import bibtex
 
 
 class MiniLm(LayerwiseObjective):
-    """distance: as redact; attention: KL of softmax(Q K') (eq. 7); value: of softmax(V V') (eq. 5), by head. All have weight 1.
+    """distance: as redact; attention: KL of softmax(Q K') (eq. 7); value: of softmax(V V') (eq. 5), by head; weights 1.
 
     Args:
         distance: as redact

@@ -1,4 +1,4 @@
-"""TinyBERT in addition to REDACT: attention scores and hidden states, layer by layer (REDACT, appendix B.2). Needs a live teacher."""
+"""TinyBERT with REDACT (appendix B.2): attention scores and hidden states of all layers. Needs a live teacher."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distilvec.methods.base.terms import bibtex
 
 
 class TinyBert(LayerwiseObjective):
-    """distance: as redact; attention: squared gaps of Q K' / sqrt(d) (eq. 10); hidden: of states under W (eq. 9). All have weight 1.
+    """distance: as redact; attention: squared gaps of Q K' / sqrt(d) (eq. 10); hidden: of states (eq. 9); weights 1.
 
     Layer l of the student is compared with g(l) = (L / L') l of the teacher; L' must divide L. One W for all layers.
 
@@ -53,8 +53,8 @@ class TinyBert(LayerwiseObjective):
         if layers % ours:
             fitting = [number for number in range(1, layers + 1) if layers % number == 0]
             raise DistilvecError(
-                f"[student.layers] tinybert compares every layer of the student with one of the teacher's at equal steps; found {ours} and "
-                f"{layers} layers. Give the student one of {fitting} layers."
+                f"[student.layers] layers are compared at equal steps; found {ours} (student) and {layers} (teacher) "
+                f"layers. Give the student a number of layers among {', '.join(map(str, fitting))}."
             )
         self.layers = uniform_map(ours, layers)
         upper, hidden = range(1, ours + 1), range(0 if include_embeddings else 1, ours + 1)

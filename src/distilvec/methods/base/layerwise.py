@@ -1,4 +1,4 @@
-"""Methods that compare a student's layers with its teacher's, token by token, in addition to REDACT's distance (REDACT, appendix B)."""
+"""Methods that compare layers token by token, in addition to REDACT's distance (REDACT, appendix B)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def require_same_heads(context: ObjectiveContext) -> None:
     ours, theirs = context.student.heads, context.teacher.heads
     if ours is None or ours != theirs:
         raise DistilvecError(
-            f"[method.name] attention is compared head by head; found {ours} heads in the student and {theirs} in the teacher. "
-            "Take a student with as many heads, or minilm with the option relation_heads (MiniLM v2)."
+            f"[method.name] attention is compared by head; found {ours} heads (student) and {theirs} (teacher). "
+            "Take a student with as many heads, or minilm with the option relation_heads."
         )
 
 
@@ -54,8 +54,8 @@ class LayerwiseObjective(Objective):
             require_layers(context.teacher)
             if not context.same_tokenizer:
                 raise DistilvecError(
-                    "[method.name] the method compares models token by token, and these two split texts differently. Take a student "
-                    "with the teacher's tokenizer (student.model: teacher), or redact (on vectors) or emo (on aligned tokens)."
+                    "[method.name] the method compares token by token, and these models split texts differently. Take "
+                    "a student with the teacher's tokenizer (student.model: teacher), or redact or emo."
                 )
 
     def distance_term(self, student: ModelOutputs, teacher: ModelOutputs) -> PerRow:

@@ -103,7 +103,7 @@ def choose_form(on: On, context: ObjectiveContext, scores: Form | None = None) -
     classes = task is not None and task.kind != "sts" and context.teacher.logits
     if on == "logits" and not classes:
         raise DistilvecError(
-            "[method.options.on] class logits need a classification or pair task, and a teacher fine-tuned for that task (distilvec "
+            "[method.options.on] class logits need a task with classes, a teacher fine-tuned on that task (distilvec "
             f"finetune); found {'no task' if task is None else task.kind}. Set on: hidden, or leave the option out."
         )
     return "logits" if on != "hidden" and classes else "hidden"

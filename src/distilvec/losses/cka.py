@@ -67,10 +67,3 @@ def root_cka(student: Grams, teacher: Grams) -> Float[Tensor, " batch"]:
     cka = (unit_gram(student) * teacher).sum((1, 2))
     there = cka > SMALLEST
     return (cka.where(there, 1.0).sqrt() * there).where(teacher.flatten(1).any(1), 1.0)
-
-
-def linear_cka(
-    first: Rows, second: Float[Tensor, "batch rows _others"], mask: Bool[Tensor, "batch rows"]
-) -> Float[Tensor, " batch"]:
-    """Return the CKA of two sets of columns over the same rows, without root."""
-    return (unit_gram(centred_gram(first, mask)) * unit_gram(centred_gram(second, mask))).sum((1, 2))

@@ -1,7 +1,7 @@
-"""EMO (paper 000, section 3), eq. 6 to 21 in the paper's order: importance, attention CKA on aligned tokens, transport.
+"""EMO (paper 000, section 3), eq. 6 to 18 in the paper's order: importance, attention CKA on aligned tokens, OTIS.
 
 The teacher's half (eq. 6, 8, 10, 15) is computed by `teachers/token_signals.py` and cached; a training step computes
-the student's.
+the student's. Eq. 19 to 21, Sinkhorn's plan and its cost, are `transport_cost` of losses/transport.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from distilvec.losses.cka import Grams, centred_gram, root_cka, unit_gram
-from distilvec.losses.transport import NOTHING, transport_cost
+from distilvec.losses.transport import NOTHING
 
 Pairs = Int[Tensor, "batch pairs 2"]
 Importance = Float[Tensor, "batch tokens"]
@@ -106,18 +106,3 @@ def otis_cost(
     student, projected = student.float(), projected.float()
     bias = torch.zeros((), device=projected.device).where(teacher_mask, NOTHING)[:, None]
     return 1 - torch.baddbmm(bias, student, projected.mT, alpha=student.shape[-1] ** -0.5).softmax(-1)
-
-
-def otis(
-    cost: Float[Tensor, "batch student teacher"],
-    nu: Float[Tensor, "batch student"],
-    mu: Float[Tensor, "batch teacher"],
-    epsilon: float = 0.1,
-    iterations: int = 100,
-    unroll: bool = False,
-) -> Float[Tensor, " batch"]:
-    """Return L_OTIS = <T, C> (eq. 20 and 21) of the plan T of eq. 19 with epsilon = 1 / lambda.
-
-    Note: the paper does not print lambda; epsilon 0.1 and 100 iterations are the authors' code's.
-    """
-    return transport_cost(cost, nu, mu, unroll, epsilon, iterations)

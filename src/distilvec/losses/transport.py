@@ -40,7 +40,10 @@ def transport_cost(
     tolerance: float = 1e-6,
     domain: Domain = "auto",
 ) -> Float[Tensor, " batch"]:
-    """Return <T, C> of the plan T. Its gradient is T, as if T were fixed; `unroll` adds that through the iterations."""
+    """Return <T, C> of the plan T (EMO, eq. 20 and 21).
+
+    The gradient for C is T, as if T were fixed; with `unroll` also that through the iterations.
+    """
     with torch.set_grad_enabled(unroll and torch.is_grad_enabled()):
         plan = transport_plan(cost, nu, mu, epsilon, iterations, tolerance, domain)
     return (plan * cost).sum((1, 2))
@@ -55,7 +58,7 @@ def transport_plan(
     tolerance: float = 1e-6,
     domain: Domain = "auto",
 ) -> Cost:
-    """Return the T of least <T, C> - epsilon H(T) whose rows sum to `nu` and columns to `mu`.
+    """Return the T of least <T, C> - epsilon H(T) with row sums `nu` and column sums `mu` (EMO, eq. 19).
 
     - Tokens with marginal 0 (padding) neither send nor receive; their costs must be finite.
     - A problem is finished when its columns miss `mu` by at most `tolerance` in all, checked every 10 iterations. Its

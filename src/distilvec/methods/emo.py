@@ -16,7 +16,8 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Count, Positive, Share, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.losses.emo import intra_model_relation, otis, otis_cost, student_importance
+from distilvec.losses.emo import intra_model_relation, otis_cost, student_importance
+from distilvec.losses.transport import transport_cost
 from distilvec.methods.base.layerwise import require_layers
 from distilvec.methods.base.terms import bibtex, task_term, task_weights
 
@@ -103,7 +104,7 @@ class Emo(Objective):
             mu = (mu / mu.sum(1, keepdim=True)).nan_to_num(0.0)  # 0 for a text of special tokens alone
         nu = student_importance(mu, batch.alignment.pairs, ours).nan_to_num(0.0)
         cost = otis_cost(student.hidden_layers[-1], self.projection(teacher.hidden_layers[-1].float()), theirs)
-        return otis(cost, nu, mu, self.epsilon, self.iterations, self.unroll)
+        return transport_cost(cost, nu, mu, self.unroll, self.epsilon, self.iterations)  # eq. 19 to 21
 
 
 def _layer_map(context: ObjectiveContext, count: int, kind: Literal["paper", "last_aligned"]) -> dict[int, int]:

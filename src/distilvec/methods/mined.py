@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs
-from distilvec.losses.tokens import pair_states, token_mean, unit_squares
+from distilvec.losses.logits import soft_kl
+from distilvec.losses.tokens import token_mean, unit_squares
 from distilvec.methods.base.terms import bibtex, task_term
-from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, logit_kl, token_states
+from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, class_logits, paired_states
 
 
 class Mined(TokenOrLogitKD):
@@ -44,7 +45,7 @@ class Mined(TokenOrLogitKD):
         if self.form == "hidden":
             self.projection = nn.Linear(context.student.hidden_size, context.state_size)
         if self.weights["mined"]:
-            self.require_form("mined")
+            self.require(states=self.form == "hidden", logits=self.form == "logits", alignment="mined")
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
@@ -55,10 +56,8 @@ class Mined(TokenOrLogitKD):
 
     def _mined(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         if self.form == "logits":
-            return logit_kl(student, teacher, self.temperature)
-        assert batch.alignment is not None
-        both = token_states(student, teacher)
-        ours, theirs, mask = pair_states(both[0].states, both[1].states, batch.alignment.pairs)
+            return soft_kl(*class_logits(student, teacher), self.temperature)
+        ours, theirs, mask = paired_states(batch, student, teacher)
         ours = self.projection(ours)
         gaps = unit_squares(ours, theirs) / 2 if self.distance == "cosine" else (ours - theirs).square().mean(-1)
         return token_mean(gaps, mask)

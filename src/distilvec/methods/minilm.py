@@ -7,13 +7,7 @@ from distilvec.core.options import Count, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.distance import DistanceName
 from distilvec.losses.relation_heads import relation_term
-from distilvec.methods.base.layerwise import (
-    LayerwiseObjective,
-    common_mask,
-    projections,
-    require_layers,
-    require_same_heads,
-)
+from distilvec.methods.base.layerwise import LayerwiseObjective, common_mask
 from distilvec.methods.base.terms import bibtex
 
 
@@ -47,11 +41,11 @@ class MiniLm(LayerwiseObjective):
         self.relation_heads, self.teacher_layer = relation_heads, teacher_layer
         if not self.terms:
             return
-        ours, (layers, theirs) = context.student.hidden_size, require_layers(context.teacher)
+        ours, theirs, layers = context.student.hidden_size, self.teacher_size, self.teacher_layers
         if not 1 <= abs(teacher_layer) <= layers:
             raise option_error("teacher_layer", teacher_layer, f"1 to {layers}, or -1 (the last) to -{layers}")
         if relation_heads is None:
-            require_same_heads(context)
+            self.require_same_heads()
         elif ours % relation_heads or theirs % relation_heads:
             raise option_error("relation_heads", relation_heads, f"a divisor of both hidden sizes, {ours} and {theirs}")
         self.student_outputs |= OutputSpec(projection_layers=(-1,))
@@ -62,6 +56,6 @@ class MiniLm(LayerwiseObjective):
         terms = self.weighted_terms(distance=lambda: self.distance_term(student, teacher))
         if self.terms:
             mask = common_mask(student, teacher)
-            ours, theirs = projections(student, -1, mask), projections(teacher, self.teacher_layer, mask)
+            ours, theirs = self.projections(student, -1, mask), self.projections(teacher, self.teacher_layer, mask)
             terms |= {name: relation_term(name, ours, theirs, mask, self.relation_heads) for name in self.terms}
         return terms

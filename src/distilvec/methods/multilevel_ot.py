@@ -52,7 +52,7 @@ class MultilevelOt(TokenOrLogitKD):
         super().__init__(context, weights, on, alpha, dict.fromkeys(("logits", "hidden"), LEVELS))
         self.kept, self.temperature = kept, temperature
         if any(self.weights[name] for name in LEVELS):
-            self.require_form()
+            self.require(states=self.form == "hidden", logits=self.form == "logits")
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:

@@ -43,7 +43,7 @@ class Uld(TokenOrLogitKD):
         super().__init__(context, weights, on, alpha, {"logits": {"uld": 1.0}, "hidden": {"uld": 1.0}})
         self.temperatures, self.reduction = (student_temperature, teacher_temperature), reduction
         if self.weights["uld"]:
-            self.require_form()
+            self.require(states=self.form == "hidden", logits=self.form == "logits")
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:

@@ -14,6 +14,7 @@ from signals import OPTIONS, ROWS, STUDENTS, labelled_batch, teacher_signals
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import weighted_loss
+from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import build_objective, method_class, method_names
 from distilvec.core.task_head import TaskInfo
 from distilvec.formats.sentence_transformers import save_student
@@ -139,6 +140,18 @@ def test_options_and_terms_are_checked(name):
         build_objective(name, {}, {"nonsense": 1.0}, labelled)
     with pytest.raises(DistilvecError, match=r"no term 'nonsense'|task"):
         build_objective(name, {}, {"nonsense": 1.0}, context)
+
+
+def test_the_labels_alone_need_nothing_of_the_teacher(name):
+    labelled = make_context(
+        task=TaskInfo("classification", 3), teacher_logits=True, teacher_layers=4, teacher_hidden_size=40
+    )
+    try:
+        terms = build_objective(name, OPTIONS.get(name, {}), {}, make_context(labelled, student_experts=3)).weights
+    except DistilvecError as error:
+        pytest.skip(str(error))
+    alone = build_objective(name, {}, {**dict.fromkeys(terms, 0.0), "task": 1.0}, labelled)
+    assert alone.teacher_outputs == OutputSpec() and alone.student_outputs == OutputSpec(vector=True)
 
 
 def test_documented(name):

@@ -5,16 +5,15 @@ The equations are in losses/emo.py, in the paper's order. Student and teacher ma
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool
-from pydantic import Field
 from torch import Tensor, nn
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, TextBatch, Weights
-from distilvec.core.options import Count, Positive, Share, option_error
+from distilvec.core.options import Count, NonNegative, Positive, Share, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.emo import intra_model_relation, otis_cost, student_importance
 from distilvec.losses.transport import transport_cost
@@ -54,7 +53,7 @@ class Emo(Objective):
         weights: Weights,
         alpha: Share = 0.5,
         ira_layers: Count = 2,
-        ira_weight: Annotated[float, Field(ge=0)] = 1.0,
+        ira_weight: NonNegative = 1.0,
         layer_map: Literal["paper", "last_aligned"] = "paper",
         divisor: Count = 3,
         alignment: Literal["offsets", "mined", "strict"] = "offsets",

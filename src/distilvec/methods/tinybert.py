@@ -74,7 +74,8 @@ class TinyBert(LayerwiseObjective):
         gaps = []
         for one, other in self.attended.items():
             both = self.projections(student, one, mask), self.projections(teacher, other, mask)
-            gaps.append(score_gap(*(relation_scores(model.query, model.key) for model in both), mask))
+            ours, theirs = (relation_scores(model.query, model.key) for model in both)
+            gaps.append(score_gap(ours, theirs, mask))
         return torch.stack(gaps).mean(0)
 
     def _hidden(self, student: ModelOutputs, teacher: ModelOutputs, mask: Mask) -> PerRow:

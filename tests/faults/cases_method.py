@@ -10,12 +10,14 @@ BODY = """from distilvec.core.objective import Objective
 
 
 class Mine(Objective):
-    def __init__(self, sizes, scale: float = 2.0):
-        super().__init__()
-        self.weights = {'mine': scale}
+    default_weights = {'mine': 1.0}
+
+    def __init__(self, context, weights, scale: float = 2.0):
+        super().__init__(context, weights)
+        self.scale = scale
 
     def forward(self, batch, student, teacher):
-        return {'mine': (student.embedding - teacher.embedding).abs().sum(-1)}
+        return {'mine': self.scale * (student.embedding - teacher.embedding).abs().sum(-1)}
 """
 SHORT = {"train__max_steps": 2}
 
@@ -48,8 +50,8 @@ FILES = {
     "imports-what-is-absent": "import absent_module\n" + BODY,
     "raises-at-import": BODY + "\nx = 1 / 0\n",
     "exits-at-import": BODY + "\nimport sys\nsys.exit(0)\n",
-    "constructor-raises": BODY.replace("{'mine': scale}", "{'mine': sizes.moon}"),
-    "no-weights": BODY.replace("self.weights", "self.waits"),
+    "constructor-raises": BODY.replace("= scale", "= context.moon"),
+    "no-weights": BODY.replace("default_weights", "default_waits"),
     "no-forward": BODY.split("    def forward")[0],
     "forward-raises": BODY.replace(".sum(-1)", ".sum(-9)"),
     "forward-gives-nothing": BODY.replace("return {", "{"),

@@ -23,6 +23,7 @@ from distilvec.losses.dynamic_cka import (
     narrow_is_cheaper,
     teacher_gram,
     token_similarity,
+    token_similarity_reference,
 )
 
 ALL = {
@@ -140,6 +141,20 @@ def test_half_precision_is_worked_out_in_fp32():
     torch.testing.assert_close(
         value(half, RULES["paper"]), value(replace(case, states=half.states.float()), RULES["paper"])
     )
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_the_reference_form_has_the_same_value_and_gradients(narrow, monkeypatch):
+    monkeypatch.setattr(module, "narrow_is_cheaper", lambda *shapes: narrow)
+    case = draw(3, 5, 7, 6, 9).doubled().wanting()
+    inputs, learned = (case.states, case.teacher, case.projection), (case.states, case.projection)
+    found, expected = token_similarity(*inputs), token_similarity_reference(*inputs)
+    torch.testing.assert_close(found, expected, atol=1e-14, rtol=1e-12)
+    upstream = torch.linspace(-1, 1, found.numel(), dtype=torch.float64).view_as(found)
+    for one, two in zip(
+        *(torch.autograd.grad(cosines, learned, upstream) for cosines in (found, expected)), strict=True
+    ):
+        torch.testing.assert_close(one, two, atol=1e-13, rtol=1e-10)
 
 
 @pytest.mark.parametrize("narrow", [True, False])

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from distilvec.losses.hidden_states import hidden_gap, layer_mean, score_gap, token_cosine_distance, uniform_map
+from distilvec.losses.hidden_states import hidden_gap, score_gap, token_cosine_distance, uniform_map
 
 LENGTHS = (4, 2, 0)
 MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
@@ -97,7 +97,3 @@ def test_a_zero_vector_has_a_finite_gradient():
     student.requires_grad_()
     values = token_cosine_distance(student, STATES[1].float(), MASK)
     assert torch.isfinite(values).all() and torch.isfinite(torch.autograd.grad(values.sum(), student)[0]).all()
-
-
-def test_layer_mean():
-    assert layer_mean([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 6.0])]).tolist() == [2.0, 4.0]

@@ -12,7 +12,13 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from distilvec.losses.ranking import group_shuffled, listwise_cross_entropy, others, relative_triplet
+from distilvec.losses.ranking import (
+    group_shuffled,
+    listwise_cross_entropy,
+    others,
+    relative_triplet,
+    relative_triplet_reference,
+)
 
 
 def cosines(x):
@@ -39,6 +45,23 @@ def draw(*shapes, seed):
 
 
 # -- Jasper's relative triplets --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 9])
+@pytest.mark.parametrize("equal", [False, True])
+def test_the_reference_form_has_the_same_value_and_gradient(batch, equal):
+    generator = torch.Generator().manual_seed(3)
+    student = torch.randn(2, batch, batch, generator=generator, dtype=torch.float64)
+    teacher = torch.randn(batch, batch, generator=generator, dtype=torch.float64).round(decimals=0 if equal else 9)
+    found, expected = student.clone().requires_grad_(), student.clone().requires_grad_()
+    values, reference = relative_triplet(found, teacher, 0.3), relative_triplet_reference(expected, teacher, 0.3)
+    torch.testing.assert_close(values, reference, atol=1e-13, rtol=1e-10)
+    for upstream in (torch.ones(batch, dtype=torch.float64), torch.arange(1.0, batch + 1, dtype=torch.float64)):
+        gradients = [
+            torch.autograd.grad(y, x, upstream, retain_graph=True)[0]
+            for y, x in ((values, found), (reference, expected))
+        ]
+        torch.testing.assert_close(*gradients, atol=1e-13, rtol=1e-10)
 
 
 def test_triplet_check_value():

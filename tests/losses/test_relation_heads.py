@@ -12,9 +12,9 @@ from distilvec.losses.relation_heads import (
     PARTS,
     laid_out,
     relation_divergence,
+    relation_heads,
     relation_scores,
     relation_term,
-    split_anew,
 )
 
 LENGTHS = (5, 3, 1)
@@ -69,7 +69,7 @@ def test_relation_heads_against_loops(heads):
 
 
 def test_as_many_relation_heads_as_heads_are_the_heads(pair):
-    torch.testing.assert_close(split_anew(pair[0].query, 4), pair[0].query)
+    torch.testing.assert_close(relation_heads(pair[0].query, 4), pair[0].query)
     for name in PARTS:
         torch.testing.assert_close(term(name, *pair, heads=4), term(name, *pair))
 

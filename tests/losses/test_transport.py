@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from distilvec.losses.emo import otis_cost
-from distilvec.losses.transport import transport_cost, transport_plan
+from distilvec.losses.transport import sinkhorn_reference, transport_cost, transport_plan
 
 DOMAINS = ["kernel", "log"]
 
@@ -172,6 +172,18 @@ def test_small_epsilon_takes_logarithms_by_itself():
     plan = transport_plan(cost, half, half, epsilon=0.002, iterations=1000)
     assert torch.isfinite(plan).all() and plan[0].diagonal().sum() > 0.999
     torch.testing.assert_close(plan, transport_plan(cost, half, half, epsilon=0.002, iterations=1000, domain="log"))
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_reference_form_has_the_same_plan_and_gradient(check, domain):
+    cost, nu, mu = check
+    found, expected = cost.clone().requires_grad_(), cost.clone().requires_grad_()
+    factors = torch.arange(20.0, dtype=torch.float64).view(1, 4, 5)
+    plan = transport_plan(found, nu, mu, iterations=30, tolerance=0.0, domain=domain)
+    reference = sinkhorn_reference(expected, nu, mu, iterations=30)
+    torch.testing.assert_close(plan, reference, atol=1e-14, rtol=1e-12)
+    torch.autograd.backward([(plan * factors).sum(), (reference * factors).sum()])
+    torch.testing.assert_close(found.grad, expected.grad, atol=1e-12, rtol=1e-9)
 
 
 def test_otis_cost_check_value():

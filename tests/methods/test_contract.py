@@ -14,6 +14,7 @@ from signals import OPTIONS, ROWS, STUDENTS, labelled_batch, teacher_signals
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import weighted_loss
+from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import build_objective, method_class, method_names
 from distilvec.core.task_head import TaskInfo
 from distilvec.formats.sentence_transformers import save_student
@@ -141,6 +142,18 @@ def test_options_and_terms_are_checked(name):
         build_objective(name, {}, {"nonsense": 1.0}, context)
 
 
+def test_the_labels_alone_need_nothing_of_the_teacher(name):
+    labelled = make_context(
+        task=TaskInfo("classification", 3), teacher_logits=True, teacher_layers=4, teacher_hidden_size=40
+    )
+    try:
+        terms = build_objective(name, OPTIONS.get(name, {}), {}, make_context(labelled, student_experts=3)).weights
+    except DistilvecError as error:
+        pytest.skip(str(error))
+    alone = build_objective(name, {}, {**dict.fromkeys(terms, 0.0), "task": 1.0}, labelled)
+    assert alone.teacher_outputs == OutputSpec() and alone.student_outputs == OutputSpec(vector=True)
+
+
 def test_documented(name):
     method = method_class(name)
     assert method.__doc__ and len(method.__doc__) > 40
@@ -156,7 +169,7 @@ def test_a_method_may_live_in_a_file_of_its_own(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from distilvec.core.objective import Objective\n\n\nclass Mine(Objective):\n"
-        "    def __init__(self, context, scale: float = 2.0):\n        super().__init__()\n        self.weights = {'mine': scale}\n"
+        "    def __init__(self, context, weights, scale: float = 2.0):\n        super().__init__(context, weights, {'mine': scale})\n"
         "    def forward(self, batch, student, teacher):\n        return {'mine': (student.embedding - teacher.embedding).abs().sum(-1)}\n"
     )
     objective = build_objective(

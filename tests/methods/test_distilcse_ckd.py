@@ -167,9 +167,9 @@ def test_scale_is_learnt_and_stays_positive():
 
 def test_options_are_checked_and_mse_has_no_weight_by_default():
     with pytest.raises(DistilvecError, match=r"\[method.options.queue\] found -1"):
-        DistilCseCkd(CONTEXT, {}, queue=-1)
+        build_objective("distilcse_ckd", {"queue": -1}, {}, CONTEXT)
     with pytest.raises(DistilvecError, match=r"\[method.options.scale\] found 0"):
-        DistilCseCkd(CONTEXT, {}, scale=0.0)
+        build_objective("distilcse_ckd", {"scale": 0.0}, {}, CONTEXT)
     assert build_objective("distilcse_ckd", {"queue": 4}, {}, CONTEXT).weights == {"ckd": 1.0, "mse": 0.0}
 
 

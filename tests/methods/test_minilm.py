@@ -90,9 +90,7 @@ def test_without_relations_it_is_redact_and_needs_nothing_of_the_teachers_inside
 
 @pytest.mark.parametrize("heads", [0, 5, 24])
 def test_relation_heads_must_divide_both_widths(heads):
-    with pytest.raises(
-        DistilvecError, match=rf"relation_heads\] found {heads}; expected a divisor of both hidden widths, 12 .* 24"
-    ):
+    with pytest.raises(DistilvecError, match=rf"^\[method.options.relation_heads\] found {heads}"):
         build_objective("minilm", {"relation_heads": heads}, {}, CONTEXT)
 
 

@@ -30,9 +30,7 @@ def signals(target, context):
     generator = torch.Generator().manual_seed(2)
     rows, name = torch.arange(ROWS), "embedding" if target == "final" else "pre_dense"
     teachers = context.teachers
-    widths = (
-        [teacher.dim for teacher in context.teachers] if target == "final" else [t.pre_dense_width for t in teachers]
-    )
+    widths = [teacher.dim for teacher in context.teachers] if target == "final" else [t.pre_dense_dim for t in teachers]
     student, *vectors = (torch.randn(ROWS, width, generator=generator) for width in (widths[0], *widths))
     first, *others = (ModelOutputs(**{name: vector}) for vector in vectors)
     batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
@@ -89,18 +87,15 @@ def test_several_teachers_are_a_loop_over_teachers(target):
 
 
 @pytest.mark.parametrize(
-    ("context", "message"),
+    "context",
     [
-        (make_context(ONE, teacher_pre_dense_dim=None), r"method.options.target.*\[teacher\] has none"),
-        (
-            make_context(SEVERAL, others=(OTHERS[0], replace(OTHERS[1], pre_dense_dim=None))),
-            r"\[more_teachers.1\] has none",
-        ),
-        (make_context(ONE, teacher_pre_dense_dim=10), "the student's have 6 dimensions, the teacher's 10"),
+        make_context(ONE, teacher_pre_dense_dim=None),
+        make_context(SEVERAL, others=(OTHERS[0], replace(OTHERS[1], pre_dense_dim=None))),
+        make_context(ONE, teacher_pre_dense_dim=10),
     ],
 )
-def test_pre_dense_needs_vectors_of_one_width(context, message):
-    with pytest.raises(DistilvecError, match=message):
+def test_pre_dense_needs_vectors_of_one_dim(context):
+    with pytest.raises(DistilvecError, match=r"^\[method.options.target\]"):
         build_objective("offline_cosine", {"target": "pre_dense"}, {}, context)
     assert build_objective("offline_cosine", {"target": "final"}, {}, context).weights
 

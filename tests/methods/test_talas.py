@@ -149,9 +149,9 @@ def test_the_student_runs_half_the_rows_without_simcse(tiny_model):
     ("layers", "weights", "options", "message"),
     [
         (4, {}, {"anchored_layers": 5}, r"anchored_layers\] found 5; expected 1 to 4"),
-        (4, {}, {"relation_layers": 1}, r"relation_layers\] found 1; .* give 2 to 4"),
-        (4, {}, {"relation_layers": 6, "include_embeddings": True}, r"give 2 to 5"),
-        (4, {"simcse": 0, "tamd": 0, "lasd": 0}, {}, r"\[method.weights\] every term of talas has weight 0"),
+        (4, {}, {"relation_layers": 1}, r"relation_layers\] found 1"),
+        (4, {}, {"relation_layers": 6, "include_embeddings": True}, r"relation_layers\] found 6"),
+        (4, {"simcse": 0, "tamd": 0, "lasd": 0}, {}, r"^\[method.weights\]"),
         (1, {}, {"anchored_layers": 1}, r"\[method.weights.lasd\] .* found 1 layer"),
     ],
 )

@@ -94,7 +94,7 @@ def test_padding_of_either_model_changes_neither_value_nor_gradient():
 
 
 def test_a_number_of_layers_that_does_not_divide_is_refused_with_those_that_do():
-    with pytest.raises(DistilvecError, match=r"student.layers\] .* found 4 and 6 layers.* divides 6: 1, 2, 3, 6"):
+    with pytest.raises(DistilvecError, match=r"^\[student.layers\] .*1, 2, 3, 6"):
         build_objective("tinybert", {}, {}, make_context(CONTEXT, student_layers=4, teacher_layers=6))
 
 

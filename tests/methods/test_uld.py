@@ -67,19 +67,14 @@ def test_padding_is_nothing(context, options):
 
 @pytest.mark.parametrize("name", ["uld", "mined", "multilevel_ot"])
 def test_no_logits_to_match(name):
-    with pytest.raises(
-        DistilvecError, match=r"\[method.options.on\] found a task with one score an example.*on: hidden"
-    ):
-        build_objective(name, {}, {}, SCORES)
-    with pytest.raises(DistilvecError, match="found sts, one score"):
-        build_objective(name, {"on": "logits"}, {}, SCORES)
-    with pytest.raises(DistilvecError, match="found texts without a task"):
-        build_objective(name, {"on": "logits"}, {}, CONTEXT)
+    for options, context in (({}, SCORES), ({"on": "logits"}, SCORES), ({"on": "logits"}, CONTEXT)):
+        with pytest.raises(DistilvecError, match=r"^\[method.options.on\].* Set on: hidden"):
+            build_objective(name, options, {}, context)
 
 
 @pytest.mark.parametrize("name", ["uld", "mined", "multilevel_ot", "cdm", "dskd"])
 def test_the_weight_of_the_task(name):
-    with pytest.raises(DistilvecError, match=r"\[method.options.alpha\] found 1.5; expected a share from 0"):
+    with pytest.raises(DistilvecError, match=r"\[method.options.alpha\] found 1.5"):
         build_objective(name, {"alpha": 1.5}, {}, TASK)
     terms = {
         term: weight

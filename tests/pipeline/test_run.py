@@ -272,7 +272,7 @@ def test_in_batch_methods_refuse_token_budgets(tiny_recipe, tmp_path):
     method = tmp_path / "contrast.py"
     method.write_text(
         "from distilvec.core.objective import Objective\n\n\nclass Contrast(Objective):\n    needs_fixed_batch = True\n"
-        "    def __init__(self, sizes):\n        super().__init__()\n        self.weights = {'x': 1.0}\n"
+        "    default_weights = {'x': 1.0}\n\n"
         "    def forward(self, batch, student, teacher):\n        return {'x': student.embedding.sum(-1)}\n"
     )
     with pytest.raises(DistilvecError, match=r"\[train.max_tokens\].*fixed number of rows"):

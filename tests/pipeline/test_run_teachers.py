@@ -308,22 +308,22 @@ def test_relative_paths_of_further_teachers(two, table, tmp_path):
 
 METHOD = """
 from distilvec.core.outputs import TokenOutputSpec, OutputSpec
-from distilvec.methods.base.token_or_logit_kd import task_terms
+from distilvec.methods.base.terms import task_term
 from distilvec.core.objective import Objective
 
 
 class Odd(Objective):
     max_teachers = None
 
-    def __init__(self, sizes):
-        super().__init__()
-        self.teacher_outputs = {wants}
-        self.weights = {{"x": 1.0, **({{"task": 1.0}} if sizes.task else {{}})}}
+    def __init__(self, context, weights):
+        super().__init__(context, weights, {{"x": 1.0, **({{"task": 1.0}} if context.task else {{}})}})
+        self.teacher_outputs = {required}
+        self.add_task_head()
 
     def forward(self, batch, student, teacher):
         for answer, width in zip((teacher, *teacher.others), {widths}, strict=True):
             {check}
-        return {{**task_terms(self.weights, batch, student), "x": student.embedding.square().sum(-1)}}
+        return self.weighted_terms(task=lambda: task_term(batch, student), x=lambda: student.embedding.square().sum(-1))
 """
 
 

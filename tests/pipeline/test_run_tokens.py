@@ -95,15 +95,11 @@ def test_a_live_teacher_gives_the_same_training(emo, tmp_path, capsys):
 def test_an_objective_is_told_of_both_sides(emo, tiny_recipe, tmp_path):
     info = []
     for recipe in (emo(), tiny_recipe()):
-        job = resolve(recipe, tmp_path / "run")
-        encoder = Encoder(untrained_student(job))
-        from distilvec.pipeline.resolve import sizes
-
-        info.append(sizes(job, encoder))
+        info.append(resolve(recipe, tmp_path / "run").context)
     for found, layers, same in zip(info, (2, 2), (False, True), strict=True):
-        assert (found.student_width, found.student_layers, found.student_heads) == (32, layers, 4)
-        assert (found.teacher_hidden_width, found.teacher_layers, found.teacher_heads) == (32, 4, 4)
-        assert found.same_tokenizer is same and found.student_special == found.teacher_special == (1, 1)
+        assert (found.student.hidden_size, found.student.layers, found.student.heads) == (32, layers, 4)
+        assert (found.teacher.hidden_size, found.teacher.layers, found.teacher.heads) == (32, 4, 4)
+        assert found.same_tokenizer is same and found.student.special_tokens == found.teacher.special_tokens == (1, 1)
 
 
 METHOD = """
@@ -113,10 +109,8 @@ from distilvec.core.objective import Objective
 
 
 class Odd(Objective):
-    def __init__(self, sizes):
-        super().__init__()
-        self.teacher_outputs = {wants}
-        self.weights = {{"x": 1.0}}
+    default_weights = {{"x": 1.0}}
+    teacher_outputs = {required}
 
     def forward(self, batch, student, teacher):
         {check}

@@ -184,8 +184,8 @@ def test_the_objectives_parameters_go_on_where_the_method_is_the_same(staged, tm
     """A method with a parameter of its own: kept from stage to stage, fresh under another method."""
     source = (
         "import torch\nfrom distilvec.losses.distance import l2_distance\nfrom distilvec.core.objective import Objective\n\n\n"
-        "class Scaled(Objective):\n    def __init__(self, sizes, outputs=1):\n"
-        "        super().__init__()\n        self.weights = {'l2': 1.0}\n"
+        "class Scaled(Objective):\n    default_weights = {'l2': 1.0}\n\n    def __init__(self, context, weights, outputs=1):\n"
+        "        super().__init__(context, weights)\n"
         "        self.scale = torch.nn.Parameter(torch.ones(()))\n        self.shift = torch.nn.Parameter(torch.zeros(outputs))\n"
         "    def forward(self, batch, student, teacher):\n"
         "        return {'l2': l2_distance(student.embedding * self.scale + self.shift.sum(), teacher.embedding)}\n"

@@ -7,6 +7,7 @@ import random
 
 import pytest
 import torch
+from contexts import DEFAULT
 from loops import make_loop
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -156,7 +157,7 @@ class Scaled(Objective):
     """An objective with a parameter of its own."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(DEFAULT, {}, {"x": 1.0})
         self.scale = nn.Parameter(torch.full((40,), 2.0))
 
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from contexts import DEFAULT
 from loops import make_loop, stop_after
 
 from distilvec.config.schema import StudentSection
@@ -145,8 +146,7 @@ class Pressed(Objective):
     """Pulls the embeddings of a batch together."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.student_outputs, self.weights = OutputSpec(embedding=True), {"pressed": 1.0}
+        super().__init__(DEFAULT, {}, {"pressed": 1.0})
 
     def forward(self, batch, student, teacher):
         return {"pressed": (student.embedding - student.embedding.mean(0)).square().sum(-1)}

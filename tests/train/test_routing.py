@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from contexts import DEFAULT
 from loops import make_loop, stop_after
 from safetensors.torch import load_file
 
@@ -129,8 +130,8 @@ class Pressed(Objective):
     """Sends everything to the last expert."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.student_outputs, self.weights = OutputSpec(embedding=True, experts=True), {"pressed": 1.0}
+        super().__init__(DEFAULT, {}, {"pressed": 1.0})
+        self.student_outputs = OutputSpec(embedding=True, experts=True)
 
     def forward(self, batch, student, teacher):
         return {"pressed": 1 - student.gates[:, -1] + 1e-3 * student.embedding.square().sum(-1)}

@@ -174,13 +174,14 @@ class Views(Objective):
     in_teacher_space = False  # as TALAS: the held-out figure is not a distance
     needs_fixed_batch = True
 
-    def __init__(self, sizes):
-        super().__init__()
+    default_weights = {"match": 1.0, "views": 0.5}
+
+    def __init__(self, context, weights):
+        super().__init__(context, weights)
         self.student_outputs = OutputSpec(embedding=True, pooled_layers=(-1,), second_view=True)
         self.teacher_outputs = OutputSpec(embedding=True)
-        self.project = nn.Linear(sizes.student_width, sizes.teacher_width, bias=False)
+        self.project = nn.Linear(context.student.hidden_size, context.teacher.dim, bias=False)
         self.register_buffer("seen", torch.ones(()))
-        self.weights = {"match": 1.0, "views": 0.5}
 
     def forward(self, batch, student, teacher):
         match = (self.project(student.pooled_layers[-1]) - teacher.embedding).pow(2).mean(-1) * self.seen.clone()

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from contexts import DEFAULT
 from loops import make_loop, stop_after
 from samples import make_texts
 from torch import nn
@@ -347,12 +348,8 @@ class Counting(Objective):
     """Its term is how many rows it has seen before, which it keeps in a buffer; it asks for nothing of the teacher."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.student_outputs, self.teacher_outputs, self.weights = (
-            OutputSpec(embedding=True),
-            OutputSpec(),
-            {"seen": 1.0},
-        )
+        super().__init__(DEFAULT, {}, {"seen": 1.0})
+        self.teacher_outputs = OutputSpec()
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, batch, student, teacher):

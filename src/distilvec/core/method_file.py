@@ -125,7 +125,7 @@ def _imports(path: Path) -> set[str]:
 
 
 def _local(top: str, folder: Path) -> dict[str, Path]:
-    """Return the files of a module or package as a method in `folder` would import it; none if it is installed or not found."""
+    """Return the files of a module that a method in `folder` would import; none if it is installed or not found."""
     importlib.invalidate_caches()
     spec = importlib.machinery.PathFinder.find_spec(top, [*sys.path, str(folder)])
     if spec is None:

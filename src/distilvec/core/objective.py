@@ -1,4 +1,4 @@
-"""Base class of methods: an Objective declares the outputs it requires and turns them into named, per-example loss terms.
+"""Base class of methods: an Objective declares required outputs and turns them into named, per-example loss terms.
 
 A method is one file with one Objective: `methods/yours.py`, or a path given as `method.name`. The constructor's
 keywords after `context` and `weights` are the recipe's `method.options`.
@@ -65,8 +65,8 @@ class Objective(nn.Module):
         name, found = type(self).__name__, len(context.teachers)
         if self.max_teachers is not None and found > self.max_teachers:
             raise DistilvecError(
-                f"[more_teachers] {name} learns from {self.max_teachers} teacher; found {found}. Remove more_teachers, or take redact, "
-                "offline_cosine or distillmoe."
+                f"[more_teachers] {name} learns from {self.max_teachers} teacher; found {found}. Remove more_teachers, "
+                "or take redact, offline_cosine or distillmoe."
             )
         defaults = self.default_weights if defaults is None else defaults
         if not defaults:
@@ -100,7 +100,7 @@ class Objective(nn.Module):
 
 
 def weighted_loss(terms: LossTerms, weights: Weights) -> Float[Tensor, ""]:
-    """Return the loss: the weighted sum of the terms' means. The one place where terms are reduced and weighted."""
+    """Return the loss: the weighted sum of the terms' means. Terms are reduced and weighted here alone."""
     return torch.stack([weights[name] * values.mean() for name, values in terms.items()]).sum()
 
 
@@ -110,7 +110,7 @@ def weighted_losses(terms: LossTerms, weights: Weights) -> Float[Tensor, " batch
 
 
 def check_terms(objective: Objective, terms: Any, lengths: set[int]) -> None:
-    """Check what `forward` returned: weighted terms with one value per example; `lengths` are the allowed numbers of values."""
+    """Check the value of `forward`: weighted terms of one value per example; `lengths` are the allowed numbers."""
 
     def fits(value: Any) -> bool:
         return isinstance(value, Tensor) and value.ndim == 1 and len(value) in lengths
@@ -120,7 +120,8 @@ def check_terms(objective: Objective, terms: Any, lengths: set[int]) -> None:
         if terms and terms.keys() <= objective.weights.keys() and all(map(fits, terms.values())):
             return
         found = str({name: list(getattr(value, "shape", [type(value).__name__])) for name, value in terms.items()})
+    file, name = type(objective).forward.__code__.co_filename, type(objective).__name__
     raise DistilvecError(
-        f"[method.name] {type(objective).forward.__code__.co_filename}: forward of {type(objective).__name__} returned {found}; expected a "
-        f"dict of tensors of shape {sorted(lengths)}, named as in weights ({', '.join(objective.weights)}). Correct that file."
+        f"[method.name] {file}: forward of {name} returned {found}; expected tensors of shape {sorted(lengths)}, named "
+        f"as in weights ({', '.join(objective.weights)}). Correct that file."
     )

@@ -1,7 +1,7 @@
 """Options of methods: annotations with ranges, and the one check of a recipe's `method.options`.
 
-An option outside its annotation is refused before the method is built. A range that depends on the models is checked by the method,
-with `option_error`.
+Options outside their annotation are refused before the method is built. A range that depends on the models is checked
+by the method, with `option_error`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _BOUNDS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"
 def check_options(name: str, constructor: Callable[..., None], options: dict[str, Any]) -> None:
     """Check options against a constructor: names, those without default, types and ranges.
 
-    The first three parameters (self, context, weights) are no options. A list may be given for a tuple, a whole number for a float.
+    The first three parameters (self, context, weights) are no options. A list may be given for a tuple, a whole number
+    for a float.
     """
     known = dict(list(inspect.signature(constructor).parameters.items())[3:])
     refuse_unknown(options, known, "method.options", f"{name} has no option")
@@ -66,7 +67,7 @@ def _in_words(kind: Any) -> str:
     if origin is Annotated:
         limits = [limit for part in parts[1:] for limit in getattr(part, "metadata", [part])]
         pairs = [(limit, key) for limit in limits for key in _BOUNDS if hasattr(limit, key)]
-        return " and ".join([_in_words(parts[0]), *(f"{_BOUNDS[key]} {getattr(limit, key)}" for limit, key in pairs)])
+        return f"{_in_words(parts[0])} {' and '.join(f'{_BOUNDS[key]} {getattr(limit, key)}' for limit, key in pairs)}"
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"
     if origin in (Union, UnionType):

@@ -17,7 +17,7 @@ from distilvec.core.options import check_options
 def build_objective(name: str, options: dict[str, Any], weights: Weights, context: ObjectiveContext) -> Objective:
     """Return the method `name` with its options; `weights` replace the method's own.
 
-    Errors: DistilvecError for an unknown method, option or term, a value of another type or out of range, models that do not fit.
+    Errors: DistilvecError for an unknown method, option or term, a value out of range, or models that do not fit.
     """
     method = method_class(name)
     with blamed(method_path(name) if is_file(name) else None):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """A labelled task. `classes` is 1 for scores (STS); `texts_per_example` is 2 if the texts of a pair are encoded separately."""
+    """A labelled task. `classes` is 1 for scores (STS); `texts_per_example` is 2 for pairs encoded separately."""
 
     kind: Literal["classification", "pair", "sts"]
     classes: int
@@ -32,7 +32,7 @@ class TaskHead(nn.Module):
         self.linear = None if pair and task.kind == "sts" else nn.Linear(width * (3 if pair else 1), task.classes)
 
     def forward(self, pooled: Float[Tensor, "texts dim"]) -> Float[Tensor, "examples classes"]:
-        """Return logits [examples, classes] or scores [examples, 1]; of pairs all first texts come before all second ones."""
+        """Return logits [examples, classes] or scores [examples, 1]; first texts come before all second ones."""
         if self.task.texts_per_example == 2:
             first, second = pooled.chunk(2)
             if self.linear is None:

@@ -31,7 +31,7 @@ from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.students.task_head import predict_logits
 from distilvec.teachers.model import LocalTeacher
 from distilvec.train.gate_monitor import routing
-from distilvec.vocabulary.compare import compare_tokenizers, parameter_figures
+from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 
 Array = np.ndarray[Any, Any]
 MOST_TEXTS, MOST_OF_A_GROUP, LEAST_OF_A_GROUP = 400, 100, 10  # texts whose gates are computed
@@ -240,7 +240,7 @@ def vocabulary_report(teacher: LocalTeacher | None, student: LocalTeacher, corpu
     limit = student.max_length if student.max_length < UNLIMITED else None
     found = compare_tokenizers(before, after, language_texts(corpus), limit)
     for name, model in models.items():
-        found[name]["parameters"] = asdict(parameter_figures(model))
+        found[name]["parameters"] = parameter_counts(model)
     return {**found, "names": {"before": "teacher", "after": "student"}}
 
 

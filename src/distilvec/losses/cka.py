@@ -30,7 +30,7 @@ def centred_gram(rows: Rows, mask: Bool[Tensor, "batch rows"]) -> Grams:
 
 
 class _CentredGram(torch.autograd.Function):
-    """K = C C' with C = H A. As dK = dC C' + C dC', an upstream G gives A the gradient H (G + G') C: one product, H on the small matrix."""
+    """K = C C', C = H A. As dK = dC C' + C dC', an upstream G gives A the gradient H (G + G') C, one large product."""
 
     @staticmethod
     def forward(context: Any, rows: Rows, here: Float[Tensor, "batch rows 1"]) -> Grams:
@@ -52,7 +52,7 @@ def _centred(rows: Rows, here: Float[Tensor, "batch rows 1"]) -> Rows:
 
 
 def unit_gram(gram: Grams) -> Grams:
-    """Return `gram` with Frobenius norm 1; zeros, and no gradient, if its norm is 0 (fewer than two rows, or equal ones)."""
+    """Return `gram` with Frobenius norm 1; zeros, and no gradient, if its norm is 0 (fewer than two different rows)."""
     squared = gram.square().sum((1, 2), keepdim=True)
     there = squared > SMALLEST**2
     return gram * (there / squared.where(there, 1.0).sqrt())
@@ -67,10 +67,3 @@ def root_cka(student: Grams, teacher: Grams) -> Float[Tensor, " batch"]:
     cka = (unit_gram(student) * teacher).sum((1, 2))
     there = cka > SMALLEST
     return (cka.where(there, 1.0).sqrt() * there).where(teacher.flatten(1).any(1), 1.0)
-
-
-def linear_cka(
-    first: Rows, second: Float[Tensor, "batch rows _others"], mask: Bool[Tensor, "batch rows"]
-) -> Float[Tensor, " batch"]:
-    """Return the CKA of two sets of columns over the same rows, without root."""
-    return (unit_gram(centred_gram(first, mask)) * unit_gram(centred_gram(second, mask))).sum((1, 2))

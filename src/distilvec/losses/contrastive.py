@@ -15,9 +15,9 @@ def info_nce(
     negatives: Float[Tensor, "more dim"] | None = None,
     counted: Bool[Tensor, " more"] | None = None,
 ) -> Float[Tensor, " batch"]:
-    """Return -log softmax(cos(anchor_i, .) / temperature) at positive i, over all positives and `negatives` (SimCSE, eq. 1; TALAS, eq. 6).
+    """Return -log softmax(cos(anchor_i, .) / temperature) at positive i (SimCSE, eq. 1; TALAS, eq. 6).
 
-    `counted` selects among the negatives; None: all.
+    The softmax is over all positives and `negatives`; `counted` selects among the negatives.
     """
     candidates = positives if negatives is None else torch.cat([positives, negatives])
     similarities = F.normalize(anchors, dim=-1) @ F.normalize(candidates, dim=-1).T / temperature

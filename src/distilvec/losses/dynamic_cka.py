@@ -1,4 +1,4 @@
-"""DynamicCKA (DistillMoE, paper 001, section 3.2): each student token aggregates teacher tokens similar to it; CKA compares the two.
+"""DynamicCKA (paper 001, section 3.2): each student token aggregates similar teacher tokens; CKA compares the two.
 
 The aggregate alpha H_t is never formed: its Gram matrix is alpha G alpha' with the match weights alpha [n, m] and the
 teacher's own Gram matrix G [m, m]. Padding may be anywhere in either model and changes no value and no gradient.
@@ -30,7 +30,7 @@ SMALLEST = 1e-12  # norm of a state
 
 @dataclass(frozen=True)
 class Rule:
-    """The teacher tokens that a student token aggregates: the most similar ones, until their softmax reaches `threshold`.
+    """The teacher tokens that a student token aggregates: the most similar ones, until their softmax is `threshold`.
 
     `temperature` divides the cosines before the softmax. `most` limits the number of tokens; `least` is the smallest
     cosine, but the most similar token is always kept.
@@ -54,7 +54,7 @@ def dynamic_cka(
     rule: Rule,
     matmul_dtype: torch.dtype | None = None,
 ) -> Float[Tensor, " batch"]:
-    """Return 1 - sqrt(CKA) of the student's states and of the teacher's aggregated for them (eq. 12 and 13, one layer), from 0 to 1.
+    """Return 1 - sqrt(CKA) of the student's states and the aggregated ones of the teacher (eq. 12 and 13, one layer).
 
     0 if the aggregate has no structure (one token in either model): there is nothing to align.
     Note: eq. 12 compares the student's own states; the authors' code projects them and takes all texts' tokens, padding
@@ -77,7 +77,7 @@ def token_similarity_reference(states: States, teacher: TeacherStates, projectio
 def token_similarity(
     states: States, teacher: TeacherStates, projection: Projection, matmul_dtype: torch.dtype | None = None
 ) -> Matches:
-    """Return cos(Q h_s, h_t) of all pairs of tokens; 0, without gradient, for zero states. In fp32, or float64 if given.
+    """Return cos(Q h_s, h_t) of all pairs of tokens, in fp32 or float64; 0, without gradient, for zero states.
 
     Products with Q, which take most of the time, are computed in `matmul_dtype` if given. No gradient goes to the
     teacher.
@@ -89,7 +89,7 @@ def token_similarity(
 
 
 class _Factors(NamedTuple):
-    """Factors of c_pq = <ours_p, theirs_q> scale_pq: a = Q h and t in the teacher's space, or h and Q't in the student's."""
+    """c_pq = <ours_p, theirs_q> scale_pq: Q h and t in the teacher's space, or h and Q't in the student's."""
 
     ours: Tensor
     theirs: Tensor
@@ -163,7 +163,7 @@ def _narrow(states: States, teacher: TeacherStates, projection: Projection, matm
 
 
 def narrow_is_cheaper(states: torch.Size, teacher: torch.Size) -> bool:
-    """Return whether a training step has fewer multiplications with the similarity in the student's dim than in the teacher's.
+    """Return whether a training step has fewer multiplications with the similarity in the student's dim.
 
     The narrow form saves one of three products with Q, over the teacher's tokens instead of the student's, but needs
     Q'Q and a product with it.
@@ -187,7 +187,7 @@ def _inverse(norms: Tensor) -> Float[Tensor, "batch rows 1"]:
 
 
 def match_weights(similarity: Matches, student_mask: StudentMask, teacher_mask: TeacherMask, rule: Rule) -> Matches:
-    """Return alpha: the softmax of the similarities over the teacher tokens that `rule` keeps (eq. 11, renormalised); 0 at padding.
+    """Return alpha, the softmax of the similarities over the tokens that `rule` keeps (eq. 11); 0 at padding.
 
     The gradient is that of the weights, with the choice of tokens fixed.
     """

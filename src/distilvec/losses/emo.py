@@ -1,7 +1,7 @@
-"""EMO (paper 000, section 3), equations 6 to 21 in the paper's order: importance, attention CKA on aligned tokens, transport.
+"""EMO (paper 000, section 3), eq. 6 to 18 in the paper's order: importance, attention CKA on aligned tokens, OTIS.
 
 The teacher's half (eq. 6, 8, 10, 15) is computed by `teachers/token_signals.py` and cached; a training step computes
-the student's.
+the student's. Eq. 19 to 21, Sinkhorn's plan and its cost, are `transport_cost` of losses/transport.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from distilvec.losses.cka import Grams, centred_gram, root_cka, unit_gram
-from distilvec.losses.transport import NOTHING, transport_cost
+from distilvec.losses.transport import NOTHING
 
 Pairs = Int[Tensor, "batch pairs 2"]
 Importance = Float[Tensor, "batch tokens"]
@@ -49,7 +49,7 @@ def select(pairs: Pairs, importance: Importance, divisor: int) -> Int[Tensor, "b
 
 
 def selected_gram(attention: Float[Tensor, "batch tokens tokens"], rows: Int[Tensor, "batch selected"]) -> Grams:
-    """Return eq. 8 and 10 for a layer of the teacher: H A A' H of the rows `rows` (-1 fills up), of unit Frobenius norm.
+    """Return H A A' H of `rows` (-1 fills up) in a layer of the teacher (eq. 8 and 10), of unit Frobenius norm.
 
     Note: eq. 9 and 10 multiply from the right, which the shapes forbid; A is centred over the tokens, as in the
     authors' code.
@@ -73,7 +73,7 @@ def intra_model_relation(
     return (1 - root_cka(grams, torch.cat(list(teacher_grams)))).view(len(student_rows), -1).sum(0)
 
 
-# -- section 3.2: OTIS ---------------------------------------------------------------------------------------------------
+# -- section 3.2: OTIS ----------------------------------------------------------------------------------------------
 
 
 def student_importance(
@@ -99,25 +99,10 @@ def otis_cost(
     projected: Float[Tensor, "batch teacher hidden"],
     teacher_mask: Bool[Tensor, "batch teacher"],
 ) -> Float[Tensor, "batch student teacher"]:
-    """Return C = 1 - softmax(S) (eq. 18) with S = h^S (h^T P)' / sqrt(d_s) (eq. 17), over the teacher's tokens; 1 at padding.
+    """Return C = 1 - softmax(S) over the teacher's tokens (eq. 18), S=h^S (h^T P)' / sqrt(d_s) (eq. 17); 1 at padding.
 
     `projected` is h^T P, the teacher's last hidden states in the student's hidden size.
     """
     student, projected = student.float(), projected.float()
     bias = torch.zeros((), device=projected.device).where(teacher_mask, NOTHING)[:, None]
     return 1 - torch.baddbmm(bias, student, projected.mT, alpha=student.shape[-1] ** -0.5).softmax(-1)
-
-
-def otis(
-    cost: Float[Tensor, "batch student teacher"],
-    nu: Float[Tensor, "batch student"],
-    mu: Float[Tensor, "batch teacher"],
-    epsilon: float = 0.1,
-    iterations: int = 100,
-    unroll: bool = False,
-) -> Float[Tensor, " batch"]:
-    """Return L_OTIS = <T, C> (eq. 20 and 21) of the plan T of eq. 19 with epsilon = 1 / lambda.
-
-    Note: the paper does not print lambda; epsilon 0.1 and 100 iterations are the authors' code's.
-    """
-    return transport_cost(cost, nu, mu, unroll, epsilon, iterations)

@@ -21,12 +21,12 @@ def uniform_map(student_layers: int, teacher_layers: int) -> dict[int, int]:
 
 
 def hidden_gap(student: States, teacher: States, mask: Mask) -> PerRow:
-    """Return the mean over tokens and dimensions of the squared difference (REDACT, eq. 9, one layer); finite at padding."""
+    """Return the mean squared difference over tokens and dimensions (REDACT, eq. 9, one layer); finite at padding."""
     return token_mean((student - teacher).square().mean(-1), mask)
 
 
 def score_gap(student: Scores, teacher: Scores, mask: Mask) -> PerRow:
-    """Return the mean over heads and pairs of tokens of the squared difference of attention scores (REDACT, eq. 10, one layer).
+    """Return the mean squared difference of attention scores over heads and token pairs (REDACT, eq. 10, one layer).
 
     Note: TinyBERT counts padding as 0 in the mean; here it does not count, so that it changes no value.
     """
@@ -36,7 +36,7 @@ def score_gap(student: Scores, teacher: Scores, mask: Mask) -> PerRow:
 
 
 def token_cosine_distance(student: States, teacher: States, mask: Mask) -> PerRow:
-    """Return the mean over a text's tokens of 1 - cos: DistilBERT's cosine loss with target +1 (REDACT, eq. 12, which lacks the "1 -").
+    """Return the mean of 1 - cos over a text's tokens: DistilBERT's cosine loss (REDACT, eq. 12, without the "1 -").
 
     Value and gradient are finite for zero vectors, too (1 then). Values at padding have no effect, not even on second
     derivatives.

@@ -1,4 +1,4 @@
-"""Distributions over different vocabularies (or classes): KL, ULD's sorted probabilities, the three levels of MultiLevelOT."""
+"""Distributions over different vocabularies (or classes): KL, ULD's sorted probabilities, MultiLevelOT's levels."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ OtherMask = Bool[Tensor, "batch others"]
 def soft_kl(
     student: Float[Tensor, "examples classes"], teacher: Float[Tensor, "examples classes"], temperature: float
 ) -> Float[Tensor, " examples"]:
-    """Return T^2 KL(softmax(teacher / T) || softmax(student / T)) of logits (Hinton et al. 2015; T^2 keeps the gradient's size)."""
+    """Return T^2 KL(softmax(teacher / T) || softmax(student / T)) of logits (Hinton et al. 2015)."""
     ours, theirs = ((logits / temperature).log_softmax(-1) for logits in (student, teacher))
     return temperature**2 * F.kl_div(ours, theirs, reduction="none", log_target=True).sum(-1)
 
 
 def sorted_probabilities(logits: Probabilities, temperature: float) -> Probabilities:
-    """Return softmax(logits / temperature), each token's in descending order, so that the class numbers no longer count (ULD)."""
+    """Return softmax(logits / temperature), each token's in descending order (ULD)."""
     return (logits / temperature).softmax(-1).sort(-1, descending=True).values
 
 
 def scaled_probabilities(logits: Probabilities, temperature: float) -> Probabilities:
-    """Return the softmax of logits over their standard deviation + 1e-4, without removing the mean (MultiLevelOT's official code)."""
+    """Return the softmax of logits over (standard deviation + 1e-4), mean not removed (MultiLevelOT's code)."""
     return (logits / (logits.std(-1, keepdim=True) + 1e-4) / temperature).softmax(-1)
 
 
 def heaviest_columns(probabilities: Probabilities, mask: Mask, count: int) -> Float[Tensor, "batch tokens kept"]:
-    """Return the `count` classes with the most probability over all tokens of the batch, in descending order (MultiLevelOT)."""
+    """Return the `count` most probable classes over all tokens of the batch, in descending order (MultiLevelOT)."""
     order = probabilities.where(mask[..., None], 0.0).sum((0, 1)).argsort(descending=True, stable=True)
     return probabilities[..., order[:count]]
 
@@ -42,7 +42,7 @@ def heaviest_columns(probabilities: Probabilities, mask: Mask, count: int) -> Fl
 def absolute_gaps(
     student: Probabilities, teacher: OtherProbabilities, student_mask: Mask, teacher_mask: OtherMask
 ) -> PerText:
-    """Return sum_c |p_s - p_t|, k-th token against k-th token, the mean over the shorter length; missing classes are 0."""
+    """Return sum_c |p_s - p_t|, k-th token with k-th token, the mean over the shorter length; missing classes are 0."""
     ours, theirs, both = _kth_with_kth(student, teacher, student_mask, teacher_mask)
     return token_mean((ours - theirs).abs().sum(-1), both)
 
@@ -50,7 +50,7 @@ def absolute_gaps(
 def swapped_cross_entropy(
     student: Probabilities, teacher: OtherProbabilities, student_mask: Mask, teacher_mask: OtherMask
 ) -> PerText:
-    """Return -sum softmax(p_s) log softmax(p_t), k-th token against k-th token, the mean over the shorter length (MultiLevelOT's KL_wo).
+    """Return -sum softmax(p_s) log softmax(p_t), tokens as in `absolute_gaps` (MultiLevelOT's KL_wo).
 
     Note: as in the official code, a softmax of a softmax, with the student's as the target. That code averages over
     padding, too.
@@ -67,7 +67,7 @@ def normalised_plan_cost(
     entropy: float = 0.1,
     rounds: int = 10,
 ) -> PerText:
-    """Return <P, C>: C the L1 distances of tokens softmax(p / 2), P = exp(-C / entropy) after `rounds` of normalisation (MultiLevelOT).
+    """Return <P, C> (MultiLevelOT): C the L1 distances of tokens softmax(p / 2), P = exp(-C / entropy), normalised.
 
     Rows of P are the teacher's tokens, columns the student's; each round normalises rows, then columns, so that the sum
     of P is the student's length. Gradients run through the rounds.
@@ -85,7 +85,7 @@ def normalised_plan_cost(
 def _kth_with_kth(
     student: Probabilities, teacher: OtherProbabilities, student_mask: Mask, teacher_mask: OtherMask
 ) -> tuple[Float[Tensor, "batch common most"], Float[Tensor, "batch common most"], Bool[Tensor, "batch common"]]:
-    """Return both from their first token on, padded to the larger number of classes, and a mask of the positions that both have."""
+    """Return both from their first token on, with the same classes, and a mask of the positions that both have."""
     common = shared_mask(student_mask, teacher_mask)
     pairs = ((student, student_mask), (teacher, teacher_mask))
     ours, theirs = (from_first_token(p, mask, common.shape[1]) for p, mask in pairs)

@@ -20,20 +20,20 @@ Gates = Float[Tensor, "batch experts"]
 
 
 def contrastive(student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "batch dim"], temperature: float) -> PerRow:
-    """Return InfoNCE with the text's teacher vector as positive and those of other texts as negatives (eq. 3); 0 for a single text."""
+    """Return InfoNCE of a text's teacher vector against those of other texts (eq. 3); 0 for a single text."""
     return info_nce(full_precision(student), full_precision(teacher), temperature)
 
 
 def pairwise_margin(
     student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "batch other_dim"], margin: float
 ) -> PerRow:
-    """Return relu(|cos(t_i, t_j) - cos(s_i, s_j)| - margin), averaged over the other texts j (eq. 5); 0 for a single text."""
+    """Return relu(|cos(t_i, t_j) - cos(s_i, s_j)| - margin), averaged over other texts (eq. 5); 0 for a single one."""
     ours, theirs = (others(cosine_relations(full_precision(x)[None])[0]) for x in (student, teacher))
     return ((theirs - ours).abs() - margin).relu().sum(-1) / max(1, len(student) - 1)
 
 
 def diversity(experts: Float[Tensor, "batch experts dim"]) -> PerRow:
-    """Return relu(cos(f_m, f_n)), averaged over ordered pairs of different experts (eq. 6, first part); 0 for a single expert."""
+    """Return relu(cos(f_m, f_n)), averaged over pairs of experts (eq. 6, first part); 0 for a single expert."""
     count = experts.shape[1]
     unit = F.normalize(full_precision(experts), dim=-1)
     same = torch.eye(count, dtype=torch.bool, device=experts.device)

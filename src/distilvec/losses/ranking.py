@@ -14,7 +14,7 @@ from torch import Tensor
 def relative_triplet_reference(
     student: Float[Tensor, "prefixes batch batch"], teacher: Float[Tensor, "batch batch"], margin: float
 ) -> Float[Tensor, " batch"]:
-    """Return the value of `relative_triplet` by definition, over all pairs of pairs: O(B^4) in time and memory, as the public class."""
+    """Return the value of `relative_triplet` by definition: O(B^4) in time and memory, as the public class."""
     first, second = torch.triu_indices(len(teacher), len(teacher), 1)
     order = teacher[first, second].argsort(stable=True)
     texts = torch.stack([first[order], second[order]], 1)  # of each pair, in ascending order of the teacher
@@ -32,7 +32,7 @@ def relative_triplet_reference(
 def relative_triplet(
     student: Float[Tensor, "prefixes batch batch"], teacher: Float[Tensor, "batch batch"], margin: float
 ) -> Float[Tensor, " batch"]:
-    """Return the mean hinge over all pairs of pairs of texts, by examples (Zhang et al., Jasper and Stella, relative similarity).
+    """Return the mean hinge over all pairs of pairs of texts, by examples (Jasper and Stella, relative similarity).
 
     Of two pairs of texts the one that is more similar to the teacher must be so to the student by `margin`: relu(margin
     - (s_more - s_less)), averaged over the P(P-1)/2 pairs of pairs and over the student's matrices, one per prefix. Of
@@ -80,7 +80,7 @@ class _HingeShares(torch.autograd.Function):
 def _couples(
     x: Float[Tensor, "lists items"], weight: Float[Tensor, "lists items"], margin: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return for every item: the number of its later partners, of its earlier ones; the weight of its later ones, of its earlier ones.
+    """Return for every item the numbers of its later and earlier partners, then the weights of both.
 
     As in merge sort: blocks of doubling size whose halves are sorted. An item's partners are then a prefix of the other
     half (its end, for earlier partners), and their sum a difference of prefix sums.
@@ -124,14 +124,14 @@ def listwise_cross_entropy(
     student_temperature: float,
     teacher_temperature: float,
 ) -> Float[Tensor, " batch"]:
-    """Return -sum_j softmax(teacher / t')_j log softmax(student / t)_j by rows (Xu et al., DistillCSE, the distillation loss)."""
+    """Return -sum_j softmax(teacher / t')_j log softmax(student / t)_j by rows (DistillCSE)."""
     return -((teacher / teacher_temperature).softmax(-1) * (student / student_temperature).log_softmax(-1)).sum(-1)
 
 
 def group_shuffled(
     student: Float[Tensor, "batch others"], teacher: Float[Tensor, "batch others"], share: float
 ) -> Float[Tensor, "batch others"]:
-    """Return the student's values in random order within groups of neighbours in the teacher's order (DistillCSE, group-p shuffling).
+    """Return the student's values, shuffled within groups of neighbours in the teacher's order (DistillCSE, group-p).
 
     Each group holds `share` of the softmax of the teacher's similarities (temperature 1). The order within a group, in
     which teachers err, is then not learned. The noise comes from torch's global generator.

@@ -16,7 +16,7 @@ PARTS = {"attention": ("query", "key"), "query": ("query", "query"), "key": ("ke
 
 
 def laid_out(projections: Projections, mask: Mask, shared: int) -> Projections:
-    """Return all three from each text's first token on, 0 at padding, with keys and values repeated to the query's heads."""
+    """Return all from each text's first token on, 0 at padding, keys and values repeated to the query's heads."""
     repeats = projections.query.shape[1] // projections.key.shape[1]
     parts = (projections.query, projections.key, projections.value)
     query, key, value = (from_first_token(part, mask, shared) for part in parts)
@@ -26,7 +26,7 @@ def laid_out(projections: Projections, mask: Mask, shared: int) -> Projections:
 
 
 def relation_heads(x: Heads, heads: int) -> Float[Tensor, "batch relations tokens piece"]:
-    """Return the heads' vectors, joined and split into `heads` relation heads, a divisor of their joint dim (MiniLM v2, section 3.1)."""
+    """Return the heads' vectors, joined and split into `heads` relation heads (MiniLM v2, section 3.1)."""
     return x.transpose(1, 2).reshape(len(x), x.shape[2], heads, -1).transpose(1, 2)
 
 
@@ -38,7 +38,7 @@ def relation_scores(first: Heads, second: Heads) -> Scores:
 def relation_divergence(
     student: Scores, teacher: Float[Tensor, "batch heads tokens tokens"], mask: Mask
 ) -> Float[Tensor, " batch"]:
-    """Return KL(softmax(teacher) || softmax(student)) by row, averaged over heads and tokens (REDACT, eq. 5 and 7); padding has no part."""
+    """Return KL(softmax(teacher) || softmax(student)), averaged over heads and tokens (REDACT, eq. 5 and 7)."""
     ours, theirs = _log_softmax(student, mask), _log_softmax(teacher, mask)
     return token_mean((theirs.exp() * (theirs - ours)).sum(-1).mean(1), mask)
 
@@ -46,7 +46,7 @@ def relation_divergence(
 def relation_term(
     name: str, student: Projections, teacher: Projections, mask: Mask, heads: int | None = None
 ) -> Float[Tensor, " batch"]:
-    """Return the divergence of one relation of PARTS, by the models' own heads or by `heads` relation heads; both laid out alike.
+    """Return the divergence of one relation of PARTS, by the models' own heads or by `heads` relation heads.
 
     Note: REDACT's eq. 6 has softmax(K Q'), with keys as rows; an attention map is softmax(Q K'), as here.
     """
@@ -59,6 +59,6 @@ def relation_term(
 
 
 def _log_softmax(scores: Scores, mask: Mask) -> Tensor:
-    """Return log softmax over the tokens; the lowest number at padding, so that 0 times it is 0 and no gradient is NaN."""
+    """Return log softmax over the tokens; the lowest number at padding, so that no product and no gradient is NaN."""
     padding = torch.zeros((), dtype=scores.dtype, device=mask.device).where(mask, torch.finfo(scores.dtype).min)
     return (scores + padding[:, None, None]).log_softmax(-1)

@@ -1,4 +1,4 @@
-"""Relations between the texts of a batch: cosine matrices, LASD, RKD. Each text's value is its row's share of the mean."""
+"""Relations between the texts of a batch: cosines, LASD, RKD. A text's value is its row's share of the mean."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cosine_relations(layers: Float[Tensor, "layers batch dim"]) -> Float[Tensor,
 
 
 def layer_relation_gaps(layers: Float[Tensor, "layers batch dim"], detach_guide: bool = False) -> PerRow:
-    """Return LASD: the mean over adjacent layers of ||R_(l+1) - R_l||^2 / N^2 (TALAS, eq. 5), by rows; at least two layers.
+    """Return LASD: the mean over adjacent layers of ||R_(l+1) - R_l||^2 / N^2 (TALAS, eq. 5), by rows.
 
     `detach_guide` sends no gradient into the upper layer of a pair.
     """
@@ -48,7 +48,7 @@ def rkd_distances(student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "b
 
 
 def rkd_angles(student: Float[Tensor, "batch dim"], teacher: Float[Tensor, "batch other_dim"]) -> PerRow:
-    """Return RKD's angle-wise loss (Park et al. 2019, eq. 7 and 8): Huber on the cosine of the angle at i between j and k.
+    """Return RKD's angle-wise loss (Park et al. 2019, eq. 7 and 8): Huber on the cosine of the angle j-i-k.
 
     A text's share holds the angles at that text. Memory grows with N^3 and not with N^3 x dim: angles come from the
     Gram matrix.
@@ -72,7 +72,7 @@ def _angles(x: Rows) -> Float[Tensor, "batch batch batch"]:
 
 
 def _gram(x: Rows) -> tuple[Float[Tensor, "batch batch"], Float[Tensor, "batch batch"], Bool[Tensor, "batch batch"]]:
-    """Return inner products about the mean text, squared distances (1 for equal texts) and a mask of the pairs that differ."""
+    """Return inner products about the mean text, squared distances (1 for equal texts) and a mask of unequal pairs."""
     centred = x - x.mean(0)
     gram = centred @ centred.T
     lengths = gram.diagonal()

@@ -1,4 +1,4 @@
-"""States of single tokens, padded and masked: positions that two models share, aligned pairs, means, attention across models."""
+"""States of single tokens: positions that two models share, aligned pairs, means, attention across models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Mask = Bool[Tensor, "batch tokens"]
 
 
 def shared_mask(student: Mask, teacher: Bool[Tensor, "batch others"]) -> Bool[Tensor, "batch shared"]:
-    """True at the positions, counted from a text's first token, that both models have, in the smaller number of columns.
+    """Return a mask of the positions, counted from a text's first token, that both models have.
 
     The numbers of tokens differ only if one of the two models truncates earlier.
     """
@@ -25,7 +25,7 @@ def shared_mask(student: Mask, teacher: Bool[Tensor, "batch others"]) -> Bool[Te
 def from_first_token(
     values: Float[Tensor, "batch *between tokens dim"], mask: Mask, shared: int
 ) -> Float[Tensor, "batch *between shared dim"]:
-    """Return each text's first `shared` tokens from position 0 on, whatever side is padded; 0 at padding. In fp32, or float64 if given."""
+    """Return each text's first `shared` tokens from position 0 on, in fp32 at least; 0 at padding."""
     order = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :shared]
     found = mask.gather(1, order)
     texts, columns = mask.shape
@@ -69,6 +69,6 @@ def cross_attention(
     values: Float[Tensor, "batch tokens dim"],
     mask: Mask,
 ) -> Float[Tensor, "batch rows dim"]:
-    """Return softmax(Q K' / sqrt(inner)) V: one model's rows over the other model's tokens of the same text; padding gets no weight."""
+    """Return softmax(Q K' / sqrt(inner)) V, one model's rows over the other model's tokens; padding gets no weight."""
     scores = (queries @ keys.mT) * queries.shape[-1] ** -0.5
     return scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1) @ values

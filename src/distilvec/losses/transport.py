@@ -14,7 +14,7 @@ Cost = Float[Tensor, "batch student teacher"]
 Nu = Float[Tensor, "batch student"]
 Mu = Float[Tensor, "batch teacher"]
 
-# of costs in [0, 1], in fp32: exp(-1 / 0.02) = 2e-22 is still a number, but not its square, by which the gradient divides
+# for costs in [0, 1] in fp32: exp(-1 / 0.02) = 2e-22 is a number, but not its square, by which the gradient divides
 SMALLEST_KERNEL_EPSILON = 0.02
 SMALLEST_UNROLLED_EPSILON = 0.05
 NOTHING = -1e9  # the logarithm of 0: finite, so that a difference of two is never NaN
@@ -40,7 +40,10 @@ def transport_cost(
     tolerance: float = 1e-6,
     domain: Domain = "auto",
 ) -> Float[Tensor, " batch"]:
-    """Return <T, C> of the plan T. Its gradient for C is T, as if T were fixed; with `unroll` also that through the iterations."""
+    """Return <T, C> of the plan T (EMO, eq. 20 and 21).
+
+    The gradient for C is T, as if T were fixed; with `unroll` also that through the iterations.
+    """
     with torch.set_grad_enabled(unroll and torch.is_grad_enabled()):
         plan = transport_plan(cost, nu, mu, epsilon, iterations, tolerance, domain)
     return (plan * cost).sum((1, 2))
@@ -55,7 +58,7 @@ def transport_plan(
     tolerance: float = 1e-6,
     domain: Domain = "auto",
 ) -> Cost:
-    """Return the T of least <T, C> - epsilon H(T) whose rows sum to `nu` and columns to `mu`.
+    """Return the T of least <T, C> - epsilon H(T) with row sums `nu` and column sums `mu` (EMO, eq. 19).
 
     - Tokens with marginal 0 (padding) neither send nor receive; their costs must be finite.
     - A problem is finished when its columns miss `mu` by at most `tolerance` in all, checked every 10 iterations. Its
@@ -111,7 +114,7 @@ def _iterate(
     iterations: int,
     tolerance: float,
 ) -> tuple[Tensor, Tensor]:
-    """Scale columns and rows in turn: v from u, u from v. A finished problem no longer changes; `gaps` are those of the columns."""
+    """Scale columns and rows in turn, v from u and u from v; a finished problem no longer changes."""
     v = scale_columns(u)
     u = scale_rows(v)
     moving = torch.ones(len(u), 1, 1, dtype=torch.bool, device=u.device)

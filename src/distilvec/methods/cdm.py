@@ -9,14 +9,15 @@ from torch import Tensor, nn
 
 from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Positive, Share
-from distilvec.core.outputs import ModelOutputs, OutputSpec
-from distilvec.losses.tokens import pair_states, token_mean, unit_squares
+from distilvec.core.outputs import ModelOutputs
+from distilvec.losses.logits import soft_kl
+from distilvec.losses.tokens import token_mean, unit_squares
 from distilvec.methods.base.terms import bibtex, embeddings, task_term
-from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, logit_kl, token_states
+from distilvec.methods.base.token_or_logit_kd import Form, On, TokenOrLogitKD, class_logits, paired_states
 
 
 class Cdm(TokenOrLogitKD):
-    """tokens: squared error of the unit states of paired tokens, sentence: that of the sentence vectors; kl: of class logits.
+    """tokens: squared error of the unit states of paired tokens; sentence: of sentence vectors; kl: of class logits.
 
     Squared errors are means over the teacher's dimensions, after a linear layer from the student's.
 
@@ -42,31 +43,27 @@ class Cdm(TokenOrLogitKD):
         alpha: Share = 0.5,
         temperature: Positive = 2.0,
     ) -> None:
-        terms = {"hidden": {"tokens": 100.0, "sentence": 1.0}, "logits": {"kl": 1.0}}
+        terms: dict[Form, Weights] = {"hidden": {"tokens": 100.0, "sentence": 1.0}, "logits": {"kl": 1.0}}
         super().__init__(context, weights, on, alpha, terms, scores="hidden")
         self.temperature = temperature
         if self.form == "hidden":
             self.token_projection = nn.Linear(context.student.hidden_size, context.state_size)
             self.sentence_projection = nn.Linear(context.student_dim, context.teacher.dim)
-        if self.weights.get("kl") or self.weights.get("tokens"):
-            self.require_form("strict")
-        sentence = OutputSpec(embedding=bool(self.weights.get("sentence")))
-        self.student_outputs, self.teacher_outputs = self.student_outputs | sentence, self.teacher_outputs | sentence
+        tokens, kl, sentence = (bool(self.weights.get(name)) for name in ("tokens", "kl", "sentence"))
+        self.require(states=tokens, logits=kl, embedding=sentence, alignment="strict")
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
         """Return the terms that have a weight."""
         return self.weighted_terms(
             task=lambda: task_term(batch, student),
-            kl=lambda: logit_kl(student, teacher, self.temperature),
+            kl=lambda: soft_kl(*class_logits(student, teacher), self.temperature),
             tokens=lambda: self._tokens(batch, student, teacher),
             sentence=lambda: self._sentence(*embeddings(student, teacher)),
         )
 
     def _tokens(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
-        assert batch.alignment is not None
-        both = token_states(student, teacher)
-        ours, theirs, mask = pair_states(both[0].states, both[1].states, batch.alignment.pairs)
+        ours, theirs, mask = paired_states(batch, student, teacher)
         return token_mean(unit_squares(self.token_projection(ours), theirs), mask) / theirs.shape[-1]
 
     def _sentence(self, student: Tensor, teacher: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""DistilCSE's contrastive distillation: the text's teacher vector against those of other texts, in the batch and before.
+"""DistilCSE's contrastive distillation: a text's teacher vector against those of other texts, now and before.
 
 Not DistillCSE (Xu et al. 2023), which is `distillcse`. Needs cached vectors only.
 """
@@ -23,7 +23,7 @@ from distilvec.methods.base.terms import bibtex, embeddings
 
 
 class DistilCseCkd(Objective):
-    """ckd: InfoNCE of the projected student against teacher vectors, in the batch and in a queue; mse: optional (weight 0).
+    """ckd: InfoNCE of the projected student with teacher vectors, of the batch and of a queue; mse: weight 0.
 
     The queue serves a batch first and then takes its vectors, in training only. It holds a text at most once and leaves
     the batch's own texts out of the negatives. So no text is its own negative, and SAM's second pass adds nothing.

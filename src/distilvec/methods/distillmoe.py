@@ -1,14 +1,14 @@
-"""DistillMoE (paper 001, section 3): an expert for each facet of the teacher's vectors, mixed by a gate, and DynamicCKA.
+"""DistillMoE (paper 001, section 3): an expert for each facet of the teacher's vectors, a gate, and DynamicCKA.
 
-Student and teachers may have different tokenizers. What ships is the student with its experts (models/experts.py), in its
-own dim and space. docs/distillmoe.md has more on the options.
+Student and teachers may have different tokenizers. What ships is the student with its experts (models/experts.py), in
+its own dim and space. docs/distillmoe.md has more on the options.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -31,17 +31,18 @@ SIMCSE_TEMPERATURE = 0.05  # SimCSE's own
 
 
 class DistillMoE(Objective):
-    """moe, diversity: the facets' losses, weighed by the gate, and L_div (eq. 7); uniform (eq. 8); dynamic_cka (eq. 13).
+    """moe, diversity: the facets' losses, weighed by the gate, and L_div (eq. 7); uniform: eq. 8; dynamic_cka: eq. 13.
 
-    The loss is alpha task + (1 - alpha) (mix (moe + diversity + beta uniform) + (1 - mix) dynamic_cka) (eq. 14), without a
-    task its second part alone. With several teachers there is an expert for each facet of each teacher, the first teacher's
-    first, and one gate. A teacher's weight, relative to the mean weight, multiplies its facets' losses; dynamic_cka is the
-    weighted mean, with a Q for each. The recipe may give the projections a learning rate (objective.projections).
+    The loss is alpha task + (1 - alpha) (mix (moe + diversity + beta uniform) + (1 - mix) dynamic_cka) (eq. 14),
+    without a task its second part alone. With several teachers there is an expert for each facet of each teacher, the
+    first teacher's first, and one gate. A teacher's weight, relative to the mean weight, multiplies its facets' losses;
+    dynamic_cka is the weighted mean, with a Q for each. The recipe may give the projections a learning rate
+    (objective.projections).
 
     Args:
         alpha: weight of the task
         mix: lambda, the share of the experts; the rest is dynamic_cka's (authors' code, classification: 0.1)
-        facets: of one expert each: pointwise (eq. 1), contrastive (InfoNCE, eq. 3), pairwise (cosines between texts, eq. 5)
+        facets: of one expert each: pointwise (eq. 1), contrastive (InfoNCE, eq. 3), pairwise (in-batch cosines, eq. 5)
         temperature, margin: of contrastive and of pairwise; 0.1 in the authors' code, not in the paper
         floor: the gate's smallest weight without a loss (eq. 6)
         beta: weight of uniform relative to moe, 0 in the paper: the gate then goes to the smallest loss (theorem 3.2)
@@ -100,7 +101,7 @@ class DistillMoE(Objective):
             manual is not None,
         )
         self.temperature, self.margin, self.floor = temperature, margin, floor
-        parts = {"threshold": threshold, "temperature": match_temperature, "most": most, "least": least}
+        parts: dict[str, Any] = {"threshold": threshold, "temperature": match_temperature, "most": most, "least": least}
         self.rule = replace(RULES[rule], **{name: value for name, value in parts.items() if value is not None})
         teachers = context.teachers
         mean = sum(teacher.weight for teacher in teachers) / len(teachers)
@@ -130,7 +131,7 @@ class DistillMoE(Objective):
         if mixture and (not found or (moe and found != expected)):
             raise DistilvecError(
                 f"[student.experts] distillmoe needs {expected} experts: {', '.join(self.names)}; found {found}. Set "
-                f"student.experts.count: {expected}, or method.options.manual, or method.weights: {{moe: 0, diversity: 0}}."
+                f"count: {expected}, or method.options.manual, or method.weights: {{moe: 0, diversity: 0}}."
             )
         projected = [facet for facet in ("pointwise", "contrastive") if moe and facet in self.facets]
         for number, teacher in enumerate(self.context.teachers):
@@ -153,8 +154,8 @@ class DistillMoE(Objective):
         """Return the hidden size of a teacher that has the layers of dynamic_cka."""
         if teacher.hidden_size is None or teacher.layers is None:
             raise DistilvecError(
-                "[method.name] dynamic_cka reads a teacher's hidden states, and a table of vectors or an API has none. Give "
-                "a local model as teacher.model, or set method.weights.dynamic_cka=0, which needs cached vectors only."
+                "[method.name] dynamic_cka reads a teacher's hidden states, and a table of vectors or an API has none. "
+                "Give a local model as teacher.model, or set method.weights.dynamic_cka=0 for cached vectors alone."
             )
         most = min(self.context.student.layers, teacher.layers)
         if self.layers > most:

@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Positive, Share
-from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.outputs import ModelOutputs
 from distilvec.core.task_head import TaskHead
 from distilvec.losses.logits import soft_kl
 from distilvec.losses.supervised import task_loss
@@ -27,7 +27,7 @@ TERMS: dict[Form, tuple[str, ...]] = {
 
 
 class Dskd(TokenOrLogitKD):
-    """Terms on class logits: projected, student_space, teacher_space, probe; on states: sentence and token, in both directions.
+    """On class logits: projected, student_space, teacher_space, probe; on states: sentence and token, both ways.
 
     - Class logits: the student's tokens attend to the teacher's and take their projected states. The mean goes through
       the student's frozen head: `projected` is its loss on the labels, and where it is right the student's logits
@@ -81,12 +81,9 @@ class Dskd(TokenOrLogitKD):
             self.register_buffer("to_student", _linear(dim, context.student_dim).weight.detach().clone())
             self.student_attends = CrossModelAttention(student, teacher, min(student, teacher))
             self.teacher_attends = CrossModelAttention(teacher, student, min(student, teacher))
-        if any(self.weights.get(name) for name in (*TERMS["logits"], "token")):
-            self.require_states()
-        if self.form == "logits":
-            self.teacher_outputs |= OutputSpec(logits=bool(self.teacher_outputs.tokens))
-        sentence = OutputSpec(embedding=bool(self.weights.get("sentence")))
-        self.student_outputs, self.teacher_outputs = self.student_outputs | sentence, self.teacher_outputs | sentence
+        both = any(self.weights.get(name) for name in TERMS["logits"])
+        token, sentence = bool(self.weights.get("token")), bool(self.weights.get("sentence"))
+        self.require(states=both or token, logits=both, embedding=sentence)
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
@@ -96,7 +93,7 @@ class Dskd(TokenOrLogitKD):
             sentence=lambda: self._sentence(*embeddings(student, teacher)),
             token=lambda: self._token(*token_states(student, teacher)),
         )
-        if self.form == "logits" and self.teacher_outputs.logits:
+        if self.teacher_outputs.logits:
             terms |= self._on_logits(batch, student, teacher)
         return terms
 

@@ -5,24 +5,24 @@ The equations are in losses/emo.py, in the paper's order. Student and teacher ma
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool
-from pydantic import Field
 from torch import Tensor, nn
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, TextBatch, Weights
-from distilvec.core.options import Count, Positive, Share, option_error
+from distilvec.core.options import Count, NonNegative, Positive, Share, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.losses.emo import intra_model_relation, otis, otis_cost, student_importance
+from distilvec.losses.emo import intra_model_relation, otis_cost, student_importance
+from distilvec.losses.transport import transport_cost
 from distilvec.methods.base.layerwise import require_layers
 from distilvec.methods.base.terms import bibtex, task_term, task_weights
 
 
 class Emo(Objective):
-    """task: the labels; ira: 1 - sqrt(CKA) of attention rows, summed over layers (eq. 14); otis: cost of transport (eq. 21).
+    """task: labels; ira: 1 - sqrt(CKA) of attention rows, summed over layers (eq. 14); otis: transport cost (eq. 21).
 
     The loss is alpha task + (1 - alpha) (ira + otis) (eq. 22), or ira + otis without a task. The projection P (eq. 17)
     learns here; the recipe gives it a learning rate of its own.
@@ -53,7 +53,7 @@ class Emo(Objective):
         weights: Weights,
         alpha: Share = 0.5,
         ira_layers: Count = 2,
-        ira_weight: Annotated[float, Field(ge=0)] = 1.0,
+        ira_weight: NonNegative = 1.0,
         layer_map: Literal["paper", "last_aligned"] = "paper",
         divisor: Count = 3,
         alignment: Literal["offsets", "mined", "strict"] = "offsets",
@@ -103,7 +103,7 @@ class Emo(Objective):
             mu = (mu / mu.sum(1, keepdim=True)).nan_to_num(0.0)  # 0 for a text of special tokens alone
         nu = student_importance(mu, batch.alignment.pairs, ours).nan_to_num(0.0)
         cost = otis_cost(student.hidden_layers[-1], self.projection(teacher.hidden_layers[-1].float()), theirs)
-        return otis(cost, nu, mu, self.epsilon, self.iterations, self.unroll)
+        return transport_cost(cost, nu, mu, self.unroll, self.epsilon, self.iterations)  # eq. 19 to 21
 
 
 def _layer_map(context: ObjectiveContext, count: int, kind: Literal["paper", "last_aligned"]) -> dict[int, int]:
@@ -112,7 +112,7 @@ def _layer_map(context: ObjectiveContext, count: int, kind: Literal["paper", "la
     step = teacher_layers // last
     if step == 0:
         raise DistilvecError(
-            f"[method.name] ira maps each of the student's layers to one of the teacher's; found {last} and {teacher_layers}. "
+            f"[method.name] ira maps the student's layers to the teacher's; found {last} and {teacher_layers}. "
             "Take a student with no more layers than the teacher (student.layers), or set method.weights.ira=0."
         )
     shift = teacher_layers - step * last if kind == "last_aligned" else 0

@@ -1,4 +1,4 @@
-"""Jasper and Stella: the teacher's vector, its similarities and their order, on several prefixes of the student's vector at once.
+"""Jasper and Stella: the teacher's vector, its similarities and their order, on prefixes of the student's vector.
 
 The losses of the paper's first stages, with the public class of RAG-Retrieval for what the paper leaves open. Needs
 cached vectors only. The two stages (the new linear layer alone, then everything) are `stages` of the recipe.

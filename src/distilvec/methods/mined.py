@@ -1,4 +1,4 @@
-"""MinED: tokens paired by minimum edit distance and compared pair by pair; on class logits plain distillation, as in EMO (4.2)."""
+"""MinED: tokens paired by minimum edit distance; on class logits plain distillation, as in EMO (section 4.2)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs
-from distilvec.losses.tokens import pair_states, token_mean, unit_squares
+from distilvec.losses.logits import soft_kl
+from distilvec.losses.tokens import token_mean, unit_squares
 from distilvec.methods.base.terms import bibtex, task_term
-from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, logit_kl, token_states
+from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, class_logits, paired_states
 
 
 class Mined(TokenOrLogitKD):
@@ -39,12 +40,12 @@ class Mined(TokenOrLogitKD):
         temperature: Positive = 2.0,
         distance: Literal["cosine", "mse"] = "cosine",
     ) -> None:
-        super().__init__(context, weights, on, alpha, dict.fromkeys(("logits", "hidden"), {"mined": 1.0}))
+        super().__init__(context, weights, on, alpha, {"logits": {"mined": 1.0}, "hidden": {"mined": 1.0}})
         self.temperature, self.distance = temperature, distance
         if self.form == "hidden":
             self.projection = nn.Linear(context.student.hidden_size, context.state_size)
         if self.weights["mined"]:
-            self.require_form("mined")
+            self.require(states=self.form == "hidden", logits=self.form == "logits", alignment="mined")
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
@@ -55,10 +56,8 @@ class Mined(TokenOrLogitKD):
 
     def _mined(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         if self.form == "logits":
-            return logit_kl(student, teacher, self.temperature)
-        assert batch.alignment is not None
-        both = token_states(student, teacher)
-        ours, theirs, mask = pair_states(both[0].states, both[1].states, batch.alignment.pairs)
+            return soft_kl(*class_logits(student, teacher), self.temperature)
+        ours, theirs, mask = paired_states(batch, student, teacher)
         ours = self.projection(ours)
         gaps = unit_squares(ours, theirs) / 2 if self.distance == "cosine" else (ours - theirs).square().mean(-1)
         return token_mean(gaps, mask)

@@ -1,4 +1,4 @@
-"""MiniLM in addition to REDACT: relations between a text's tokens at one layer (REDACT, appendix B.1). Needs a live teacher."""
+"""MiniLM with REDACT (appendix B.1): relations between a text's tokens at one layer. Needs a live teacher."""
 
 from __future__ import annotations
 
@@ -7,18 +7,12 @@ from distilvec.core.options import Count, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.distance import DistanceName
 from distilvec.losses.relation_heads import relation_term
-from distilvec.methods.base.layerwise import (
-    LayerwiseObjective,
-    common_mask,
-    projections,
-    require_layers,
-    require_same_heads,
-)
+from distilvec.methods.base.layerwise import LayerwiseObjective, common_mask
 from distilvec.methods.base.terms import bibtex
 
 
 class MiniLm(LayerwiseObjective):
-    """distance: as redact; attention: KL of softmax(Q K') (eq. 7); value: of softmax(V V') (eq. 5), by head. All have weight 1.
+    """distance: as redact; attention: KL of softmax(Q K') (eq. 7); value: of softmax(V V') (eq. 5), by head; weights 1.
 
     Args:
         distance: as redact
@@ -47,11 +41,11 @@ class MiniLm(LayerwiseObjective):
         self.relation_heads, self.teacher_layer = relation_heads, teacher_layer
         if not self.terms:
             return
-        ours, (layers, theirs) = context.student.hidden_size, require_layers(context.teacher)
+        ours, theirs, layers = context.student.hidden_size, self.teacher_size, self.teacher_layers
         if not 1 <= abs(teacher_layer) <= layers:
             raise option_error("teacher_layer", teacher_layer, f"1 to {layers}, or -1 (the last) to -{layers}")
         if relation_heads is None:
-            require_same_heads(context)
+            self.require_same_heads()
         elif ours % relation_heads or theirs % relation_heads:
             raise option_error("relation_heads", relation_heads, f"a divisor of both hidden sizes, {ours} and {theirs}")
         self.student_outputs |= OutputSpec(projection_layers=(-1,))
@@ -62,6 +56,6 @@ class MiniLm(LayerwiseObjective):
         terms = self.weighted_terms(distance=lambda: self.distance_term(student, teacher))
         if self.terms:
             mask = common_mask(student, teacher)
-            ours, theirs = projections(student, -1, mask), projections(teacher, self.teacher_layer, mask)
+            ours, theirs = self.projections(student, -1, mask), self.projections(teacher, self.teacher_layer, mask)
             terms |= {name: relation_term(name, ours, theirs, mask, self.relation_heads) for name in self.terms}
         return terms

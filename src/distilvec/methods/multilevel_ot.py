@@ -20,7 +20,7 @@ LEVELS = {"absolute": 1.0, "cross_entropy": 0.1, "sinkhorn": 0.1 * 0.001}
 
 
 class MultilevelOt(TokenOrLogitKD):
-    """absolute, cross_entropy, sinkhorn: the three levels, on the most probable classes, as the official code computes them.
+    """absolute, cross_entropy, sinkhorn: the three levels, on the most probable classes, as in the official code.
 
     Args:
         on: class logits or token states; "auto" takes logits if there are any
@@ -52,7 +52,7 @@ class MultilevelOt(TokenOrLogitKD):
         super().__init__(context, weights, on, alpha, dict.fromkeys(("logits", "hidden"), LEVELS))
         self.kept, self.temperature = kept, temperature
         if any(self.weights[name] for name in LEVELS):
-            self.require_form()
+            self.require(states=self.form == "hidden", logits=self.form == "logits")
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:

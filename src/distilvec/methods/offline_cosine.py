@@ -1,4 +1,4 @@
-"""Offline embedding distillation: the cosine distance to cached vectors of the teacher (paper 003, sections 3.3 and 3.4).
+"""Offline embedding distillation (paper 003, sections 3.3 and 3.4): the cosine distance to cached teacher vectors.
 
 A cache of target "pre_dense" holds teacher_embedding_final, too, so that a recipe with target "final" reads the same
 cache.
@@ -16,7 +16,7 @@ from distilvec.methods.base.terms import bibtex
 
 
 class OfflineCosine(EmbeddingRegression):
-    """cosine: 1 - cos of the student's vector and the teacher's cached one (eq. 3); one term per teacher (see EmbeddingRegression).
+    """cosine: 1 - cos of the student's vector and the teacher's (eq. 3); one term per teacher (EmbeddingRegression).
 
     Args:
         target: "final", the models' embeddings, or "pre_dense", the vectors before their first Dense layer. The
@@ -38,15 +38,15 @@ class OfflineCosine(EmbeddingRegression):
 
 
 def _check_pre_dense(context: ObjectiveContext) -> None:
-    for number, teacher in enumerate(context.teachers):
+    for number, teacher in enumerate(context.teachers, 1):
         if teacher.pre_dense_dim is None:
             raise DistilvecError(
-                f"[method.options.target] 'pre_dense' needs vectors from before a Dense layer; teacher number {number + 1} has no such "
-                "layer, or its table no column teacher_embedding_pre_dense. Set target to final, or take another teacher."
+                f"[method.options.target] 'pre_dense' needs vectors before a Dense layer; teacher {number} has no such "
+                "layer, or its table no column teacher_embedding_pre_dense. Set target to final."
             )
     ours, theirs = context.student.hidden_size, context.teacher.pre_dense_dim
     if ours != theirs:
         raise DistilvecError(
-            f"[method.options.target] 'pre_dense' needs equal dims before the Dense layers; found {ours} (student) and {theirs} (teacher). "
-            "Take a student of the teacher's hidden size (student.model=teacher), or set target to final."
+            f"[method.options.target] 'pre_dense' needs equal hidden sizes; found {ours} (student), {theirs} (teacher)."
+            " Take a student of the teacher's hidden size (student.model=teacher), or set target to final."
         )

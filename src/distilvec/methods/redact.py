@@ -12,7 +12,7 @@ from distilvec.methods.base.terms import bibtex
 
 
 class Redact(EmbeddingRegression):
-    """The distance of the student's embedding to the cached teacher embedding (eq. 3), a term with the name of the distance.
+    """The distance of the student's embedding to the teacher's cached one (eq. 3), a term with the distance's name.
 
     Args:
         distance: "l2", not squared (paper), "mse" or "cosine"

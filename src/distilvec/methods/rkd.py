@@ -1,4 +1,4 @@
-"""RKD: distances and angles between the texts of a batch (section 3.2), not the vectors; the models' dims may differ."""
+"""RKD (section 3.2): distances and angles between the texts of a batch; the models' dims may differ."""
 
 from __future__ import annotations
 

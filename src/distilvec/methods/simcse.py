@@ -1,4 +1,4 @@
-"""SimCSE, unsupervised (section 3): two dropout views of a text against the other texts of the batch. A baseline without a teacher."""
+"""SimCSE, unsupervised (section 3): two dropout views against other texts of the batch. Needs no teacher."""
 
 from __future__ import annotations
 

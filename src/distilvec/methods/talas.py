@@ -1,4 +1,4 @@
-"""TALAS: upper layers anchored to the teacher's vector, each lower layer to the geometry of the layer above (paper 004, section 3).
+"""TALAS (paper 004, section 3): upper layers anchored to the teacher's vector, lower ones to the layer above.
 
 ASAM is `train.update`. Needs cached sentence vectors only. What ships is the student in its own dim.
 """
@@ -23,7 +23,7 @@ INITIAL_DEVIATION = 1e-3  # of W_l; see Talas
 
 
 class Talas(Objective):
-    """simcse: two dropout views (eq. 6); tamd: upper layers to the teacher's vector (eq. 3); lasd: adjacent layers (eq. 5).
+    """simcse: dropout views (eq. 6); tamd: upper layers to the teacher's vector (eq. 3); lasd: adjacent layers (eq. 5).
 
     Args:
         anchored_layers: K, the number of anchored layers, the last one included (paper: 2)

@@ -1,4 +1,4 @@
-"""The student alone, trained on a task's labels: the baseline of every distillation on the task (fine-tuning in EMO's tables)."""
+"""The student alone, trained on a task's labels: the baseline of distillation (fine-tuning in EMO's tables)."""
 
 from __future__ import annotations
 

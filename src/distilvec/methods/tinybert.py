@@ -1,4 +1,4 @@
-"""TinyBERT in addition to REDACT: attention scores and hidden states, layer by layer (REDACT, appendix B.2). Needs a live teacher."""
+"""TinyBERT with REDACT (appendix B.2): attention scores and hidden states of all layers. Needs a live teacher."""
 
 from __future__ import annotations
 
@@ -11,19 +11,12 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.losses.distance import DistanceName, PerRow
 from distilvec.losses.hidden_states import hidden_gap, score_gap, uniform_map
 from distilvec.losses.relation_heads import relation_scores
-from distilvec.methods.base.layerwise import (
-    LayerwiseObjective,
-    common_mask,
-    projections,
-    require_layers,
-    require_same_heads,
-    states,
-)
+from distilvec.methods.base.layerwise import LayerwiseObjective, Mask, common_mask
 from distilvec.methods.base.terms import bibtex
 
 
 class TinyBert(LayerwiseObjective):
-    """distance: as redact; attention: squared gaps of Q K' / sqrt(d) (eq. 10); hidden: of states under W (eq. 9). All have weight 1.
+    """distance: as redact; attention: squared gaps of Q K' / sqrt(d) (eq. 10); hidden: of states (eq. 9); weights 1.
 
     Layer l of the student is compared with g(l) = (L / L') l of the teacher; L' must divide L. One W for all layers.
 
@@ -46,47 +39,45 @@ class TinyBert(LayerwiseObjective):
         include_embeddings: bool = False,
     ) -> None:
         super().__init__(context, weights, distance, ("attention", "hidden"))
-        self.layers: dict[int, int] = {}
         if not self.terms:
             return
-        (layers, theirs), ours = require_layers(context.teacher), context.student.layers
-        if layers % ours:
-            fitting = [number for number in range(1, layers + 1) if layers % number == 0]
+        ours, theirs = context.student.layers, self.teacher_layers
+        if theirs % ours:
+            fitting = [number for number in range(1, theirs + 1) if theirs % number == 0]
             raise DistilvecError(
-                f"[student.layers] tinybert compares every layer of the student with one of the teacher's at equal steps; found {ours} and "
-                f"{layers} layers. Give the student one of {fitting} layers."
+                f"[student.layers] layers are compared at equal steps; found {ours} (student) and {theirs} (teacher) "
+                f"layers. Give the student a number of layers among {', '.join(map(str, fitting))}."
             )
-        self.layers = uniform_map(ours, layers)
-        upper, hidden = range(1, ours + 1), range(0 if include_embeddings else 1, ours + 1)
-        self.attended = list(upper) if self.weights["attention"] else []
-        self.hidden = list(hidden) if self.weights["hidden"] else []
+        layers = {layer: other for layer, other in uniform_map(ours, theirs).items() if layer or include_embeddings}
+        self.hidden = layers if "hidden" in self.terms else {}
+        self.attended = {layer: layers[layer] for layer in layers if layer and "attention" in self.terms}
         if self.attended:
-            require_same_heads(context)
+            self.require_same_heads()
         if self.hidden:
-            self.projection = nn.Linear(context.student.hidden_size, theirs, bias=False)
-        self.student_outputs |= OutputSpec(hidden_layers=tuple(self.hidden), projection_layers=tuple(self.attended))
+            self.projection = nn.Linear(context.student.hidden_size, self.teacher_size, bias=False)
+        hidden, attended = self.hidden, self.attended
+        self.student_outputs |= OutputSpec(hidden_layers=tuple(hidden), projection_layers=tuple(attended))
         self.teacher_outputs |= OutputSpec(
-            hidden_layers=tuple(self.layers[layer] for layer in self.hidden),
-            projection_layers=tuple(self.layers[layer] for layer in self.attended),
+            hidden_layers=tuple(hidden.values()), projection_layers=tuple(attended.values())
         )
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
         """Return the terms that have a weight."""
+        mask = common_mask(student, teacher) if self.terms else batch.mask
         return self.weighted_terms(
             distance=lambda: self.distance_term(student, teacher),
-            attention=lambda: self._attention(student, teacher),
-            hidden=lambda: self._hidden(student, teacher),
+            attention=lambda: self._attention(student, teacher, mask),
+            hidden=lambda: self._hidden(student, teacher, mask),
         )
 
-    def _attention(self, student: ModelOutputs, teacher: ModelOutputs) -> PerRow:
-        mask = common_mask(student, teacher)
-        pairs = [
-            (projections(student, one, mask), projections(teacher, self.layers[one], mask)) for one in self.attended
-        ]
-        scores = [[relation_scores(model.query, model.key) for model in pair] for pair in pairs]
-        return torch.stack([score_gap(ours, theirs, mask) for ours, theirs in scores]).mean(0)
+    def _attention(self, student: ModelOutputs, teacher: ModelOutputs, mask: Mask) -> PerRow:
+        gaps = []
+        for one, other in self.attended.items():
+            both = self.projections(student, one, mask), self.projections(teacher, other, mask)
+            ours, theirs = (relation_scores(model.query, model.key) for model in both)
+            gaps.append(score_gap(ours, theirs, mask))
+        return torch.stack(gaps).mean(0)
 
-    def _hidden(self, student: ModelOutputs, teacher: ModelOutputs) -> PerRow:
-        mask = common_mask(student, teacher)
-        pairs = [(states(student, one, mask), states(teacher, self.layers[one], mask)) for one in self.hidden]
+    def _hidden(self, student: ModelOutputs, teacher: ModelOutputs, mask: Mask) -> PerRow:
+        pairs = [(self.states(student, one, mask), self.states(teacher, two, mask)) for one, two in self.hidden.items()]
         return torch.stack([hidden_gap(self.projection(ours), theirs, mask) for ours, theirs in pairs]).mean(0)

@@ -1,4 +1,4 @@
-"""ULD: sorted probabilities of student and teacher, compared rank by rank; needs no common vocabulary and no alignment."""
+"""ULD: sorted probabilities, compared rank by rank; needs no common vocabulary and no alignment."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Uld(TokenOrLogitKD):
         teacher_temperature: Positive = 1.0,
         reduction: Literal["sum", "mean"] = "sum",
     ) -> None:
-        super().__init__(context, weights, on, alpha, dict.fromkeys(("logits", "hidden"), {"uld": 1.0}))
+        super().__init__(context, weights, on, alpha, {"logits": {"uld": 1.0}, "hidden": {"uld": 1.0}})
         self.temperatures, self.reduction = (student_temperature, teacher_temperature), reduction
         if self.weights["uld"]:
-            self.require_form()
+            self.require(states=self.form == "hidden", logits=self.form == "logits")
         self.add_task_head()
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:

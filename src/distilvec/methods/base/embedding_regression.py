@@ -15,7 +15,7 @@ Rows = Float[Tensor, "batch dim"]
 
 
 class EmbeddingRegression(Objective):
-    """One term per teacher: `distance` of the student's embedding to the first one's, and of its projections to the others'.
+    """One term per teacher: `distance` of the student's embedding, or of a projection, to the teacher's.
 
     The student's embedding is in the first teacher's space. For each further teacher a linear layer without bias, which
     is not shipped, maps it to that teacher's dim; the result is normalised if that teacher's vectors are. Terms are

@@ -1,4 +1,4 @@
-"""Methods that compare a student's layers with its teacher's, token by token, in addition to REDACT's distance (REDACT, appendix B)."""
+"""Methods that compare layers token by token, in addition to REDACT's distance (REDACT, appendix B)."""
 
 from __future__ import annotations
 
@@ -27,16 +27,6 @@ def require_layers(teacher: TeacherInfo) -> tuple[int, int]:
     return teacher.layers, teacher.hidden_size
 
 
-def require_same_heads(context: ObjectiveContext) -> None:
-    """Raise DistilvecError unless student and teacher have the same number of attention heads."""
-    ours, theirs = context.student.heads, context.teacher.heads
-    if ours is None or ours != theirs:
-        raise DistilvecError(
-            f"[method.name] attention is compared head by head; found {ours} heads in the student and {theirs} in the teacher. "
-            "Take a student with as many heads, or minilm with the option relation_heads (MiniLM v2)."
-        )
-
-
 class LayerwiseObjective(Objective):
     """distance: as redact; further `terms` on the tokens of two models with one tokenizer, each of weight 1.
 
@@ -51,31 +41,38 @@ class LayerwiseObjective(Objective):
         self.terms = [name for name in terms if self.weights[name]]
         self.student_outputs = self.teacher_outputs = OutputSpec(embedding=bool(self.weights["distance"]))
         if self.terms:
-            require_layers(context.teacher)
+            self.teacher_layers, self.teacher_size = require_layers(context.teacher)
             if not context.same_tokenizer:
                 raise DistilvecError(
-                    "[method.name] the method compares models token by token, and these two split texts differently. Take a student "
-                    "with the teacher's tokenizer (student.model: teacher), or redact (on vectors) or emo (on aligned tokens)."
+                    "[method.name] the method compares token by token, and these models split texts differently. Take "
+                    "a student with the teacher's tokenizer (student.model: teacher), or redact or emo."
                 )
+
+    def require_same_heads(self) -> None:
+        """Raise DistilvecError unless student and teacher have the same number of attention heads."""
+        ours, theirs = self.context.student.heads, self.context.teacher.heads
+        if ours is None or ours != theirs:
+            raise DistilvecError(
+                f"[method.name] attention is compared by head; found {ours} heads (student) and {theirs} (teacher). "
+                "Take a student with as many heads, or minilm with the option relation_heads."
+            )
 
     def distance_term(self, student: ModelOutputs, teacher: ModelOutputs) -> PerRow:
         """Return the distance of the two embeddings."""
         return self.distance(*embeddings(student, teacher))
+
+    def states(self, outputs: ModelOutputs, layer: int, mask: Mask) -> Tensor:
+        """Return a layer's hidden states at the tokens of `mask`."""
+        assert outputs.mask is not None
+        return from_first_token(outputs.hidden_layers[layer], outputs.mask, mask.shape[1])
+
+    def projections(self, outputs: ModelOutputs, layer: int, mask: Mask) -> Projections:
+        """Return a layer's queries, keys and values at the tokens of `mask`."""
+        assert outputs.mask is not None
+        return laid_out(outputs.projections[layer], outputs.mask, mask.shape[1])
 
 
 def common_mask(student: ModelOutputs, teacher: ModelOutputs) -> Mask:
     """Return a mask of the tokens that both models have, from each text's first one on."""
     assert student.mask is not None and teacher.mask is not None
     return shared_mask(student.mask, teacher.mask)
-
-
-def states(outputs: ModelOutputs, layer: int, common: Mask) -> Tensor:
-    """Return a layer's hidden states at the tokens of `common`."""
-    assert outputs.mask is not None
-    return from_first_token(outputs.hidden_layers[layer], outputs.mask, common.shape[1])
-
-
-def projections(outputs: ModelOutputs, layer: int, common: Mask) -> Projections:
-    """Return a layer's queries, keys and values at the tokens of `common`."""
-    assert outputs.mask is not None
-    return laid_out(outputs.projections[layer], outputs.mask, common.shape[1])

@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import Objective, ObjectiveContext, Weights
+from distilvec.core.objective import Objective, ObjectiveContext, TextBatch, Weights
 from distilvec.core.outputs import AlignmentKind, ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.losses.distance import PerRow, full_precision
-from distilvec.losses.logits import soft_kl
+from distilvec.losses.distance import full_precision
+from distilvec.losses.tokens import pair_states
 from distilvec.methods.base.terms import task_weights
 
 On = Literal["auto", "logits", "hidden"]
@@ -30,8 +30,8 @@ class Tokens(NamedTuple):
 class TokenOrLogitKD(Objective):
     """The terms of a `form`, logits or hidden, times 1 - alpha, and the task times alpha (EMO, eq. 22).
 
-    Options: `on` chooses the form. "auto" is logits if student and teacher have a class head, else hidden. `scores` is
-    the form of "auto" on a task with scores (STS); None if the paper has none.
+    `on` chooses the form; "auto" is logits if student and teacher have a class head, else hidden. `scores` is the form
+    of "auto" on a task with scores (STS); None if the paper has none.
     Errors: DistilvecError for a form that the task does not have.
     """
 
@@ -46,22 +46,22 @@ class TokenOrLogitKD(Objective):
         terms: Mapping[Form, Weights],
         scores: Form | None = None,
     ) -> None:
-        form = choose_form(on, context, scores)
+        form = _choose_form(on, context, scores)
         super().__init__(context, weights, task_weights(alpha, terms[form], context))
         self.form: Form = form
         self.student_outputs = self.teacher_outputs = OutputSpec()
 
-    def require_form(self, alignment: AlignmentKind | None = None) -> None:
-        """Require what the form compares; the student's logits come from the head in any case."""
-        if self.form == "logits":
-            self.teacher_outputs |= OutputSpec(logits=True)
-        else:
-            self.require_states(alignment)
-
-    def require_states(self, alignment: AlignmentKind | None = None) -> None:
-        """Require the last hidden states of both models' tokens."""
-        self.student_outputs |= OutputSpec(hidden_layers=(-1,))
-        self.teacher_outputs |= OutputSpec(tokens=TokenOutputSpec(alignment=alignment, hidden=(-1,)))
+    def require(
+        self,
+        states: bool = False,
+        logits: bool = False,
+        embedding: bool = False,
+        alignment: AlignmentKind | None = None,
+    ) -> None:
+        """Require last hidden states of both models' tokens, the teacher's logits, or both embeddings."""
+        tokens = TokenOutputSpec(alignment=alignment, hidden=(-1,)) if states else None
+        self.student_outputs |= OutputSpec(embedding=embedding, hidden_layers=(-1,) if states else ())
+        self.teacher_outputs |= OutputSpec(embedding=embedding, logits=logits, tokens=tokens)
 
     def compared(self, student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tokens, Tokens]:
         """Return both models' tokens in fp32 at least; class logits are texts of one token."""
@@ -79,31 +79,29 @@ def token_states(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tokens, 
     return Tokens(ours, student.mask), Tokens(theirs, teacher.mask)
 
 
+def paired_states(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the last hidden states of aligned tokens, and a mask of the pairs."""
+    assert batch.alignment is not None
+    ours, theirs = token_states(student, teacher)
+    return pair_states(ours.states, theirs.states, batch.alignment.pairs)
+
+
 def class_logits(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tensor, Tensor]:
     """Return both models' class logits."""
     assert student.logits is not None and teacher.logits is not None
     return student.logits, teacher.logits
 
 
-def logit_kl(student: ModelOutputs, teacher: ModelOutputs, temperature: float) -> PerRow:
-    """Return the KL of the class logits, times temperature^2."""
-    return soft_kl(*class_logits(student, teacher), temperature)
-
-
-def choose_form(on: On, context: ObjectiveContext, scores: Form | None = None) -> Form:
-    """Return the form that `on` means; arguments and errors as TokenOrLogitKD."""
+def _choose_form(on: On, context: ObjectiveContext, scores: Form | None) -> Form:
+    """Return the form that `on` means."""
     task = context.task
-    if on == "auto" and task is not None and task.kind == "sts":
-        if scores is None:
-            raise DistilvecError(
-                "[method.options.on] found a task with scores (sts), which has no class logits to compare. "
-                "Set on: hidden to compare the states of tokens, or take dskd."
-            )
-        return scores
     classes = task is not None and task.kind != "sts" and context.teacher.logits
-    if on == "logits" and not classes:
+    sts_without_form = on == "auto" and task is not None and task.kind == "sts" and scores is None
+    if sts_without_form or (on == "logits" and not classes):
         raise DistilvecError(
-            "[method.options.on] class logits need a classification or pair task, and a teacher fine-tuned for that task (distilvec "
-            f"finetune); found {'no task' if task is None else task.kind}. Set on: hidden, or leave the option out."
+            "[method.options.on] class logits need a task with classes, and a teacher fine-tuned on that task; "
+            f"found {'no task' if task is None else task.kind}. Set on: hidden, or take dskd."
         )
+    if on == "auto" and task is not None and task.kind == "sts":
+        return scores or "hidden"
     return "logits" if on != "hidden" and classes else "hidden"

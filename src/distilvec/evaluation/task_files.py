@@ -1,7 +1,7 @@
 """Reads local tasks from files.
 
-Texts are kept as the files have them. Every reader raises DataError that names the file, the place in it, what
-was expected and what was found; nothing is skipped in silence.
+Texts are kept as the files have them. Every reader raises DataError that names the file, the row, the expected
+and the found value; no row is skipped without a message.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Literal
 import numpy as np
 
 from distilvec.config.schema import Role
-from distilvec.data.data_error import DataError
-from distilvec.data.tables import ENDINGS, columns_of, data_errors, find_table, read_rows
+from distilvec.core.errors import DistilvecError, explained
+from distilvec.data.readers import TABLES, read_rows
 from distilvec.data.task_rows import (
     TableOptions,
+    find_table,
     found_value,
     label_of,
     need_columns,
@@ -28,11 +29,12 @@ from distilvec.data.task_rows import (
     text_of,
     texts_of,
 )
-from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, make_retrieval
+from distilvec.evaluation.tasks import ClassificationTask, DataError, PairTask, RetrievalTask, StsTask, make_retrieval
 
 Titles = Literal["always", "unless_repeated", "never"]
 
 
+KEY = "suite"
 TEST_SPLIT = TableOptions()
 
 
@@ -116,7 +118,7 @@ def load_retrieval(
     `titles` says what is embedded for a document: see `join_title`. The judgements are read from the file named by
     `qrels`, else from `qrels.tsv`, else from `qrels/<split>.tsv` (BEIR's layout).
     """
-    with data_errors(path):
+    with explained(KEY, path):
         return _retrieval(name, path, split, qrels, titles)
 
 
@@ -137,7 +139,7 @@ def _retrieval(name: str, path: Path, split: str, qrels: str | None, titles: Tit
         raise DataError(f"{path} has no judgements. Expected {' or '.join(os.path.relpath(p, path) for p in places)}.")
     judgements: dict[tuple[str, str], float] = {}
     differing = set()
-    for place, row in read_rows(file):
+    for place, row in read_rows(file, KEY):
         need_columns(row, ("query-id", "corpus-id", "score"), place)
         pair, score = (str(row["query-id"]), str(row["corpus-id"])), number_of(row["score"], place, "score")
         if judgements.setdefault(pair, score) != score:
@@ -181,22 +183,20 @@ def _training_rows(labels: list[str], limit: int | None, seed: int, path: Path) 
 
 def _identified(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
     """Title and text of every row of a corpus or queries file, by id."""
-    file = find_table(folder, stem)
+    file = find_table(folder, stem, KEY)
     if file is None:
         raise DataError(
-            f"{folder} has no {stem} file. Expected {stem}{ENDINGS[0]} (or another of {', '.join(ENDINGS)})."
+            f"{folder} has no {stem} file. Expected {stem}{TABLES[0]} (or another of {', '.join(TABLES)})."
         )
     texts: dict[str, tuple[str, str]] = {}
-    for place, row in read_rows(file):
+    for place, row in read_rows(file, KEY):
         key, title = row.get("id", row.get("_id")), row.get("title")
         if not isinstance(key, (str, int, float)) or "text" not in row:
-            raise DataError(
-                f"{place} needs columns id (or _id) and text; found {columns_of(row)}. Add what is missing."
-            )
+            raise DistilvecError(f"{place} needs columns id (or _id) and text; found {some_of(row)}. Add the missing ones.")
         if isinstance(title, (dict, list)):
-            raise DataError(f"{place} has {found_value(title)} in column title. Expected a text.")
+            raise DistilvecError(f"{place} has {found_value(title)} in column title. Expected a text.")
         if str(key) in texts:
-            raise DataError(f"{place} repeats the id '{key}'. Ids must be distinct.")
+            raise DistilvecError(f"{place} repeats the id '{key}'. Ids must be distinct.")
         texts[text_of(str(key), place, "id")] = (
             text_of(str(title or ""), place, "title"),
             text_of(row["text"], place, "text"),

@@ -24,8 +24,7 @@ from distilvec.core.info import UNLIMITED
 from distilvec.core.log import log, progress
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.task_head import TaskHead
-from distilvec.data.corpus import Corpus
-from distilvec.data.prompted import behind
+from distilvec.data.corpus import Corpus, with_prompts
 from distilvec.data.tokens import TokenStore, build_tokens
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.pipeline.record import teacher_record
@@ -131,7 +130,7 @@ class TeacherSide:
     @cached_property
     def corpus(self) -> Corpus:
         """The run's corpus as this teacher reads it: behind its own prompts."""
-        return behind(self.run.corpus, self.info.prompts, self.run.root / "keys")
+        return with_prompts(self.run.corpus, self.info.prompts, self.run.root / "keys")
 
     @cached_property
     def head(self) -> TaskHead | None:

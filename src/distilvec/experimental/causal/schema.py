@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from distilvec.config import recipe as recipes
 from distilvec.config.base import MODEL, MOST_ROWS, MOST_TOKENS, WORKING, Name, Section, Seed
 from distilvec.config.messages import explain, invalid
-from distilvec.config.schema import ExpertsSection
+from distilvec.config.schema import ExpertsSection, MethodSection
 from distilvec.config.training import TrainSection
 
 ASK = "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
@@ -87,12 +87,10 @@ class CausalDataSection(Section):
         return self
 
 
-class CausalMethodSection(Section):
+class CausalMethodSection(MethodSection):
     """DistillMoE's options and the weights of its terms (methods/distillmoe.py), 'task' being next-token cross-entropy."""
 
     name: Literal["distillmoe"] = "distillmoe"
-    options: dict[str, Any] = Field(default_factory=dict)
-    weights: dict[str, float] = Field(default_factory=dict)
 
 
 class GenerationSection(Section):

@@ -21,6 +21,7 @@ from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import full_disk_explained, remove, scratch
 from distilvec.data.corpus import Corpus, text_key
+from distilvec.data.readers import open_parquet
 from distilvec.teachers.cache.conflicts import refuse_conflicts
 from distilvec.teachers.cache.index import KEY
 from distilvec.teachers.cache.manifest import Manifest, parse_manifest
@@ -57,7 +58,8 @@ class VectorTable:
         self.paths = sorted(path.glob("**/*.parquet")) if path.is_dir() else [path]
         if not self.paths or not self.paths[0].is_file():
             raise DistilvecError(f"[{key}] no Parquet file at {path}. Give a .parquet file or a folder of them.")
-        schema = self._open(self.paths[0]).schema_arrow
+        with open_parquet(self.paths[0], key) as file:
+            schema = file.schema_arrow
         names = [name for name in _FINAL_NAMES if name in schema.names]
         if "text" not in schema.names or not names:
             raise DistilvecError(
@@ -78,31 +80,24 @@ class VectorTable:
         columns = ["text", *(["role"] if self.has_roles else []), *wanted.values()]
         start = 0
         for path in self.paths:
-            try:
-                for batch in self._open(path).iter_batches(batch_size=_ROWS, columns=columns):
+            with open_parquet(path, self.key) as file:
+                if missing := set(columns) - set(file.schema_arrow.names):
+                    raise DistilvecError(
+                        f"[{self.key}] {path} has no column '{missing.pop()}'. The files of a folder need the same columns."
+                    )
+                for batch in file.iter_batches(batch_size=_ROWS, columns=columns):
                     yield self._piece(path, batch, wanted, start)
                     start += batch.num_rows
-            except (pa.ArrowException, OSError, KeyError, UnicodeError) as error:
-                raise DistilvecError(
-                    f"[{self.key}] {path} cannot be read: {first_line(error)}. Its files must have the same columns."
-                ) from None
 
     def manifest(self) -> Manifest | None:
         """The manifest that the table was exported with, if it was."""
-        metadata = self._open(self.paths[0]).schema_arrow.metadata or {}
+        with open_parquet(self.paths[0], self.key) as file:
+            metadata = file.schema_arrow.metadata or {}
         try:
             return parse_manifest(json.loads(metadata[_METADATA])) if _METADATA in metadata else None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DistilvecError(
                 f"[{self.key}] {self.path} has damaged metadata of the cache it was exported from ({first_line(error)}). Export it again."
-            ) from None
-
-    def _open(self, path: Path) -> pq.ParquetFile:
-        try:
-            return pq.ParquetFile(path)
-        except (pa.ArrowException, OSError) as error:
-            raise DistilvecError(
-                f"[{self.key}] {path} cannot be read as Parquet: {first_line(error)}. Give Parquet files."
             ) from None
 
     def _piece(self, path: Path, batch: pa.RecordBatch, wanted: dict[str, str], start: int) -> Piece:

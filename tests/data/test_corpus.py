@@ -15,7 +15,6 @@ from distilvec.config.schema import CorpusSection
 from distilvec.core import artifacts as columns
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import hash_files
-from distilvec.data import corpus
 from distilvec.data import corpus_files as selection
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint, text_key
 
@@ -89,7 +88,7 @@ short_texts = st.lists(st.text(alphabet="aB \n", max_size=3), max_size=40)
 @given(first=short_texts, second=short_texts, chunk=st.sampled_from([3, 16, 65_536]), excluded=short_texts)
 def test_duplicates_against_a_set(tmp_path, monkeypatch, first, second, chunk, excluded):
     monkeypatch.setattr(selection, "CHUNK", chunk)
-    monkeypatch.setattr(corpus, "_ROWS", chunk)
+    monkeypatch.setattr(selection, "_ROWS", chunk)
     barred = {" ".join(text.casefold().split()) for text in excluded}
     expected: dict[str, None] = {}
     for text in first + second:

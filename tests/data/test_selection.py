@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from distilvec.data import corpus_files as selection
-from distilvec.data.corpus import as_keys
-from distilvec.data.corpus_files import first_occurrences, thin
+from distilvec.data.corpus_files import as_keys, first_occurrences, thin
 
 
 @pytest.mark.parametrize("chunk", [7, 100, 65_536])

@@ -28,24 +28,14 @@ from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import hash_files
 from distilvec.core.log import log
-from distilvec.data.corpus_files import (
-    KEY_BYTES,
-    Keys,
-    Progress,
-    Rows,
-    TextWriter,
-    copy_rows,
-    first_occurrences,
-    thin,
-    write_columns,
-)
+from distilvec.data import corpus_files
+from distilvec.data.corpus_files import KEY_BYTES, Keys, Mask, Progress, Rows, as_keys, copy_rows, thin, write_columns
 from distilvec.data.sources import read_source, source_files
 
 FORMAT = 1
 LONGEST_TEXT = 1_000_000  # characters; longer texts are truncated
 SEPARATOR = "\uffff"  # between two texts that are one input: no character of any text (data/labeled.py)
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-_BUFFER = 1 << 20  # characters of text in memory before they are written
 _ROWS = 8192  # read together
 _REPORTED = ("read", "empty", "excluded", "duplicates", "left_out", "kept", "cut")
 
@@ -96,7 +86,7 @@ class Corpus:
         return self._split(self.stored(rows))
 
     def prompted(self, rows: Sequence[int] | Rows) -> list[Text]:
-        """The texts of `rows` as models read them: the prompt of the source's role prepended, of a pair to the first."""
+        """The texts of `rows` as models read them: with the prompt of the source's role, of a pair before the first."""
         prompts = [self.prompts.get(role, "") for role in self.roles]
         sources = self.sources[np.asarray(rows, dtype=np.int64)].tolist()
         return self._split([prompts[source] + text for source, text in zip(sources, self.stored(rows), strict=True)])
@@ -143,11 +133,6 @@ def with_prompts(corpus: Corpus, prompts: Mapping[Role, str], root: Path) -> Cor
     return found
 
 
-def as_keys(keys: Iterable[bytes]) -> Keys:
-    """Keys as an array, V16 [n]."""
-    return np.frombuffer(b"".join(keys), dtype=f"V{KEY_BYTES}")
-
-
 def excluded_fingerprint(excluded: Iterable[str]) -> str:
     """A fingerprint of evaluation texts, whatever their order and repeats, for `corpus_fingerprint`."""
     return _fingerprint_of_keys(_loose_keys(excluded))
@@ -156,7 +141,7 @@ def excluded_fingerprint(excluded: Iterable[str]) -> str:
 def corpus_fingerprint(
     section: CorpusSection, prompts: dict[Role, str], batch_size: int, excluded_fingerprint: str
 ) -> str:
-    """Changes with a file (name, content), an option, a prompt, an excluded text; for docstrings also with the Python."""
+    """Changes with a file (name, content), an option, a prompt, an excluded text; for docstrings with the Python."""
     for position, source in enumerate(section.sources):  # each file is read once a process
         hash_files(source_files(source, position), key=f"corpus.sources.{position}.path")
     python = sys.version if any(source.builtin for source in section.sources) else None
@@ -174,8 +159,8 @@ def build_corpus(
 ) -> Corpus:
     """Build the corpus in `folder`, or reopen it if it is complete and has the same fingerprint.
 
-    `prompts` by role (a missing role has none); `holdout_batches * batch_size` rows are for validation. Texts that equal
-    an `excluded` text but for case and white space are dropped. `progress(stage, rows)` is called every few thousand.
+    `prompts` by role (a missing role has none); `holdout_batches * batch_size` rows are for validation. Texts that
+    equal an `excluded` text but for case and white space are dropped. `progress(stage, rows)` is called now and then.
     Errors: DistilvecError for sources that cannot be read, no rows, more than half for validation, no disk space.
     """
     barred = _loose_keys(excluded) if section.exclude_evaluation else frozenset()
@@ -185,20 +170,14 @@ def build_corpus(
     def build(place: Path) -> dict[str, Any]:
         raw = place / "raw"
         counts = _ingest(section.sources, prompts, barred, raw, progress)
-        keep = first_occurrences(open_column(raw / "keys.npy"), progress)
-        ends = list(accumulate(count["read"] - count["empty"] - count["excluded"] for count in counts))
-        for position, (source, count) in enumerate(zip(section.sources, counts, strict=True)):
-            own = keep[ends[position - 1] if position else 0 : ends[position]]
-            distinct = int(np.count_nonzero(own))
-            count["kept"] = min(source.limit or distinct, distinct)
-            count["duplicates"], count["left_out"] = len(own) - distinct, distinct - count["kept"]
-            thin(own, count["kept"], np.random.Generator(np.random.PCG64([section.seed, position])))
+        keep = corpus_files.first_occurrences(open_column(raw / "keys.npy"), progress)
+        ends = _apply_limits(section, counts, keep)
         totals = {name: sum(count[name] for count in counts) for name in _REPORTED}
         validation = _validation_size(section.holdout_batches, batch_size, totals)
         copy_rows(raw, place, keep, ends, progress)
-        mask = np.ones(totals["kept"], dtype=np.bool_)
-        thin(mask, validation, np.random.Generator(np.random.PCG64(section.seed)))
-        write_columns(place, train_rows=np.flatnonzero(~mask), holdout_rows=np.flatnonzero(mask))
+        drawn = np.ones(totals["kept"], dtype=np.bool_)
+        thin(drawn, validation, np.random.Generator(np.random.PCG64(section.seed)))
+        write_columns(place, train_rows=np.flatnonzero(~drawn), holdout_rows=np.flatnonzero(drawn))
         shutil.rmtree(raw)
         named = zip(section.sources, counts, strict=True)
         by_source = [{"name": s.label, **{name: count[name] for name in _REPORTED}} for s, count in named]
@@ -219,16 +198,6 @@ def describe(report: dict[str, Any], prompts: Mapping[Role, str], sources: Seque
     }
 
 
-def clean_text(text: str, longest: int) -> str:
-    """Stripped, cut to `longest` characters; halves of surrogate pairs, which UTF-8 cannot hold, become U+FFFD."""
-    text = text.strip()[:longest].rstrip()
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
 def _ingest(
     sources: list[SourceSection], prompts: dict[Role, str], barred: frozenset[bytes], raw: Path, progress: Progress
 ) -> list[Counter[str]]:
@@ -236,11 +205,11 @@ def _ingest(
     raw.mkdir()
     counts = []
     with contextlib.ExitStack() as stack:
-        out = TextWriter(raw, stack)
+        out = corpus_files.TextWriter(raw, stack)
         for position, source in enumerate(sources):
             count, prompt = Counter[str](), prompts.get(source.role, "")
             texts = _candidates(read_source(source, position), barred, count)
-            for chunk in _chunks(islice(texts, source.limit if source.sample == "first" else None)):
+            for chunk in corpus_files.chunks(islice(texts, source.limit if source.sample == "first" else None)):
                 encoded = [text.encode() for text in chunk]
                 keys = as_keys(text_key(prompt, text) for text in chunk)
                 out.append(encoded, [len(text) for text in encoded], keys=keys)
@@ -255,28 +224,29 @@ def _candidates(texts: Iterator[str], barred: frozenset[bytes], count: Counter[s
     """The texts, cleaned, without empty and excluded ones, which are counted."""
     for text in texts:
         count["read"] += 1
-        clean = clean_text(text, LONGEST_TEXT)
+        clean = corpus_files.clean_text(text, LONGEST_TEXT)
         if not clean:
             count["empty"] += 1
         elif barred and _loose_key(clean) in barred:
             count["excluded"] += 1
         else:
-            count["fixed"] += _UNKNOWN in clean and _UNKNOWN not in text
-            count["cut"] += len(text) > LONGEST_TEXT and len(text.strip()) > LONGEST_TEXT
+            if _UNKNOWN in clean and _UNKNOWN not in text:
+                count["fixed"] += 1
+            if len(text) > LONGEST_TEXT and len(text.strip()) > LONGEST_TEXT:
+                count["cut"] += 1
             yield clean
 
 
-def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
-    """The texts in lists of at most _ROWS texts and about _BUFFER characters."""
-    chunk: list[str] = []
-    held = 0
-    for text in texts:
-        chunk.append(text)
-        held += len(text)
-        if held > _BUFFER or len(chunk) == _ROWS:
-            yield chunk
-            chunk, held = [], 0
-    yield chunk
+def _apply_limits(section: CorpusSection, counts: list[Counter[str]], keep: Mask) -> list[int]:
+    """Leave at most `limit` rows of each source, by seed, and count the lost ones. The raw rows where sources end."""
+    ends = list(accumulate(count["read"] - count["empty"] - count["excluded"] for count in counts))
+    for position, (source, count) in enumerate(zip(section.sources, counts, strict=True)):
+        own = keep[ends[position - 1] if position else 0 : ends[position]]
+        distinct = int(np.count_nonzero(own))
+        count["kept"] = min(source.limit or distinct, distinct)
+        count["duplicates"], count["left_out"] = len(own) - distinct, distinct - count["kept"]
+        thin(own, count["kept"], np.random.Generator(np.random.PCG64([section.seed, position])))
+    return ends
 
 
 def _loose_key(text: str) -> bytes:

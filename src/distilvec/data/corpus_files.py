@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ Progress = Callable[[str, int], None]
 
 CHUNK = 65_536  # rows processed at once
 KEY_BYTES = 16
+_ROWS = 8192  # written at once
+_BUFFER = 1 << 20  # characters of text in memory before they are written
 _MOST_BITS = 6  # duplicates are found in at most 2^6 parts
 
 
@@ -71,7 +73,7 @@ def copy_rows(raw: Path, folder: Path, keep: Mask, source_ends: Sequence[int], p
 
 
 def first_occurrences(keys: Keys, progress: Progress) -> Mask:
-    """[rows] True where a 16-byte key occurs for the first time; the keys are sorted part by part, by their low bits."""
+    """[rows] True where a 16-byte key occurs for the first time; keys are sorted part by part, by their low bits."""
     keep = np.ones(len(keys), dtype=np.bool_)
     halves = keys.view(np.uint64).reshape(-1, 2)
     parts = 1 << min(_MOST_BITS, (len(keys) // CHUNK).bit_length())
@@ -99,3 +101,31 @@ def thin(mask: Mask, count: int, generator: np.random.Generator) -> None:
             chunk[rows] = False
             chunk[rows[generator.choice(len(rows), take, replace=False, shuffle=False)]] = True
             left, count = left - len(rows), count - take
+
+
+def as_keys(keys: Iterable[bytes]) -> Keys:
+    """Keys as an array, V16 [n]."""
+    return np.frombuffer(b"".join(keys), dtype=f"V{KEY_BYTES}")
+
+
+def clean_text(text: str, longest: int) -> str:
+    """Stripped, cut to `longest` characters; halves of surrogate pairs, which UTF-8 cannot hold, become U+FFFD."""
+    text = text.strip()[:longest].rstrip()
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def chunks(texts: Iterator[str]) -> Iterator[list[str]]:
+    """The texts in lists of at most _ROWS texts and about _BUFFER characters."""
+    chunk: list[str] = []
+    held = 0
+    for text in texts:
+        chunk.append(text)
+        held += len(text)
+        if held > _BUFFER or len(chunk) == _ROWS:
+            yield chunk
+            chunk, held = [], 0
+    yield chunk

@@ -101,7 +101,7 @@ def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
 
 
 def is_evaluated(one: Docstring) -> bool:
-    """Whether a docstring is for evaluation: a tenth of the functions with a first sentence and more text."""
+    """True for evaluation: a tenth of the functions whose docstring has a first sentence and more text."""
     first, rest = split_first_sentence(one.text)
     short = min(len(first.split()), len(rest.split())) < SHORTEST
     if not one.is_function or short or len(first) > LONGEST_QUERY or first.startswith(">>>"):

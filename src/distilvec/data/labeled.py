@@ -1,7 +1,7 @@
 """The labelled examples of a task: its distinct texts as a corpus, and the rows and label of each example.
 
-Caches, tokens and alignments go by corpus row, as they do for unlabelled texts. Pairs that are one input (`encode: joint`)
-are one row of a paired corpus, pairs encoded apart two rows. The test split is read when it is scored (`read_split`): its
+Caches, tokens and alignments go by corpus row, as for unlabelled texts. Pairs that are one input (`encode: joint`) are
+one row of a paired corpus, pairs encoded apart two rows. The test split is read when it is scored (`read_split`): its
 texts are in no corpus and in no cache.
 """
 
@@ -24,8 +24,8 @@ from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import hash_files
 from distilvec.core.task_head import TaskInfo
-from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, as_keys, clean_text, describe, text_key
-from distilvec.data.corpus_files import Rows, TextWriter, write_columns
+from distilvec.data.corpus import LONGEST_TEXT, SEPARATOR, Corpus, describe, text_key
+from distilvec.data.corpus_files import Rows, TextWriter, as_keys, clean_text, write_columns
 from distilvec.data.task_rows import load_labelled, some_of
 
 FORMAT = 1
@@ -37,9 +37,9 @@ Scale = tuple[float, float] | None
 class Examples:
     """Examples numbered from 0; made by `build_examples`, or opened from its folder.
 
-    `rows` [examples, texts per example] are corpus rows; `labels` [examples] int64 numbers of `classes` (sorted by name),
-    or float32 scores: 0 is the lower end of `scale`, 1 the upper one, the least and greatest score of the training split
-    (of STS-B 0 and 5), others are clipped. `train` and `holdout` are sorted example numbers.
+    `rows` [examples, texts per example] are corpus rows; `labels` [examples] int64 numbers of `classes` (by name), or
+    float32 scores from 0 to 1: `scale` is the least and greatest score of the training split (of STS-B 0 and 5), others
+    are clipped. `train` and `holdout` are sorted example numbers.
     Errors: OSError, ValueError or KeyError for a folder that is missing, incomplete or damaged.
     """
 
@@ -80,7 +80,7 @@ class Labelled:
 
 
 def read_split(section: TaskSection, split: str, prompt: str, classes: list[str], scale: Scale) -> Labelled:
-    """The examples of a split, each text cleaned as in training, with its prompt. DistilvecError for an unknown label."""
+    """The examples of a split, each text cleaned as in training, with its prompt. DistilvecError for unknown labels."""
     texts, targets = load_labelled(section.path, section.type, split)
     inputs = [tuple(_as_input(prompt + text) for text in _rows_of(section, parts)) for parts in texts]
     return Labelled(inputs, _numbers(section, split, targets, classes, scale))
@@ -93,18 +93,18 @@ def examples_fingerprint(section: TaskSection, prompts: Mapping[Role, str]) -> s
 
 
 def build_examples(section: TaskSection, prompts: Mapping[Role, str], folder: Path) -> Examples:
-    """Read the task's training and validation rows into `folder`, or reopen it if it is complete with the same fingerprint.
+    """Read the task's training and validation rows into `folder`, or reopen it if its fingerprint is the same.
 
     Errors: DistilvecError for rows that cannot be read, a single class, scores that do not differ, a label that the
     training split lacks, training and test rows that are the same.
     """
     name = examples_fingerprint(section, prompts)
     needed = 2 * sum(path.stat().st_size for path in _files(section))
-    return open_or_build(folder, name, "task", needed, lambda place: _write(section, prompts, name, place), Examples)
+    return open_or_build(folder, name, "task", needed, lambda new: _write(section, prompts, name, new), Examples)
 
 
-def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, place: Path) -> dict[str, Any]:
-    """Read and check the task's rows and write them to `place`; the content of its meta.json."""
+def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder: Path) -> dict[str, Any]:
+    """Read and check the task's rows and write them to `folder`; the content of its meta.json."""
     texts, targets = load_labelled(section.path, section.type, section.train_split)
     scores = section.type == "sts"
     classes, scale = [] if scores else sorted(set(targets)), (min(targets), max(targets)) if scores else None
@@ -121,34 +121,27 @@ def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, place: 
     rows = np.array([[order[text] for text in parts] for parts in inputs], dtype=np.int64)
     drawn = np.isin(chosen, validation)
     write_columns(
-        place, rows=rows.ravel(), labels=labels[chosen], train=np.flatnonzero(~drawn), holdout=np.flatnonzero(drawn)
+        folder, rows=rows.ravel(), labels=labels[chosen], train=np.flatnonzero(~drawn), holdout=np.flatnonzero(drawn)
     )
     counts = {"read": len(chosen), "kept": len(order), "train": len(train), "holdout": len(validation)}
+    report = {**counts, "sources": [{"name": section.label, "kept": len(order)}]}
+    meta = {"fingerprint": name, **describe(report, prompts, [section]), "paired": _joint(section)}
     trained = np.isin(np.arange(len(order)), rows[~drawn])
-    meta = _write_corpus(place / "corpus", section, prompts, list(order), trained, counts)
-    content = json.dumps({"fingerprint": name, **meta}, ensure_ascii=False, indent=1)
-    (place / "corpus" / META).write_text(content, encoding="utf-8")
+    _write_corpus(folder / "corpus", list(order), prompts.get(section.role, ""), trained, meta)
     return {"name": section.label, "kind": section.type, "classes": classes, "scale": scale}
 
 
 def _write_corpus(
-    folder: Path,
-    section: TaskSection,
-    prompts: Mapping[Role, str],
-    texts: list[str],
-    trained: npt.NDArray[np.bool_],
-    counts: dict[str, Any],
-) -> dict[str, Any]:
-    """Write the texts as a corpus of one source; the content of its meta.json. `counts` are examples."""
+    folder: Path, texts: list[str], prompt: str, trained: npt.NDArray[np.bool_], meta: dict[str, Any]
+) -> None:
+    """Write the texts as a corpus of one source."""
     folder.mkdir()
-    encoded, prompt = [text.encode() for text in texts], prompts.get(section.role, "")
+    encoded, keys = [text.encode() for text in texts], as_keys(text_key(prompt, text) for text in texts)
     with ExitStack() as stack:
-        keys, sources = as_keys(text_key(prompt, text) for text in texts), np.zeros(len(texts))
         writer = TextWriter(folder, stack, sources=np.uint16)
-        writer.append(encoded, [len(text) for text in encoded], keys=keys, sources=sources)
+        writer.append(encoded, [len(text) for text in encoded], keys=keys, sources=np.zeros(len(texts)))
     write_columns(folder, train_rows=np.flatnonzero(trained), holdout_rows=np.flatnonzero(~trained))
-    report = {**counts, "sources": [{"name": section.label, "kept": len(texts)}]}
-    return {**describe(report, prompts, [section]), "paired": _joint(section)}
+    (folder / META).write_text(json.dumps(meta, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str], scale: Scale) -> None:
@@ -163,10 +156,8 @@ def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str
     test, targets = load_labelled(section.path, section.type, section.test_split)
     _numbers(section, section.test_split, targets, classes, scale)
     if section.test_split == section.train_split or test == texts:
-        raise DistilvecError(
-            f"[task.test_split] {section.path}: training and test rows are the same. Name two splits; a file needs a "
-            "column split for them."
-        )
+        problem = f"{section.path}: training and test rows are the same"
+        raise DistilvecError(f"[task.test_split] {problem}. Name two splits; a file needs a column split for them.")
 
 
 def _draw(section: TaskSection, count: int) -> tuple[Rows, Rows]:
@@ -183,10 +174,8 @@ def _numbers(section: TaskSection, split: str, targets: list[Any], classes: list
     if scale is not None:
         return np.clip((np.array(targets) - scale[0]) / (scale[1] - scale[0]), 0, 1).astype(np.float32)
     if unknown := sorted(set(targets) - set(classes)):
-        raise DistilvecError(
-            f"[task.path] {section.path}: split '{split}' has labels that split '{section.train_split}' lacks: "
-            f"{some_of(unknown)}. Add training rows for them."
-        )
+        problem = f"split '{split}' has labels that split '{section.train_split}' lacks: {some_of(unknown)}"
+        raise DistilvecError(f"[task.path] {section.path}: {problem}. Add training rows for them.")
     numbers = {name: number for number, name in enumerate(classes)}
     return np.array([numbers[label] for label in targets], dtype=np.int64)
 

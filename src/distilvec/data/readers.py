@@ -73,22 +73,20 @@ class _Lines:
     """The lines of a text file with their line ends; `where` is the location of the last one."""
 
     def __init__(self, path: Path, key: str) -> None:
-        self.path, self.file, self.number = path, f"[{key}] {path}", 0
+        self.path, self.line, self.number = path, f"[{key}] {path}, line ", 0
 
     @property
     def where(self) -> str:
-        return f"{self.file}, line {self.number}"
+        return f"{self.line}{self.number}"
 
     def __iter__(self) -> Iterator[str]:
         with self.path.open("rb") as raw:
             zipped = self.path.suffix.lower() == ".gz"
-            for line in cast(Iterable[bytes], gzip.GzipFile(fileobj=raw) if zipped else raw):
-                self.number += 1
+            lines = cast(Iterable[bytes], gzip.GzipFile(fileobj=raw) if zipped else raw)
+            for self.number, line in enumerate(lines, 1):
                 if b"\0" in line:
-                    raise DistilvecError(
-                        f"{self.where}: NUL bytes: not UTF-8 text. Convert it, or add .gz to its name."
-                    )
-                yield line.decode("utf-8-sig" if self.number == 1 else "utf-8")
+                    raise DistilvecError(f"{self.where}: NUL bytes: not UTF-8 text. Convert it, or name it .gz.")
+                yield str(line, "utf-8") if self.number > 1 else line.decode("utf-8-sig")
 
 
 def _line_rows(path: Path, key: str, kind: str) -> Rows:
@@ -96,7 +94,7 @@ def _line_rows(path: Path, key: str, kind: str) -> Rows:
     lines = _Lines(path, key)
     try:
         for row in {"txt": _text_rows, "jsonl": _json_rows, "csv": _csv_rows, "tsv": _tsv_rows}[kind](lines):
-            yield lines.where, row
+            yield f"{lines.line}{lines.number}", row
     except tuple(_DAMAGE) as error:
         problem = next(text for kind_of_error, text in _DAMAGE.items() if isinstance(error, kind_of_error))
         raise DistilvecError(f"{lines.where}: {problem.format(first_line(error))}") from None
@@ -124,7 +122,7 @@ def _csv_rows(lines: _Lines) -> Iterator[Row]:
 
 def _tsv_rows(lines: _Lines) -> Iterator[Row]:
     split = (line.rstrip("\r\n").split("\t") for line in lines if line.strip("\r\n"))
-    return _records(([_unquote(field) for field in fields] for fields in split), lines)
+    return _records(([_unquote(field) if '"' in field else field for field in fields] for fields in split), lines)
 
 
 def _unquote(field: str) -> str:
@@ -195,7 +193,7 @@ def read_dataset(source: SourceSection, key: str, choose: Choose) -> Rows:
 
 
 def is_saved_dataset(folder: Path) -> bool:
-    """Whether save_to_disk wrote the folder."""
+    """True for a folder that save_to_disk wrote."""
     return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
 
 

@@ -14,7 +14,7 @@ _GATHER = 65_536  # batches moved at once while they are shuffled
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of one epoch: batch i is `rows[bounds[i]:bounds[i + 1]]`, int64; bounds is one longer than the batches."""
+    """The batches of one epoch, int64: batch i is `rows[bounds[i]:bounds[i + 1]]`."""
 
     rows: Rows
     bounds: Rows

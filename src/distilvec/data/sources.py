@@ -9,17 +9,8 @@ from typing import Any
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError, nearest
-from distilvec.data import docstrings
-from distilvec.data.readers import (
-    READABLE,
-    Choose,
-    Rows,
-    check_readable,
-    extension,
-    is_saved_dataset,
-    read_dataset,
-    read_rows,
-)
+from distilvec.data import docstrings, readers
+from distilvec.data.readers import READABLE, extension
 from distilvec.data.task_rows import found_value
 
 COLUMNS = (  # the first group of which every column exists gives the texts
@@ -43,10 +34,10 @@ def read_source(source: SourceSection, position: int) -> Iterator[str]:
     if source.builtin is not None:
         yield from docstrings.passages()
     elif source.dataset is not None:
-        read = partial(read_dataset, source, f"{key}.dataset")
+        read = partial(readers.read_dataset, source, f"{key}.dataset")
         yield from _texts(read, source, key, f"dataset {source.dataset}")
     for path in source_files(source, position) if source.path is not None else ():
-        yield from _texts(partial(read_rows, path, f"{key}.path"), source, key, str(path))
+        yield from _texts(partial(readers.read_rows, path, f"{key}.path"), source, key, str(path))
 
 
 def source_files(source: SourceSection, position: int) -> list[Path]:
@@ -60,14 +51,14 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
         return []
     path, key = source.path, f"corpus.sources.{position}.path"
     if not path.is_dir():
-        check_readable(path, key)
+        readers.check_readable(path, key)
         return [path]
     found = (file for file in path.rglob("*") if file.is_file() and extension(file) in READABLE)
     files = sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts))
     if not files:
         fix = (
             "Name what save_to_disk wrote with 'dataset'"
-            if is_saved_dataset(path)
+            if readers.is_saved_dataset(path)
             else f"Readable: {', '.join(READABLE)}"
         )
         raise DistilvecError(f"[{key}] {path}: no readable file in the folder. {fix}.")
@@ -85,15 +76,17 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
         for name in required:
             if name not in names:
                 raise DistilvecError(f"[{key}.{option}] {place} has no column '{name}'; {_found(name, names)}")
-    group = given or next((group for group in COLUMNS if all(name in names for name in group)), None)
-    if group is None:
+    group = given or next((group for group in COLUMNS if all(name in names for name in group)), [])
+    if not group:
         hint = next((hint for name in ("text", "sentence") if (hint := nearest(name, names))), ".")
         problem = f"no column with a known name of texts; found: {', '.join(names) or 'none'}"
         raise DistilvecError(f"[{key}.column] {place} has {problem}. Name the right one with 'column'{hint}")
     return [source.role] if group == ["query"] and not given and source.role in names else group
 
 
-def _texts(read: Callable[[Choose], Rows], source: SourceSection, key: str, place: str) -> Iterator[str]:
+def _texts(
+    read: Callable[[readers.Choose], readers.Rows], source: SourceSection, key: str, place: str
+) -> Iterator[str]:
     """The texts of one file or dataset; an empty `text` is replaced by the `title`, if the table has one."""
     columns: list[str] = []
 
@@ -110,8 +103,8 @@ def _texts(read: Callable[[Choose], Rows], source: SourceSection, key: str, plac
             if column not in row:
                 raise DistilvecError(f"{where}: no '{column}'; {_found(column, list(row))}")
             text = row[column]
-            if column == "text" and source.column is None and (text is None or not str(text).strip()):
-                text = row.get("title", text)
+            if "title" in row and column == "text" and source.column is None and not str(text or "").strip():
+                text = row["title"]
             if text is not None and not isinstance(text, str):
                 place = f"[{key}.column] {where.partition('] ')[2]}: '{column}'"
                 raise DistilvecError(f"{place} holds {found_value(text)}. Convert it to text, or set another 'column'.")

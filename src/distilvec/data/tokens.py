@@ -35,8 +35,8 @@ class TokenStore:
     """Token ids of every corpus row, special tokens included; made by `build_tokens`, or opened from its folder.
 
     `lengths` [rows] int32, memory-mapped. `report`: rows, tokens, truncated (texts cut to `max_length`), empty (texts
-    without any token, stored as one unknown token). `seconds` [rows] int32 is the token at which the second segment of a
-    pair begins, or None if the student has no token types. Errors: OSError, ValueError, KeyError for a damaged folder.
+    without any token, stored as one unknown token). `seconds` [rows] int32 is the token at which the second segment of
+    a pair begins, or None without token types. Errors: OSError, ValueError, KeyError for a damaged folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,7 +67,7 @@ class TokenStore:
         columns = np.arange(lengths.max(initial=0), dtype=np.int64)
         positions = self._offsets[rows][:, None] + columns
         mask = columns < lengths[:, None]
-        found = {}
+        found: dict[str, npt.NDArray[Any]] = {}
         if mask.all():
             found["input_ids"] = self._ids[positions]
         else:
@@ -90,9 +90,9 @@ def build_tokens(
 ) -> TokenStore:
     """Tokenise the prompted texts into `folder`, or reopen it if it is complete and has the same fingerprint.
 
-    Special tokens are the tokenizer's own and count in `max_length`; longer texts lose their end (with `side` "left" their
-    beginning), of pairs the longer text first. Pairs get token types if the tokenizer has token types and the model takes
-    them (`token_types`). The tokenizer is not changed. `progress("tokenising", rows)`.
+    Special tokens are the tokenizer's own and count in `max_length`; longer texts lose their end (with `side` "left"
+    their beginning), of pairs the longer text first. Pairs get token types if the tokenizer has token types and the
+    model takes them (`token_types`). The tokenizer is not changed. `progress("tokenising", rows)`.
     Errors: DistilvecError if `max_length` leaves no room for text, or no disk space is left.
     """
     special = tokenizer.num_special_tokens_to_add(pair=corpus.paired)

@@ -185,14 +185,14 @@ def _identified(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
     """Title and text of every row of a corpus or queries file, by id."""
     file = find_table(folder, stem, KEY)
     if file is None:
-        raise DataError(
-            f"{folder} has no {stem} file. Expected {stem}{TABLES[0]} (or another of {', '.join(TABLES)})."
-        )
+        raise DataError(f"{folder} has no {stem} file. Expected {stem}{TABLES[0]} (or another of {', '.join(TABLES)}).")
     texts: dict[str, tuple[str, str]] = {}
     for place, row in read_rows(file, KEY):
         key, title = row.get("id", row.get("_id")), row.get("title")
         if not isinstance(key, (str, int, float)) or "text" not in row:
-            raise DistilvecError(f"{place} needs columns id (or _id) and text; found {some_of(row)}. Add the missing ones.")
+            raise DistilvecError(
+                f"{place} needs columns id (or _id) and text; found {some_of(row)}. Add the missing ones."
+            )
         if isinstance(title, (dict, list)):
             raise DistilvecError(f"{place} has {found_value(title)} in column title. Expected a text.")
         if str(key) in texts:

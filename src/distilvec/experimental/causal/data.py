@@ -26,7 +26,7 @@ FIELDS = {"instruction": ("prompt", "instruction"), "input": ("input", "context"
 
 @dataclass(frozen=True)
 class Pair:
-    """A row: the prompt as the model reads it, the response to learn (several in test files), and the row's location."""
+    """A row: the prompt as the model reads it, the response (in test files also several), and the row's location."""
 
     prompt: str
     responses: tuple[str, ...]
@@ -39,7 +39,7 @@ def read_pairs(
     """The rows of a table, instruction and input put into the recipe's templates, and the number of rows left out.
 
     Rows whose prompt is too long for one of the tokenizers are left out, or a DistilvecError, as the recipe sets.
-    Errors: DistilvecError for a file that is missing, has no rows, or has a row without its fields or with an empty one.
+    Errors: DistilvecError for a file that is missing or has no rows, and for a row without its fields or texts.
     """
     pairs = [_pair(row, where, section) for where, row in read_rows(path, key)]
     if not pairs:
@@ -51,10 +51,8 @@ def read_pairs(
         return pairs, 0
     if section.long_prompts == "refuse" or not fits.any():
         first = int(np.argmin(fits))
-        raise DistilvecError(
-            f"{pairs[first].where}: the prompt has {lengths[first]} tokens, at most {section.max_prompt} are allowed "
-            f"({int((~fits).sum()):,} such rows). Raise data.max_prompt, or leave such rows out (data.long_prompts: drop)."
-        )
+        problem = f"the prompt has {lengths[first]} tokens, at most {section.max_prompt} are allowed"
+        raise DistilvecError(f"{pairs[first].where}: {problem}. Raise data.max_prompt, or set data.long_prompts: drop.")
     return [pair for pair, fit in zip(pairs, fits, strict=True) if fit], int((~fits).sum())
 
 
@@ -65,18 +63,15 @@ def _pair(row: Row, where: str, section: CausalDataSection) -> Pair:
         raise DistilvecError(f"{where}: several instructions. Keep one of them.")
     values = {"{instruction}": instruction[0], "{input}": "".join(context)}
     template = section.template_with_input if context else section.template
-    prompt = re.sub(
-        "|".join(map(re.escape, values)), lambda found: values[found[0]], template
-    )  # not in the row's texts
+    prompt = re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], template)  # not in the texts
     return Pair(prompt, responses, where)
 
 
 def _field(row: Row, name: str, where: str) -> tuple[str, ...]:
     """The texts of a field under any of its names; () for an input that is missing or empty."""
     value = next((row[known] for known in FIELDS[name] if row.get(known) is not None), None)
-    texts = tuple(
-        text_of(text, where, name) for text in (value if isinstance(value, list) else [value]) if value is not None
-    )
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    texts = tuple(text_of(text, where, name) for text in values)
     if texts and all(text.strip() for text in texts):
         return texts
     if name == "input":
@@ -127,9 +122,9 @@ def tokenise(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, max_leng
     """
     end = tokenizer.eos_token_id
     if end is None:
+        problem = f"{tokenizer.name_or_path} has no end-of-text token"
         raise DistilvecError(
-            f"[tokenizer] {tokenizer.name_or_path} has no end-of-text token, so responses have no end. Take another model, "
-            "or set eos_token in its tokenizer_config.json."
+            f"[tokenizer] {problem}. Take another model, or set eos_token in its tokenizer_config.json."
         )
     prompts = prompt_ids([pair.prompt for pair in pairs], tokenizer)
     responses = tokenizer([pair.responses[0] for pair in pairs], add_special_tokens=False)["input_ids"]

@@ -52,10 +52,18 @@ class CausalEncoder(Encoder):
         self.positions = "position_ids" in inspect.signature(model.forward).parameters
         first: dict[nn.Parameter, str] = {}  # of parameters that are another one as well, such as a tied output layer
         named = self.named_parameters(remove_duplicate=False)
-        self.tied = {name: first[weight] for name, weight in named if first.setdefault(weight, name) != name}
-        self.register_state_dict_post_hook(_leave_out_tied)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_pre_hook(_put_back_tied)  # type: ignore[no-untyped-call]
+        tied = {name: first[weight] for name, weight in named if first.setdefault(weight, name) != name}
         install_fast_dropout(model)
+
+        def leave_out(module: nn.Module, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+            for name in tied:  # safetensors refuses a weight that is in a checkpoint twice
+                state.pop(prefix + name, None)
+
+        def put_back(module: nn.Module, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+            state |= {prefix + name: state[prefix + other] for name, other in tied.items() if prefix + other in state}
+
+        self.register_state_dict_post_hook(leave_out)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(put_back)  # type: ignore[no-untyped-call]
 
     @property
     def backbone(self) -> Any:
@@ -101,16 +109,6 @@ class CausalEncoder(Encoder):
         )
 
 
-def _leave_out_tied(module: CausalEncoder, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-    """Tied weights are in a checkpoint once: safetensors refuses them twice."""
-    for name in module.tied:
-        state.pop(prefix + name, None)
-
-
-def _put_back_tied(module: CausalEncoder, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-    state |= {prefix + name: state[prefix + source] for name, source in module.tied.items() if prefix + source in state}
-
-
 def response_losses(
     logits: Float[Tensor, "batch tokens vocabulary"], labels: Int[Tensor, "batch tokens"]
 ) -> Float[Tensor, " batch"]:
@@ -149,10 +147,10 @@ class CausalTeacher:
 class CausalObjective(Objective):
     """alpha task + (1 - alpha) times the method's weighted terms (paper 001, eq. 14); without a method the task alone.
 
-    task: the mean cross-entropy of a response's tokens. The method's texts are the responses: the mean of their last hidden
-    states as vectors, their tokens' states as hidden states. `weights` replaces these weights, term by term.
+    task: the mean cross-entropy of a response's tokens. The method's texts are the responses: the mean of their last
+    hidden states as vectors, their tokens' states as hidden states. `weights` replaces these weights, term by term.
 
-    Note: the paper says that the pipeline is "identical" and gives no more; the choice of the tokens is ours.
+    Note: the paper calls the pipeline "identical" and gives no more; the choice of the tokens is ours.
     """
 
     compatible = False
@@ -160,9 +158,7 @@ class CausalObjective(Objective):
     def __init__(self, method: Objective | None, alpha: float = 0.5, weights: dict[str, float] | None = None) -> None:
         super().__init__()
         if not 0 <= alpha <= 1:
-            raise DistilvecError(
-                f"[method.options.alpha] found {alpha}; expected a share from 0 (teacher alone) to 1 (task alone)."
-            )
+            raise DistilvecError(f"[method.options.alpha] found {alpha}; expected 0 (teacher alone) to 1 (task alone).")
         self.method = method
         own = method.weights if method is not None else {}
         shares = {name: (1 - alpha) * weight for name, weight in own.items()}

@@ -24,7 +24,7 @@ from distilvec.core.extras import require_extra
 from distilvec.core.files import remove, scratch, write_json
 from distilvec.core.hashing import hash_files
 from distilvec.core.log import log
-from distilvec.core.objective import Sizes
+from distilvec.core.objective import Objective, Sizes
 from distilvec.core.outputs import OutputSpec
 from distilvec.experimental.causal.answers import score_tests
 from distilvec.experimental.causal.data import IGNORED, CausalData, Pair, read_pairs, tokenise
@@ -87,12 +87,12 @@ def build_trainer(recipe: CausalRecipe, folder: Path, fingerprint: str) -> Train
         )
     if len(train_rows) < train.batch_size:
         raise DistilvecError(
-            f"[train.batch_size] {train.batch_size} rows in a batch, but {len(train_rows):,} to train on. Lower it."
+            f"[train.batch_size] {train.batch_size} rows; only {len(train_rows):,} to train on. Lower it."
         )
     tokens = tokenise(pairs, tokenizer, section.max_length)
     if tokens.cut:
         log(
-            f"{tokens.cut:,} of {len(pairs):,} responses lose their end at {section.max_length} tokens [data.max_length]"
+            f"{tokens.cut:,} of {len(pairs):,} responses are truncated to {section.max_length} tokens [data.max_length]"
         )
     theirs = tokenise(pairs, other, section.max_length) if other is not None else None
     signals = CausalTeacher(teacher, theirs, objective.teacher_outputs)
@@ -132,11 +132,11 @@ def load_causal_model(key: str, name: str, revision: str | None, dtype: torch.dt
 
 @torch.no_grad()
 def validation_cross_entropy(
-    encoder: CausalEncoder, objective: CausalObjective, data: CausalData, accelerator: Accelerator, batch_size: int
+    encoder: CausalEncoder, objective: Objective, data: CausalData, accelerator: Accelerator, batch_size: int
 ) -> tuple[dict[str, float], float]:
-    """Cross-entropy a token of the validation responses (nats; tokens count alike), its perplexity, and the monitored value.
+    """Cross-entropy a token of the validation responses (nats; tokens count alike), perplexity, the monitored value.
 
-    Every process takes all rows. The value depends on the tokenizer: students with different tokenizers cannot be compared.
+    Every process takes all rows. Values of students with different tokenizers cannot be compared.
     """
     encoder.eval()
     order = data.holdout_rows[np.argsort(data.lengths[data.holdout_rows], kind="stable")]
@@ -182,7 +182,7 @@ def _build_student(recipe: CausalRecipe) -> Loaded:
             return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False), tokenizer
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ZeroDivisionError) as error:
         reason = first_line(error).rstrip(".")
-        raise DistilvecError(f"[student.config] no causal language model: {reason}. Check the settings.") from None
+        raise DistilvecError(f"[student.config] no causal language model: {reason}. Check its keys.") from None
 
 
 def _check_fit(key: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
@@ -191,11 +191,9 @@ def _check_fit(key: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
     if len(tokenizer) > config.vocab_size:
         problem = f"the tokenizer has {len(tokenizer):,} tokens, the model {config.vocab_size:,}"
         raise DistilvecError(f"[{key}] {problem}. They do not belong together.")
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions and max_length > positions:
-        raise DistilvecError(
-            f"[data.max_length] {max_length} tokens; the {key} reads {positions}. Lower data.max_length."
-        )
+    if max_length > (getattr(config, "max_position_embeddings", None) or max_length):
+        problem = f"{max_length} tokens; the {key} has {config.max_position_embeddings} positions"
+        raise DistilvecError(f"[data.max_length] {problem}. Lower data.max_length.")
 
 
 def _rows(recipe: CausalRecipe, tokenizers: list[PreTrainedTokenizerBase]) -> tuple[list[Pair], np.ndarray, np.ndarray]:
@@ -209,9 +207,8 @@ def _rows(recipe: CausalRecipe, tokenizers: list[PreTrainedTokenizerBase]) -> tu
         return pairs + more, np.arange(len(pairs)), np.arange(len(pairs), len(pairs) + len(more))
     count = section.holdout_rows
     if count * 2 > len(pairs):
-        raise DistilvecError(
-            f"[data.holdout_rows] {count} is more than half of {len(pairs):,} rows. Lower it, or give data.holdout."
-        )
+        problem = f"{count} is more than half of {len(pairs):,} rows"
+        raise DistilvecError(f"[data.holdout_rows] {problem}. Lower it, or give data.holdout.")
     drawn = np.random.Generator(np.random.PCG64(section.seed)).permutation(len(pairs))
     return pairs, np.sort(drawn[count:]), np.sort(drawn[:count])
 

@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerFast
 
 from distilvec.config.builtin import recipe_folder
 from distilvec.core.files import write_json
-from distilvec.experimental.causal.run import CausalRun
+from distilvec.experimental.causal.run import run_causal
 from distilvec.experimental.causal.schema import load_causal
 
 SOURCE = Path(__file__).parents[2] / "shared/data/wordnet_definitions/wordnet_definitions.jsonl.gz"
@@ -104,7 +104,7 @@ def measure(folder: Path, seeds: int, changes: list[str]) -> dict[str, Any]:
         kind = "teacher" if variant == "local-teacher" else "student"
         tokenizer = f"student.tokenizer={place / f'{kind}-tokenizer'}"
         recipe = load_causal(recipe_folder() / "causal/dolly.yaml", variant, [*files, tokenizer, *overrides])
-        report = CausalRun(recipe, folder / name).execute()
+        report = run_causal(recipe, folder / name)
         assert report is not None
         return report
 

@@ -6,8 +6,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.data import docstrings as subject
 from distilvec.data.docstrings import (
     Docstring,
-    heldout,
-    read_library,
+    is_evaluated,
     spell_out,
     split_first_sentence,
     write_retrieval_task,
@@ -25,16 +24,16 @@ def loose(text):
 def test_the_standard_library_is_a_corpus():
     found = subject.docstrings()
     assert len(found) > 5000
-    names = {docstring.qualified_name for docstring in found}
+    names = {docstring.name for docstring in found}
     assert {"json.loads", "posixpath.expandvars", "textwrap.TextWrapper.wrap", "argparse"} <= names
     assert not any(name.startswith(("test.", "idlelib.idle_test")) or ".tests." in name for name in names)
     assert found == subject.docstrings()
     assert len(list(subject.passages())) > 10_000
 
 
-def test_library_order_kinds_and_files_that_do_not_parse(tmp_path):
+def test_order_and_names_of_a_folder(tmp_path):
     (tmp_path / "package" / "test").mkdir(parents=True)
-    (tmp_path / "package" / "test" / "b.py").write_text('"""Not wanted."""')
+    (tmp_path / "package" / "test" / "b.py").write_text('"""Left out."""')
     (tmp_path / "package" / "__init__.py").write_text(
         '"""Package."""\nif True:\n    def f():\n        "Function f."\n        def g(): "Inner."\n'
     )
@@ -42,20 +41,18 @@ def test_library_order_kinds_and_files_that_do_not_parse(tmp_path):
         'class C:\n    """Class.\n\n    Example:\n        indented\n    """\n    async def m(self): "Method."\n'
     )
     (tmp_path / "broken.py").write_text("def (:\n")
-    library = read_library(tmp_path)
-    assert library.unparsed == 1
-    assert [(one.qualified_name, one.kind, one.text) for one in library.docstrings] == [
-        ("package", "module", "Package."),
-        ("package.f", "function", "Function f."),
-        ("package.f.g", "function", "Inner."),
-        ("package.z.C", "class", "Class.\n\nExample:\n    indented"),
-        ("package.z.C.m", "function", "Method."),
+    assert list(subject.docstrings(tmp_path)) == [
+        ("package", False, "Package."),
+        ("package.f", True, "Function f."),
+        ("package.f.g", True, "Inner."),
+        ("package.z.C", False, "Class.\n\nExample:\n    indented"),
+        ("package.z.C.m", True, "Method."),
     ]
 
 
-def test_a_library_without_sources_is_refused(tmp_path):
-    with pytest.raises(DistilvecError, match="without them"):
-        read_library(tmp_path)
+def test_a_folder_without_sources_is_refused(tmp_path):
+    with pytest.raises(DistilvecError, match=r"^\[corpus\.sources\]"):
+        subject.docstrings(tmp_path)
 
 
 def test_first_sentence():
@@ -78,15 +75,15 @@ def test_spelled_out_names():
 
 def test_hold_out_takes_functions_with_a_sentence_and_more():
     text = "Return the first of many things.\n\nThe others are left where they are."
-    held = [heldout(Docstring(f"module.function{i}", "function", text)) for i in range(2000)]
+    held = [is_evaluated(Docstring(f"module.function{i}", True, text)) for i in range(2000)]
     assert 0.07 < sum(held) / 2000 < 0.13
-    assert not any(heldout(Docstring(f"module.C{i}", "class", text)) for i in range(100))
-    assert not any(heldout(Docstring(f"module.function{i}", "function", "Return the first.")) for i in range(100))
+    assert not any(is_evaluated(Docstring(f"module.C{i}", False, text)) for i in range(100))
+    assert not any(is_evaluated(Docstring(f"module.function{i}", True, "Return the first.")) for i in range(100))
 
 
 def test_nothing_held_out_is_in_the_passages():
     passages = {loose(passage) for passage in subject.passages()}
-    held = [docstring for docstring in subject.docstrings() if heldout(docstring)]
+    held = [docstring for docstring in subject.docstrings() if is_evaluated(docstring)]
     assert len(held) > 150
     for docstring in held:
         first, rest = split_first_sentence(docstring.text)

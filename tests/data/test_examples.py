@@ -130,7 +130,7 @@ def test_reopened_as_it_is_and_built_anew_when_the_file_changes(tmp_path):
             pairs_of(("a", "b", 1, "train"), ("c", "d", 1, "train"), ("e", "f", 1, "test"), column="score"),
             "sts",
             {},
-            "all scores of split",
+            "all scores are 1",
         ),
         (SMALL, "pair", {}, "no column sentence1"),
         (SMALL, "classification", {"limit": 1}, "task.limit"),

@@ -7,8 +7,7 @@ import pytest
 from samples import make_texts
 
 from distilvec.config.schema import CorpusSection, SourceSection
-from distilvec.data.corpus import build_corpus, text_key
-from distilvec.data.prompted import behind
+from distilvec.data.corpus import build_corpus, text_key, with_prompts
 from distilvec.teachers.cache.fill import fill_cache
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.store import TeacherCache
@@ -30,7 +29,7 @@ def corpus(tmp_path):
 
 
 def test_texts_and_keys_follow_the_prompts(corpus, tmp_path):
-    found = behind(corpus, {"query": "q ", "document": ""}, tmp_path / "keys")
+    found = with_prompts(corpus, {"query": "q ", "document": ""}, tmp_path / "keys")
     texts = corpus.texts(range(80))
     expected = ["q " + text for text in texts[:40]] + texts[40:]
     assert found.prompted(range(80)) == expected and corpus.prompted([0]) == ["find: " + texts[0]], (
@@ -42,18 +41,18 @@ def test_texts_and_keys_follow_the_prompts(corpus, tmp_path):
 
 
 def test_it_is_the_corpus_itself_where_its_prompts_are_the_same(corpus, tmp_path):
-    assert behind(corpus, dict(PROMPTS), tmp_path / "keys") is corpus and not (tmp_path / "keys").exists()
+    assert with_prompts(corpus, dict(PROMPTS), tmp_path / "keys") is corpus and not (tmp_path / "keys").exists()
 
 
 def test_it_is_kept_and_damage_is_mended(corpus, tmp_path):
-    first = behind(corpus, {}, tmp_path / "keys")
+    first = with_prompts(corpus, {}, tmp_path / "keys")
     (folder,) = (path for path in (tmp_path / "keys").iterdir() if path.is_dir())
     before = (folder / "keys.npy").stat()
-    assert behind(corpus, {}, tmp_path / "keys").fingerprint == first.fingerprint
+    assert with_prompts(corpus, {}, tmp_path / "keys").fingerprint == first.fingerprint
     assert (folder / "keys.npy").stat().st_mtime_ns == before.st_mtime_ns
     keys = first.keys.tolist()
     (folder / "keys.npy").write_bytes((folder / "keys.npy").read_bytes()[:-5])
-    assert behind(corpus, {}, tmp_path / "keys").keys.tolist() == keys
+    assert with_prompts(corpus, {}, tmp_path / "keys").keys.tolist() == keys
 
 
 class Letters:
@@ -70,17 +69,8 @@ class Letters:
 
 
 def test_rows_with_one_key_are_computed_once_and_a_killed_fill_ends_with_the_same_bytes(corpus, tmp_path):
-    found = behind(corpus, {}, tmp_path / "keys")
-    manifest = Manifest(
-        model="letters",
-        weights="w",
-        prompts={},
-        normalized=False,
-        width=3,
-        compute_dtype="float32",
-        backend="test",
-        store_dtype="float32",
-    )
+    found = with_prompts(corpus, {}, tmp_path / "keys")
+    manifest = Manifest("letters", None, "w", {}, None, False, 3, None, None, None, None, "float32", "test", "float32")
 
     def fill(name, teacher):
         cache = TeacherCache.create_or_open(tmp_path / name, manifest, 16)

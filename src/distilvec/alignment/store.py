@@ -20,8 +20,9 @@ from distilvec.config.recipe import fingerprint
 from distilvec.core.artifacts import META, Column, open_column, open_or_build
 from distilvec.core.batch import Alignment
 from distilvec.core.outputs import AlignmentKind
-from distilvec.data.corpus import Corpus, Rows
-from distilvec.data.tokens import Progress, row_chunks
+from distilvec.data.corpus import Corpus
+from distilvec.data.corpus_files import Progress, Rows
+from distilvec.data.tokens import row_chunks
 from distilvec.models.tokenizers import tokenizer_hash
 
 FORMAT = 1

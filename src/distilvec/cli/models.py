@@ -135,7 +135,7 @@ def align(
     from distilvec.cli.terminal import show_table
     from distilvec.config.schema import SourceSection
     from distilvec.core.log import progress
-    from distilvec.data.readers import read_source, source_files
+    from distilvec.data.sources import read_source, source_files
     from distilvec.models.load import load_tokenizer
 
     found = []

@@ -52,7 +52,7 @@ def show_result(result: RunResult) -> None:
         show_scores(result.scores)
     if (table := task_table(result.record.get("supervised") or {})).rows:
         print_result(f"{table.caption}\n{to_text(table)}")
-    student, teacher = result.record["student"], result.record["teacher"]
+    student, teacher, folder = result.record["student"], result.record["teacher"], result.folder / "student"
     size = f"{student['parameters'] / 1e6:.1f} M parameters"
     if "parameters" in teacher:
         size += f" (teacher: {teacher['parameters'] / 1e6:.1f} M)"

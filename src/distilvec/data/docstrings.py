@@ -1,8 +1,7 @@
-"""A corpus that every machine has: the docstrings of the running interpreter's own standard library.
+"""The quickstart corpus, on every machine: the docstrings of the running interpreter's standard library.
 
-About 7,600 docstrings of modules, classes and functions: real English prose. Functions are held out from training by a
-hash of their names; they make a retrieval task of their own: find the docstring from its first sentence or its
-function's spelled-out name.
+About 7,600 docstrings of modules, classes and functions: real English prose. A tenth of the functions, by a hash of
+their names, is for evaluation: find the docstring from its first sentence or from the function's spelled-out name.
 """
 
 from __future__ import annotations
@@ -11,103 +10,104 @@ import ast
 import hashlib
 import inspect
 import json
-import os
 import random
 import re
 import sysconfig
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 from distilvec.core.errors import DistilvecError
 
 FORMAT = 1  # of the retrieval tasks
-Kind = Literal["module", "class", "function"]
-_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
 SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
-HELD_OUT_SHARE = 10  # one function in so many
+EVALUATED = 10  # one function in ten
 SHORTEST = 3  # words of a passage, of a query, of a document
-LONGEST_QUERY = 300  # characters of a first sentence that is asked as a query
+LONGEST_QUERY = 300  # characters
 LONGEST = 2000  # characters of a whole docstring given as one passage or document
 _SENTENCE_END = re.compile(r"(?<!\be\.g)(?<!\bi\.e)(?<!\betc)(?<!\bvs)(?<!\bcf)[.!?](?=\s|$)")
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+|[^\W\d_]+")
 
 
-@dataclass(frozen=True)
-class Docstring:
-    """One docstring, dedented, of the thing named `qualified_name` ('os.path.splitext')."""
+class Docstring(NamedTuple):
+    """One docstring, dedented, of the object named `name` ('os.path.splitext')."""
 
-    qualified_name: str
-    kind: Kind
+    name: str
+    is_function: bool
     text: str
 
 
-@dataclass(frozen=True)
-class Library:
-    """All docstrings of a folder of Python sources, and how many files did not parse."""
+def passages() -> Iterator[str]:
+    """Training texts: each paragraph, and each whole docstring of several paragraphs, with white space collapsed.
 
-    docstrings: tuple[Docstring, ...]
-    unparsed: int
+    Left out are the docstrings for evaluation, docstrings that begin with the same sentence as one of them, and every
+    text that is a part of one: paragraph, first sentence, remainder, whole.
+    """
+    evaluated = [one.text for one in docstrings() if is_evaluated(one)]
+    queries = {_key(split_first_sentence(text)[0]) for text in evaluated}
+    parts = {_key(part) for text in evaluated for part in (*split_first_sentence(text), *_paragraphs(text))}
+    parts |= {_key(part) for text in evaluated for part in (_cut(split_first_sentence(text)[1]), *_passages_of(text))}
+    for one in docstrings():
+        if not is_evaluated(one) and _key(split_first_sentence(one.text)[0]) not in queries:
+            yield from (text for text in _passages_of(one.text) if _key(text) not in parts)
+
+
+def write_retrieval_task(folder: Path, seed: int) -> None:
+    """Write two retrieval tasks over the functions for evaluation: corpus.jsonl, queries.jsonl and qrels.tsv each.
+
+    `docstring-sentence`: the query is the first sentence, the document the rest. `docstring-name`: the query is the
+    spelled-out name, the document the whole docstring. Equal documents are one document, equal queries one query with
+    several relevant documents. `seed` shuffles both. `suite.yaml` names both tasks.
+    """
+    evaluated = [one for one in docstrings() if is_evaluated(one)]
+    sentences = [split_first_sentence(one.text) for one in evaluated]
+    tasks = {
+        "docstring-sentence": [(query, _cut(document)) for query, document in sentences],
+        "docstring-name": [(spell_out(one.name), _cut(" ".join(one.text.split()))) for one in evaluated],
+    }
+    for name, pairs in tasks.items():
+        _write_task(folder / name, pairs, random.Random(seed))
+    suite = "".join(f"- {{name: {name}, type: retrieval, path: {name}}}\n" for name in tasks)
+    (folder / "suite.yaml").write_text(suite, encoding="utf-8")
 
 
 @cache
-def read_library(folder: Path) -> Library:
-    """The docstrings below `folder`, in the order of file names and lines; test packages are left out.
+def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
+    """The docstrings below `folder` (by default the standard library) by file name and line, test packages left out.
 
-    Files that do not parse are skipped and counted. Errors: DistilvecError if there is no docstring at all.
+    Files that do not parse are skipped. Errors: DistilvecError if there is no docstring.
     """
+    folder = folder or Path(sysconfig.get_paths()["stdlib"])
     found: list[Docstring] = []
-    unparsed = 0
-    for path in _source_files(folder):
+    for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts
+        if not SKIPPED_FOLDERS.isdisjoint(parts[:-1]):
+            continue
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # invalid escapes in other people's sources
+                warnings.simplefilter("ignore")  # invalid escapes in the sources
                 tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, OSError, RecursionError):
-            unparsed += 1
             continue
-        found += _docstrings_of(tree, ".".join(parts[:-1] if parts[-1] == "__init__" else parts), "module")
+        found += _docstrings_of(tree, ".".join(parts[:-1] if parts[-1] == "__init__" else parts))
     if not found:
         raise DistilvecError(
-            f"[corpus.sources] no Python sources with docstrings in {folder}: this interpreter comes without them. Give texts with 'path'."
+            f"[corpus.sources] no Python sources with docstrings in {folder}: this interpreter comes without sources. "
+            "Give texts with 'path'."
         )
-    return Library(tuple(found), unparsed)
+    return tuple(found)
 
 
-def docstrings() -> list[Docstring]:
-    """Every docstring of the standard library, in an order that depends on the interpreter alone."""
-    return list(read_library(Path(sysconfig.get_paths()["stdlib"])).docstrings)
-
-
-def heldout(docstring: Docstring) -> bool:
-    """Whether a docstring is kept for evaluation: a tenth of the functions whose docstring has a first sentence and more."""
-    if docstring.kind != "function":
+def is_evaluated(one: Docstring) -> bool:
+    """True for evaluation: a tenth of the functions whose docstring has a first sentence and more text."""
+    first, rest = split_first_sentence(one.text)
+    short = min(len(first.split()), len(rest.split())) < SHORTEST
+    if not one.is_function or short or len(first) > LONGEST_QUERY or first.startswith(">>>"):
         return False
-    first, rest = split_first_sentence(docstring.text)
-    if min(len(first.split()), len(rest.split())) < SHORTEST or len(first) > LONGEST_QUERY or first.startswith(">>>"):
-        return False
-    digest = hashlib.blake2b(docstring.qualified_name.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") % HELD_OUT_SHARE == 0
-
-
-def passages() -> Iterator[str]:
-    """Training texts: each paragraph, and each whole docstring of several; white space collapsed, nothing held out.
-
-    Left out are held-out docstrings, docstrings that begin with the same sentence as one (copies of a function under
-    another name), and every text that is a part of one: paragraph, first sentence, remainder, whole.
-    """
-    queries, parts = _heldout_texts()
-    for docstring in docstrings():
-        if heldout(docstring) or _key(split_first_sentence(docstring.text)[0]) in queries:
-            continue
-        for text in _passages_of(docstring.text):
-            if _key(text) not in parts:
-                yield text
+    digest = hashlib.blake2b(one.name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % EVALUATED == 0
 
 
 def split_first_sentence(text: str) -> tuple[str, str]:
@@ -118,73 +118,38 @@ def split_first_sentence(text: str) -> tuple[str, str]:
     return first[:cut], " ".join([first[cut:].strip(), *others]).strip()
 
 
-def spell_out(qualified_name: str) -> str:
-    """A name as words: 'concurrent.futures.ThreadPoolExecutor.shut_down' to 'concurrent futures thread pool executor shut down'."""
-    return " ".join(_WORD.findall(qualified_name)).lower()
+def spell_out(name: str) -> str:
+    """A name as words: 'futures.ThreadPoolExecutor.shut_down' to 'futures thread pool executor shut down'."""
+    return " ".join(_WORD.findall(name)).lower()
 
 
-def write_retrieval_task(folder: Path, seed: int) -> None:
-    """Write two retrieval tasks over the held-out functions, each a folder of corpus.jsonl, queries.jsonl and qrels.tsv.
-
-    `docstring-sentence`: the query is the first sentence, the document what follows it. `docstring-name`: the query is
-    the spelled-out name, the document the whole docstring. Equal documents are one, equal queries are one with several
-    right answers. `seed` shuffles documents and queries, so that no order tells. `suite.yaml` names both tasks.
-    """
-    held = [docstring for docstring in docstrings() if heldout(docstring)]
-    sentences = [split_first_sentence(docstring.text) for docstring in held]
-    _write_task(folder / "docstring-sentence", [(query, _cut(document)) for query, document in sentences], seed)
-    _write_task(
-        folder / "docstring-name",
-        [(spell_out(one.qualified_name), _cut(" ".join(one.text.split()))) for one in held],
-        seed,
-    )
-    tasks = (
-        f"- {{name: {name}, type: retrieval, path: {name}}}\n" for name in ("docstring-sentence", "docstring-name")
-    )
-    (folder / "suite.yaml").write_text("".join(tasks), encoding="utf-8")
-
-
-def _write_task(folder: Path, pairs: list[tuple[str, str]], seed: int) -> None:
-    shuffled = random.Random(seed)
-    queries, documents = (dict.fromkeys(column, "") for column in zip(*pairs, strict=True))
-    for letter, numbered in (("d", documents), ("q", queries)):
-        texts = list(numbered)
-        shuffled.shuffle(texts)
-        numbered.clear()
-        numbered.update((text, f"{letter}{number}") for number, text in enumerate(texts))
+def _write_task(folder: Path, pairs: list[tuple[str, str]], shuffled: random.Random) -> None:
+    """Write one task from its (query, document) pairs, with ids in random order."""
     folder.mkdir(parents=True, exist_ok=True)
-    corpus = (
-        json.dumps({"id": number, "title": "", "text": text}, ensure_ascii=False) for text, number in documents.items()
-    )
-    (folder / "corpus.jsonl").write_text("\n".join(corpus) + "\n", encoding="utf-8")
-    asked = (json.dumps({"id": number, "text": text}, ensure_ascii=False) for text, number in queries.items())
-    (folder / "queries.jsonl").write_text("\n".join(asked) + "\n", encoding="utf-8")
-    judged = sorted({f"{queries[query]}\t{documents[document]}\t1" for query, document in pairs})
-    (folder / "qrels.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n", encoding="utf-8")
+    ids = []
+    for file, letter, rest, column in (("corpus", "d", {"title": ""}, 1), ("queries", "q", {}, 0)):
+        texts = list(dict.fromkeys(pair[column] for pair in pairs))
+        shuffled.shuffle(texts)
+        rows = [{"id": f"{letter}{number}", **rest, "text": text} for number, text in enumerate(texts)]
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (folder / f"{file}.jsonl").write_text(lines, encoding="utf-8")
+        ids.append({row["text"]: row["id"] for row in rows})
+    judged = sorted({f"{ids[1][query]}\t{ids[0][document]}\t1\n" for query, document in pairs})
+    (folder / "qrels.tsv").write_text("".join(["query-id\tcorpus-id\tscore\n", *judged]), encoding="utf-8")
 
 
-def _source_files(folder: Path) -> list[Path]:
-    files: list[Path] = []
-    for inside, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
-        files += [Path(inside, name) for name in names if name.endswith(".py")]
-    return sorted(files)
-
-
-def _docstrings_of(node: _Documented, name: str, kind: Kind) -> Iterator[Docstring]:
+def _docstrings_of(node: ast.AST, name: str) -> Iterator[Docstring]:
     """The node's own docstring, then those of the classes and functions in it, also below if and try."""
-    text = ast.get_docstring(node, clean=False)
-    if text and text.strip():
-        yield Docstring(name, kind, inspect.cleandoc(text).encode("utf-8", "replace").decode())
-    waiting: list[ast.AST] = list(reversed(node.body))
-    while waiting:
-        inner = waiting.pop()
+    if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        text = ast.get_docstring(node, clean=False)
+        if text and text.strip():
+            clean = inspect.cleandoc(text).encode("utf-8", "replace").decode()
+            yield Docstring(name, isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)), clean)
+    for inner in ast.iter_child_nodes(node):
         if isinstance(inner, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield from _docstrings_of(
-                inner, f"{name}.{inner.name}", "class" if isinstance(inner, ast.ClassDef) else "function"
-            )
+            yield from _docstrings_of(inner, f"{name}.{inner.name}")
         elif isinstance(inner, ast.stmt | ast.ExceptHandler | ast.match_case):
-            waiting += reversed(list(ast.iter_child_nodes(inner)))
+            yield from _docstrings_of(inner, name)
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -205,17 +170,3 @@ def _cut(text: str) -> str:
 
 def _key(text: str) -> str:
     return " ".join(text.casefold().split())
-
-
-def _heldout_texts() -> tuple[set[str], set[str]]:
-    """(first sentences, every part) of the held-out docstrings, as keys."""
-    queries: set[str] = set()
-    parts: set[str] = set()
-    for docstring in docstrings():
-        if heldout(docstring):
-            first, rest = split_first_sentence(docstring.text)
-            queries.add(_key(first))
-            parts.update(
-                map(_key, (first, rest, _cut(rest), *_paragraphs(docstring.text), *_passages_of(docstring.text)))
-            )
-    return queries, parts

@@ -14,7 +14,7 @@ _GATHER = 65_536  # batches moved at once while they are shuffled
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of one epoch: batch i is `rows[bounds[i]:bounds[i + 1]]`. Both int64, bounds one longer than the batches."""
+    """The batches of one epoch, int64: batch i is `rows[bounds[i]:bounds[i + 1]]`."""
 
     rows: Rows
     bounds: Rows
@@ -52,25 +52,19 @@ def epoch_batches(
     generator.shuffle(order)
     if drop_last and max_tokens is None:
         order = order[: len(order) // batch_size * batch_size]
-    bounds = [np.zeros(1, dtype=np.int64)]
+    ends = [np.arange(batch_size, len(order) + batch_size, batch_size).clip(max=len(order))]
+    if max_tokens is not None:
+        ends = []
     for start in range(0, len(order), window * batch_size):
         part = order[start : start + window * batch_size]
-        sizes = lengths[part]
-        by_length = np.argsort(sizes, kind="stable")
-        part[:] = part[by_length]
+        part[:] = part[np.argsort(lengths[part], kind="stable")]
         if max_tokens is not None:
-            bounds.append(start + _budget_bounds(sizes[by_length], max_tokens))
-    if max_tokens is None:
-        bounds.append(
-            np.append(np.arange(batch_size, len(order), batch_size), len(order))
-            if len(order)
-            else np.zeros(0, dtype=np.int64)
-        )
-    return _shuffled(order, np.concatenate(bounds), generator)
+            ends.append(start + _ends(lengths[part], max_tokens))
+    return _shuffled(order, np.concatenate([np.zeros(1, dtype=np.int64), *ends]), generator)
 
 
-def _budget_bounds(ascending: npt.NDArray[np.int32], max_tokens: int) -> Rows:
-    """Ends of the batches of one window, cut from its longest text down: what is left over is the shortest texts."""
+def _ends(ascending: npt.NDArray[np.int32], max_tokens: int) -> Rows:
+    """Ends of the batches of one window, cut from its longest text down: the rest is the shortest texts."""
     ends = []
     end = len(ascending)
     while end > 0:

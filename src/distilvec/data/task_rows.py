@@ -1,114 +1,126 @@
-"""Rows of labelled tables, checked: the columns that a task needs, as texts, labels and scores."""
+"""Rows of labelled tables: one split, with the columns that a task needs, as texts, labels and scores.
+
+Every row comes with its location, "[key] FILE, line N", which begins each error message.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distilvec.data.data_error import DataError
-from distilvec.data.tables import Row, columns_of, read_split
+from distilvec.core.errors import DistilvecError, explained
+from distilvec.data.readers import TABLES, Row, extension, read_rows
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How a table's rows become a task's: the split, the subsets kept (column `subset`, None = all), and columns
-    that bear another name than the task's, as {task's name: file's name}.
+    """The part of a table that is a task.
+
+    `split`; `subset`, the values of column `subset` to keep (None = all); `columns` of other names than the task's, as
+    {task's name: file's name}; `key`, the setting that error messages name.
     """
 
     split: str = "test"
     subset: tuple[str, ...] | None = None
     columns: Mapping[str, str] | None = None
+    key: str = "suite"
 
 
-def load_labelled(
-    path: Path, kind: str, split: str, key: str = "task.path"
-) -> tuple[list[tuple[str, ...]], list[str], list[float]]:
-    """The rows of one split of a labelled task: its texts (one, or two for pair and sts), labels as text, or scores for sts.
-
-    Errors: DataError with `key`.
-    """
-    try:
-        return _labelled(path, kind, split)
-    except DataError as error:
-        raise DataError(error.text, key) from None
-
-
-def _labelled(path: Path, kind: str, split: str) -> tuple[list[tuple[str, ...]], list[str], list[float]]:
-    columns = ("text",) if kind == "classification" else ("sentence1", "sentence2")
-    rows = table_rows(path, TableOptions(split), (*columns, "score" if kind == "sts" else "label"))
-    texts = list(zip(*(texts_of(rows, column) for column in columns), strict=True))
-    if kind == "sts":
-        return texts, [], [number_of(row["score"], place, "score") for place, row in rows]
-    return texts, [label_of(row["label"], place) for place, row in rows], []
+def find_table(folder: Path, stem: str, key: str) -> Path | None:
+    """The table `stem` in a folder, None if there is none; DistilvecError if there are several."""
+    found = [path for ending in TABLES if (path := folder / (stem + ending)).is_file()]
+    if len(found) > 1:
+        names = some_of([path.name for path in found])
+        raise DistilvecError(f"[{key}] {folder}: several files for '{stem}': {names}. Keep one of them.")
+    return found[0] if found else None
 
 
 def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list[tuple[str, Row]]:
-    """The rows of a split and its subsets, columns renamed, every needed column present."""
-    rows = read_split(path, options.split)
+    """The rows of a split and its subsets with their locations, columns renamed, every needed column present.
+
+    `path` is a file whose rows may have a column `split` (without the column every row belongs to the split), or a
+    folder with one file a split (`test.jsonl`, `train.csv`, ...) or a single table.
+    Errors: DistilvecError if the split or a subset is missing (it lists those that exist), or a row has no split.
+    """
+    place = f"[{options.key}] {path}"
+    with explained(options.key, path):
+        file = _split_file(path, options) if path.is_dir() else path
+    rows = list(read_rows(file, options.key))
+    if not rows:
+        raise DistilvecError(f"{place}: no rows. Expected the rows of split '{options.split}'.")
+    if any("split" in row for _, row in rows):
+        if lacking := [where for where, row in rows if row.get("split") in (None, "")]:
+            raise DistilvecError(f"{lacking[0]}: no split, though other rows have one. Name the split of every row.")
+        rows = _chosen(rows, "split", (options.split,), place)
     if options.subset is not None:
-        present = sorted({str(row.get("subset")) for _, row in rows})
-        if missing := [subset for subset in options.subset if subset not in present]:
-            raise DataError(f"{path} has no subset {some_of(missing)}. Its subsets: {some_of(present)}.")
-        rows = [(place, row) for place, row in rows if str(row.get("subset")) in options.subset]
-    if options.columns:
-        for place, row in rows:
-            need_columns(row, list(options.columns.values()), place)
-        rows = [
-            (place, {**row, **{ours: row[theirs] for ours, theirs in options.columns.items()}}) for place, row in rows
-        ]
-    for place, row in rows:
-        need_columns(row, needed, place)
+        rows = _chosen(rows, "subset", options.subset, place)
+    for number, (where, row) in enumerate(rows):
+        if options.columns:
+            need_columns(row, list(options.columns.values()), where)
+            row = {**row, **{ours: row[theirs] for ours, theirs in options.columns.items()}}
+            rows[number] = (where, row)
+        need_columns(row, needed, where)
     return rows
 
 
-def need_columns(row: Row, needed: Sequence[str], place: str) -> None:
-    """DataError that names the columns which a row lacks."""
+def load_labelled(path: Path, kind: str, split: str) -> tuple[list[tuple[str, ...]], list[Any]]:
+    """The rows of one split of a recipe's task: texts (one, or two for pair and sts), and labels, or scores for sts."""
+    columns = ("text",) if kind == "classification" else ("sentence1", "sentence2")
+    rows = table_rows(path, TableOptions(split, key="task.path"), (*columns, "score" if kind == "sts" else "label"))
+    texts = list(zip(*(texts_of(rows, column) for column in columns), strict=True))
+    if kind == "sts":
+        return texts, [number_of(row["score"], where, "score") for where, row in rows]
+    return texts, [label_of(row["label"], where) for where, row in rows]
+
+
+def need_columns(row: Row, needed: Sequence[str], where: str) -> None:
+    """DistilvecError that names the columns which a row lacks."""
     if missing := [name for name in needed if name not in row]:
-        raise DataError(
-            f"{place} has no column {some_of(missing)}; expected {', '.join(needed)}, found {columns_of(row)}. Name others by columns."
+        raise DistilvecError(
+            f"{where} has no column {some_of(missing)}; expected {', '.join(needed)}, found {some_of(row)}. "
+            "Name others by columns."
         )
 
 
 def texts_of(rows: Sequence[tuple[str, Row]], column: str) -> list[str]:
     """The texts of a column."""
-    return [text_of(row[column], place, column) for place, row in rows]
+    return [text_of(row[column], where, column) for where, row in rows]
 
 
-def text_of(value: Any, place: str, column: str) -> str:
-    """A cell as text; DataError for anything else, and for text that is no Unicode."""
+def text_of(value: Any, where: str, column: str) -> str:
+    """A cell as text; DistilvecError for anything else, and for text that is no Unicode."""
     if not isinstance(value, str):
-        raise DataError(f"{place} has {found_value(value)} in column {column}. Expected a text.")
+        raise _wrong(value, where, column, "a text")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise DataError(
-                f"{place}: the text in column {column} is no Unicode ({error.reason} at {error.start}). Mend it."
-            ) from None
+            problem = f"the text in column {column} is no Unicode ({error.reason} at {error.start})"
+            raise DistilvecError(f"{where}: {problem}. Fix the text.") from None
     return value
 
 
-def number_of(value: Any, place: str, column: str) -> float:
-    """A cell as a finite number; DataError for anything else."""
+def number_of(value: Any, where: str, column: str) -> float:
+    """A cell as a finite number; DistilvecError for anything else."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number) or isinstance(value, bool):
-        raise DataError(f"{place} has {found_value(value)} in column {column}. Expected a finite number.")
+        raise _wrong(value, where, column, "a finite number")
     return number
 
 
-def label_of(value: Any, place: str) -> str:
+def label_of(value: Any, where: str) -> str:
     """A label as text: 1, 1.0, True and "1" are the same label, as the file formats write them differently."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if value is None or value == "" or not isinstance(value, (str, int)):
-        raise DataError(f"{place} has {found_value(value)} in column label. Expected a text or a whole number.")
-    return str(int(value)) if isinstance(value, bool) else text_of(str(value), place, "label")
+        raise _wrong(value, where, "label", "a text or a whole number")
+    return str(int(value)) if isinstance(value, bool) else text_of(str(value), where, "label")
 
 
 def found_value(value: Any) -> str:
@@ -117,6 +129,33 @@ def found_value(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
-def some_of(names: Sequence[str]) -> str:
-    """Names for a message, cut after eight."""
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+def some_of(names: Iterable[str]) -> str:
+    """Names for a message: the first ten, each shortened."""
+    found = [name if len(name) <= 40 else f"{name[:40]}…" for name in map(str, names)]
+    return ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
+
+
+def _wrong(value: Any, where: str, column: str, expected: str) -> DistilvecError:
+    return DistilvecError(f"{where} has {found_value(value)} in column {column}. Expected {expected}.")
+
+
+def _chosen(rows: list[tuple[str, Row]], column: str, values: Sequence[str], place: str) -> list[tuple[str, Row]]:
+    """The rows with one of the values in a column, each of which must occur."""
+    present = sorted({str(row.get(column)) for _, row in rows})
+    if missing := [value for value in values if value not in present]:
+        raise DistilvecError(f"{place}: no {column} '{some_of(missing)}'; found {some_of(present)}. Name one of these.")
+    return [(where, row) for where, row in rows if str(row.get(column)) in values]
+
+
+def _split_file(folder: Path, options: TableOptions) -> Path:
+    """The file of a split in a folder, or the folder's only table."""
+    if found := find_table(folder, options.split, options.key):
+        return found
+    files = sorted(file for file in folder.iterdir() if extension(file) in TABLES)
+    if len(files) == 1:
+        return files[0]
+    names = some_of([file.name for file in files]) or "no table"
+    raise DistilvecError(
+        f"[{options.key}] {folder}: found {names}; expected {options.split}{TABLES[0]} (or another of "
+        f"{', '.join(TABLES)}), or a single file."
+    )

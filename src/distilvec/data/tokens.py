@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,35 +16,27 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from distilvec.config.recipe import fingerprint
-from distilvec.core.artifacts import META, Column, open_column, open_or_build
+from distilvec.core.artifacts import META, open_column, open_or_build
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError
-from distilvec.data.corpus import Corpus, Rows
+from distilvec.data.corpus import Corpus
+from distilvec.data.corpus_files import Progress, Rows, open_columns
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 
-Progress = Callable[[str, int], None]
-Encode = Callable[[list[Text]], "Encodings"]
+# Texts to token ids and token types (types: [] if the tokenizer has none), and the number of truncated texts.
+Encode = Callable[[list[Text]], tuple[Sequence[Sequence[int]], Sequence[Sequence[int]], int]]
 
 FORMAT = 1
 _CHUNK_ROWS = 1024
-_CHUNK_BYTES = 1 << 18  # of text: an encoding takes some hundred times its tokens' ids while it lives
-
-
-@dataclass(frozen=True)
-class Encodings:
-    """Token ids and token types of some texts (types: [] where the tokenizer gives none), and how many were truncated."""
-
-    ids: list[Sequence[int]]
-    types: list[Sequence[int]]
-    truncated: int
+_CHUNK_BYTES = 1 << 18  # of text: encodings in memory take some hundred times the bytes of their token ids
 
 
 class TokenStore:
     """Token ids of every corpus row, special tokens included; made by `build_tokens`, or opened from its folder.
 
     `lengths` [rows] int32, memory-mapped. `report`: rows, tokens, truncated (texts cut to `max_length`), empty (texts
-    without any token, kept as one unknown token). Of pairs `seconds` [rows] int32 says at which token the second segment
-    begins, where the student knows token types, else it is None. Errors: OSError, ValueError, KeyError for a damaged folder.
+    without any token, stored as one unknown token). `seconds` [rows] int32 is the token at which the second segment of
+    a pair begins, or None without token types. Errors: OSError, ValueError, KeyError for a damaged folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,11 +47,11 @@ class TokenStore:
         self.max_length: int = meta["max_length"]
         self.padding: int = meta["padding"]
         self.lengths: npt.NDArray[np.int32] = open_column(folder / "lengths.npy")
+        self.seconds: npt.NDArray[np.int32] | None = None
+        if meta.get("token_types"):
+            self.seconds = open_column(folder / "seconds.npy")
         self._offsets: Rows = open_column(folder / "offsets.npy")
         self._ids: npt.NDArray[np.int32] = open_column(folder / "ids.npy")
-        self.seconds: npt.NDArray[np.int32] | None = (
-            open_column(folder / "seconds.npy") if meta.get("token_types") else None
-        )
         if len(self.lengths) != len(self._offsets) - 1 or len(self._ids) != self._offsets[-1]:
             raise ValueError(f"{folder}: columns of different lengths")
 
@@ -70,22 +61,22 @@ class TokenStore:
     def batch(self, rows: Rows) -> dict[str, torch.Tensor]:
         """`input_ids` [batch, longest] int64, padded on the right; `attention_mask` likewise, only if there is padding.
 
-        `token_type_ids` likewise (0 at padding), only for pairs of a student that knows them.
+        `token_type_ids` likewise (0 at padding), only for pairs of a student that has token types.
         """
         lengths = self.lengths[rows]
         columns = np.arange(lengths.max(initial=0), dtype=np.int64)
-        places = self._offsets[rows][:, None] + columns
+        positions = self._offsets[rows][:, None] + columns
         mask = columns < lengths[:, None]
-        types = {}
-        if self.seconds is not None:
-            types["token_type_ids"] = torch.from_numpy(
-                (mask & (columns >= self.seconds[rows][:, None])).astype(np.int64)
-            )
+        found: dict[str, npt.NDArray[Any]] = {}
         if mask.all():
-            return {"input_ids": torch.from_numpy(self._ids[places].astype(np.int64)), **types}
-        ids = np.full(mask.shape, self.padding, dtype=np.int64)
-        ids[mask] = self._ids[places[mask]]
-        return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask.astype(np.int64)), **types}
+            found["input_ids"] = self._ids[positions]
+        else:
+            found["input_ids"] = np.full(mask.shape, self.padding)
+            found["input_ids"][mask] = self._ids[positions[mask]]
+            found["attention_mask"] = mask
+        if self.seconds is not None:
+            found["token_type_ids"] = mask & (columns >= self.seconds[rows][:, None])
+        return {name: torch.from_numpy(values.astype(np.int64)) for name, values in found.items()}
 
 
 def build_tokens(
@@ -93,57 +84,52 @@ def build_tokens(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     folder: Path,
-    progress: Progress | None = None,
+    progress: Progress = lambda stage, rows: None,
     token_types: bool = True,
     side: str = "right",
 ) -> TokenStore:
-    """Tokenise the prompted texts into `folder`, or reopen it if it is complete and was made of the same things.
+    """Tokenise the prompted texts into `folder`, or reopen it if it is complete and has the same fingerprint.
 
-    Special tokens are the tokenizer's own and count in `max_length`; longer texts lose their end (with `side` "left" their
-    beginning), pairs that of the longer text first. Pairs get token types if the tokenizer has such and the model takes them
-    (`token_types`). The tokenizer is not changed. `progress("tokenising", rows)`. Errors: DistilvecError if `max_length`
-    leaves no room for text, or no disk space is left.
+    Special tokens are the tokenizer's own and count in `max_length`; longer texts lose their end (with `side` "left"
+    their beginning), of pairs the longer text first. Pairs get token types if the tokenizer has token types and the
+    model takes them (`token_types`). The tokenizer is not changed. `progress("tokenising", rows)`.
+    Errors: DistilvecError if `max_length` leaves no room for text, or no disk space is left.
     """
     special = tokenizer.num_special_tokens_to_add(pair=corpus.paired)
     if max_length <= special:
-        raise DistilvecError(
-            f"[student.max_length] {max_length} leaves no room for text: the tokenizer adds {special} special tokens. "
-            f"Give at least {special + 1}."
-        )
-    copy = plain_copy(tokenizer)
+        problem = f"{max_length} leaves no room for text: the tokenizer adds {special} special tokens"
+        raise DistilvecError(f"[student.max_length] {problem}. Give at least {special + 1}.")
+    padding = int(tokenizer.pad_token_id or 0)
+    unknown = padding if tokenizer.unk_token_id is None else int(tokenizer.unk_token_id)
     typed = corpus.paired and token_types and "token_type_ids" in tokenizer.model_input_names
-    info = [corpus.fingerprint, len(corpus), max_length, _padding(tokenizer), tokenizer_hash(tokenizer)]
-    mark = fingerprint(FORMAT, *info, *(["token_types"] if typed else []), *(["left"] if side == "left" else []))
+    info = [corpus.fingerprint, len(corpus), max_length, padding, tokenizer_hash(tokenizer)]
+    name = fingerprint(FORMAT, *info, *(["token_types"] if typed else []), *(["left"] if side == "left" else []))
 
     def build(place: Path) -> dict[str, Any]:
-        encode = _slow_encoder(tokenizer, max_length, side) if copy is None else _fast_encoder(copy, max_length, side)
-        report = _write(place, corpus, encode, _unknown(tokenizer), typed, progress or (lambda stage, rows: None))
-        return {"report": report, "max_length": max_length, "padding": _padding(tokenizer), "token_types": typed}
+        copy = plain_copy(tokenizer)
+        encode = _fast_encoder(copy, max_length, side) if copy else _slow_encoder(tokenizer, max_length, side)
+        report = _write(place, corpus, encode, unknown, typed, progress)
+        return {"report": report, "max_length": max_length, "padding": padding, "token_types": typed}
 
-    return open_or_build(folder, mark, "token store", int(corpus.offsets[-1]) * 2, build, TokenStore)
+    return open_or_build(folder, name, "token store", int(corpus.offsets[-1]) * 2, build, TokenStore)
 
 
 def _write(
-    place: Path, corpus: Corpus, encode: Encode, unknown: int, typed: bool, progress: Progress
+    folder: Path, corpus: Corpus, encode: Encode, unknown: int, typed: bool, progress: Progress
 ) -> dict[str, int]:
     """Tokenise chunk by chunk into the columns ids, offsets, lengths and, of typed pairs, seconds; the report."""
     report = {"rows": len(corpus), "tokens": 0, "truncated": 0, "empty": 0}
     with contextlib.ExitStack() as stack:
-        kinds: dict[str, Any] = {
-            "ids": np.int32,
-            "offsets": np.int64,
-            "lengths": np.int32,
-            **({"seconds": np.int32} if typed else {}),
-        }
-        out = {name: stack.enter_context(Column(place / f"{name}.npy", kind)) for name, kind in kinds.items()}
+        seconds = {"seconds": np.int32} if typed else {}
+        out = open_columns(folder, stack, ids=np.int32, offsets=np.int64, lengths=np.int32, **seconds)
         out["offsets"].append(np.zeros(1))
         for rows in row_chunks(corpus.offsets):
-            found = encode(corpus.prompted(rows))
-            report["truncated"] += found.truncated
-            report["empty"] += sum(not ids for ids in found.ids)
-            encoded = [ids or [unknown] for ids in found.ids]
-            if typed:
-                out["seconds"].append(np.array([_second(types) for types in found.types]))
+            encoded, types, truncated = encode(corpus.prompted(rows))
+            report["truncated"] += truncated
+            report["empty"] += sum(not ids for ids in encoded)
+            encoded = [ids or [unknown] for ids in encoded]
+            if typed:  # types are 0 before the second segment and 1 from there on
+                out["seconds"].append(np.array([len(row) - sum(row) for row in types]))
             lengths = np.array([len(ids) for ids in encoded], dtype=np.int64)
             out["ids"].append(np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum())))
             out["offsets"].append(report["tokens"] + np.cumsum(lengths))
@@ -154,7 +140,7 @@ def _write(
 
 
 def row_chunks(offsets: Rows) -> Iterator[range]:
-    """Runs of rows with at most _CHUNK_ROWS rows and, unless it is one row, _CHUNK_BYTES of text."""
+    """Runs of rows with at most _CHUNK_ROWS rows and, but for a single row, _CHUNK_BYTES of text."""
     start, rows = 0, len(offsets) - 1
     while start < rows:
         window = offsets[start + 1 : min(rows, start + _CHUNK_ROWS) + 1]
@@ -167,48 +153,26 @@ def _fast_encoder(copy: Tokenizer, max_length: int, side: str) -> Encode:
     copy.enable_truncation(max_length, direction=side, strategy="longest_first")
     encode_batch = getattr(copy, "encode_batch_fast", copy.encode_batch)
 
-    def encode(texts: list[Text]) -> Encodings:
-        encodings = encode_batch(texts)
-        truncated = sum(len(encoding) == max_length and bool(encoding.overflowing) for encoding in encodings)
-        paired = bool(texts) and isinstance(texts[0], tuple)
-        return Encodings(
-            [encoding.ids for encoding in encodings], [e.type_ids for e in encodings] if paired else [], truncated
-        )
+    def encode(texts: list[Text]) -> tuple[list[list[int]], list[list[int]], int]:
+        found = encode_batch(texts)
+        truncated = sum(len(one) == max_length and bool(one.overflowing) for one in found)
+        types = [one.type_ids for one in found] if texts and isinstance(texts[0], tuple) else []
+        return [one.ids for one in found], types, truncated
 
     return encode
 
 
 def _slow_encoder(tokenizer: PreTrainedTokenizerBase, max_length: int, side: str) -> Encode:
-    def encode(texts: list[Text]) -> Encodings:
+    """For tokenizers in Python; texts of the greatest length are tokenised again, to count those that are longer."""
+
+    def encode(texts: list[Text]) -> tuple[list[list[int]], list[list[int]], int]:
         own, tokenizer.truncation_side = tokenizer.truncation_side, side
         try:
             found = tokenizer(texts, truncation=True, max_length=max_length, padding=False)
+            full = [text for text, ids in zip(texts, found["input_ids"], strict=True) if len(ids) == max_length]
+            whole = tokenizer(full, padding=False, verbose=False)["input_ids"] if full else []
         finally:
             tokenizer.truncation_side = own
-        encoded = found["input_ids"]
-        full = [text for text, ids in zip(texts, encoded, strict=True) if len(ids) == max_length]
-        return Encodings(encoded, found.get("token_type_ids", []), sum(whole(text) > max_length for text in full))
-
-    def whole(text: Text) -> int:
-        parts = text if isinstance(text, tuple) else (text,)
-        return sum(len(tokenizer.tokenize(part)) for part in parts) + int(
-            tokenizer.num_special_tokens_to_add(pair=len(parts) == 2)
-        )
+        return found["input_ids"], found.get("token_type_ids", []), sum(len(ids) > max_length for ids in whole)
 
     return encode
-
-
-def _second(types: Sequence[int]) -> int:
-    """At which token the second segment begins: types are 0 before it and 1 from there on."""
-    count = sum(types)
-    assert list(types[len(types) - count :]) == [1] * count, types
-    return len(types) - count
-
-
-def _padding(tokenizer: PreTrainedTokenizerBase) -> int:
-    return int(tokenizer.pad_token_id or 0)
-
-
-def _unknown(tokenizer: PreTrainedTokenizerBase) -> int:
-    unknown = tokenizer.unk_token_id
-    return _padding(tokenizer) if unknown is None else int(unknown)

@@ -14,10 +14,11 @@ from typing import Literal
 import numpy as np
 
 from distilvec.config.schema import Role
-from distilvec.data.data_error import DataError
-from distilvec.data.tables import ENDINGS, columns_of, data_errors, find_table, read_rows
+from distilvec.core.errors import explained
+from distilvec.data.readers import TABLES, read_rows
 from distilvec.data.task_rows import (
     TableOptions,
+    find_table,
     found_value,
     label_of,
     need_columns,
@@ -27,8 +28,9 @@ from distilvec.data.task_rows import (
     text_of,
     texts_of,
 )
-from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, make_retrieval
+from distilvec.evaluation.tasks import ClassificationTask, DataError, PairTask, RetrievalTask, StsTask, make_retrieval
 
+KEY = "suite"
 Titles = Literal["always", "unless_repeated", "never"]
 TEST_SPLIT = TableOptions()
 
@@ -110,7 +112,7 @@ def load_retrieval(
     `titles`: see `join_title`. Judgements come from the file `qrels`, else `qrels.tsv`, else `qrels/<split>.tsv`
     (BEIR).
     """
-    with data_errors(path):
+    with explained(KEY, path):
         if not path.is_dir():
             raise DataError(f"folder not found: {path}. Expected a folder with corpus, queries and qrels.tsv.")
         corpus, queries = _texts_by_id(path, "corpus"), _texts_by_id(path, "queries")
@@ -121,7 +123,7 @@ def load_retrieval(
             raise DataError(f"{path} has no judgements. Expected {expected}.")
         judgements: dict[tuple[str, str], float] = {}
         differing = set()
-        for line, row in read_rows(file):
+        for line, row in read_rows(file, KEY):
             need_columns(row, ("query-id", "corpus-id", "score"), line)
             pair, score = (str(row["query-id"]), str(row["corpus-id"])), number_of(row["score"], line, "score")
             if judgements.setdefault(pair, score) != score:
@@ -166,14 +168,14 @@ def _training_rows(labels: list[str], limit: int | None, seed: int, path: Path) 
 
 def _texts_by_id(folder: Path, stem: str) -> dict[str, tuple[str, str]]:
     """Title and text of every row of a corpus or queries file, by id."""
-    file = find_table(folder, stem)
+    file = find_table(folder, stem, KEY)
     if file is None:
-        raise DataError(f"{folder} has no {stem} file. Expected {stem} with an ending of {', '.join(ENDINGS)}.")
+        raise DataError(f"{folder} has no {stem} file. Expected {stem} with an ending of {', '.join(TABLES)}.")
     texts: dict[str, tuple[str, str]] = {}
-    for line, row in read_rows(file):
+    for line, row in read_rows(file, KEY):
         key, title = row.get("id", row.get("_id")), row.get("title")
         if not isinstance(key, (str, int, float)) or "text" not in row:
-            raise DataError(f"{line} needs columns id (or _id) and text; found {columns_of(row)}. Add them.")
+            raise DataError(f"{line} needs columns id (or _id) and text; found {some_of(row)}. Add them.")
         if isinstance(title, (dict, list)):
             raise DataError(f"{line} has {found_value(title)} in column title. Expected a text.")
         if str(key) in texts:

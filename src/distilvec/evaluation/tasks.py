@@ -10,7 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from distilvec.config.schema import Role
-from distilvec.data.data_error import DataError
+from distilvec.core.errors import DistilvecError
+
+
+class DataError(DistilvecError):
+    """A task whose data cannot be used: "[suite] problem. Fix."."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"[suite] {problem}")
 
 Array = np.ndarray[Any, Any]
 

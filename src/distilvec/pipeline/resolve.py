@@ -22,8 +22,8 @@ from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import build_objective, method_class
 from distilvec.core.task_head import TaskHead
+from distilvec.data.corpus import with_prompts
 from distilvec.data.labeled import Examples
-from distilvec.data.prompted import behind as with_prompts
 from distilvec.pipeline.caches import find_cache
 from distilvec.pipeline.describe import TeacherDescription, describe_student, describe_teacher, known_teacher
 from distilvec.pipeline.job import Job, Teacher

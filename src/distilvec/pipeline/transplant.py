@@ -19,7 +19,7 @@ from distilvec.config.schema import SourceSection, VocabularySection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_folder
 from distilvec.core.info import UNLIMITED
-from distilvec.data.readers import read_source, source_files
+from distilvec.data.sources import read_source, source_files
 from distilvec.formats.replace import check_replaceable, is_ours, real
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import load_model, resolve_model

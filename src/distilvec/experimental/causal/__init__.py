@@ -1,1 +1,1 @@
-"""Causal language models: DistillMoE's objective beside next-token cross-entropy (paper 001, table 16), as a small part of its own."""
+"""Causal language models: DistillMoE with next-token cross-entropy (paper 001, table 16)."""

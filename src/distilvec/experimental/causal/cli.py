@@ -18,15 +18,13 @@ def causal(
     """
     from distilvec.cli.terminal import show_table
     from distilvec.config.builtin import recipe_file
-    from distilvec.experimental.causal.run import CausalRun
+    from distilvec.experimental.causal.run import run_causal
     from distilvec.experimental.causal.schema import load_causal
 
     loaded = load_causal(recipe_file(recipe), variant, overrides)
     folder = out or loaded.output / loaded.name
-    report = CausalRun(loaded, folder, restart).execute()
-    if report is None:
-        return
-    rows = [[f"ROUGE-L, {name}", f"{test['rouge_l']:.2f}"] for name, test in report["tests"].items()]
-    rows.append(["student", str(folder / "student")])
-    held_out = f"{report['held_out']['cross_entropy']:.4f}"
-    show_table(["", loaded.name], [["held-out cross-entropy", held_out], *rows])
+    report = run_causal(loaded, folder, restart)
+    if report is not None:
+        rows = [["validation cross-entropy", f"{report['held_out']['cross_entropy']:.4f}"]]
+        rows += [[f"ROUGE-L, {name}", f"{test['rouge_l']:.2f}"] for name, test in report["tests"].items()]
+        show_table(["", loaded.name], [*rows, ["student", str(folder / "student")]])

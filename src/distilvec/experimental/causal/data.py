@@ -1,13 +1,12 @@
-"""Instructions with responses, cut into each model's own tokens. A few ten thousand rows: everything is held in memory."""
+"""Instructions with responses, as token ids of each model. A few ten thousand rows: all of them are in memory."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,77 +15,69 @@ from transformers import PreTrainedTokenizerBase
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.data.readers import json_rows
+from distilvec.data.readers import Row, read_rows
+from distilvec.data.task_rows import some_of, text_of
 from distilvec.experimental.causal.schema import CausalDataSection
 from distilvec.teachers.cached import BatchTeacher
 
-IGNORED = -100  # transformers' label of a token that is not to be learnt
+IGNORED = -100  # transformers' label of a token without a loss
 FIELDS = {"instruction": ("prompt", "instruction"), "input": ("input", "context"), "response": ("response", "output")}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A row: the prompt as the model reads it, the response to learn (in test files there may be several), and where it stands."""
+    """A row: the prompt as the model reads it, the response (in test files also several), and the row's location."""
 
     prompt: str
     responses: tuple[str, ...]
-    place: str
+    where: str
 
 
-def read_pairs(path: Path, key: str, section: CausalDataSection) -> list[Pair]:
-    """The rows of a JSONL file (also .gz), in order; instruction and input are put into the recipe's templates.
+def read_pairs(
+    path: Path, key: str, section: CausalDataSection, tokenizers: Sequence[PreTrainedTokenizerBase] = ()
+) -> tuple[list[Pair], int]:
+    """The rows of a table, instruction and input put into the recipe's templates, and the number of rows left out.
 
-    Errors: DistilvecError for a file that is missing, has no rows, or has a row without its fields or with an empty one.
+    Rows whose prompt is too long for one of the tokenizers are left out, or a DistilvecError, as the recipe sets.
+    Errors: DistilvecError for a file that is missing or has no rows, and for a row without its fields or texts.
     """
-    if not path.is_file():
-        raise DistilvecError(
-            f"[{key}] not found: {path}. Give a JSONL file; relative paths start at the recipe's folder."
-        )
-    pairs = [_pair(row, f"[{key}] {path}, line {number}", section) for number, row in json_rows(path, key)]
+    pairs = [_pair(row, where, section) for where, row in read_rows(path, key)]
     if not pairs:
-        raise DistilvecError(
-            f"[{key}] {path} has no rows. Expected one object a line with an instruction and a response."
-        )
-    return pairs
+        raise DistilvecError(f"[{key}] {path} has no rows. Expected rows with an instruction and a response.")
+    texts = [pair.prompt for pair in pairs]
+    lengths = np.array([[len(ids) for ids in prompt_ids(texts, tokenizer)] for tokenizer in tokenizers] or [[0]]).max(0)
+    fits = np.broadcast_to(lengths <= section.max_prompt, len(pairs))
+    if fits.all():
+        return pairs, 0
+    if section.long_prompts == "refuse" or not fits.any():
+        first = int(np.argmin(fits))
+        problem = f"the prompt has {lengths[first]} tokens, at most {section.max_prompt} are allowed"
+        raise DistilvecError(f"{pairs[first].where}: {problem}. Raise data.max_prompt, or set data.long_prompts: drop.")
+    return [pair for pair, fit in zip(pairs, fits, strict=True) if fit], int((~fits).sum())
 
 
-def _pair(row: Mapping[str, Any], place: str, section: CausalDataSection) -> Pair:
-    instruction, context = _field(row, "instruction", place), _field(row, "input", place, needed=False)
-    responses = _field(row, "response", place)
+def _pair(row: Row, where: str, section: CausalDataSection) -> Pair:
+    instruction, context = _field(row, "instruction", where), _field(row, "input", where)
+    responses = _field(row, "response", where)
     if len(instruction) > 1:
-        raise DistilvecError(f"{place}: found several instructions; expected one text. Keep one of them.")
-    template = section.template_with_input if context else section.template
+        raise DistilvecError(f"{where}: several instructions. Keep one of them.")
     values = {"{instruction}": instruction[0], "{input}": "".join(context)}
-    prompt = re.sub(
-        r"\{instruction\}|\{input\}", lambda found: values[found[0]], template
-    )  # braces in the row's text stay
-    return Pair(prompt, responses, place)
+    template = section.template_with_input if context else section.template
+    prompt = re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], template)  # not in the texts
+    return Pair(prompt, responses, where)
 
 
-def _field(row: Mapping[str, Any], name: str, place: str, needed: bool = True) -> tuple[str, ...]:
-    """The texts of a field under any of its names; () where it is not needed and not there, or empty."""
-    found = next((known for known in FIELDS[name] if row.get(known) is not None), None)
-    if found is None:
-        if not needed:
-            return ()
-        fields = ", ".join(row) or "none"
-        raise DistilvecError(
-            f"{place} has no {name}: expected a field {' or '.join(FIELDS[name])}; found {fields}. Add it, or rename one."
-        )
-    value = row[found]
-    texts = value if isinstance(value, list) and value else [value]
-    if not all(isinstance(text, str) for text in texts):
-        raise DistilvecError(
-            f"{place}: '{found}' holds {type(value).__name__} ({str(value)[:40]}), not text. Put it in quotes, or remove the row."
-        )
-    if any(not text.strip() for text in texts):
-        if not needed:
-            return ()
-        raise DistilvecError(f"{place}: '{found}' is empty. A {name} must have text; remove the row.")
-    return tuple(texts)
-
-
-# -- tokens ----------------------------------------------------------------------------------------------------------
+def _field(row: Row, name: str, where: str) -> tuple[str, ...]:
+    """The texts of a field under any of its names; () for an input that is missing or empty."""
+    value = next((row[known] for known in FIELDS[name] if row.get(known) is not None), None)
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    texts = tuple(text_of(text, where, name) for text in values)
+    if texts and all(text.strip() for text in texts):
+        return texts
+    if name == "input":
+        return ()
+    problem = f"the {name} is empty" if texts else f"no {name} in the columns {some_of(row)}"
+    raise DistilvecError(f"{where}: {problem}. Expected a text in {' or '.join(FIELDS[name])}.")
 
 
 @dataclass(frozen=True)
@@ -109,69 +100,47 @@ class Tokens:
         lengths = self.lengths[rows].astype(np.int64)
         columns = np.arange(lengths.max(initial=0), dtype=np.int64)
         mask = columns < lengths[:, None]
-        ids = np.where(
-            mask, self.ids[np.minimum(self.offsets[rows][:, None] + columns, len(self.ids) - 1)], self.padding
-        )
+        positions = np.minimum(self.offsets[rows][:, None] + columns, len(self.ids) - 1)
+        ids = np.where(mask, self.ids[positions], self.padding)
         labels = np.where(mask & (columns >= self.prompts[rows][:, None]), ids, IGNORED)
         found = {"input_ids": ids, "labels": labels, "attention_mask": mask.astype(np.int64)}
         return {name: torch.from_numpy(value) for name, value in found.items()}
 
 
 def prompt_ids(prompts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """Token ids of prompts, behind the begin token where the tokenizer puts one; no other special tokens."""
+    """Token ids of prompts, after the begin token if the tokenizer adds one; no other special tokens."""
     begin = tokenizer.bos_token_id
     first = [begin] if begin is not None and tokenizer("a")["input_ids"][:1] == [begin] else []
     return [first + ids for ids in tokenizer(list(prompts), add_special_tokens=False)["input_ids"]]
 
 
-def tokenise(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, section: CausalDataSection) -> Tokens:
-    """Prompt and response are cut apart from each other, so that a prompt is the same in training and generation.
+def tokenise(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Tokens:
+    """Tokenise prompts and responses separately, so that a prompt is the same in training and generation.
 
-    A response too long for `max_length` loses its end and with it the end-of-text token. Note: it is counted in each model's
-    own tokens, so the teacher may read a little more or less of it.
+    A response too long for `max_length` loses its end and with it the end-of-text token.
+    Note: the length is counted in each model's own tokens, so the teacher may read a little more or less of a response.
     """
     end = tokenizer.eos_token_id
     if end is None:
+        problem = f"{tokenizer.name_or_path} has no end-of-text token"
         raise DistilvecError(
-            f"[tokenizer] {tokenizer.name_or_path} has no end-of-text token, so responses have no end. Take another model, or set "
-            "eos_token in its tokenizer_config.json."
+            f"[tokenizer] {problem}. Take another model, or set eos_token in its tokenizer_config.json."
         )
     prompts = prompt_ids([pair.prompt for pair in pairs], tokenizer)
     responses = tokenizer([pair.responses[0] for pair in pairs], add_special_tokens=False)["input_ids"]
     whole = [[*prompt, *response, end] for prompt, response in zip(prompts, responses, strict=True)]
-    rows = [ids[: section.max_length] for ids in whole]
     return Tokens(
-        ids=np.concatenate([np.array(ids, dtype=np.int64) for ids in rows]),
-        offsets=np.concatenate([[0], np.cumsum([len(ids) for ids in rows])]).astype(np.int64),
+        ids=np.concatenate([np.array(ids[:max_length], dtype=np.int64) for ids in whole]),
+        offsets=np.cumsum([0, *(min(len(ids), max_length) for ids in whole)], dtype=np.int64),
         prompts=np.array([len(ids) for ids in prompts], dtype=np.int64),
         padding=int(end if tokenizer.pad_token_id is None else tokenizer.pad_token_id),
-        cut=sum(len(ids) > section.max_length for ids in whole),
+        cut=sum(len(ids) > max_length for ids in whole),
     )
-
-
-def fitting(
-    pairs: Sequence[Pair], tokenizers: Sequence[PreTrainedTokenizerBase], section: CausalDataSection
-) -> list[Pair]:
-    """The pairs whose prompts are short enough for every tokenizer; others are dropped, or a DistilvecError, as the recipe says."""
-    texts = [pair.prompt for pair in pairs]
-    lengths = np.max([[len(ids) for ids in prompt_ids(texts, tokenizer)] for tokenizer in tokenizers], axis=0)
-    long = np.flatnonzero(lengths > section.max_prompt)
-    if len(long) and section.long_prompts == "refuse":
-        raise DistilvecError(
-            f"{pairs[long[0]].place}: the prompt has {lengths[long[0]]} tokens, at most {section.max_prompt} are allowed "
-            f"({len(long):,} such rows). Raise data.max_prompt, or set data.long_prompts: drop to leave such rows out."
-        )
-    kept = [pair for pair, length in zip(pairs, lengths, strict=True) if length <= section.max_prompt]
-    if not kept:
-        raise DistilvecError(
-            f"{pairs[0].place.partition(', line')[0]}: every prompt has more than {section.max_prompt} tokens. Raise data.max_prompt."
-        )
-    return kept
 
 
 @dataclass(frozen=True)
 class CausalData:
-    """What the loop draws batches from (train/dataset.py, `TrainingRows`)."""
+    """The training rows of the loop (train/dataset.py, `TrainingRows`)."""
 
     tokens: Tokens
     teacher: BatchTeacher
@@ -184,6 +153,6 @@ class CausalData:
         return self.tokens.lengths
 
     def batch(self, numbers: npt.NDArray[np.int64]) -> TextBatch:
-        """The student's view of these rows, on the CPU."""
+        """These rows in the student's tokens, on the CPU."""
         rows = torch.from_numpy(np.ascontiguousarray(numbers))
         return TextBatch(rows=rows, tokens=self.tokens.batch(numbers), sources=torch.zeros_like(rows))

@@ -1,4 +1,4 @@
-"""The schema of a causal recipe, and how one is read: the same YAML, variants and changes as of other recipes."""
+"""The schema of a causal recipe, read with the same YAML, variants and overrides as other recipes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from pydantic import Field, ValidationError, model_validator
 from distilvec.config import recipe as recipes
 from distilvec.config.base import MODEL, MOST_ROWS, MOST_TOKENS, WORKING, Name, Section, Seed
 from distilvec.config.messages import explain, invalid
-from distilvec.config.schema import ExpertsSection
+from distilvec.config.schema import ExpertsSection, MethodSection
 from distilvec.config.training import TrainSection
 
-ASK = "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
-ASK_ON = (
+INSTRUCTION = (
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+    "### Instruction:\n{instruction}\n\n"
+)
+INSTRUCTION_WITH_INPUT = (
     "Below is an instruction that describes a task, paired with an input that provides further context. "
     "Write a response that appropriately completes the request.\n\n"
+    "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n"
 )
+RESPONSE = "### Response:\n"
 
 
 class CausalTeacherSection(Section):
@@ -29,17 +34,13 @@ class CausalTeacherSection(Section):
 
 
 class CausalStudentSection(Section):
-    """The language model that is trained: `model`, or a fresh one from `config`. The experts help training and do not ship."""
+    """The trained language model: `model`, or a fresh one from `config`. The experts help training and do not ship."""
 
     model: str | None = Field(None, description="folder or hub id", json_schema_extra=MODEL)
     config: dict[str, Any] | None = Field(None, description="a fresh model: a transformers config with 'model_type'")
-    tokenizer: str | None = Field(
-        None, description="only with 'config': folder or hub id of the tokenizer", json_schema_extra=MODEL
-    )
+    tokenizer: str | None = Field(None, description="only with 'config': folder or hub id", json_schema_extra=MODEL)
     revision: str | None = None
-    experts: ExpertsSection | None = Field(
-        None, description="on the mean of the response's last hidden states; unused without a teacher"
-    )
+    experts: ExpertsSection | None = Field(None, description="on the mean of the response's last hidden states")
 
     @model_validator(mode="after")
     def one_origin(self) -> CausalStudentSection:
@@ -52,47 +53,35 @@ class CausalStudentSection(Section):
 
 
 class CausalDataSection(Section):
-    """Instructions with responses: JSONL with prompt | instruction (and input | context) and response | output."""
+    """Tables of instructions: prompt | instruction (and input | context) and response | output."""
 
     train: Path
     holdout: Path | None = Field(None, description="by default holdout_rows of the training file, by seed")
     holdout_rows: int = Field(500, gt=0)
-    tests: dict[Name, Path] = Field(
-        default_factory=dict, description="files to answer at the end, by name; ROUGE-L is reported"
-    )
-    template: str = Field(
-        ASK + "### Instruction:\n{instruction}\n\n### Response:\n", description="the prompt of a row without input"
-    )
-    template_with_input: str = ASK_ON + "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
+    tests: dict[Name, Path] = Field(default_factory=dict, description="files to answer at the end, by name")
+    template: str = Field(INSTRUCTION + RESPONSE, description="the prompt of a row without input")
+    template_with_input: str = INSTRUCTION_WITH_INPUT + RESPONSE
     max_prompt: int = Field(256, gt=0, le=MOST_TOKENS, description="tokens of a prompt, by either tokenizer")
-    max_length: int = Field(
-        512, gt=1, le=MOST_TOKENS, description="tokens of prompt and response; longer responses are cut"
-    )
+    max_length: int = Field(512, gt=1, le=MOST_TOKENS, description="tokens of prompt and response; truncates responses")
     long_prompts: Literal["refuse", "drop"] = "refuse"
-    seed: Seed = Field(0, description="of the held-out rows")
+    seed: Seed = Field(0, description="of the validation rows")
 
     @model_validator(mode="after")
     def holds_together(self) -> CausalDataSection:
         """Refuse templates without their fields and a limit that leaves no room for a response."""
-        for name, text, fields in (
-            ("template", self.template, ["{instruction}"]),
-            ("template_with_input", self.template_with_input, ["{instruction}", "{input}"]),
-        ):
-            if missing := [field for field in fields if field not in text]:
-                raise ValueError(f"{name} must contain {' and '.join(missing)}")
+        for name in ("template", "template_with_input"):
+            for field in ("{instruction}", "{input}") if "with_input" in name else ("{instruction}",):
+                if field not in getattr(self, name):
+                    raise ValueError(f"{name} must contain {field}")
         if self.max_prompt >= self.max_length:
-            raise ValueError(
-                f"max_prompt ({self.max_prompt}) leaves no room for a response in max_length ({self.max_length})"
-            )
+            raise ValueError(f"max_prompt ({self.max_prompt}) leaves no room in max_length ({self.max_length})")
         return self
 
 
-class CausalMethodSection(Section):
-    """DistillMoE's options and the weights of its terms (methods/distillmoe.py), 'task' being next-token cross-entropy."""
+class CausalMethodSection(MethodSection):
+    """DistillMoE's options and the weights of its terms; 'task' is next-token cross-entropy."""
 
     name: Literal["distillmoe"] = "distillmoe"
-    options: dict[str, Any] = Field(default_factory=dict)
-    weights: dict[str, float] = Field(default_factory=dict)
 
 
 class GenerationSection(Section):

@@ -1,0 +1,131 @@
+"""The files of a corpus: writing texts and columns, finding duplicates and drawing rows with little memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.core.artifacts import Column, open_column
+
+Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.void]
+Progress = Callable[[str, int], None]
+
+CHUNK = 65_536  # rows processed at once
+KEY_BYTES = 16
+_ROWS = 8192  # written at once
+_BUFFER = 1 << 20  # characters of text in memory before they are written
+_MOST_BITS = 6  # duplicates are found in at most 2^6 parts
+
+
+class TextWriter:
+    """Writes texts, their offsets, their keys and further columns, many rows at a time."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack, **kinds: npt.DTypeLike) -> None:
+        kinds = {"offsets": np.int64, "keys": f"V{KEY_BYTES}", **kinds}
+        self._texts = stack.enter_context((folder / "texts.bin").open("wb"))
+        self._columns = {
+            name: stack.enter_context(Column(folder / f"{name}.npy", kind)) for name, kind in kinds.items()
+        }
+        self._columns["offsets"].append(np.zeros(1))
+        self._end = 0
+
+    def append(self, texts: Iterable[Any], sizes: Sequence[int] | Rows, **columns: npt.NDArray[Any]) -> None:
+        """Add texts (bytes, in pieces of any size), the number of bytes of each row, and the other columns' values."""
+        self._texts.writelines(texts)
+        ends = self._end + np.cumsum(sizes, dtype=np.int64)
+        self._end = int(ends[-1]) if len(ends) else self._end
+        for name, values in {"offsets": ends, **columns}.items():
+            self._columns[name].append(values)
+
+
+def open_columns(folder: Path, stack: contextlib.ExitStack, **kinds: npt.DTypeLike) -> dict[str, Column]:
+    """Columns to write, closed by the stack."""
+    return {name: stack.enter_context(Column(folder / f"{name}.npy", kind)) for name, kind in kinds.items()}
+
+
+def write_columns(folder: Path, **columns: npt.NDArray[Any]) -> None:
+    """Write whole columns."""
+    for name, values in columns.items():
+        with Column(folder / f"{name}.npy", values.dtype) as column:
+            column.append(values)
+
+
+def copy_rows(raw: Path, folder: Path, keep: Mask, source_ends: Sequence[int], progress: Progress) -> None:
+    """Copy the rows of `raw` that stay to `folder`, run by run; `source_ends` are the raw rows at which sources end."""
+    offsets, keys = open_column(raw / "offsets.npy"), open_column(raw / "keys.npy")
+    texts = np.memmap(raw / "texts.bin", dtype=np.uint8, mode="r").data
+    with contextlib.ExitStack() as stack:
+        out = TextWriter(folder, stack, sources=np.uint16)
+        for start in range(0, len(keep), CHUNK):
+            rows = np.flatnonzero(keep[start : start + CHUNK]) + start
+            firsts, lasts = rows[np.diff(rows, prepend=-2) != 1], rows[np.diff(rows, append=-2) != 1]
+            runs = zip(offsets[firsts].tolist(), offsets[lasts + 1].tolist(), strict=True)
+            sizes, sources = offsets[rows + 1] - offsets[rows], np.searchsorted(source_ends, rows, side="right")
+            out.append((texts[begin:end] for begin, end in runs), sizes, keys=keys[rows], sources=sources)
+            progress("writing", start + len(rows))
+
+
+def first_occurrences(keys: Keys, progress: Progress) -> Mask:
+    """[rows] True where a 16-byte key occurs for the first time; keys are sorted part by part, by their low bits."""
+    keep = np.ones(len(keys), dtype=np.bool_)
+    halves = keys.view(np.uint64).reshape(-1, 2)
+    parts = 1 << min(_MOST_BITS, (len(keys) // CHUNK).bit_length())
+    for part in range(parts):
+        low_bits = (
+            halves[start : start + CHUNK, 0] & np.uint64(parts - 1) for start in range(0, len(keys) or 1, CHUNK)
+        )
+        rows = np.concatenate([np.flatnonzero(bits == part) + CHUNK * number for number, bits in enumerate(low_bits)])
+        low, high = halves[rows].T
+        order = np.lexsort((rows, high, low))
+        again = (np.diff(low[order]) == 0) & (np.diff(high[order]) == 0)
+        keep[rows[order][1:][again]] = False
+        progress("removing duplicates", len(keys) * (part + 1) // parts)
+    return keep
+
+
+def thin(mask: Mask, count: int, generator: np.random.Generator) -> None:
+    """Leave `count` of the True entries True, in place, each choice equally likely, in one pass by chunks."""
+    left = int(np.count_nonzero(mask))
+    assert count <= left, (count, left)
+    for start in range(0, len(mask), CHUNK):
+        chunk = mask[start : start + CHUNK]
+        if len(rows := np.flatnonzero(chunk)):
+            take = int(generator.hypergeometric(len(rows), left - len(rows), count))
+            chunk[rows] = False
+            chunk[rows[generator.choice(len(rows), take, replace=False, shuffle=False)]] = True
+            left, count = left - len(rows), count - take
+
+
+def as_keys(keys: Iterable[bytes]) -> Keys:
+    """Keys as an array, V16 [n]."""
+    return np.frombuffer(b"".join(keys), dtype=f"V{KEY_BYTES}")
+
+
+def clean_text(text: str, longest: int) -> str:
+    """Stripped, cut to `longest` characters; halves of surrogate pairs, which UTF-8 cannot hold, become U+FFFD."""
+    text = text.strip()[:longest].rstrip()
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def chunks(texts: Iterator[str]) -> Iterator[list[str]]:
+    """The texts in lists of at most _ROWS texts and about _BUFFER characters."""
+    chunk: list[str] = []
+    held = 0
+    for text in texts:
+        chunk.append(text)
+        held += len(text)
+        if held > _BUFFER or len(chunk) == _ROWS:
+            yield chunk
+            chunk, held = [], 0
+    yield chunk

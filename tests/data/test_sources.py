@@ -1,0 +1,137 @@
+"""The texts of a corpus source: columns, filters, folders, datasets, built-in texts, and what is refused."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from distilvec.config.schema import SourceSection
+from distilvec.core.errors import DistilvecError
+from distilvec.data import sources
+from distilvec.data.sources import read_source, source_files
+
+
+def read(path, position=0, **options):
+    return list(read_source(SourceSection(path=path, **options), position))
+
+
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def refused(key, *parts, path, **options):
+    with pytest.raises(DistilvecError) as caught:
+        read(path, **options)
+    message = str(caught.value)
+    assert message.startswith(f"[{key}] ") and all(part in message for part in (*parts, str(path))), message
+
+
+def test_folder_is_read_sorted_at_any_depth(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    for name in ("b/2.txt", "a.txt", "c.jsonl", "README.md", ".hidden/x.txt", "d.json"):
+        (tmp_path / name).write_text(json.dumps({"text": name}) + "\n")
+    files = source_files(SourceSection(path=tmp_path), 0)
+    assert [str(file.relative_to(tmp_path)) for file in files] == ["a.txt", "b/2.txt", "c.jsonl"]
+    assert read(tmp_path)[-1] == "c.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"sentence": "s", "text": "t"}, ["t"]),
+        ({"sentence": "s", "query": "q"}, ["s"]),
+        ({"question": "q", "answer": "a"}, ["q"]),
+        ({"anchor": "a", "positive": "p", "negative": "n"}, ["a", "p"]),
+        ({"sentence1": "1", "sentence2": "2", "score": 0.5}, ["1", "2"]),
+        ({"id": "7", "title": "a title", "text": "body"}, ["body"]),
+        ({"id": "7", "title": "a title", "text": " "}, ["a title"]),
+        ({"id": "7", "title": "a title", "text": None}, ["a title"]),
+        ({"text": None}, [""]),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_columns_are_found_by_name(tmp_path, name, row, expected):
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(pa.Table.from_pylist([row]), path)
+    else:
+        write_jsonl(path, [row])
+    assert read(path) == expected
+
+
+def test_of_query_and_document_the_role_decides(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"query": "q", "document": "d"}])
+    assert read(path, role="query") == ["q"]
+    assert read(path, role="document") == ["d"]
+    assert read(path, column=["query", "document"]) == ["q", "d"]
+
+
+def test_column_and_where(tmp_path):
+    rows = [{"lang": lang, "label": label, "body": f"{lang}{label}"} for lang in ("en", "tr", "de") for label in (0, 1)]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for file in (path, tmp_path / "a.parquet"):
+        assert read(file, column="body", where={"lang": ["en", "de"], "label": 1}) == ["en1", "de1"]
+        assert read(file, column=["body", "lang"], where={"lang": "tr", "label": "0"}) == ["tr0", "tr"]
+    refused("corpus.sources.3.where", "'langs'", "did you mean", path=path, position=3, where={"langs": "en"})
+    refused("corpus.sources.0.column", "'bodi'", "'body'", path=path, column="bodi")
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    key = "corpus.sources.2.path"
+    refused(key, "not found", path=tmp_path / "none.txt", position=2)
+    refused(key, "'.json'", ".jsonl", path=write_jsonl(tmp_path / "a.json", [{}]), position=2)
+    (tmp_path / "empty").mkdir()
+    refused(key, "no readable file", path=tmp_path / "empty", position=2)
+    (tmp_path / "broken.jsonl").write_text("{")
+    refused(key, "line 1", path=tmp_path / "broken.jsonl", position=2)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_nul_is_refused(tmp_path, name):
+    rows = [{"text": "good"}, {"text": "bad\0text"}]
+    if name == "a.parquet":
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+    else:
+        write_jsonl(tmp_path / name, rows)
+    refused("corpus.sources.3.path", " 2: ", "NUL", path=tmp_path / name, position=3)
+
+
+def test_rows_without_texts_are_named(tmp_path):
+    path, key = tmp_path / "a.jsonl", "corpus.sources.0"
+    refused(f"{key}.path", "line 2", "'text'", "did you mean", path=write_jsonl(path, [{"text": "a"}, {"txt": "b"}]))
+    refused(f"{key}.column", "line 2", "'text' holds 5", path=write_jsonl(path, [{"text": "a"}, {"text": 5}]))
+    refused(f"{key}.column", "body, texts", "did you mean 'texts'", path=write_jsonl(path, [{"body": "", "texts": ""}]))
+    pq.write_table(pa.table({"text": [["a"], ["b"]]}), tmp_path / "lists.parquet")
+    refused(f"{key}.column", "row 1", "'text' holds ['a']", path=tmp_path / "lists.parquet")
+
+
+def test_builtin_docstrings_are_the_passages(monkeypatch):
+    monkeypatch.setattr(sources.docstrings, "passages", lambda: iter(["a passage"]))
+    assert list(read_source(SourceSection(builtin="python-docstrings"), 0)) == ["a passage"]
+
+
+def test_missing_datasets_package_is_named(monkeypatch):
+    monkeypatch.setattr("distilvec.core.extras._is_there", lambda name: name != "datasets")
+    with pytest.raises(DistilvecError, match=r"\[corpus\.sources\.1\.dataset\].*datasets.*pip install"):
+        list(read_source(SourceSection(dataset="some/data"), 1))
+
+
+def test_saved_dataset_folder(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"sentence1": ["a", "b"], "sentence2": ["c", "d"], "label": [0, 1]})
+    data.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict({"train": data}).save_to_disk(str(tmp_path / "many"))
+    for name in ("one", "many"):
+        section = SourceSection(dataset=str(tmp_path / name), where={"label": 1})
+        assert list(read_source(section, 0)) == ["b", "d"]
+        assert source_files(section, 0)
+    with pytest.raises(DistilvecError, match=r"^\[corpus\.sources\.0\.dataset\].*no split 'test'; found: train"):
+        list(read_source(SourceSection(dataset=str(tmp_path / "many"), split="test"), 0))
+    with pytest.raises(DistilvecError, match=r"^\[corpus\.sources\.0\.path\].*save_to_disk"):
+        read(tmp_path / "one")
+    with pytest.raises(DistilvecError, match=r"^\[corpus\.sources\.0\.column\].*found: sentence1, sentence2, label"):
+        list(read_source(SourceSection(dataset=str(tmp_path / "one"), column="text"), 0))

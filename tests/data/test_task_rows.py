@@ -1,0 +1,67 @@
+"""Tables of labelled rows: formats, splits, subsets, and what is refused."""
+
+import gzip
+import json
+
+import pytest
+
+from distilvec.core.errors import DistilvecError
+from distilvec.data.task_rows import TableOptions, find_table, load_labelled, some_of, table_rows
+
+
+@pytest.fixture
+def write_jsonl(tmp_path):
+    def write(name, rows):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return tmp_path / name
+
+    return write
+
+
+def texts(path, split="test", **options):
+    return [row["text"] for _, row in table_rows(path, TableOptions(split, **options), ("text",))]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".csv", ".tsv.gz"])
+def test_tables_are_found_by_their_stem(tmp_path, ending):
+    lines = '{"split": "test", "text": "a"}\n' if "jsonl" in ending else "split\ttext\ntest\ta\n"
+    content = (lines.replace("\t", ",") if ending == ".csv" else lines).encode()
+    path = tmp_path / f"rows{ending}"
+    path.write_bytes(gzip.compress(content) if ending.endswith(".gz") else content)
+    assert find_table(tmp_path, "rows", "suite") == path and find_table(tmp_path, "other", "suite") is None
+    assert texts(path) == texts(tmp_path) == ["a"]
+
+
+def test_a_folder_has_one_file_a_split(write_jsonl, tmp_path):
+    write_jsonl("data/train.jsonl", [{"text": "a"}])
+    write_jsonl("data/test.jsonl", [{"text": "b"}])
+    assert texts(tmp_path / "data", "train") == ["a"]
+    with pytest.raises(DistilvecError, match=r"^\[suite\] .*test\.jsonl, train\.jsonl; expected validation\.jsonl"):
+        texts(tmp_path / "data", "validation")
+
+
+def test_missing_splits_and_rows_without_one_are_refused(write_jsonl):
+    path = write_jsonl("a.jsonl", [{"split": "dev", "text": "a"}, {"split": "train", "text": "a"}])
+    with pytest.raises(DistilvecError, match=r"^\[suite\] .*'test'; found dev, train"):
+        texts(path)
+    for split in ({}, {"split": None}, {"split": ""}):
+        path = write_jsonl("a.jsonl", [{"split": "test", "text": "a"}, {"text": "b", **split}])
+        with pytest.raises(DistilvecError, match=r"^\[suite\] .*a\.jsonl, line 2: no split"):
+            texts(path)
+
+
+def test_missing_empty_and_ambiguous_files_are_refused(tmp_path, write_jsonl):
+    with pytest.raises(DistilvecError, match=r"^\[suite\] .*none.jsonl: not found"):
+        texts(tmp_path / "none.jsonl")
+    with pytest.raises(DistilvecError, match=r"^\[task.path\] .*no rows"):
+        load_labelled(write_jsonl("empty.jsonl", []), "classification", "test")
+    write_jsonl("twice.jsonl", [])
+    (tmp_path / "twice.csv").write_text("text\n")
+    with pytest.raises(DistilvecError, match=r"^\[suite\] .*several files"):
+        find_table(tmp_path, "twice", "suite")
+
+
+def test_names_are_shortened():
+    assert some_of(["a" * 50, "b"]) == "a" * 40 + "…, b"
+    assert some_of(str(number) for number in range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"

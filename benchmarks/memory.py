@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.texts import COMMON
-from distilvec.pipeline.prepare import fill_caches, untrained_student
+from distilvec.pipeline.prepare import fill_cache
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.train import train
 
@@ -71,7 +71,7 @@ def measure(rows: int) -> dict[str, float]:
         )
         job = resolve(recipe, Path(folder) / "run")
         with Peak() as caching:
-            fill_caches(job, untrained_student(job))[0]
+            fill_cache(job, job.teacher)
         with Peak() as training:
             train(job)
     return {"caching": round(caching.megabytes, 1), "training": round(training.megabytes, 1)}

@@ -27,7 +27,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,13 +42,12 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.task_head import TaskHead, TaskInfo
-from distilvec.pipeline.prepare import prepare
+from distilvec.pipeline.job import Job
+from distilvec.pipeline.prepare import Prepared, prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
-from distilvec.pipeline.run import run
 from distilvec.students.encoder import Encoder
 from distilvec.students.task_head import save_head
-from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.model import LocalTeacher, resolve_model
+from distilvec.teachers.model import resolve_model
 from distilvec.train.dataset import TrainingData
 from distilvec.train.trainer import Trainer
 
@@ -125,7 +124,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     origin = write_texts(folder, arguments)
     save_teacher(folder / "teacher")
     bench = Bench(folder, arguments)
-    bench.run("redact").student().save_pretrained(str(folder / "student"))
+    untrained_student(bench.job("redact")).save_pretrained(str(folder / "student"))
     chosen = arguments.precision or ["fp32", *(["bf16"] if fast_bf16(bench.device) else [])]
     machine = f"{bench.device}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
     report: dict[str, Any] = {}
@@ -165,13 +164,14 @@ class Bench:
 
     def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
         self.folder, self.arguments, self.device = folder, arguments, pick_device(arguments.device)
-        self.runs: dict[str, Run] = {}
+        self.jobs: dict[str, Job] = {}
+        self.ready: dict[str, Prepared] = {}
         self.prepared: dict[str, TrainingData] = {}
         self.rounds = 0
 
-    def run(self, name: str) -> Run:
+    def job(self, name: str) -> Job:
         """What a method trains from: examples of the task where it knows labels, else the texts alone."""
-        if name not in self.runs:
+        if name not in self.jobs:
             method, changes = SETTINGS.get(name, (name, {}))
             labels = {"task": {"type": "classification", "path": str(self.folder / "task.jsonl")}}
             texts = {"corpus": {"sources": [{"path": str(self.folder / "texts.txt")}], "holdout_batches": 1}}
@@ -196,22 +196,22 @@ class Bench:
                 if "does not train on labels" not in str(error):
                     raise
                 job = resolve(recipes.validate({**tree, **texts}), self.folder / name)
-            self.runs[name] = run
-        return self.runs[name]
+            self.jobs[name] = job
+        return self.jobs[name]
 
     def student(self, name: str) -> SentenceTransformer:
         """A method's student: the common one, or, with experts behind it, its own."""
-        own = self.run(name).recipe.student.experts is not None
-        return self.run(name).student() if own else SentenceTransformer(str(self.folder / "student"), device="cpu")
+        job = self.job(name)
+        own = job.recipe.student.experts is not None
+        return untrained_student(job) if own else SentenceTransformer(str(self.folder / "student"), device="cpu")
 
     def data(self, name: str, model: SentenceTransformer, number: int) -> tuple[Objective, TrainingData]:
         """A method's objective, and the texts of a round with all that it needs of the teacher, which is out of memory then."""
-        run = self.run(name)
+        job = self.job(name)
         objective = make_objective(job.stages[-1], job.context)
         if name not in self.prepared:
-            self.prepared[name] = prepare(job, model).training_data(required_outputs(objective, job.examples))
-            if not job.teacher.live:
-                run.__dict__.pop("teacher", None)
+            self.ready[name] = prepare(job, model)
+            self.prepared[name] = self.ready[name].training_data(required_outputs(objective, job.examples))
         data = self.prepared[name]
         rows = np.arange(len(data.corpus)) if data.examples is None else data.examples.rows[:, 0]
         places = {text: place for place, text in enumerate(data.corpus.texts(rows))}
@@ -240,7 +240,7 @@ class Bench:
                 rounds[name].append(1000 * statistics.mean(loop.seconds[WARM:]))
                 if loop.watch.update.section.name != "plain":
                     shares[name].append(sum(loop.watch.seconds[WARM:]) / sum(loop.seconds[WARM:]))
-                if self.run(name).live:
+                if self.job(name).teacher.live:
                     forwards[name].append(1000 * self.forward_seconds(name, loop))
                 loop.optimizer.zero_grad(set_to_none=True)
                 del loop
@@ -256,8 +256,7 @@ class Bench:
 
     def forward_seconds(self, name: str, loop: Trainer) -> float:
         """What one forward pass of the live teacher for its vectors alone takes a step."""
-        run = self.run(name)
-        teacher = LiveTeacher(cast(LocalTeacher, job.teacher), job.teachers[0].tokens, OutputSpec(embedding=True))
+        teacher = self.ready[name].teachers[0].signals_for(OutputSpec(embedding=True))
         groups = loop._batches(0)
         batches = [loop.data.batch(groups[place]).to(loop.device) for place in range(len(groups))]
         began = now(self.device)
@@ -269,7 +268,7 @@ class Bench:
         """The training loop of a method over the texts of a round, once."""
         self.rounds += 1
         objective, data = self.data(name, student, number)
-        section = self.run(name).recipe.train.model_copy(update={"precision": precision})
+        section = self.job(name).recipe.train.model_copy(update={"precision": precision})
         return Timed(
             Encoder(student), objective, data, section, self.folder / f"{os.getpid()}-{self.rounds}", "benchmark"
         )

@@ -35,9 +35,11 @@ from distilvec.core.device import fast_bf16
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.registry import build_objective
 from distilvec.data.corpus import Corpus
-from distilvec.pipeline.prepare import build_token_store, fill_caches, untrained_student
+from distilvec.pipeline.job import Job
+from distilvec.pipeline.prepare import fill_cache, tokenize, untrained_student
 from distilvec.pipeline.resolve import resolve
 from distilvec.students.encoder import Encoder
+from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher
 from distilvec.train.dataset import TrainingData
 from distilvec.train.trainer import Trainer
@@ -75,19 +77,19 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     (folder / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     job = resolve(make_recipe(folder / "texts.txt", arguments.held_out), folder / "run")
     corpus, student = job.corpus, untrained_student(job)
-    fill_caches(job, untrained_student(job))[0]
-    width = job.teacher.info.width
+    cache = fill_cache(job, job.teacher)
     result: dict[str, Any] = {}
     for precision in arguments.precision or ["fp32", *(["bf16"] if fast_bf16("cpu") else [])]:
         rate = matmul_rate(torch.float32 if precision == "fp32" else torch.bfloat16)
-        ours, peer = Ours(job, copy.deepcopy(student), precision), Peer(job, copy.deepcopy(student), precision)
+        ours = Ours(job, cache, copy.deepcopy(student), precision)
+        peer = Peer(job, cache, copy.deepcopy(student), precision)
         rounds = np.array_split(corpus.train_rows[: arguments.texts * arguments.repeats], arguments.repeats)
         rates: dict[str, list[float]] = {"ours": [], "peer": []}
         for rows in [rounds[0][: 8 * BATCH], *rounds]:  # the first, short one warms up
             rates["ours"].append(len(rows) / ours.train(rows))
             rates["peer"].append(len(rows) / peer.train(rows))
         medians = {name: statistics.median(values[1:]) for name, values in rates.items()}
-        losses = {"ours": held_out(job, ours.model, width), "peer": held_out(job, peer.model, width)}
+        losses = {name: distance(job, cache, side.model) for name, side in (("ours", ours), ("peer", peer))}
         flops = 6 * body_parameters(student) * float(ours.tokens.lengths[corpus.train_rows].mean()) * medians["ours"]
         result[precision] = {
             "texts": origin,
@@ -124,19 +126,19 @@ class Unsaved(Trainer):
 class Ours:
     """distilvec's loop, fed by its own corpus, tokens and cache."""
 
-    def __init__(self, run: Run, model: SentenceTransformer, precision: str) -> None:
-        self.run, self.model, self.precision, self.rounds = run, model, precision, 0
-        self.tokens = build_token_store(run.root, run.corpus, model)
+    def __init__(self, job: Job, cache: TeacherCache, model: SentenceTransformer, precision: str) -> None:
+        self.job, self.cache, self.model, self.precision, self.rounds = job, cache, model, precision, 0
+        self.tokens = tokenize(job, job.corpus, model)
         self.encoder = Encoder(model)
 
     def train(self, rows: np.ndarray) -> float:
         """Train one round on `rows`; seconds."""
         self.rounds += 1
         student = StudentInfo(self.encoder.hidden_size, self.encoder.layers)
-        context = ObjectiveContext(student, (TeacherInfo(self.run.info.width),))
+        context = ObjectiveContext(student, (TeacherInfo(self.job.teacher.info.dim),))
         objective = build_objective("redact", {}, {}, context)
-        teacher = CachedTeacher(self.run.cache, self.run.corpus.keys, objective.teacher_outputs)
-        data = TrainingData(self.run.corpus, self.tokens, teacher, np.sort(rows), self.run.corpus.holdout_rows[:1])
+        teacher = CachedTeacher(self.cache, self.job.corpus.keys, objective.teacher_outputs)
+        data = TrainingData(self.job.corpus, self.tokens, teacher, np.sort(rows), self.job.corpus.holdout_rows[:1])
         section = TrainSection(
             epochs=1,
             schedule=ScheduleSection(name="constant"),
@@ -145,7 +147,7 @@ class Ours:
             checkpoint_minutes=60,
         )  # type: ignore[arg-type]
         loop = Unsaved(
-            self.encoder, objective, data, section, self.run.folder / f"{self.precision}-{self.rounds}", "benchmark"
+            self.encoder, objective, data, section, self.job.folder / f"{self.precision}-{self.rounds}", "benchmark"
         )
         began = time.perf_counter()
         loop.run()
@@ -155,16 +157,16 @@ class Ours:
 class Peer:
     """sentence-transformers' trainer with precomputed labels."""
 
-    def __init__(self, run: Run, model: SentenceTransformer, precision: str) -> None:
-        self.run, self.model, self.precision = run, model, precision
+    def __init__(self, job: Job, cache: TeacherCache, model: SentenceTransformer, precision: str) -> None:
+        self.job, self.cache, self.model, self.precision = job, cache, model, precision
 
     def train(self, rows: np.ndarray) -> float:
         """Train one round on `rows`; seconds."""
-        corpus: Corpus = self.run.corpus
-        vectors = self.run.cache.read(self.run.cache.positions(corpus.keys[rows]))
+        corpus: Corpus = self.job.corpus
+        vectors = self.cache.read(self.cache.positions(corpus.keys[rows]))
         dataset = Dataset.from_dict({"text": corpus.texts(rows), "label": vectors}).with_format("torch")
         arguments = SentenceTransformerTrainingArguments(
-            output_dir=str(self.run.folder / "peer"),
+            output_dir=str(self.job.folder / "peer"),
             num_train_epochs=1,
             per_device_train_batch_size=BATCH,
             learning_rate=1e-4,
@@ -188,11 +190,11 @@ class Peer:
         return time.perf_counter() - began
 
 
-def held_out(run: Run, model: SentenceTransformer, width: int) -> float:
+def distance(job: Job, cache: TeacherCache, model: SentenceTransformer) -> float:
     """Mean distance to the teacher on the validation texts, in fp32, by sentence-transformers' own encode."""
-    rows = run.corpus.holdout_rows
-    teacher = run.cache.read(run.cache.positions(run.corpus.keys[rows]))
-    student = model.eval().encode(run.corpus.texts(rows), show_progress_bar=False)
+    rows = job.corpus.holdout_rows
+    teacher = cache.read(cache.positions(job.corpus.keys[rows]))
+    student = model.eval().encode(job.corpus.texts(rows), show_progress_bar=False)
     return float(np.linalg.norm(student - teacher, axis=1).mean())
 
 

@@ -15,6 +15,7 @@ from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import read_json, write_json
 from distilvec.core.method_file import method_code
+from distilvec.pipeline.run import run as run_recipe
 from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.sweep import Member, run_sweep
 
@@ -51,7 +52,7 @@ def run_members(
         mark = mark_of(chosen)
         if any(row["mark"] == mark for row in report["rows"]):
             return
-        result = run(chosen, folder)
+        result = run_recipe(chosen, folder)
         assert result is not None, "a shootout runs in one process"
         take_up()
         report["rows"] += [{"run": folder.name.split(",")[0], "mark": mark, **row} for row in rows_of(chosen, result)]

@@ -172,7 +172,7 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path):
     names = {path.stem for path in (tmp_path / "run" / "figures").glob("*.svg")}
     assert {"experts", "experts_gates", "experts_training", "token_planes"} <= names
     page = result.page.read_text(encoding="utf-8")
-    assert '<section id="experts"' in page and "Gates, group by group" in page
+    assert '<section id="experts"' in page and "gate-table" in page
     before = {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}
     draw_report(tmp_path / "run", found)
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}, (

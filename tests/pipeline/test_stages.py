@@ -19,8 +19,8 @@ from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.sweep import expand
-from distilvec.pipeline.train import train
-from distilvec.report.page_tables import stages_table
+from distilvec.report.sections.training import STAGES as STAGE_COLUMNS
+from distilvec.report.tables import make_table
 from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
@@ -119,7 +119,7 @@ def test_the_record_the_card_and_the_page_name_the_stages(staged, tmp_path):
     assert training["epochs"] == 2 and result.state.step == 22
     card = (tmp_path / "run" / "student" / "README.md").read_text()
     assert "In 2 stages" in card and "| head | redact | encoder.model.2 | 0.003 | 11 | 168 |" in card
-    rows = make_table("stages", "", training["stages"], STAGES).rows
+    rows = make_table("stages", "", training["stages"], STAGE_COLUMNS).rows
     assert [[cell.text for cell in row[:6]] for row in rows][1] == ["all", "redact", "everything", "0.001", "22", "336"]
 
 

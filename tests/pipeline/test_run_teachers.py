@@ -218,7 +218,7 @@ def test_sharpness_with_several_teachers_and_with_live_ones(two, tiny_recipe, tm
         with monkeypatch.context() as patched:
             if name == "cached":
                 patched.setattr(
-                    "distilvec.pipeline.teachers.load_teacher", lambda *a, **k: pytest.fail("loaded a teacher")
+                    "distilvec.pipeline.teachers.open_teacher", lambda *a, **k: pytest.fail("loaded a teacher")
                 )
             (run,) = measure_runs([tmp_path / name], None, Settings(texts=32, tolerance=0.05), trace=False)
         (found[name],) = run["points"]

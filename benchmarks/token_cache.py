@@ -171,7 +171,9 @@ def fidelity(bench: Bench) -> dict[str, Any]:
     return report
 
 
-def loss_and_gradient(bench: Bench, teacher: BatchTeacher, batch: TextBatch, term: str) -> tuple[torch.Tensor, torch.Tensor]:
+def loss_and_gradient(
+    bench: Bench, teacher: BatchTeacher, batch: TextBatch, term: str
+) -> tuple[torch.Tensor, torch.Tensor]:
     """A term (or "total") and its gradient with respect to all parameters, flat."""
     told: ModelOutputs = teacher.signals(batch)
     rows = None if told.selected is None else told.selected[..., 0]

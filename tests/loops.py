@@ -17,7 +17,14 @@ def make_loop(recipe, folder: Path, objective: Objective | None = None) -> Train
     model = untrained_student(job)
     encoder = Encoder(model)
     own = make_objective(job.stages[-1], job.context)
-    return Trainer(encoder, objective or own, prepare(job, model).training_data(required_outputs(own, job.examples)), recipe.train, folder, "mark")
+    return Trainer(
+        encoder,
+        objective or own,
+        prepare(job, model).training_data(required_outputs(own, job.examples)),
+        recipe.train,
+        folder,
+        "mark",
+    )
 
 
 def stop_after(loop: Trainer, count: int) -> Trainer:

@@ -190,7 +190,9 @@ def test_examples_make_batches_of_first_and_then_second_texts(tmp_path, tiny_mod
     batch = data.batch(numbers)
     assert batch.rows.tolist() == [*examples.rows[numbers, 0].tolist(), *examples.rows[numbers, 1].tolist()]
     assert (
-        batch.texts_per_example == 2 and batch.labels.tolist() == examples.labels[numbers].tolist() and len(batch.sources) == 10
+        batch.texts_per_example == 2
+        and batch.labels.tolist() == examples.labels[numbers].tolist()
+        and len(batch.sources) == 10
     )
     assert data.lengths[numbers].tolist() == tokens.lengths[examples.rows[numbers]].sum(1).tolist()
     plain = TrainingData(examples.corpus, tokens, None, np.arange(4), np.arange(1))

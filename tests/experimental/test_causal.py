@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from architectures import byte_level, metaspace
-from contexts import make_context
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from distilvec.config import recipe as recipes
@@ -244,7 +243,11 @@ def test_weights_replace_those_of_the_equation_and_unused_terms_ask_for_nothing(
     weights = {"moe": 0.0, "diversity": 0.0, "task": 0.4}
     objective = build_causal_objective(CausalMethodSection(options={"alpha": 0.25, "mix": 0.5}, weights=weights), sizes)
     assert objective.weights == {"task": 0.4, "moe": 0, "diversity": 0, "uniform": 0, "dynamic_cka": 0.375}
-    assert not objective.student_outputs.experts and not objective.teacher_outputs.embedding and not objective.needs_fixed_batch
+    assert (
+        not objective.student_outputs.experts
+        and not objective.teacher_outputs.embedding
+        and not objective.needs_fixed_batch
+    )
     with pytest.raises(DistilvecError, match="student.experts"):
         build_causal_objective(CausalMethodSection(), sizes)
     with pytest.raises(DistilvecError, match="no option 'alhpa'"):

@@ -192,7 +192,14 @@ def test_interrupted_training_equals_uninterrupted(tiny_recipe, tmp_path, update
         )
         encoder = Encoder(untrained_student(job))
         objective = make_objective(job.stages[-1], job.context)
-        return Trainer(encoder, objective, prepare(job, encoder.model).training_data(required_outputs(objective, job.examples)), job.recipe.train, folder, "mark")
+        return Trainer(
+            encoder,
+            objective,
+            prepare(job, encoder.model).training_data(required_outputs(objective, job.examples)),
+            job.recipe.train,
+            folder,
+            "mark",
+        )
 
     whole = loop(tmp_path / "whole")
     whole.run()

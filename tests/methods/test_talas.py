@@ -191,7 +191,14 @@ def test_learns_in_its_own_width(tiny_recipe, tiny_model, wide_teacher, tmp_path
     )
     encoder = Encoder(model)
     objective = make_objective(job.stages[-1], job.context)
-    Trainer(encoder, objective, prepare(job, model).training_data(required_outputs(objective, job.examples)), recipe.train, tmp_path / "run", "mark").run()
+    Trainer(
+        encoder,
+        objective,
+        prepare(job, model).training_data(required_outputs(objective, job.examples)),
+        recipe.train,
+        tmp_path / "run",
+        "mark",
+    ).run()
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     logged = [line for line in lines if "train/loss" in line]
     for term in ("loss", "loss_tamd", "loss_lasd"):

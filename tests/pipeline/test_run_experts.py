@@ -37,6 +37,9 @@ def test_a_run_with_experts(tiny_recipe, tmp_path, capsys):
     assert "distilvec.load(" in page and "SentenceTransformer(" not in page
     card = (tmp_path / "run" / "student" / "README.md").read_text()
     assert "trust_remote_code=True" in card and "distilvec.load(" in card
-    student, untrained = load(tmp_path / "run" / "student", device="cpu"), untrained_student(resolve(recipe, tmp_path / "other"))
+    student, untrained = (
+        load(tmp_path / "run" / "student", device="cpu"),
+        untrained_student(resolve(recipe, tmp_path / "other")),
+    )
     assert isinstance(student[2], Experts) and np.isfinite(student.encode("a text")).all()
     assert not np.allclose(student[2].up.weight.detach(), untrained[2].up.weight.detach()), "the experts were trained"

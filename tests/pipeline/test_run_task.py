@@ -112,7 +112,9 @@ def test_the_saved_student_gives_pairs_the_vectors_of_training(task_recipe, tmp_
     job = resolve(task_recipe("pair", train__epochs=1, train__max_steps=4), tmp_path / "run")
     run(job.recipe, job.folder)
     model = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
-    data = prepare(job, model, make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples))
+    data = prepare(
+        job, model, make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples)
+    )
     assert isinstance(data.tokens, TokenStore) and data.tokens.seconds is not None
     batch = data.batch(data.train_rows[:12])
     assert batch.tokens["token_type_ids"].any() and len(batch.labels) == 12 and batch.texts_per_example == 1
@@ -153,9 +155,7 @@ def test_a_finished_run_is_not_tested_again(task_recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
     recipe = task_recipe("classification", train__max_steps=2)
     first = run(recipe, tmp_path / "run")
-    monkeypatch.setattr(
-        "distilvec.pipeline.evaluate.supervised_report", lambda *arguments: pytest.fail("tested again")
-    )
+    monkeypatch.setattr("distilvec.pipeline.evaluate.supervised_report", lambda *arguments: pytest.fail("tested again"))
     assert run(recipe, tmp_path / "run").record["supervised"] == first.record["supervised"]
 
 

@@ -256,7 +256,11 @@ def test_every_teacher_reads_its_own_prompts(two, second, tmp_path, live):
     for other in ({}, {"prompts": {"query": "q ", "document": "d "}}):
         recipe = two({**other, "live": live}, teacher__prompts=prompts, corpus__sources=sources, cache__shard_rows=16)
         job = resolve(recipe, tmp_path / "run")
-        answer = prepare(job, untrained_student(job), make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples)).teacher.signals(batch_of(range(80)))
+        answer = prepare(
+            job,
+            untrained_student(job),
+            make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples),
+        ).teacher.signals(batch_of(range(80)))
         roles = ["query"] * 40 + ["document"] * 40
         assert [job.corpus.roles[source] for source in job.corpus.sources] == roles
         assert job.corpus.prompted([0, 79]) == ["search for: " + texts[0], "read: " + texts[59]], (
@@ -292,7 +296,9 @@ def test_caches_are_filled_and_planned_one_by_one(two, tmp_path, monkeypatch, ca
         cli_main()
     assert stopped.value.code == 0
     folders = capsys.readouterr().out.split()
-    assert len(folders) == 2 and [TeacherCache.open(folder).manifest.width for folder in map(type(tmp_path), folders)] == [
+    assert len(folders) == 2 and [
+        TeacherCache.open(folder).manifest.width for folder in map(type(tmp_path), folders)
+    ] == [
         32,
         48,
     ]
@@ -340,7 +346,11 @@ def test_hidden_states_of_both_come_from_their_caches(two, tmp_path):
     train(job)
     assert [list(side.cache.signals) for side in job.teachers] == [["embedding", "hidden", "hidden-2"]] * 2
     live = resolve(two({"live": True}, method__name=method, teacher__live=True), tmp_path / "live")
-    prepare(live, untrained_student(live), make_objective(live.stages[-1]).training_data(required_outputs(live.context), live.examples))
+    prepare(
+        live,
+        untrained_student(live),
+        make_objective(live.stages[-1]).training_data(required_outputs(live.context), live.examples),
+    )
     rows = batch_of([3, 150, 7])
     found, exact = (teachers_of(each).signals(rows) for each in (job, live))
     assert found.mask.shape != found.others[0].mask.shape, "each in its own tokens"

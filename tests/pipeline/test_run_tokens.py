@@ -23,7 +23,6 @@ from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.resolve import answering, make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.train import train
-from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher, NoTeacher
 from distilvec.teachers.live import LiveTeacher
@@ -142,9 +141,15 @@ def test_what_a_head_reads_is_cached(tiny_recipe, tmp_path):
 def test_nothing_wanted_is_nothing_cached(tiny_recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.pipeline.resolve.watched", lambda run: OutputSpec())
     job = resolve(tiny_recipe(method__name=odd(tmp_path, "OutputSpec()")), tmp_path / "run")
-    data = prepare(job, untrained_student(job), objective := make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples))
+    data = prepare(
+        job,
+        untrained_student(job),
+        objective := make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples),
+    )
     assert isinstance(data.teacher, NoTeacher) and isinstance(answering(job, objective), NoTeacher)
-    assert not (job.store.root / "teachers").exists() and data.teacher.signals(data.batch(np.array([1]))).embedding is None
+    assert (
+        not (job.store.root / "teachers").exists() and data.teacher.signals(data.batch(np.array([1]))).embedding is None
+    )
 
 
 def test_a_table_of_vectors_has_no_tokens(emo, tiny_model, tmp_path):

@@ -30,7 +30,10 @@ def test_trimmed_to_the_corpus_the_untrained_student_is_the_teacher(recipe, tmp_
     assert len(student.tokenizer) < len(teacher.tokenizer)
     texts = job.corpus.texts(job.corpus.train_rows[:40])
     np.testing.assert_allclose(student.encode(texts), teacher.encode(texts), atol=1e-6)
-    assert untrained_student(resolve(job.recipe, tmp_path / "again")).tokenizer.get_vocab() == student.tokenizer.get_vocab()
+    assert (
+        untrained_student(resolve(job.recipe, tmp_path / "again")).tokenizer.get_vocab()
+        == student.tokenizer.get_vocab()
+    )
     assert len(list((job.store.root / "vocabularies").glob("[!.]*"))) == 1, "made once"
 
 
@@ -59,7 +62,9 @@ def test_a_tokenizer_counts_by_what_is_in_it(recipe, tmp_path):
         tokenizer = architectures.metaspace("$A", special[:3])
         tokenizer.add_special_tokens({"additional_special_tokens": special[3:]})
         tokenizer.backend_tokenizer.save(str(path))
-        student = untrained_student(resolve(recipe(student__vocabulary={"tokenizer": str(path)}), tmp_path / f"run{len(sizes)}"))
+        student = untrained_student(
+            resolve(recipe(student__vocabulary={"tokenizer": str(path)}), tmp_path / f"run{len(sizes)}")
+        )
         assert (student.tokenizer.cls_token, student.tokenizer.sep_token, student.tokenizer.pad_token) == (
             "<s>",
             "</s>",

@@ -19,6 +19,7 @@ from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.sweep import expand
+from distilvec.pipeline.train import train
 from distilvec.report.sections.training import STAGES as STAGE_COLUMNS
 from distilvec.report.tables import make_table
 from distilvec.students.encoder import Encoder
@@ -246,7 +247,14 @@ def test_a_frozen_backbone_has_no_graph(staged, tmp_path):
     stage, model = job.stages[0], untrained_student(job)
     encoder = Encoder(model)
     objective = make_objective(stage, job.context)
-    loop = Trainer(encoder, objective, prepare(job, model).training_data(required_outputs(objective, job.examples)), stage.recipe.train, stage.folder, "mark")
+    loop = Trainer(
+        encoder,
+        objective,
+        prepare(job, model).training_data(required_outputs(objective, job.examples)),
+        stage.recipe.train,
+        stage.folder,
+        "mark",
+    )
     assert [name for name, p in loop.module.named_parameters() if p.requires_grad] == [f"{HEAD}linear.weight"]
     states = []
     model[0].auto_model.register_forward_hook(lambda module, inputs, output: states.append(output.last_hidden_state))

@@ -21,7 +21,10 @@ def test_loads_as_it_was_saved(task, tmp_path):
     save_head(tmp_path, head, classes, (0.0, 5.0) if task.kind == "sts" else None)
     again, names = load_head(tmp_path)
     assert names == classes and again.task == task and not again.training
-    assert torch.equal(again(pooled), head(pooled)) and again(pooled).shape == (6 // task.texts_per_example, task.classes)
+    assert torch.equal(again(pooled), head(pooled)) and again(pooled).shape == (
+        6 // task.texts_per_example,
+        task.classes,
+    )
     assert not [path for path in tmp_path.iterdir() if path.suffix not in (".json", ".safetensors")]
 
 
@@ -56,7 +59,9 @@ def test_predicts_from_a_folder_behind_the_prompt(tiny_model, tmp_path):
 @pytest.mark.parametrize("members", [1, 2])
 def test_predicts_scores_of_pairs_on_the_tasks_scale(members, tiny_model, tmp_path):
     model, head = SentenceTransformer(str(tiny_model), device="cpu"), TaskHead(32, TaskInfo("sts", 1, members))
-    save_student(model, tmp_path / "student", {}, "card", extra_files=lambda folder: save_head(folder, head, [], (1.0, 5.0)))
+    save_student(
+        model, tmp_path / "student", {}, "card", extra_files=lambda folder: save_head(folder, head, [], (1.0, 5.0))
+    )
     same, other = predict(tmp_path / "student", [("a text", "a text"), ("a text", "rows of documents")])
     assert (same == pytest.approx(5.0, abs=1e-4) and other < 5) if members == 2 else 1 < same < 5
     with pytest.raises(DistilvecError, match="pairs of texts"):

@@ -23,7 +23,11 @@ def student(tiny_model, tmp_path):
         scale = (1.0, 5.0) if kind == "sts" else None
         model = SentenceTransformer(str(tiny_model), device="cpu")
         save_student(
-            model, tmp_path / name, {}, "card", extra_files=lambda folder: save_head(folder, head, classes, scale, "p: ")
+            model,
+            tmp_path / name,
+            {},
+            "card",
+            extra_files=lambda folder: save_head(folder, head, classes, scale, "p: "),
         )
         return tmp_path / name
 

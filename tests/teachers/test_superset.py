@@ -88,7 +88,10 @@ def test_both_targets_share_one_pass_of_the_teacher(recipe, tmp_path, idle):
     assert run(job.recipe, job.folder).state.finished
     assert (job.teacher.manifest.fingerprint, job.fingerprint) == marks, "what was read does not tell from where"
     (folder,) = caches(job)
-    assert open_cache(job, job.teacher).folder == folder and list(open_cache(job, job.teacher).signals) == ["embedding", "pre_dense"]
+    assert open_cache(job, job.teacher).folder == folder and list(open_cache(job, job.teacher).signals) == [
+        "embedding",
+        "pre_dense",
+    ]
     found = answering(job, make_objective(job.stages[-1], job.context)).signals(batch_of(range(4)))
     assert found.embedding.shape == (4, 32) and found.pre_dense is None
 
@@ -119,7 +122,11 @@ def test_a_wider_cache_counts_where_it_has_every_row(recipe, tmp_path, idle):
     filled(recipe(PRE_DENSE, **small), tmp_path / "wide")
     job = resolve(recipe(FINAL), tmp_path / "all")
     own = filled(job.recipe, job.folder).folder
-    assert len(caches(job)) == 2 and list(open_cache(job, job.teacher).signals) == ["embedding"] and len(open_cache(job, job.teacher)) == 200
+    assert (
+        len(caches(job)) == 2
+        and list(open_cache(job, job.teacher).signals) == ["embedding"]
+        and len(open_cache(job, job.teacher)) == 200
+    )
     idle()
     again = resolve(recipe(FINAL, **small), tmp_path / "small")
     assert filled(again.recipe, again.folder).folder == own, "its own is complete"

@@ -21,7 +21,16 @@ def parts(tiny_recipe, tmp_path):
     recipe = tiny_recipe()
     job = resolve(recipe, tmp_path / "run")
     encoder = Encoder(untrained_student(job))
-    return run, encoder, prepare(job, encoder.model, make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples)), make_accelerator(recipe.train, tmp_path)
+    return (
+        run,
+        encoder,
+        prepare(
+            job,
+            encoder.model,
+            make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples),
+        ),
+        make_accelerator(recipe.train, tmp_path),
+    )
 
 
 def test_the_gap_is_that_of_the_cosine_matrices_of_each_batch(parts):

@@ -95,7 +95,7 @@ def show_tokenizers(content: Mapping[str, Any]) -> None:
 
 
 def show_sharpness(*runs: Mapping[str, Any]) -> None:
-    """Sharpness at the kept students, runs one below the other."""
+    """Print sharpness at the saved checkpoints, runs one below the other."""
     from distilvec.report.sections.sharpness import note, sharpness_table
 
     print_result(f"{to_text(sharpness_table(*runs))}\n{note(runs[0])}")

@@ -19,6 +19,7 @@ class DataError(DistilvecError):
     def __init__(self, problem: str) -> None:
         super().__init__(f"[suite] {problem}")
 
+
 Array = np.ndarray[Any, Any]
 
 

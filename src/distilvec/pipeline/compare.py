@@ -61,9 +61,7 @@ def compare_runs(
     if not runs:
         raise DistilvecError("[run folder] found no run to compare. Name the folder of at least one run or sweep.")
     if column not in MODELS:
-        raise DistilvecError(
-            f"[--column] no column '{column}'{nearest(column, MODELS)}. Columns: {', '.join(MODELS)}."
-        )
+        raise DistilvecError(f"[--column] no column '{column}'{nearest(column, MODELS)}. Columns: {', '.join(MODELS)}.")
     groups = _group(runs)
     reference = _find_reference(reference, groups)
     tasks, notes = _shared_tasks(runs, column)

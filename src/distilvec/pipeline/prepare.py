@@ -68,7 +68,9 @@ class Prepared:
         )
 
 
-def training_data(job: Job, tokens: TokenStore, alignment: AlignmentStore | None, teachers: list[BatchTeacher]) -> TrainingData:
+def training_data(
+    job: Job, tokens: TokenStore, alignment: AlignmentStore | None, teachers: list[BatchTeacher]
+) -> TrainingData:
     """Combine tokens, alignment and teachers; several teachers become one."""
     train, validation = (
         (job.corpus.train_rows, job.corpus.holdout_rows)

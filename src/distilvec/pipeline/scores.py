@@ -74,9 +74,7 @@ def score_models(
 
     if protocol not in PROTOCOLS:
         hint = nearest(protocol, PROTOCOLS)
-        raise DistilvecError(
-            f"[{prefix}protocol] no protocol '{protocol}'{hint}. Protocols: {', '.join(PROTOCOLS)}."
-        )
+        raise DistilvecError(f"[{prefix}protocol] no protocol '{protocol}'{hint}. Protocols: {', '.join(PROTOCOLS)}.")
     problems = list[TaskFailure]()
     tasks = load_suite(Path(suite), problems) if suite is not None else _mteb_tasks(names, benchmark)
     if problems and not tasks:
@@ -92,7 +90,9 @@ def score_models(
     else:
         from distilvec.evaluation.mteb import mteb_scores
 
-        found = mteb_scores(columns, names, benchmark, None if data is None else Path(data), _mteb_cache(), problems=problems)
+        found = mteb_scores(
+            columns, names, benchmark, None if data is None else Path(data), _mteb_cache(), problems=problems
+        )
     scores = {name: [with_protocol(score, protocol) for score in column] for name, column in found.items()}
     return Scores(scores, problems)
 

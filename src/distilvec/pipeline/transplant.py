@@ -125,7 +125,12 @@ def transplant_folder(
     }
     del model  # writing needs memory for another table
     save_student(
-        changed, out, record, _card(name, record), extra_files=lambda folder: _write(folder / FIGURES, record), key="--out"
+        changed,
+        out,
+        record,
+        _card(name, record),
+        extra_files=lambda folder: _write(folder / FIGURES, record),
+        key="--out",
     )
     return record
 

@@ -1,1 +1,1 @@
-"""What people read: terminal tables and the model card."""
+"""Report page, tables, figures and the model card."""

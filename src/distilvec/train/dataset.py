@@ -63,10 +63,11 @@ class TrainingData:
         return lengths if self.examples is None else lengths[self.examples.rows].sum(1, dtype=np.int32)
 
     def batch(self, numbers: np.ndarray) -> TextBatch:
-        """The student's view of these examples, on the CPU; of two members all first texts come before all second ones."""
+        """The student's batch of these examples, on the CPU; with two texts per example all first texts come first."""
         labels, texts_per_example, rows = None, 1, numbers
         if self.examples is not None:
-            labels, texts_per_example = torch.from_numpy(self.examples.labels[numbers]), self.examples.info.texts_per_example
+            labels = torch.from_numpy(self.examples.labels[numbers])
+            texts_per_example = self.examples.info.texts_per_example
             rows = self.examples.rows[numbers].T.reshape(-1)
         return TextBatch(
             rows=torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)),

@@ -215,7 +215,8 @@ def _modules(
     experts, given = None, recipe.student.experts
     if given is not None and teacher is not None:
         experts = Experts(ours.hidden_size, given.count, given.width, given.gate_width, given.dropout)
-    info = StudentInfo(ours.hidden_size, ours.num_hidden_layers, experts=0 if experts is None or given is None else given.count)
+    count = 0 if experts is None else experts.experts
+    info = StudentInfo(ours.hidden_size, ours.num_hidden_layers, experts=count)
     if teacher is None:
         alone = ObjectiveContext(info, (TeacherInfo(ours.hidden_size),))
         return CausalEncoder(student), CausalObjective(alone, None)

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 
 import pytest
-from jobs import opened
 
 from distilvec.report.tables import number
 from tests.report.comparison_sample import sample_comparison

@@ -90,7 +90,7 @@ def test_a_run_with_another_tokenizer_shows_what_it_changes(tiny_recipe, tiny_mo
             assert own[side]["mean_length"] == pytest.approx(expected)
         assert found[side]["parameters"]["total"] == parameter_counts(model)["total"]
     page = result.page.read_text(encoding="utf-8")
-    assert '<section id="vocabulary"' in page and "tokens a word, teacher" in page
+    assert '<section id="vocabulary"' in page and "tokens per word, teacher" in page
     assert (tmp_path / "run" / "figures" / "vocabulary.svg").exists()
 
 

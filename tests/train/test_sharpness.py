@@ -290,7 +290,7 @@ def test_the_verb_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
         return stopped.value.code, capsys.readouterr()
 
     code, printed = call(folder, "--texts", 32, "--steps", "7,20", "--json", tmp_path / "out.json")
-    assert code == 0 and "lambda_max" in printed.out and "±" in printed.out and "figures/sharpness.svg" in printed.out
+    assert code == 0 and "eigenvalue" in printed.out and "±" in printed.out and "figures/sharpness.svg" in printed.out
     content = json.loads((folder / "sharpness.json").read_text())
     assert json.loads((tmp_path / "out.json").read_text())[0]["points"] == content["points"]
     assert [point["step"] for point in content["points"]] == [7, 20] and content["dropout"] and content["rows"] == 32

@@ -199,5 +199,5 @@ def test_examples_make_batches_of_first_and_then_second_texts(tmp_path, tiny_mod
     assert (
         plain.lengths is tokens.lengths
         and plain.batch(np.arange(3)).labels is None
-        and plain.batch(np.arange(3)).members == 1
+        and plain.batch(np.arange(3)).texts_per_example == 1
     )

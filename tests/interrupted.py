@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from distilvec.pipeline.run import run
 from distilvec.train.trainer import Trainer
 
 
-def interrupt(run, at, monkeypatch, look=lambda loop: None):
-    """Execute the run until Ctrl-C comes in the step numbered `at`; `look` sees the loop before every step."""
+def interrupt(job, at, monkeypatch, look=lambda loop: None, execute=lambda job: run(job.recipe, job.folder)):
+    """Execute the job until Ctrl-C comes in the step numbered `at`; `look` sees the loop before every step."""
     step = Trainer._step
 
     def stepped(self, batches, index):
@@ -19,4 +20,4 @@ def interrupt(run, at, monkeypatch, look=lambda loop: None):
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Trainer, "_step", stepped)
-        run.execute()
+        execute(job)

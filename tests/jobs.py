@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from distilvec.pipeline.caches import open_cache
-from distilvec.pipeline.prepare import cached_teachers, fill_cache
-from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.prepare import cached_teachers, fill_cache, prepare, untrained_student
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 
 
 def opened(recipe, folder):
@@ -16,6 +16,16 @@ def opened(recipe, folder):
 def filled(recipe, folder):
     """The cache of a recipe's teacher, filled."""
     job = resolve(recipe, folder)
-    for teacher in cached_teachers(job):
-        fill_cache(job, teacher)
-    return open_cache(job, cached_teachers(job)[0])
+    caches = [fill_cache(job, teacher) for teacher in cached_teachers(job)]
+    return caches[0]
+
+
+def training_data(job, model=None):
+    """The data of the last stage."""
+    objective = make_objective(job.stages[-1], job.context)
+    return prepare(job, model or untrained_student(job)).training_data(required_outputs(objective, job.examples))
+
+
+def answering(job):
+    """The teachers of the last stage, as one."""
+    return training_data(job).teacher

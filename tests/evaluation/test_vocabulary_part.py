@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import CorpusSection
 from distilvec.data.corpus import build_corpus
+from distilvec.evaluation import diagnostics
 from distilvec.evaluation.diagnostics import language_texts, vocabulary_report
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run

@@ -16,6 +16,7 @@ from distilvec.config.builtin import recipe_folder
 from distilvec.config.yaml_dialect import dump_yaml
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import OutputSpec
 from distilvec.experimental.causal.answers import answer, rouge_l
@@ -239,7 +240,8 @@ def test_the_prompt_is_read_but_not_learnt(step):
 
 
 def test_weights_replace_those_of_the_equation_and_unused_terms_ask_for_nothing():
-    sizes = Sizes(32, 3, 48, normalized=False, teacher_hidden_width=48, teacher_layers=4)
+    teacher = TeacherInfo(48, normalized=False, hidden_size=48, layers=4)
+    sizes = ObjectiveContext(StudentInfo(32, 3), (teacher,))
     weights = {"moe": 0.0, "diversity": 0.0, "task": 0.4}
     objective = build_causal_objective(CausalMethodSection(options={"alpha": 0.25, "mix": 0.5}, weights=weights), sizes)
     assert objective.weights == {"task": 0.4, "moe": 0, "diversity": 0, "uniform": 0, "dynamic_cka": 0.375}

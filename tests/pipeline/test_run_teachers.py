@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from interrupted import interrupt
-from jobs import filled
+from jobs import answering, filled
 from labelled import write_task
 from safetensors.torch import load_file
 from samples import make_texts
@@ -21,17 +21,19 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import TeacherSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.pipeline import describe
+from distilvec.pipeline import job as jobs
+from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import prepare, untrained_student
-from distilvec.pipeline.resolve import answering, make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.sharpness import Settings, measure_runs
 from distilvec.pipeline.train import train
-from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher, SeveralTeachers
 from distilvec.teachers.live import LiveTeacher
-from distilvec.teachers.model import load_teacher
+from distilvec.teachers.model import LocalTeacher, load_teacher
 from distilvec.train.metrics import read_metrics
 
 
@@ -76,10 +78,6 @@ def losses(folder):
     return [line["train/loss"] for line in read_metrics(folder / "metrics.jsonl") if "train/loss" in line]
 
 
-def teachers_of(run):
-    return answering(run, run.objective(Encoder(run.student())))
-
-
 def batch_of(rows):
     """A batch of these corpus rows, as a teacher looks at one."""
     numbers = torch.as_tensor(list(rows))
@@ -92,7 +90,7 @@ def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch):
     result = run(job.recipe, job.folder)
     folders = sorted(path.name for path in (tmp_path / "caches").iterdir())
     assert len(folders) == 2 and folders[0].startswith("model-") and folders[1].startswith("second-")
-    caches = [TeacherCache.open(side.cache.folder) for side in job.teachers]
+    caches = [TeacherCache.open(open_cache(job, one).folder) for one in job.teachers]
     assert [cache.manifest.width for cache in caches] == [32, 48] and [len(cache) for cache in caches] == [200, 200]
 
     lines = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in line]
@@ -103,9 +101,6 @@ def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch):
     assert lines[-1]["train/loss_l2_2"] < lines[0]["train/loss_l2_2"] and 0 < result.distance["distance"] < 2
 
     def look(loop):
-        assert not any("teacher" in side.__dict__ for side in again.teachers), (
-            "no teacher is in memory while the student trains"
-        )
         assert all(
             isinstance(teacher, CachedTeacher) for teacher in (loop.data.teacher.first, *loop.data.teacher.others)
         )
@@ -148,23 +143,30 @@ def test_what_is_left_names_both(two, second, tmp_path):
 
 
 def test_one_model_at_a_time_is_in_memory_and_a_filled_cache_needs_none(two, tmp_path, monkeypatch):
-    from distilvec.pipeline import teachers as teacher_side
+    loaded, in_memory, load = [], [], describe.open_teacher
 
-    loaded, load = [], teacher_side.open_teacher
+    class Counted(LocalTeacher):
+        def __exit__(self, *error):
+            in_memory.remove(self.name)
+            super().__exit__(*error)
 
     def counted(section, device):
-        assert not any("teacher" in side.__dict__ for side in job.teachers)
+        assert not in_memory
         loaded.append(section.model)
-        return load(section, device)
+        teacher = load(section, device)
+        teacher.__class__ = Counted
+        in_memory.append(teacher.name)
+        return teacher
 
-    monkeypatch.setattr(teacher_side, "load_teacher", counted)
+    for module in (describe, jobs):
+        monkeypatch.setattr(module, "open_teacher", counted)
     job = resolve(two(), tmp_path / "run")
     train(job)
     assert len(loaded) <= 4, "each once to know its width, and once for its cache"
     loaded.clear()
-    job = resolve(two(), tmp_path / "other")
-    train(job)
-    assert len(loaded) <= 2
+    assert not in_memory
+    train(resolve(two(), tmp_path / "other"))
+    assert loaded == []
 
 
 def test_the_second_teacher_changes_the_training_s_fingerprint(two, tiny_recipe, second, tmp_path):
@@ -195,7 +197,7 @@ def test_a_live_second_beside_a_cached_first(two, tmp_path, capsys):
     job = resolve(two({"live": True}), tmp_path / "live")
     assert run(job.recipe, job.folder).record["more_teachers"][0]["live"] is True
     assert "teacher second: runs in every step (more_teachers.0.live is set)" in "".join(capsys.readouterr())
-    teacher = teachers_of(job)
+    teacher = answering(job)
     assert (
         isinstance(teacher, SeveralTeachers)
         and isinstance(teacher.first, CachedTeacher)
@@ -218,10 +220,10 @@ def test_sharpness_with_several_teachers_and_with_live_ones(two, tiny_recipe, tm
         with monkeypatch.context() as patched:
             if name == "cached":
                 patched.setattr(
-                    "distilvec.pipeline.teachers.open_teacher", lambda *a, **k: pytest.fail("loaded a teacher")
+                    "distilvec.pipeline.job.open_teacher", lambda *a, **k: pytest.fail("loaded a teacher")
                 )
-            (run,) = measure_runs([tmp_path / name], None, Settings(texts=32, tolerance=0.05), trace=False)
-        (found[name],) = run["points"]
+            (measured,) = measure_runs([tmp_path / name], None, Settings(texts=32, tolerance=0.05), trace=False)
+        (found[name],) = measured["points"]
         assert found[name]["lambda_max"] > 0
     assert found["mixed"]["loss"] == pytest.approx(found["cached"]["loss"], rel=1e-2)
 
@@ -232,10 +234,10 @@ def test_a_table_of_vectors_as_second(tiny_recipe, table, tmp_path):
     )
     job = resolve(recipe, tmp_path / "run")
     result = run(job.recipe, job.folder)
-    assert job.teachers[1].cache.manifest.width == 20 and "parameters" not in result.record["more_teachers"][0]
+    assert job.teachers[1].manifest.width == 20 and "parameters" not in result.record["more_teachers"][0]
     vectors = np.stack(pq.read_table(table)["teacher_embedding_final"].to_numpy())
     texts = job.corpus.texts(range(200))
-    answer = teachers_of(job).others[0].signals(batch_of(range(200)))
+    answer = answering(job).others[0].signals(batch_of(range(200)))
     order = [make_texts(200).index(text) for text in texts]
     np.testing.assert_allclose(answer.embedding.numpy(), vectors[order], atol=1e-3)
     lines = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss_l2_2" in line]
@@ -256,11 +258,7 @@ def test_every_teacher_reads_its_own_prompts(two, second, tmp_path, live):
     for other in ({}, {"prompts": {"query": "q ", "document": "d "}}):
         recipe = two({**other, "live": live}, teacher__prompts=prompts, corpus__sources=sources, cache__shard_rows=16)
         job = resolve(recipe, tmp_path / "run")
-        answer = prepare(
-            job,
-            untrained_student(job),
-            make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples),
-        ).teacher.signals(batch_of(range(80)))
+        answer = answering(job).signals(batch_of(range(80)))
         roles = ["query"] * 40 + ["document"] * 40
         assert [job.corpus.roles[source] for source in job.corpus.sources] == roles
         assert job.corpus.prompted([0, 79]) == ["search for: " + texts[0], "read: " + texts[59]], (
@@ -352,7 +350,7 @@ def test_hidden_states_of_both_come_from_their_caches(two, tmp_path):
         make_objective(live.stages[-1]).training_data(required_outputs(live.context), live.examples),
     )
     rows = batch_of([3, 150, 7])
-    found, exact = (teachers_of(each).signals(rows) for each in (job, live))
+    found, exact = (answering(each).signals(rows) for each in (job, live))
     assert found.mask.shape != found.others[0].mask.shape, "each in its own tokens"
     for ours, theirs in ((found, exact), (found.others[0], exact.others[0])):
         assert torch.equal(ours.mask, theirs.mask)
@@ -378,7 +376,7 @@ def test_labelled_tasks(two, second, tmp_path, kind):
     features = expected[1](expected[0](dict(expected.tokenizer(texts, padding=True, return_tensors="pt"))))
     vectors = features["sentence_embedding"]
     np.testing.assert_allclose(
-        teachers_of(job).others[0].signals(batch_of([0, 5])).vector.numpy(), vectors.detach().numpy(), atol=5e-3
+        answering(job).others[0].signals(batch_of([0, 5])).vector.numpy(), vectors.detach().numpy(), atol=5e-3
     )
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from interrupted import interrupt
-from jobs import filled
+from jobs import answering, filled
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
@@ -20,7 +20,7 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import prepare, untrained_student
-from distilvec.pipeline.resolve import answering, make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.train import train
 from distilvec.teachers.cache.store import TeacherCache
@@ -73,7 +73,7 @@ def test_it_trains_from_the_cache_resumes_and_leaves_a_plain_student(emo, tmp_pa
     assert student.encode(["a text"]).shape == (1, 32)
 
     def look(loop):
-        assert "teacher" not in second.teachers[0].__dict__ and isinstance(loop.data.teacher, CachedTeacher)
+        assert isinstance(loop.data.teacher, CachedTeacher)
 
     second = resolve(recipe, tmp_path / "again")
     interrupt(second, 7, monkeypatch, look)
@@ -127,8 +127,8 @@ def test_what_no_cache_keeps_makes_the_teacher_live(tiny_recipe, tmp_path, capsy
     method = odd(tmp_path, "OutputSpec(attention_layers=(2,))", "assert teacher.attentions[2].shape[0] == len(batch)")
     job = resolve(tiny_recipe(method__name=method), tmp_path / "run")
     train(job)
-    assert "the method wants attention maps, which no cache keeps" in "".join(capsys.readouterr())
-    assert isinstance(answering(job, make_objective(job.stages[-1], job.context)), LiveTeacher)
+    assert "the method requires attention maps, which no cache stores" in "".join(capsys.readouterr())
+    assert isinstance(answering(job), LiveTeacher)
 
 
 def test_what_a_head_reads_is_cached(tiny_recipe, tmp_path):
@@ -139,14 +139,10 @@ def test_what_a_head_reads_is_cached(tiny_recipe, tmp_path):
 
 
 def test_nothing_wanted_is_nothing_cached(tiny_recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("distilvec.pipeline.resolve.watched", lambda run: OutputSpec())
+    monkeypatch.setattr("distilvec.pipeline.resolve.required_outputs", lambda objective, examples: OutputSpec())
     job = resolve(tiny_recipe(method__name=odd(tmp_path, "OutputSpec()")), tmp_path / "run")
-    data = prepare(
-        job,
-        untrained_student(job),
-        objective := make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples),
-    )
-    assert isinstance(data.teacher, NoTeacher) and isinstance(answering(job, objective), NoTeacher)
+    data = prepare(job, untrained_student(job)).training_data(OutputSpec())
+    assert isinstance(data.teacher, NoTeacher)
     assert (
         not (job.store.root / "teachers").exists() and data.teacher.signals(data.batch(np.array([1]))).embedding is None
     )

@@ -9,14 +9,15 @@ import architectures
 import numpy as np
 import pytest
 import torch
-from jobs import filled, opened
+from jobs import answering, filled, opened
 from samples import make_texts
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.caches import find_cache
 from distilvec.pipeline.loss_landscape import open_cache
 from distilvec.pipeline.prepare import prepare, untrained_student
-from distilvec.pipeline.resolve import answering, make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.manifest import read_manifest
@@ -92,7 +93,7 @@ def test_both_targets_share_one_pass_of_the_teacher(recipe, tmp_path, idle):
         "embedding",
         "pre_dense",
     ]
-    found = answering(job, make_objective(job.stages[-1], job.context)).signals(batch_of(range(4)))
+    found = answering(job).signals(batch_of(range(4)))
     assert found.embedding.shape == (4, 32) and found.pre_dense is None
 
 
@@ -168,7 +169,7 @@ def test_signals_of_tokens_are_passed_over_and_never_made_up(tiny_recipe, tmp_pa
     idle()
     job = resolve(tiny_recipe(), tmp_path / "plain")
     assert filled(job.recipe, job.folder).folder == open_cache(wide, wide.teacher).folder
-    found = answering(job, make_objective(job.stages[-1], job.context)).signals(batch_of(range(4)))
+    found = answering(job).signals(batch_of(range(4)))
     assert found.embedding.shape == (4, 32) and not found.hidden_layers and found.mask is None
 
 
@@ -184,8 +185,8 @@ def test_damaged_neighbours_are_passed_over(recipe, tmp_path):
 
 def test_a_finished_run_finds_the_vectors_it_was_trained_from(recipe, tmp_path):
     wide = filled(recipe(PRE_DENSE), tmp_path / "wide")
-    side = resolve(recipe(FINAL), tmp_path / "final").sides[0]
-    found = open_cache(side, side.teacher.info.name, side.teacher.manifest.fingerprint)
+    job = resolve(recipe(FINAL), tmp_path / "final")
+    found = find_cache(job.recipe, job.store, job.teacher.info.name, job.teacher.manifest.fingerprint)
     assert isinstance(found, TeacherCache) and found.folder == wide.folder
-    with pytest.raises(DistilvecError, match="are not in"):
-        open_cache(side, side.teacher.info.name, "0" * 16)
+    with pytest.raises(DistilvecError, match="are no longer in"):
+        find_cache(job.recipe, job.store, job.teacher.info.name, "0" * 16)

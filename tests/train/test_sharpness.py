@@ -29,7 +29,7 @@ from distilvec.pipeline.loss_landscape import Landscape, Landscapes
 from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.run_dir import kept_folders
+from distilvec.pipeline.run_dir import saved_folders
 from distilvec.pipeline.sharpness import Settings, measure_runs
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation
@@ -210,7 +210,7 @@ def test_kept_students_have_the_objectives_parameters_beside_them(views_run):
     names = [f"students/step-{step}" for step in steps] + ["student", "last"]
     assert all((folder / f"{name}.objective.safetensors").exists() for name in names)
     assert not list((folder / "student").glob("objective*"))
-    assert list(kept_folders(folder)) == steps == [7, 13, 20]
+    assert list(saved_folders(folder)) == steps == [7, 13, 20]
     assert saved_students(resolve(recipe, folder)) == [], "its method has no distance, and so no robustness margin"
 
 

@@ -55,12 +55,10 @@ def test_equal_after_kills(tiny_recipe, tmp_path, monkeypatch, changes, every, k
     train(resolve(recipe, tmp_path / "whole"))
     expected = lines(tmp_path / "whole")
     assert all(len(found) > 4 for found in expected.values()) and len(expected) == 1 + (changes is STAGED)
-    with monkeypatch.context() as patched:
-        patched.setattr(Run, "execute", lambda run: run.train())
-        for step in kills:
-            interrupt(resolve(recipe, tmp_path / "parts"), step, monkeypatch)
-            with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
-                file.write('{"step": 9, "epo')  # torn by the kill
+    for step in kills:
+        interrupt(resolve(recipe, tmp_path / "parts"), step, monkeypatch, execute=train)
+        with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 9, "epo')  # torn by the kill
     train(resolve(recipe, tmp_path / "parts"))
     assert lines(tmp_path / "parts") == expected
 

@@ -16,9 +16,9 @@ from distilvec.core.method_file import method_code, method_files
 from distilvec.core.objective import check_terms
 from distilvec.core.options import check_options
 from distilvec.core.registry import build_objective, method_class, method_names
+from distilvec.pipeline.job import training_fingerprint
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.run_dir import training_fingerprint
 from distilvec.train.stages import training_stages
 from experiments.shootout import mark_of, read_rows
 
@@ -52,7 +52,7 @@ def write(path: Path, imports: str = "") -> str:
 
 def fingerprint(**changes) -> str:
     recipe = recipes.validate({**TREE, **changes})
-    return training_fingerprint(recipe, training_stages(recipe, Path("run")), "vectors", "corpus")
+    return training_fingerprint(recipe, tuple(training_stages(recipe, Path("run"))), "vectors", "corpus")
 
 
 def test_runs_with_the_packages_own_methods_keep_their_fingerprints():

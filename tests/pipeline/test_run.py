@@ -281,7 +281,7 @@ def test_in_batch_methods_refuse_token_budgets(tiny_recipe, tmp_path):
 
 def test_plan(tiny_recipe, tmp_path):
     rows = dict(make_plan(resolve(tiny_recipe(), tmp_path / "run")))
-    assert rows["texts"] == "200 (32 held out)" and rows["teacher vectors to compute"].startswith("200 of 200")
+    assert rows["texts"] == "200 (32 for validation)" and rows["teacher vectors to compute"].startswith("200 of 200")
     assert rows["training"].startswith("11 steps of 16 texts")
     assert not (tmp_path / "run").exists()
 
@@ -311,8 +311,8 @@ def test_a_plan_tells_what_is_left_out_and_whose_code_runs(tiny_recipe, tmp_path
     ):
         rows = make_plan(resolve(tiny_recipe(**changes, corpus__exclude_evaluation=value), tmp_path / "run"))
         left_out = [what for name, what in rows if name == "  left out"]
-        assert left_out == ["200 duplicates", "1 empty", f"{excluded} labelled test texts (corpus.exclude_evaluation)"]
-        assert dict(rows)["texts"] == f"{kept} (32 held out)"
+        assert left_out == ["200 duplicates", "1 empty", f"{excluded} labeled test texts (corpus.exclude_evaluation)"]
+        assert dict(rows)["texts"] == f"{kept} (32 for validation)"
         assert f"{kept} texts, 32 held out; left out: {'; '.join(left_out)}" in capsys.readouterr().err
     assert dict(rows)["  texts (corpus.sources.0)"] == "200" and dict(rows)["  texts (corpus.sources.1)"] == "1"
     code = [what for name, what in rows if name == "runs code"]

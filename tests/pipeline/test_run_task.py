@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from jobs import training_data
 from labelled import write_task
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
@@ -17,8 +18,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.plan import make_plan
-from distilvec.pipeline.prepare import prepare
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import make_objective, resolve
 from distilvec.pipeline.results import load_runs
 from distilvec.pipeline.run import run
 from distilvec.students.encoder import Encoder
@@ -112,9 +112,7 @@ def test_the_saved_student_gives_pairs_the_vectors_of_training(task_recipe, tmp_
     job = resolve(task_recipe("pair", train__epochs=1, train__max_steps=4), tmp_path / "run")
     run(job.recipe, job.folder)
     model = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
-    data = prepare(
-        job, model, make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples)
-    )
+    data = training_data(job, model)
     assert isinstance(data.tokens, TokenStore) and data.tokens.seconds is not None
     batch = data.batch(data.train_rows[:12])
     assert batch.tokens["token_type_ids"].any() and len(batch.labels) == 12 and batch.texts_per_example == 1
@@ -161,7 +159,7 @@ def test_a_finished_run_is_not_tested_again(task_recipe, tmp_path, monkeypatch):
 
 def test_a_plan_counts_examples(task_recipe, tmp_path):
     lines = dict(make_plan(resolve(task_recipe("sts"), tmp_path / "run")))
-    assert lines["examples"] == "240 (24 held out)"
+    assert lines["examples"] == "240 (24 for validation)"
     assert "280 steps of 16" in lines["training"]
 
 
@@ -186,5 +184,5 @@ def test_a_fine_tuned_teacher_has_logits_and_the_same_classes(task_recipe, tmp_p
     other.write_text(other.read_text().replace("about ocean", "of the ocean"))
     with pytest.raises(DistilvecError, match="about desert.*of the ocean"):
         run(task_recipe("classification", teacher__model=teacher, task__path=str(other)), tmp_path / "third")
-    with pytest.raises(DistilvecError, match="fine-tuned for classification.*has pair"):
+    with pytest.raises(DistilvecError, match="fine-tuned for classification.*is pair"):
         run(task_recipe("pair", teacher__model=teacher), tmp_path / "fourth")

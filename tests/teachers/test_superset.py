@@ -14,8 +14,7 @@ from samples import make_texts
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.pipeline.caches import find_cache
-from distilvec.pipeline.loss_landscape import open_cache
+from distilvec.pipeline.caches import find_cache, open_cache
 from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run

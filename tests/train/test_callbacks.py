@@ -23,8 +23,8 @@ def test_every_logged_line(tiny_recipe, tmp_path):
         calls.append((step, dict(metrics)))
         metrics.clear()  # a copy: neither the log nor the next callback sees this
 
-    with_callbacks = resolve(recipe, tmp_path / "run", callbacks=[collect, Counter()])
-    train(with_callbacks)
+    with_callbacks = resolve(recipe, tmp_path / "run")
+    train(with_callbacks, [collect, Counter()])
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [step for step, _ in calls] == steps == [line["step"] for line in lines] == [0, 2, 4, 6, 6]
     for (_, metrics), line in zip(calls, lines, strict=True):
@@ -70,7 +70,7 @@ def test_one_that_fails_stops_the_run(at, tiny_recipe, tmp_path):
 @pytest.mark.parametrize("callbacks", [print, "print", [3], [print, None], None])
 def test_what_cannot_be_called(callbacks, tiny_recipe, tmp_path):
     with pytest.raises(DistilvecError, match=r"^\[callbacks\] expected a list of functions"):
-        resolve(tiny_recipe(), tmp_path / "run", callbacks=callbacks)
+        run(tiny_recipe(), tmp_path / "run", callbacks=callbacks)
 
 
 def test_only_the_main_process_calls(tiny_recipe, tmp_path, monkeypatch):

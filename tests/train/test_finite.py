@@ -7,8 +7,8 @@ import torch
 from loops import make_loop
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.objective import Objective
-from distilvec.core.outputs import OutputSpec
 from distilvec.train.checkpoint import read_checkpoint
 from distilvec.train.update import FiniteGuard
 
@@ -16,10 +16,10 @@ from distilvec.train.update import FiniteGuard
 class Failing(Objective):
     """Gives one bad loss in the pass numbered `bad`, counted from 0 over the passes of training."""
 
+    default_weights = {"good": 1.0, "bad": 0.5}
+
     def __init__(self, bad: int, value: float) -> None:
-        super().__init__()
-        self.student_outputs, self.teacher_outputs = OutputSpec(embedding=True), OutputSpec(embedding=True)
-        self.weights = {"good": 1.0, "bad": 0.5}
+        super().__init__(ObjectiveContext(StudentInfo(32, 2), (TeacherInfo(32),)), {})
         self.bad, self.value, self.passes = bad, value, 0
 
     def forward(self, batch, student, teacher):

@@ -66,7 +66,7 @@ def test_interrupted_equals_uninterrupted(tiny_recipe, tmp_path):
 def test_kept_students_are_the_same_after_an_interruption(tiny_recipe, tmp_path):
     recipe = tiny_recipe(train__epochs=2, train__keep_students=4)
 
-    def train(folder: Path, stop: int | None = None) -> dict[str, bytes]:
+    def trained(folder: Path, stop: int | None = None) -> dict[str, bytes]:
         job = resolve(recipe, folder)
         if stop is not None:
             with pytest.MonkeyPatch.context() as patch:
@@ -84,9 +84,9 @@ def test_kept_students_are_the_same_after_an_interruption(tiny_recipe, tmp_path)
             path.parent.name: path.read_bytes() for path in sorted((folder / "students").glob("*/model.safetensors"))
         }
 
-    whole = train(tmp_path / "whole")
+    whole = trained(tmp_path / "whole")
     assert len(whole) == 4 and len(set(whole.values())) == 4
-    assert train(tmp_path / "parts", stop=7) == whole
+    assert trained(tmp_path / "parts", stop=7) == whole
 
 
 def test_the_last_student_is_kept_after_a_kill_behind_the_last_checkpoint(tiny_recipe, tmp_path):
@@ -138,10 +138,10 @@ def test_bf16_keeps_fp32_weights_and_learns(tiny_recipe, tmp_path, monkeypatch):
     loop = make_loop(tiny_recipe(train__precision="bf16", train__epochs=3), tmp_path / "run")
     cast = []
     monkeypatch.setattr(
-        loop.module.objective, "figures", lambda *snapshot: cast.append(torch.is_autocast_enabled("cpu")) or {}
+        loop.module.objective, "metrics", lambda *snapshot: cast.append(torch.is_autocast_enabled("cpu")) or {}
     )
     loop.run()
-    assert cast and not any(cast), "figures are computed as the terms are, not under autocast"
+    assert cast and not any(cast), "metrics are computed as the terms are, not under autocast"
     assert all(p.dtype == torch.float32 for p in loop.module.parameters())
     assert loop.module.objective.matmul_dtype == torch.bfloat16
     distances = [

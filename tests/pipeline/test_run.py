@@ -313,7 +313,7 @@ def test_a_plan_tells_what_is_left_out_and_whose_code_runs(tiny_recipe, tmp_path
         left_out = [what for name, what in rows if name == "  left out"]
         assert left_out == ["200 duplicates", "1 empty", f"{excluded} labeled test texts (corpus.exclude_evaluation)"]
         assert dict(rows)["texts"] == f"{kept} (32 for validation)"
-        assert f"{kept} texts, 32 held out; left out: {'; '.join(left_out)}" in capsys.readouterr().err
+        assert f"{kept} texts, 32 of them for validation; left out: {'; '.join(left_out)}" in capsys.readouterr().err
     assert dict(rows)["  texts (corpus.sources.0)"] == "200" and dict(rows)["  texts (corpus.sources.1)"] == "1"
     code = [what for name, what in rows if name == "runs code"]
     assert code == [

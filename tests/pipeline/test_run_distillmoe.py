@@ -86,9 +86,7 @@ def test_it_trains_from_the_cache_resumes_and_ships_its_experts(distillmoe, tmp_
     np.testing.assert_allclose(found["loss"], mixed, rtol=1e-4)
     assert found["moe"][-3:].mean() < found["moe"][:3].mean()
     summary = json.loads((tmp_path / "run" / "distillation.json").read_text())["method"]["summary"]
-    assert summary.startswith("task: the labels; moe:") and summary.endswith(
-        "token by token (eq. 13)."
-    )  # three lines of the docstring
+    assert summary.startswith("moe, diversity:") and summary.endswith("dynamic_cka: eq. 13.")  # three lines of the docstring
     cache = TeacherCache.open(open_cache(job, job.teacher).folder)
     assert list(cache.signals) == ["embedding", "hidden", "hidden-2"] and cache.verify() == []
 
@@ -146,7 +144,7 @@ def test_two_teachers_have_three_experts_each(distillmoe, tiny_model, tmp_path):
         tmp_path / "other", architectures.roberta(tmp_path / "roberta"), "mean dense:24 normalize"
     )
     two = {"more_teachers": [{"model": str(other), "weight": 2.0}]}
-    with pytest.raises(DistilvecError, match=r"Set student.experts.count: 6"):
+    with pytest.raises(DistilvecError, match=r"Set count: 6"):
         train(resolve(distillmoe(**two), tmp_path / "wrong"))
     job = resolve(distillmoe(**two, student__experts__count=6), tmp_path / "run")
     run(job.recipe, job.folder)

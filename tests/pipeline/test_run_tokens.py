@@ -157,7 +157,7 @@ def test_a_table_of_vectors_has_no_tokens(emo, tiny_model, tmp_path):
     tree["teacher"] = {"vectors": str(tmp_path / "vectors.parquet")}
     tree["method"] = {"name": odd(tmp_path, "OutputSpec(attention_layers=(1,))")}
     with pytest.raises(
-        DistilvecError, match=r"\[teacher.vectors\].*table of vectors.*inside of the model.*teacher.model"
+        DistilvecError, match=r"\[teacher.vectors\].*table of vectors.*inside the model.*teacher.model"
     ):
         train(resolve(recipes.validate(tree), tmp_path / "run"))
 

@@ -278,7 +278,7 @@ def test_upper_layers_alone(tiny_recipe, tmp_path, checkpointing):
 
 def test_learning_rate_factors_may_name_what_a_stage_does_not_train(staged, tmp_path):
     recipe = staged(train__learning_rate_factors={ALL: 0.5, HEAD: 2.0})
-    assert train(resolve(recipe, tmp_path / "run"))[0].finished
+    assert train(resolve(recipe, tmp_path / "run")).state.finished
 
 
 def test_unknown_parameters_are_named_before_any_work(staged, tmp_path):

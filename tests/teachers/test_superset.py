@@ -65,7 +65,7 @@ def idle(monkeypatch):
 
 
 def caches(run):
-    return sorted(path.parent for path in (run.root / "teachers").glob(f"*/{MANIFEST}"))
+    return sorted(path.parent for path in (run.store.root / "teachers").glob(f"*/{MANIFEST}"))
 
 
 def test_a_manifest_answers_for_those_with_fewer_signals(recipe, tmp_path):
@@ -162,7 +162,7 @@ def test_signals_of_tokens_are_passed_over_and_never_made_up(tiny_recipe, tmp_pa
     place = {"cache__path": str(tmp_path / "vectors"), "corpus__sources": [{"path": str(fewer)}]}
     filled(tiny_recipe(**changes, **place), tmp_path / "named")
     with pytest.raises(
-        DistilvecError, match=r"\[cache.path\] .* lacks 80 of .* keeps of each embedding, .*computes embedding alone"
+        DistilvecError, match=r"\[cache.path\] .* lacks 80 of .* stores embedding, .*computes embedding"
     ):
         filled(tiny_recipe(cache__path=str(tmp_path / "vectors")), tmp_path / "plain")
     idle()

@@ -281,7 +281,7 @@ def test_the_verb_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
     folder, _ = views_run
     (folder / "report.json").write_text(json.dumps({"name": "tiny", "scores": {}, "record": {}}))
     monkeypatch.setattr("distilvec.teachers.model.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
-    monkeypatch.setattr("distilvec.pipeline.teachers.open_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
+    monkeypatch.setattr("distilvec.pipeline.job.open_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
 
     def call(*arguments):
         monkeypatch.setattr("sys.argv", ["distilvec", "sharpness", *map(str, arguments)])
@@ -358,7 +358,7 @@ def test_refusals(views_run, tmp_path):
         measure_runs([tmp_path], None, QUICK, trace=False)
     with pytest.raises(DistilvecError, match="neither a run nor a sweep"):
         measure_runs([tmp_path / "absent"], None, QUICK, trace=False)
-    with pytest.raises(DistilvecError, match=r"no student of step 9; it has 7, 13, 20"):
+    with pytest.raises(DistilvecError, match=r"no checkpoint of step 9; it has 7, 13, 20"):
         measure_runs([folder], [9], QUICK, trace=False)
     (folder / "students" / "step-13.objective.safetensors").unlink()
     with pytest.raises(DistilvecError, match=r"step-13\.objective\.safetensors is missing.*--restart"):
@@ -369,5 +369,5 @@ def test_refusals(views_run, tmp_path):
     (folder / "sharpness.json").unlink()
     cache = opened(recipes.load(folder / "recipe.yaml"), folder).folder
     cache.rename(cache.with_name("gone"))
-    with pytest.raises(DistilvecError, match=r"not in .* any more.*distilvec cache"):
+    with pytest.raises(DistilvecError, match=r"no longer in .*distilvec cache"):
         measure_runs([folder], None, QUICK, trace=False)

@@ -15,8 +15,9 @@ from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.files import read_json
 from distilvec.core.hashing import hash_files
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
-from distilvec.models.load import resolve_model
+from distilvec.models.load import load, resolve_model
 from distilvec.models.tokenizers import tokenizer_hash
+from distilvec.models.unreadable import readable
 from distilvec.pipeline.job import errors_of
 from distilvec.students.build import build_student
 from distilvec.students.encoder import Encoder
@@ -43,7 +44,8 @@ def describe_teacher(section: TeacherSection, key: str, device: str, store: Arti
         if section.vectors is not None:
             return _description(section, device)
         assert section.model is not None
-        folder, _ = folder_of(resolve_model(section.model), section.revision)
+        with readable(section.model, "teacher.model"):
+            folder, _ = folder_of(resolve_model(section.model), section.revision)
         if folder is None:  # not on this machine yet
             return _description(section, device)
         settings = section.model_dump(mode="json", exclude={"live", "weight", "batch_tokens"})
@@ -97,6 +99,12 @@ def describe_student(
     return info, content["length"]
 
 
+def describe_saved(folder: Path) -> tuple[StudentInfo, int]:
+    """Describe a saved student, with its maximum input in tokens."""
+    model = load(folder, device="cpu")
+    return student_info(model), int(model.max_seq_length)
+
+
 def student_info(model: SentenceTransformer) -> StudentInfo:
     """Describe a student in memory."""
     encoder = Encoder(model)
@@ -119,7 +127,8 @@ def _settings_of(section: StudentSection, teacher: TeacherInfo) -> str | None:
     name = name or section.tokenizer
     if name is None:
         return None
-    folder, _ = folder_of(resolve_model(name), revision)
+    with readable(name, "student.model"):
+        folder, _ = folder_of(resolve_model(name), revision)
     if folder is None:
         return None
     files = [

@@ -25,7 +25,13 @@ from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import with_prompts
 from distilvec.data.labeled import Examples
 from distilvec.pipeline.caches import find_cache
-from distilvec.pipeline.describe import TeacherDescription, describe_student, describe_teacher, known_teacher
+from distilvec.pipeline.describe import (
+    TeacherDescription,
+    describe_saved,
+    describe_student,
+    describe_teacher,
+    known_teacher,
+)
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.texts import load_corpus, load_examples, load_tasks, load_vocabulary
 from distilvec.students.task_head import load_head
@@ -46,7 +52,8 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
     """Decide everything that comes before expensive work.
 
     Models are loaded only for descriptions that are not stored yet, and none stays in memory. With the `record`
-    (distillation.json) of a finished run its teachers are described by their caches, and their models are not needed.
+    (distillation.json) of a finished run its teachers are described by their caches and its student by its folder; no
+    model has to exist for it any more.
     """
     logging.disable_progress_bar()
     store, stages = ArtifactStore(cache_root(recipe)), tuple(training_stages(recipe, folder))
@@ -55,9 +62,13 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
     first = described["teacher"].info
     tasks, examples = load_tasks(recipe.evaluation, store), load_examples(recipe, first, store)
     corpus = examples.corpus if examples is not None else load_corpus(recipe, first, tasks, store)
-    in_teacher_space = any(method_class(stage.recipe.method.name).in_teacher_space for stage in stages)
-    vocabulary = load_vocabulary(recipe.student, first, corpus, store)
-    student, length = describe_student(recipe, first, in_teacher_space, vocabulary, store)
+    vocabulary = None
+    if record is not None:
+        student, length = describe_saved(folder / "last")
+    else:
+        in_teacher_space = any(method_class(stage.recipe.method.name).in_teacher_space for stage in stages)
+        vocabulary = load_vocabulary(recipe.student, first, corpus, store)
+        student, length = describe_student(recipe, first, in_teacher_space, vocabulary, store)
     heads = {key: _head(sections[key], key, examples) for key in sections}
     infos = tuple(
         replace(found.info, weight=sections[key].weight, logits=heads[key] is not None)

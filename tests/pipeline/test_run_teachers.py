@@ -25,8 +25,7 @@ from distilvec.pipeline import describe
 from distilvec.pipeline import job as jobs
 from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.plan import make_plan
-from distilvec.pipeline.prepare import prepare, untrained_student
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.sharpness import Settings, measure_runs
 from distilvec.pipeline.train import train
@@ -219,9 +218,7 @@ def test_sharpness_with_several_teachers_and_with_live_ones(two, tiny_recipe, tm
     for name in recipes_of:
         with monkeypatch.context() as patched:
             if name == "cached":
-                patched.setattr(
-                    "distilvec.pipeline.job.open_teacher", lambda *a, **k: pytest.fail("loaded a teacher")
-                )
+                patched.setattr("distilvec.pipeline.job.open_teacher", lambda *a, **k: pytest.fail("loaded a teacher"))
             (measured,) = measure_runs([tmp_path / name], None, Settings(texts=32, tolerance=0.05), trace=False)
         (found[name],) = measured["points"]
         assert found[name]["lambda_max"] > 0

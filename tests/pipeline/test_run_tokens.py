@@ -156,9 +156,7 @@ def test_a_table_of_vectors_has_no_tokens(emo, tiny_model, tmp_path):
     tree = recipe.model_dump(mode="json")
     tree["teacher"] = {"vectors": str(tmp_path / "vectors.parquet")}
     tree["method"] = {"name": odd(tmp_path, "OutputSpec(attention_layers=(1,))")}
-    with pytest.raises(
-        DistilvecError, match=r"\[teacher.vectors\].*table of vectors.*inside the model.*teacher.model"
-    ):
+    with pytest.raises(DistilvecError, match=r"\[teacher.vectors\].*table of vectors.*inside the model.*teacher.model"):
         train(resolve(recipes.validate(tree), tmp_path / "run"))
 
 

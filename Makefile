@@ -1,18 +1,22 @@
 # make quickstart   the main job on an embedded default, offline after installation
 # make test         style, types and every test, in an environment of its own
-# make lock         write requirements/lock.txt anew from the current environment
+# make test-fast    the tests of mathematics, data and methods, for the edit loop
+# make lock         write requirements/lock.txt from the current environment
 
 PYTHON ?= python3
 VENV   := .venv
 PIP    := $(VENV)/bin/pip install --quiet --disable-pip-version-check
 
-.PHONY: quickstart test check format lock clean
+.PHONY: quickstart test test-fast check format lock clean
 
 quickstart: $(VENV)/quickstart
 	$(VENV)/bin/distilvec quickstart
 
 test: $(VENV)/dev .compat/installed check
-	DISTILVEC_REQUIRE_COMPAT=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --durations=15
+	DISTILVEC_REQUIRE_COMPAT=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --durations=15 -rs
+
+test-fast: $(VENV)/dev
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 -m "not slow" tests/core tests/config tests/data tests/losses tests/methods tests/alignment
 
 check: $(VENV)/dev
 	$(VENV)/bin/ruff check .

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -62,11 +62,12 @@ def test_the_public_names_are_these_and_nothing_heavy_is_imported():
     code = (
         "import sys, distilvec; dir(distilvec); print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
     )
-    began = time.perf_counter()
+    began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )
-    assert time.perf_counter() - began < 2, "import distilvec is instant"
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began
+    assert seconds < 0.2, "import distilvec is instant: seconds of the processor, the interpreter's start included"
     with pytest.raises(AttributeError, match="no attribute 'distil'"):
         _ = distilvec.distil
 

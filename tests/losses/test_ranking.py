@@ -182,9 +182,9 @@ def test_triplet_time_is_quasi_linear_in_the_pairs():
         inputs = similarities(batch, prefixes=1)
         times = []
         for _ in range(3):
-            began = time.perf_counter()
+            began = time.process_time()
             relative_triplet(*inputs, 0.015).mean().backward()
-            times.append(time.perf_counter() - began)
+            times.append(time.process_time() - began)
         seconds.append(min(times))
     assert seconds[1] < 80 * seconds[0], "16 times the pairs, 21 times P log P, 259 times the pairs of pairs"
 

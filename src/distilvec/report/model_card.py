@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
 import yaml
-from jinja2 import Environment
+from jinja2 import Environment, Template
 
 from distilvec.core.escape import code_block, code_span, markdown, markdown_cell, quoted
 from distilvec.report.scores import score_table, task_table
@@ -103,6 +104,15 @@ def loading_call(student: Mapping[str, Any]) -> tuple[str, str]:
     return "from sentence_transformers import SentenceTransformer", "SentenceTransformer"
 
 
+@cache
+def _template() -> Template:
+    """Compile the card's template, once per process."""
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    environment.filters.update(cell=markdown_cell, md=markdown, code=code_span, block=code_block, quoted=quoted)
+    environment.filters.update(count=_count, json=json_text, table=to_markdown)
+    return environment.from_string(Path(__file__).with_name("card.md.jinja").read_text(encoding="utf-8"))
+
+
 def model_card(
     distillation: Distillation | Mapping[str, Any], scores: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
 ) -> str:
@@ -115,11 +125,7 @@ def model_card(
     parts = ("teacher", "student", "data", "metrics", "training", "method", "versions", "supervised")
     found = {part: dict(record.get(part) or {}) for part in parts}
     teacher, student = found["teacher"], found["student"]
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    environment.filters.update(cell=markdown_cell, md=markdown, code=code_span, block=code_block, quoted=quoted)
-    environment.filters.update(count=_count, json=json_text, table=to_markdown)
-    template = environment.from_string(Path(__file__).with_name("card.md.jinja").read_text(encoding="utf-8"))
-    return template.render(
+    return _template().render(
         **found,
         front=yaml.safe_dump(front_matter(record), sort_keys=False, width=1000).strip(),
         name=record.get("name") or student.get("name") or "student",

@@ -30,7 +30,7 @@ from distilvec.models.load import evaluating
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.students.task_head import predict_logits
 from distilvec.teachers.model import LocalTeacher
-from distilvec.train.gate_monitor import routing
+from distilvec.train.monitors import gate_statistics
 from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 
 Array = np.ndarray[Any, Any]
@@ -152,9 +152,9 @@ def _prompted(prompts: dict[Role, str], role: Role | None, text: Text) -> Text:
 
 
 def _shares(gates: Tensor) -> dict[str, Any]:
-    found = routing(gates)
-    numbers = {name: round(getattr(found, name), 5) for name in ("entropy", "decided", "spread")}
-    return {"rows": len(gates), "gates": np.round(found.means, 5).tolist(), **numbers}
+    means, found = gate_statistics(gates)
+    numbers = {name: round(value, 5) for name, value in found.items()}
+    return {"rows": len(gates), "gates": np.round(means, 5).tolist(), **numbers}
 
 
 def _plane(

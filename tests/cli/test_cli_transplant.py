@@ -87,12 +87,12 @@ def test_a_longer_reach_where_positions_allow_it(teachers, texts, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--kind", "bpe"], r"\[--vocab-size\] --kind bpe needs it"),
+        (["--kind", "bpe"], r"^\[--vocab-size\] .*bpe"),
         (["--kind", "bpe", "--vocab-size", "20"], r"\[--vocab-size\] 20 tokens cannot be had"),
         (["--kind", "unigram", "--vocab-size", "90000"], r"\[--vocab-size\] .*cannot be had"),
         (["--vocab-size", "9"], "special tokens, bytes and the alphabet"),
         (["--vocab-size", "99999"], r"\[--vocab-size\] .*: \d+ at most"),
-        (["--kind", "hybrid", "--vocab-size", "300"], r"\[--target\] --kind hybrid needs it"),
+        (["--kind", "hybrid", "--vocab-size", "300"], r"^\[--target\] .*hybrid"),
         (
             ["--kind", "hybrid", "--vocab-size", "300", "--target", "tr", "--share", "9"],
             r"\[--target\] no texts of 'tr'",
@@ -130,7 +130,7 @@ def test_bad_tokenizers_are_named_and_leave_nothing(teachers, tmp_path):
     (tmp_path / "amharic.txt").write_text("የአማርኛ ጽሑፍ\nሰላም ለዓለም\n", encoding="utf-8")
     with pytest.raises(
         DistilvecError,
-        match=r"\[--kind\] 100% of the texts' tokens are unknown",
+        match=r"^\[--kind\] 100% of the texts' tokens are unknown",
     ):
         transplant(teachers["bert"], "--texts", tmp_path / "amharic.txt", "--out", tmp_path / "out")
     assert not list(tmp_path.glob("*out*"))

@@ -137,9 +137,7 @@ def test_a_sweep_gives_its_groups(write_run, tmp_path):
         "best average first"
     )
     assert comparison["reference"] == "lr=1", "the first that was given"
-    assert any(
-        "2 of 6 members failed or have not finished: lr=3,seed=0, lr=3,seed=1" in note for note in comparison["notes"]
-    )
+    assert any("2 of 6" in note and "lr=3,seed=0, lr=3,seed=1" in note for note in comparison["notes"])
     single = write_run("single", {"a": sts(0.5)})
     both = compare_runs([single, tmp_path / "sweep", tmp_path / "sweep" / "lr=1,seed=0"])
     assert {row["run"]: row["seeds"] for row in both["rows"]} == {"single": 1, "lr=1": 2, "lr=2": 2}
@@ -154,8 +152,8 @@ def test_what_is_not_one_group(write_run):
     again = write_run("a/again", {"a": sts(1)}, 0, name="mine", recipe=recipe)
     other_data = write_run("a/data", {"a": sts(1)}, 1, name="mine", recipe=recipe, data="other")
     comparison = compare_runs([first, first, again, other_data])
-    assert {row["run"] for row in comparison["rows"]} == {f"mine ({folder})" for folder in (first, again, other_data)}
-    assert any("different corpora" in note for note in comparison["notes"]) and any(
+    assert {row["run"] for row in comparison["rows"]} == {"mine (first)", "mine (again)", "mine (data)"}
+    assert any("Different corpora" in note for note in comparison["notes"]) and any(
         "One seed a row" in note for note in comparison["notes"]
     )
 
@@ -219,7 +217,7 @@ def test_marks_after_holm(write_run):
         "Holm for 3 comparison" in note for note in comparison["notes"]
     )
     few = compare_runs(folders, draws=20)
-    assert any("too few for a mark among 3" in note for note in few["notes"])
+    assert any("at least 60" in note for note in few["notes"])
 
 
 def test_rows_that_do_not_match_have_no_interval(write_run):
@@ -273,27 +271,27 @@ def test_columns(write_run):
     assert compare_runs([asymmetric], column="asymmetric")["rows"][0]["texts_per_second"] == 900, (
         "only queries are the student's"
     )
-    with pytest.raises(DistilvecError, match=r"plain has no scores in column 'asymmetric'"):
+    with pytest.raises(DistilvecError, match=r"^\[--column\] .*'asymmetric': .*plain\."):
         compare_runs([asymmetric, plain], column="asymmetric")
-    with pytest.raises(DistilvecError, match="no run has a column 'asymmetric'"):
+    with pytest.raises(DistilvecError, match=r"^\[--column\] .*'asymmetric'"):
         compare_runs([plain], column="asymmetric")
-    with pytest.raises(DistilvecError, match="no column 'studnt'; did you mean 'student'"):
+    with pytest.raises(DistilvecError, match=r"^\[--column\] .*did you mean 'student'"):
         compare_runs([plain], column="studnt")
 
 
 def test_folders_that_are_no_runs(write_run, tmp_path):
     (tmp_path / "empty").mkdir()
     for place in ("empty", "absent"):
-        with pytest.raises(DistilvecError, match=f"{place} is neither a run nor a sweep"):
+        with pytest.raises(DistilvecError, match=rf"^\[run folder\] .*{place}: neither"):
             load_runs([tmp_path / place])
-    with pytest.raises(DistilvecError, match="nothing to compare"):
+    with pytest.raises(DistilvecError, match=r"^\[run folder\]"):
         compare_runs([])
     (tmp_path / "empty" / "recipe.yaml").write_text("name: x")
     with pytest.raises(DistilvecError, match="has not finished"):
         load_runs([tmp_path / "empty"])
     entry = {"name": "a", "group": "a", "folder": "a", "state": "pending"}
     (tmp_path / "empty" / "sweep.json").write_text(json.dumps({"members": [entry]}))
-    with pytest.raises(DistilvecError, match="none of the sweep's 1 members has finished"):
+    with pytest.raises(DistilvecError, match=r"^\[run folder\] .*none of the sweep's 1 "):
         load_runs([tmp_path / "empty"])
 
 

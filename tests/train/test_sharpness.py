@@ -25,12 +25,11 @@ from distilvec.evaluation.curvature import (
     rise,
 )
 from distilvec.pipeline.evaluate import saved_students
-from distilvec.pipeline.loss_landscape import Landscape, Landscapes
 from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.run_dir import saved_folders
-from distilvec.pipeline.sharpness import Settings, measure_runs
+from distilvec.pipeline.sharpness import Landscape, Landscapes, Settings, measure_runs
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation
 
@@ -281,7 +280,7 @@ def test_the_verb_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
     folder, _ = views_run
     (folder / "report.json").write_text(json.dumps({"name": "tiny", "scores": {}, "record": {}}))
     monkeypatch.setattr("distilvec.teachers.model.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
-    monkeypatch.setattr("distilvec.pipeline.job.open_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
+    monkeypatch.setattr("distilvec.pipeline.describe.open_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
 
     def call(*arguments):
         monkeypatch.setattr("sys.argv", ["distilvec", "sharpness", *map(str, arguments)])
@@ -334,14 +333,14 @@ def test_runs_side_by_side(tiny_recipe, tmp_path, capsys):
         folders.append(tmp_path / name)
         run(tiny_recipe(train__update=update, train__keep_students=2), folders[-1])
     found = measure_runs(folders, None, QUICK, trace=False)
-    assert [run["name"] for run in found] == ["adamw", "asam"] and not found[1]["dropout"]
+    assert [run["name"] for run in found] == ["tiny (adamw)", "tiny (asam)"] and not found[1]["dropout"]
     assert [run["update"]["name"] for run in found] == ["plain", "asam"]
     axes = sharpness_figure(*found).draw().axes
     assert [panel.get_title() for panel in axes[:3]] == ["largest eigenvalue", "rise by SAM", "rise by ASAM"]
     assert [len(panel.containers) for panel in axes[:3]] == [2, 2, 2]
     line = axes[0].containers[1][0]
     assert np.allclose(line.get_ydata(), [point["lambda_max"] for point in found[1]["points"]])
-    assert [row[0].text for row in sharpness_table(*found).rows][-1] == "asam"
+    assert [row[0].text for row in sharpness_table(*found).rows][-1] == "tiny (asam)"
     show_sharpness(*found)
     assert "adamw" in capsys.readouterr().out
     assert draw_sharpness(found, None) == [tmp_path / "sharpness.svg", tmp_path / "sharpness.png"]
@@ -354,20 +353,20 @@ def test_the_last_student_alone_where_none_was_kept(tiny_recipe, tmp_path):
 
 def test_refusals(views_run, tmp_path):
     folder, _ = views_run
-    with pytest.raises(DistilvecError, match="neither a run nor a sweep"):
+    with pytest.raises(DistilvecError, match=r"^\[run folder\]"):
         measure_runs([tmp_path], None, QUICK, trace=False)
-    with pytest.raises(DistilvecError, match="neither a run nor a sweep"):
+    with pytest.raises(DistilvecError, match=r"^\[run folder\]"):
         measure_runs([tmp_path / "absent"], None, QUICK, trace=False)
-    with pytest.raises(DistilvecError, match=r"no checkpoint of step 9; it has 7, 13, 20"):
+    with pytest.raises(DistilvecError, match=r"^\[--steps\] .* 9; it has 7, 13, 20"):
         measure_runs([folder], [9], QUICK, trace=False)
     (folder / "students" / "step-13.objective.safetensors").unlink()
     with pytest.raises(DistilvecError, match=r"step-13\.objective\.safetensors is missing.*--restart"):
         measure_runs([folder], [13], QUICK, trace=False)
     (folder / "sharpness.json").write_text("{")
-    with pytest.raises(DistilvecError, match=r"sharpness\.json is damaged"):
+    with pytest.raises(DistilvecError, match=r"^\[sharpness\.json\]"):
         measure_runs([folder], [13], QUICK, trace=False)
     (folder / "sharpness.json").unlink()
     cache = opened(recipes.load(folder / "recipe.yaml"), folder).folder
     cache.rename(cache.with_name("gone"))
-    with pytest.raises(DistilvecError, match=r"no longer in .*distilvec cache"):
+    with pytest.raises(DistilvecError, match=r"^\[cache\]"):
         measure_runs([folder], None, QUICK, trace=False)

@@ -153,7 +153,7 @@ def _prompted(prompts: dict[Role, str], role: Role | None, text: Text) -> Text:
 
 def _shares(gates: Tensor) -> dict[str, Any]:
     means, found = gate_statistics(gates)
-    numbers = {name: round(found[name], 5) for name in ("entropy", "decided", "spread")}
+    numbers = {name: round(value, 5) for name, value in found.items()}
     return {"rows": len(gates), "gates": np.round(means, 5).tolist(), **numbers}
 
 

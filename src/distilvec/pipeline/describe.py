@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
-from distilvec.config.schema import Recipe, StudentSection, TeacherSection
-from distilvec.core.artifacts import ArtifactStore
+from distilvec.config.schema import Recipe, TeacherSection
+from distilvec.core.artifacts import META, ArtifactStore
 from distilvec.core.files import read_json
 from distilvec.core.hashing import hash_files
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
@@ -26,7 +25,8 @@ from distilvec.teachers.model import LocalTeacher, folder_of, special_tokens
 from distilvec.teachers.teacher import open_teacher
 
 FORMAT = 1
-BYTES = 10_000
+BYTES = 10_000  # of a stored description
+_READ = (".json", ".txt", ".model")  # endings of settings and tokenizer files
 
 
 @dataclass(frozen=True)
@@ -40,37 +40,34 @@ class TeacherDescription:
 
 def describe_teacher(section: TeacherSection, key: str, device: str, store: ArtifactStore) -> TeacherDescription:
     """Describe the teacher of a recipe's section; its model is loaded unless a description is stored."""
+
+    def describe() -> TeacherDescription:
+        with open_teacher(section, device) as teacher:
+            weights = teacher.model.parameters() if isinstance(teacher, LocalTeacher) else None
+            count = None if weights is None else sum(weight.numel() for weight in weights)
+            return TeacherDescription(teacher.info(), teacher.manifest("float16"), count)
+
     with errors_of(key):
-        if section.vectors is not None:
-            return _description(section, device)
-        assert section.model is not None
-        with readable(section.model, "teacher.model"):
-            folder, _ = folder_of(resolve_model(section.model), section.revision)
-        if folder is None:  # not on this machine yet
-            return _description(section, device)
+        folder = _folder(section.model, section.revision, "teacher.model")
+        if folder is None:  # a table of vectors, or a model that is not on this machine yet
+            return describe()
         settings = section.model_dump(mode="json", exclude={"live", "weight", "batch_tokens"})
-        name = recipes.fingerprint(FORMAT, settings, hash_folder(folder))
-        content = _stored(store, name, lambda: asdict(_description(section, device)))
-    info = TeacherInfo(**{**content["info"], "special_tokens": _pair(content["info"]["special_tokens"])})
-    return TeacherDescription(info, parse_manifest(content["manifest"]), content["parameters"])
+        content = _stored(store, [FORMAT, settings, hash_folder(folder)], lambda: asdict(describe()))
+    return TeacherDescription(
+        TeacherInfo(**content["info"]), parse_manifest(content["manifest"]), content["parameters"]
+    )
 
 
-def _description(section: TeacherSection, device: str) -> TeacherDescription:
-    with open_teacher(section, device) as teacher:
-        count = None
-        if isinstance(teacher, LocalTeacher):
-            count = sum(weight.numel() for weight in teacher.model.parameters())
-        return TeacherDescription(teacher.info(), teacher.manifest("float16"), count)
-
-
-def known_teacher(manifest: Manifest, record: Mapping[str, Any]) -> TeacherDescription:
+def known_teacher(section: TeacherSection, manifest: Manifest, record: Mapping[str, Any]) -> TeacherDescription:
     """Describe a teacher by its cache's manifest and its part of distillation.json."""
     info = TeacherInfo(
         manifest.width,
         manifest.normalized,
         manifest.max_length or UNLIMITED,
         dict(manifest.prompts),
+        model=None if section.model is None else resolve_model(section.model),
         name=record["name"],
+        revision=section.revision,
         hidden_size=manifest.vector_width,
         pre_dense_dim=manifest.pre_dense_width,
     )
@@ -86,17 +83,21 @@ def describe_student(
         model = build_student(recipe.student, teacher, 0, in_teacher_space, vocabulary)
         return {"info": asdict(student_info(model)), "length": int(model.max_seq_length)}
 
-    files = _settings_of(recipe.student, teacher)
-    if files is None:
+    section = recipe.student
+    name, revision = section.model or section.tokenizer, section.revision
+    if section.model == "teacher":
+        name, revision = teacher.model or section.tokenizer, teacher.revision
+    folder = _folder(name, revision, "student.model")
+    if folder is None:
         content = describe()
     else:
-        settings = recipe.student.model_dump(mode="json", exclude={"lora"})
+        files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ and path.is_file()]
+        settings = section.model_dump(mode="json", exclude={"lora"})
         tokenizer = None if vocabulary is None else tokenizer_hash(vocabulary)
-        known = replace(teacher, name="", weight=1.0, logits=False)
-        name = recipes.fingerprint(FORMAT, settings, files, tokenizer, asdict(known), in_teacher_space)
-        content = _stored(store, name, describe)
-    info = StudentInfo(**{**content["info"], "special_tokens": _pair(content["info"]["special_tokens"])})
-    return info, content["length"]
+        known = asdict(replace(teacher, name="", weight=1.0, logits=False))
+        parts = [FORMAT, settings, hash_files(files, folder, "student.model"), tokenizer, known, in_teacher_space]
+        content = _stored(store, parts, describe)
+    return StudentInfo(**content["info"]), content["length"]
 
 
 def describe_saved(folder: Path) -> tuple[StudentInfo, int]:
@@ -119,31 +120,20 @@ def student_info(model: SentenceTransformer) -> StudentInfo:
     )
 
 
-def _settings_of(section: StudentSection, teacher: TeacherInfo) -> str | None:
-    """Hash the settings and tokenizer files that a student's description depends on; None if they are not found."""
-    name, revision = (
-        (teacher.model, teacher.revision) if section.model == "teacher" else (section.model, section.revision)
-    )
-    name = name or section.tokenizer
+def _folder(name: str | None, revision: str | None, key: str) -> Path | None:
+    """Return the folder of a model's files, None without a name or if it is not on this machine yet."""
     if name is None:
         return None
-    with readable(name, "student.model"):
-        folder, _ = folder_of(resolve_model(name), revision)
-    if folder is None:
-        return None
-    files = [
-        path for path in sorted(folder.rglob("*")) if path.suffix in (".json", ".txt", ".model") and path.is_file()
-    ]
-    return hash_files(files, folder, "student.model")
+    with readable(name, key):
+        return folder_of(resolve_model(name), revision)[0]
 
 
-def _stored(store: ArtifactStore, name: str, describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    def load(folder: Path) -> dict[str, Any]:
-        found: dict[str, Any] = read_json(folder / "meta.json", "Delete the folder.")
-        return found
-
-    return store.build("descriptions", name, name, "description", BYTES, lambda folder: describe(), load)
-
-
-def _pair(value: list[int] | None) -> tuple[int, int] | None:
-    return None if value is None else (value[0], value[1])
+def _stored(store: ArtifactStore, parts: list[Any], describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return a description as JSON, made by `describe` unless it is stored under the fingerprint of its `parts`."""
+    name = recipes.fingerprint(*parts)
+    found = store.build(
+        "descriptions", name, name, "description", BYTES, lambda folder: describe(),
+        lambda folder: read_json(folder / META, "Delete the folder."),
+    )  # fmt: skip
+    around = found["info"]["special_tokens"]  # JSON has no tuples
+    return {**found, "info": {**found["info"], "special_tokens": None if around is None else tuple(around)}}

@@ -26,11 +26,25 @@ def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path
 
     Errors: DistilvecError if the numbers of vectors and texts differ, or if vectors come without a list of texts.
     """
-    if isinstance(teacher, np.ndarray):
-        return {"vectors": str(_store_vectors(teacher, texts, root))}
     if isinstance(teacher, (str, Path)) and Path(teacher).suffix == ".parquet":
         return {"vectors": str(Path(teacher).resolve())}
-    return {"model": model_name(teacher, root, "teacher")}
+    if not isinstance(teacher, np.ndarray):
+        return {"model": model_name(teacher, root, "teacher")}
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if isinstance(texts, (str, Path)) or hasattr(texts, "to_parquet"):
+        raise DistilvecError("[texts] an array of vectors needs the list of its texts; found a file or a data set.")
+    listed = _listed(texts)
+    if teacher.ndim != 2 or len(teacher) != len(listed):
+        raise DistilvecError(
+            f"[teacher] expected vectors [{len(listed)}, dim], one for each text; found shape {list(teacher.shape)}."
+        )
+    values = np.ascontiguousarray(teacher, dtype=np.float32)
+    name = _digest([values.tobytes(), "\0".join(listed).encode("utf-8", "surrogatepass")])
+    column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+    table = pa.table({"text": listed, "teacher_embedding_final": column})
+    return {"vectors": _store(root, f"vectors-{name}.parquet", lambda path: pq.write_table(table, path))}
 
 
 def model_name(model: Model, root: Path, key: str) -> str:
@@ -42,16 +56,11 @@ def model_name(model: Model, root: Path, key: str) -> str:
     from distilvec.teachers.cache.manifest import hash_modules
 
     if not isinstance(model, SentenceTransformer):
-        raise DistilvecError(
-            f"[{key}] expected a model's id, folder or SentenceTransformer; found {type(model).__name__}."
-        )
+        expected = "a model's id, folder or SentenceTransformer"
+        raise DistilvecError(f"[{key}] expected {expected}; found {type(model).__name__}.")
     settings = [type(module).__name__ for module in model], model.prompts, model.max_seq_length, model.truncate_dim
-    name = hash_modules(model, *settings)[:16]
-
-    def write(path: Path) -> None:
-        model.save_pretrained(str(path), create_model_card=False)
-
-    return str(_store(root / "inputs" / f"model-{name}", write))
+    name = f"model-{hash_modules(model, *settings)[:16]}"
+    return _store(root, name, lambda path: model.save_pretrained(str(path), create_model_card=False))
 
 
 def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
@@ -61,21 +70,19 @@ def source_keys(texts: Texts, root: Path) -> list[dict[str, Any]]:
     """
     if isinstance(texts, (str, Path)):
         return [{"path": str(Path(texts).resolve())}]
-    if hasattr(texts, "to_parquet"):
-        return [{"path": str(_store_dataset(texts, root)), "name": "texts"}]
+    data: Any = texts
+    if hasattr(data, "to_parquet"):
+        path = _store(root, f"dataset-{data._fingerprint}.parquet", lambda path: data.to_parquet(str(path)))
+        return [{"path": path, "name": "texts"}]
     listed = _listed(texts)
-    digest = hashlib.blake2b(digest_size=8)
-    for text in listed:
-        digest.update(
-            len(text.encode("utf-8", "surrogatepass")).to_bytes(8, "little") + text.encode("utf-8", "surrogatepass")
-        )
-    lines = (json.dumps({"text": text}) + "\n" for text in listed)
+    encoded = (text.encode("utf-8", "surrogatepass") for text in listed)
+    name = _digest(part for text in encoded for part in (len(text).to_bytes(8, "little"), text))
 
     def write(path: Path) -> None:
         with path.open("w", encoding="utf-8") as file:
-            file.writelines(lines)
+            file.writelines(json.dumps({"text": text}) + "\n" for text in listed)
 
-    return [{"path": str(_store(root / "inputs" / f"texts-{digest.hexdigest()}.jsonl", write)), "name": "texts"}]
+    return [{"path": _store(root, f"texts-{name}.jsonl", write), "name": "texts"}]
 
 
 def _listed(texts: Any) -> list[str]:
@@ -87,41 +94,16 @@ def _listed(texts: Any) -> list[str]:
     return listed
 
 
-def _store_vectors(vectors: np.ndarray[Any, Any], texts: Texts, root: Path) -> Path:
-    """Store texts and their vectors as a Parquet table."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if isinstance(texts, (str, Path)) or hasattr(texts, "to_parquet"):
-        raise DistilvecError(
-            "[texts] vectors as an array need the list of their texts. Give a list, or a Parquet table as the teacher."
-        )
-    listed = _listed(texts)
-    if vectors.ndim != 2 or len(vectors) != len(listed):
-        raise DistilvecError(
-            f"[teacher] expected vectors [{len(listed)}, dim], one for each text; found shape {list(vectors.shape)}."
-        )
-    values = np.ascontiguousarray(vectors, dtype=np.float32)
-    name = hashlib.blake2b(
-        values.tobytes() + "\0".join(listed).encode("utf-8", "surrogatepass"), digest_size=8
-    ).hexdigest()
-
-    def write(path: Path) -> None:
-        column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-        pq.write_table(pa.table({"text": listed, "teacher_embedding_final": column}), path)
-
-    return _store(root / "inputs" / f"vectors-{name}.parquet", write)
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
 
-def _store_dataset(dataset: Any, root: Path) -> Path:
-    """Store a data set as Parquet, named by its own fingerprint."""
-    return _store(
-        root / "inputs" / f"dataset-{dataset._fingerprint}.parquet", lambda place: dataset.to_parquet(str(place))
-    )
-
-
-def _store(path: Path, write: Callable[[Path], None]) -> Path:
-    """Return `path`; `write` makes it, whole or not at all, if it is missing."""
+def _store(root: Path, name: str, write: Callable[[Path], Any]) -> str:
+    """Return the path of an input below `root`; `write` makes it, whole or not at all, if it is missing."""
+    path = root / "inputs" / name
     with explained("cache.root", path):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,4 +115,4 @@ def _store(path: Path, write: Callable[[Path], None]) -> Path:
                     new.rename(path)
             finally:
                 remove(new)
-    return path
+    return str(path)

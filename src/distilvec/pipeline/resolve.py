@@ -116,7 +116,7 @@ def _describe(
         if entry is not None and not entry.get("live") and not section.live:
             cache = find_cache(recipe, store, entry["name"], entry["fingerprint"])
         if cache is not None and cache.manifest.tokens is None:  # else the method needs the teacher's layers, too
-            found[key] = known_teacher(cache.manifest, entry)
+            found[key] = known_teacher(section, cache.manifest, entry)
         else:
             found[key] = describe_teacher(section, key, recipe.train.device, store)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,7 @@ from distilvec.pipeline.run_dir import SWEEP_FILE
 from distilvec.pipeline.sweep import read_sweep
 from distilvec.report.run_files import RECORD, REPORT, read_run_file
 
-_UNTRAINED = (
-    "name",
-    "description",
-    "paper",
-    "output",
-    "cache",
-    "evaluation",
-    "sweep",
-)  # keys without effect on weights
+_UNTRAINED = ("name", "description", "paper", "output", "cache", "evaluation", "sweep")  # no effect on weights
 _SCORE_AGAIN = "Delete it and report.json and run the same recipe again: training is kept."
 
 
@@ -47,37 +39,32 @@ class RunSummary:
         return {score["task"]: score for score in columns.get(column) or []}
 
     def samples(self, column: str, tasks: Iterable[str]) -> dict[str, Sample]:
-        """Return the predictions of a model's scores by task; tasks without stored predictions are missing."""
-        path, scores = self.folder / "samples.npz", self.scores(column)
+        """Return the predictions of a model's scores by task; tasks without stored predictions are missing.
+
+        Errors: DistilvecError for a damaged file, or rows without a finite prediction and gold value.
+        """
+        path, scores, found = self.folder / "samples.npz", self.scores(column), dict[str, Sample]()
         if not path.exists():
             return {}
         try:
             with np.load(path, allow_pickle=False) as kept:
-                parts = {task: [f"{column}/{task}/{part}" for part in ("predicted", "gold")] for task in tasks}
-                found = {
-                    task: Sample(scores[task]["type"], scores[task]["metric"], *(kept[key] for key in keys))
-                    for task, keys in parts.items()
-                    if all(key in kept for key in keys)
-                }
+                for task in tasks:
+                    keys = [f"{column}/{task}/{part}" for part in ("predicted", "gold")]
+                    if all(key in kept for key in keys):
+                        arrays = [kept[key] for key in keys]
+                        if not _fit(*arrays):
+                            shapes = " and ".join(f"{values.dtype} {list(values.shape)}" for values in arrays)
+                            raise ValueError(f"{column}/{task}: expected two lists of finite numbers; found {shapes}")
+                        found[task] = Sample(scores[task]["type"], scores[task]["metric"], *arrays)
         except (*UNREADABLE, zlib.error) as error:
             raise DistilvecError(f"[samples.npz] {path} is damaged: {first_line(error)}. {_SCORE_AGAIN}") from None
-        for task, sample in found.items():
-            _check_sample(sample, f"{path}: {column}/{task}")
         return found
 
 
-def _check_sample(sample: Sample, where: str) -> None:
-    """DistilvecError unless every row has a finite prediction and a gold value."""
-    arrays = (sample.predicted, sample.gold)
-    if any(values.ndim != 1 or values.dtype.kind not in "biuf" for values in arrays) or len(sample.predicted) != len(
-        sample.gold
-    ):
-        shapes = " and ".join(f"{values.dtype} {list(values.shape)}" for values in arrays)
-        raise DistilvecError(
-            f"[samples.npz] {where}: expected two lists of equal length; found {shapes}. {_SCORE_AGAIN}"
-        )
-    if not all(np.isfinite(values).all() for values in arrays):
-        raise DistilvecError(f"[samples.npz] {where} holds NaN or infinite numbers. {_SCORE_AGAIN}")
+def _fit(predicted: np.ndarray[Any, Any], gold: np.ndarray[Any, Any]) -> bool:
+    """Whether every row has a finite prediction and a finite gold value."""
+    numbers = all(one.dtype.kind in "biuf" and one.ndim == 1 and np.isfinite(one).all() for one in (predicted, gold))
+    return numbers and len(predicted) == len(gold)
 
 
 def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
@@ -86,29 +73,20 @@ def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
     Errors: DistilvecError for another folder, an unfinished run, a sweep without finished runs.
     """
     found: dict[Path, RunSummary] = {}
-    for folder in (Path(folder) for folder in folders):
-        if (members := read_sweep(folder)) is not None:
-            runs = [
-                _load_run(folder / entry["folder"], folder, entry["group"])
-                for entry in members
-                if entry["state"] != "failed" and _is_finished(folder / entry["folder"])
-            ]
-            if not runs:
-                raise DistilvecError(
-                    f"[run folder] {folder}: none of the sweep's {len(members)} runs has finished. Run the sweep again."
-                )
-        elif _is_finished(folder):
-            listed = {entry["folder"]: entry["group"] for entry in read_sweep(folder.resolve().parent) or []}
-            runs = [_load_run(folder, folder.resolve().parent, listed.get(folder.resolve().name))]
+    for folder in map(Path, folders):
+        members, own = read_sweep(folder), folder.resolve()
+        if members is not None:
+            runs = [_load_run(folder / e["folder"], own, e["group"]) for e in members if not _is_missing(folder, e)]
+            problem = f"none of the sweep's {len(members)} runs has finished. Run the sweep again."
+        elif (folder / RECORD).is_file():
+            listed = {entry["folder"]: entry["group"] for entry in read_sweep(own.parent) or []}
+            runs = [_load_run(folder, own.parent, listed.get(own.name))]
         elif (folder / "recipe.yaml").exists():
-            raise DistilvecError(
-                f"[run folder] {folder}: the run has not finished. Run its recipe again, then compare."
-            )
+            runs, problem = [], "the run has not finished. Run its recipe again, then compare."
         else:
-            raise DistilvecError(
-                f"[run folder] {folder} is neither a run nor a sweep. Name a folder with distillation.json or "
-                f"{SWEEP_FILE}."
-            )
+            runs, problem = [], f"neither a run nor a sweep. Name a folder with {RECORD} or {SWEEP_FILE}."
+        if not runs:
+            raise DistilvecError(f"[run folder] {folder}: {problem}")
         for run in runs:
             found.setdefault(run.folder.resolve(), run)
     return list(found.values())
@@ -117,18 +95,23 @@ def load_runs(folders: Sequence[Path]) -> list[RunSummary]:
 def unfinished(folders: Sequence[Path]) -> list[str]:
     """List the sweeps with missing runs."""
     notes = []
-    for folder in folders:
-        entries = read_sweep(Path(folder)) or []
-        absent = [e["name"] for e in entries if e["state"] == "failed" or not _is_finished(Path(folder) / e["folder"])]
-        if absent:
-            notes.append(
-                f"{folder}: {len(absent)} of {len(entries)} runs failed or have not finished: {', '.join(absent)}."
-            )
+    for folder in map(Path, folders):
+        entries = read_sweep(folder) or []
+        if absent := [entry["name"] for entry in entries if _is_missing(folder, entry)]:
+            notes.append(f"{folder}: {len(absent)} of {len(entries)} runs have not finished: {', '.join(absent)}.")
     return notes
 
 
-def _is_finished(folder: Path) -> bool:
-    return (folder / "distillation.json").is_file()
+def distinct_names(runs: Sequence[RunSummary]) -> list[str]:
+    """Return the runs' names, with their folders if several runs share a name."""
+    names, folders = [run.name for run in runs], [run.folder.resolve().name for run in runs]
+    if len(set(folders)) < len(folders):
+        folders = [str(run.folder) for run in runs]
+    return [n if names.count(n) == 1 else f"{n} ({folder})" for n, folder in zip(names, folders, strict=True)]
+
+
+def _is_missing(sweep: Path, entry: Mapping[str, Any]) -> bool:
+    return entry["state"] == "failed" or not (sweep / entry["folder"] / RECORD).is_file()
 
 
 def _load_run(folder: Path, sweep: Path, group: str | None) -> RunSummary:
@@ -136,16 +119,18 @@ def _load_run(folder: Path, sweep: Path, group: str | None) -> RunSummary:
     record, report = read_run_file(folder, RECORD) or {}, read_run_file(folder, REPORT) or {}
     path = folder / "recipe.yaml"
     recipe = recipes.read_tree(path) if path.exists() else {}
-    if not isinstance(recipe.get("train") or {}, dict):
+    train = recipe.get("train") or {}
+    if not isinstance(train, dict):
         raise DistilvecError(
             f"[recipe.yaml] {path}: train is no mapping. Run the recipe again: it writes the file again."
         )
-    seed = (recipe.get("train") or record.get("training") or {}).get("seed")
+    seed = (train or record.get("training") or {}).get("seed")
     if group is not None:
-        return RunSummary(folder, group, f"{sweep.resolve()}:{group}", seed, recipe, record, report)
+        return RunSummary(folder, group, f"{sweep}:{group}", seed, recipe, record, report)
     kept = {key: value for key, value in recipe.items() if key not in _UNTRAINED}
-    kept["train"] = {key: value for key, value in (recipe.get("train") or {}).items() if key != "seed"}
+    kept["train"] = {key: value for key, value in train.items() if key != "seed"}
     parts = [record.get("teacher"), record.get("data"), *record.get("more_teachers", [])]
     origin = [(part or {}).get("fingerprint") for part in parts]
+    name = str(record.get("name") or folder.resolve().name)
     key = recipes.fingerprint(kept, origin) if recipe else str(folder.resolve())
-    return RunSummary(folder, str(record.get("name") or folder.resolve().name), key, seed, recipe, record, report)
+    return RunSummary(folder, name, key, seed, recipe, record, report)

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ LOCK = "distilvec-run.lock"
 FINGERPRINT = "train.fingerprint"
 SWEEP_FILE = "sweep.json"
 FORMAT = 1
+ENTRY = {"name", "group", "folder", "state"}  # of a run in sweep.json
+RESULTS = ("student", "last", "students", "report.json", "distillation.json")
 
 
 def check_run(recipe: Recipe, folder: Path) -> None:
@@ -82,8 +84,7 @@ def claim_folder(folder: Path, recipe: Section, fingerprint: str, restart: bool)
         known, path = folder / FINGERPRINT, folder / "recipe.yaml"
         for name in ("student", "last"):
             recover_student(folder / name)
-        found = known.read_text().strip() if known.exists() else None
-        if found not in (None, fingerprint) and has_trained(folder):
+        if known.exists() and known.read_text().strip() != fingerprint and has_trained(folder):
             changed = ", ".join(_changed_keys(path, recipe)) or "its files changed"
             raise DistilvecError(
                 f"[--out] {folder} holds a run of another recipe or other data ({changed}). "
@@ -98,8 +99,12 @@ def own_folder(folder: Path, restart: bool = False) -> None:
     """Write the marker into the folder; errors as `claim_folder`. With `restart` an earlier run is moved aside."""
     refuse_foreign(folder)
     if restart and folder.exists() and any(folder.iterdir()):
-        with locked(folder / LOCK, "--out", str(folder), wait=False):
-            log(f"the earlier run is now {_move_aside(folder)}")
+        path, now = folder.absolute(), time.strftime("%Y%m%d-%H%M%S")
+        names = chain([""], (f"-{number}" for number in count(2)))
+        aside = next(free for end in names if not (free := path.with_name(f"{path.name}.old-{now}{end}")).exists())
+        with locked(folder / LOCK, "--out", str(folder), wait=False), explained("--restart", folder):
+            path.rename(aside)
+            log(f"the earlier run is now {aside}")
     with explained("--out", folder):
         folder.mkdir(parents=True, exist_ok=True)
     if not (folder / MARKER).exists():
@@ -109,59 +114,30 @@ def own_folder(folder: Path, restart: bool = False) -> None:
 
 def has_trained(folder: Path) -> bool:
     """Whether the folder has results of a training: a checkpoint, a student or a report."""
-    stages = [checkpoint_file(stage) for stage in (folder / "stages").glob("*/")]
-    made = [
-        checkpoint_file(folder),
-        *stages,
-        *(folder / name for name in ("student", "last", "students", "report.json", "distillation.json")),
-    ]
-    return any(path.exists() for path in made)
+    checkpoints = [checkpoint_file(path) for path in (folder, *(folder / "stages").glob("*/"))]
+    return any(path.exists() for path in (*checkpoints, *(folder / name for name in RESULTS)))
 
 
 def saved_folders(folder: Path) -> dict[int, Path]:
     """Return the folders of the saved checkpoints by step, in order."""
-    named = (
-        (re.fullmatch(r"step-([0-9]+)", student.name), student) for student in (folder / "students").glob("step-*/")
-    )
-    return dict(sorted((int(match[1]), student) for match, student in named if match))
+    named = ((re.fullmatch(r"step-([0-9]+)", path.name), path) for path in (folder / "students").glob("step-*/"))
+    return dict(sorted((int(match[1]), path) for match, path in named if match))
 
 
 def _is_ours(folder: Path) -> bool:
     """Whether the folder has our marker, or is a run or a sweep that an earlier version made."""
     if not folder.is_dir():
         return False
-    if (folder / MARKER).is_file():
-        try:
-            return (
-                re.fullmatch(r"[0-9a-f]{32}", json.loads((folder / MARKER).read_text(encoding="utf-8"))["id"])
-                is not None
-            )
-        except (ValueError, TypeError, KeyError):
-            return False
-    known = folder / FINGERPRINT
-    if known.is_file() and (folder / "recipe.yaml").is_file():
-        return re.fullmatch(r"[0-9a-f]{16}\s*", known.read_text(errors="replace")) is not None
-    return _is_old_sweep(folder / SWEEP_FILE)
-
-
-def _is_old_sweep(path: Path) -> bool:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return content["format"] == FORMAT and all(
-            {"name", "group", "folder", "state"} <= set(entry) for entry in content["members"]
-        )
+        if (folder / MARKER).is_file():
+            identity = json.loads((folder / MARKER).read_text(encoding="utf-8"))["id"]
+            return re.fullmatch(r"[0-9a-f]{32}", identity) is not None
+        if (folder / FINGERPRINT).is_file() and (folder / "recipe.yaml").is_file():
+            return re.fullmatch(r"[0-9a-f]{16}\s*", (folder / FINGERPRINT).read_text(errors="replace")) is not None
+        sweep = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))
+        return sweep["format"] == FORMAT and all(ENTRY.issubset(entry) for entry in sweep["members"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def _move_aside(folder: Path) -> Path:
-    """Rename the folder to `<name>.old-<time>`; return its new path."""
-    path, now = folder.absolute(), time.strftime("%Y%m%d-%H%M%S")
-    names = (f"{path.name}.old-{now}{'' if number == 1 else f'-{number}'}" for number in count(1))
-    aside = next(free for free in map(path.with_name, names) if not free.exists())
-    with explained("--restart", folder):
-        path.rename(aside)
-    return aside
 
 
 def _changed_keys(path: Path, recipe: Section) -> list[str]:

@@ -32,19 +32,19 @@ class Scores:
     problems: list[TaskFailure]
 
     def __repr__(self) -> str:
-        table = [to_text(score_table(self.columns))] if any(self.columns.values()) else ["no scores"]
-        return "\n".join([*table, *self._remarks()])
+        table = to_text(score_table(self.columns)) if any(self.columns.values()) else "no scores"
+        return "\n".join([table, *self._problems()])
 
     def _repr_html_(self) -> str:
         table = to_html(score_table(self.columns)) if any(self.columns.values()) else "<p>no scores</p>"
-        return "\n".join([table, html_list(self._remarks())])
+        return f"{table}\n{html_list(self._problems())}"
+
+    def _problems(self) -> list[str]:
+        return [f"problem: {problem_text(problem)}" for problem in self.problems]
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame: task, type, metric and one column for each model, in points."""
         return score_frame(self.columns)
-
-    def _remarks(self) -> list[str]:
-        return [f"problem: {problem_text(problem)}" for problem in self.problems]
 
 
 def score_models(
@@ -59,26 +59,37 @@ def score_models(
 ) -> Scores:
     """Score a model, and optionally its teacher, on the tasks of a suite file, or on tasks or a benchmark of MTEB.
 
-    A model is a folder, an id or a SentenceTransformer. `mteb` holds task names, also as one text with commas. `data` is a
-    folder with <MTEB task>/ folders, read instead of the hub. With a teacher of the same dim there is a column `asymmetric`
-    (the model's queries, the teacher's documents). `protocol` chooses the main metrics. Messages begin with `prefix` and
-    the argument. Errors: DistilvecError for arguments and models that cannot be used. Failed tasks are `problems`.
+    Args:
+        model: A folder, an id or a SentenceTransformer, as `teacher`. With a teacher of the same dim there is a column
+            `asymmetric`: the model's queries, the teacher's documents.
+        mteb: Task names, also as one text with commas.
+        data: A folder with <MTEB task>/ folders, read instead of the hub.
+        protocol: Chooses the main metrics.
+        prefix: Precedes the arguments' names in messages.
+
+    Failed tasks are `problems`. Errors: DistilvecError for arguments and models that cannot be used.
     """
-    names = [name.strip() for name in (mteb.split(",") if isinstance(mteb, str) else mteb)] if mteb else None
     _check_arguments(suite, teacher, mteb, benchmark, data, prefix)
     from distilvec.evaluation.aggregate import PROTOCOLS, with_protocol
     from distilvec.evaluation.evaluator import EmbeddingCache
+    from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
     from distilvec.evaluation.suite import load_suite
     from distilvec.evaluation.tasks import TaskFailure
     from distilvec.pipeline.columns import make_columns, score_columns
+    from distilvec.pipeline.resolve import cache_root
 
     if protocol not in PROTOCOLS:
-        hint = nearest(protocol, PROTOCOLS)
-        raise DistilvecError(f"[{prefix}protocol] no protocol '{protocol}'{hint}. Protocols: {', '.join(PROTOCOLS)}.")
-    problems = list[TaskFailure]()
-    tasks = load_suite(Path(suite), problems) if suite is not None else _mteb_tasks(names, benchmark)
-    if problems and not tasks:
-        return Scores({}, problems)
+        known = f"{nearest(protocol, PROTOCOLS)}. Protocols: {', '.join(PROTOCOLS)}"
+        raise DistilvecError(f"[{prefix}protocol] no protocol '{protocol}'{known}.")
+    names = [name.strip() for name in (mteb.split(",") if isinstance(mteb, str) else mteb)] if mteb else None
+    problems, tasks, cache = list[TaskFailure](), list[Any](), cache_root() / "mteb"
+    if suite is not None:
+        tasks = load_suite(Path(suite), problems)
+        if problems and not tasks:
+            return Scores({}, problems)
+    else:
+        import_mteb(cache)
+        find_tasks(names, benchmark)  # so that unknown names are reported before models are loaded
     student = _embedder(model, "model", "student")
     other = None if teacher is None else _embedder(teacher, f"{prefix}teacher", "teacher")
     columns = make_columns(student, None, other)
@@ -88,29 +99,33 @@ def score_models(
     if suite is not None:
         found = score_columns(tasks, columns, EmbeddingCache(), problems)[0]
     else:
-        from distilvec.evaluation.mteb import mteb_scores
-
-        found = mteb_scores(
-            columns, names, benchmark, None if data is None else Path(data), _mteb_cache(), problems=problems
-        )
+        found = mteb_scores(columns, names, benchmark, Path(data) if data else None, cache, problems=problems)
     scores = {name: [with_protocol(score, protocol) for score in column] for name, column in found.items()}
     return Scores(scores, problems)
 
 
-def _check_arguments(suite: Any, teacher: Any, mteb: Any, benchmark: str | None, data: Any, prefix: str) -> None:
+def _check_arguments(suite: Any, teacher: Any, mteb: Any, benchmark: Any, data: Any, prefix: str) -> None:
     """DistilvecError for arguments that contradict each other, before anything is loaded."""
-    if (suite is None) == (mteb is None and benchmark is None):
-        raise DistilvecError(f"[{prefix}suite] give either {prefix}suite, or {prefix}mteb or {prefix}benchmark.")
+    table = isinstance(teacher, (str, os.PathLike)) and str(teacher).endswith(".parquet")
+    wrong = [
+        (
+            "suite",
+            (suite is None) == (mteb is None and benchmark is None),
+            "give either a suite, or tasks or a benchmark of MTEB",
+        ),
+        ("data", data is not None and suite is not None, "is for MTEB; a suite lists its own files. Remove it"),
+        (
+            "data",
+            data is not None and not Path(data).is_dir(),
+            f"{data} is no folder. Name one with <MTEB task>/ folders",
+        ),
+        ("teacher", table, f"{teacher} is a table of vectors, which cannot embed new texts. Name a model"),
+    ]
+    for key, applies, problem in wrong:
+        if applies:
+            raise DistilvecError(f"[{prefix}{key}] {problem}.")
     if suite is None:
         require_extra("mteb", f"{prefix}benchmark" if benchmark else f"{prefix}mteb")
-    if data is not None and suite is not None:
-        raise DistilvecError(f"[{prefix}data] is for MTEB; a suite lists its own files. Remove {prefix}data.")
-    if data is not None and not Path(data).is_dir():
-        raise DistilvecError(f"[{prefix}data] {data} is no folder. Name the folder that holds <MTEB task>/ folders.")
-    if isinstance(teacher, (str, os.PathLike)) and str(teacher).endswith(".parquet"):
-        raise DistilvecError(
-            f"[{prefix}teacher] {teacher} is a table of vectors, which cannot embed new texts. Name a model."
-        )
 
 
 def _embedder(model: Any, key: str, name: str) -> LocalTeacher:
@@ -125,17 +140,3 @@ def _embedder(model: Any, key: str, name: str) -> LocalTeacher:
     if isinstance(model, SentenceTransformer):
         return wrap_model(model, name)
     raise DistilvecError(f"[{key}] expected a folder, an id or a SentenceTransformer; found {type(model).__name__}.")
-
-
-def _mteb_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
-    """Find mteb's tasks of these names. DistilvecError for unknown names."""
-    from distilvec.evaluation.mteb import find_tasks, import_mteb
-
-    import_mteb(_mteb_cache())
-    return find_tasks(names, benchmark)
-
-
-def _mteb_cache() -> Path:
-    from distilvec.pipeline.resolve import cache_root
-
-    return cache_root() / "mteb"

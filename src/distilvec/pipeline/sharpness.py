@@ -1,5 +1,11 @@
 """Sharpness over the course of training, measured at a run's saved checkpoints.
 
+The loss is the training objective as a function of the weights. Student, objective, rows and teacher vectors come from
+the run folder and the caches; a teacher is loaded only if it ran in every step, or if the method learns from its
+tokens. The loss is the mean over fixed training batches in fp32. Batches are formed as in training, since methods
+compare the texts of a batch. Dropout masks and other random draws are seeded by the batch. Buffers of the objective,
+such as a queue, are those of the checkpoint for every batch.
+
 A run's `sharpness.json` has format, fingerprint, name, method, update, settings, rows (texts in the loss), dropout, and
 `points`, one per checkpoint: step, epoch, loss, lambda_max, residual, lambda_min, products, sam, asam, seconds, and
 with `trace` also trace and trace_error. Points are written one by one. The same settings resume, others start again.
@@ -9,33 +15,41 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from distilvec.config.recipe import fingerprint
+from distilvec.config import recipe as recipes
+from distilvec.core.batch import TextBatch
+from distilvec.core.device import keep_memory, pick_device
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.core.log import progress
-from distilvec.evaluation.curvature import (
-    gradient,
-    hessian_product,
-    hutchinson_trace,
-    largest_eigenvalue,
-    loss_value,
-    rise,
-)
-from distilvec.pipeline.loss_landscape import Landscape, Landscapes
-from distilvec.pipeline.results import RunSummary, load_runs
+from distilvec.core.objective import weighted_loss
+from distilvec.core.outputs import ModelOutputs
+from distilvec.data.sampler import epoch_batches
+from distilvec.evaluation import curvature
+from distilvec.models.load import load
+from distilvec.pipeline.prepare import prepare
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.results import RunSummary, distinct_names, load_runs
+from distilvec.pipeline.run_dir import saved_folders
 from distilvec.report.run_files import SHARPNESS, read_run_file
+from distilvec.students.encoder import Encoder
+from distilvec.train.checkpoint import load_objective, objective_file
+from distilvec.train.distillation import Distillation, seed_step
 from distilvec.train.metrics import read_metrics
+from distilvec.train.optimizer import freeze_others
 
 FORMAT = 1
-USUAL_PRODUCTS = 15  # what Lanczos takes as a rule, for the time left
+USUAL_PASSES = 19  # over the texts at a checkpoint without the trace, for the time left
 Point = dict[str, Any]
 Report = Callable[[int, str], None]  # (passes over the texts so far, note)
 
@@ -56,33 +70,106 @@ class Settings:
     draws: int = 5
 
 
+# -- the loss ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """The loss at one student. `module` holds the weights; dropout is on while it is in training mode."""
+
+    module: Distillation
+    batches: list[tuple[TextBatch, ModelOutputs]]
+    seed: int
+
+    @property
+    def rows(self) -> int:
+        """Texts in the loss."""
+        return sum(len(batch) for batch, _ in self.batches)
+
+    @cached_property
+    def parameters(self) -> list[Tensor]:
+        """Trained parameters: the student's and the objective's."""
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
+    def parts(self) -> Iterator[Tensor]:
+        """Yield the loss batch by batch. Attention is not fused here: the fused kernel has no second derivative."""
+        buffers = {f"objective.{name}": buffer for name, buffer in self.module.objective.named_buffers()}
+        for number, (batch, teacher) in enumerate(self.batches):
+            seed_step(self.seed, 0, number, 0)
+            copies = {name: buffer.clone() for name, buffer in buffers.items()}
+            with sdpa_kernel(SDPBackend.MATH):
+                terms = functional_call(self.module, copies, (batch, teacher))
+            yield weighted_loss(terms, self.module.objective.weights) * (len(batch) / self.rows)
+
+
+class Landscapes:
+    """The landscapes of a finished run (`record` is its distillation.json), over about `texts` texts drawn by `seed`.
+
+    `students` are the folders of the saved checkpoints by step, the final one among them. The objective is that of the
+    last stage. Errors: DistilvecError if the folder or a cache lacks a part.
+    """
+
+    def __init__(self, folder: Path, record: Mapping[str, Any], texts: int, seed: int, dropout: bool | None) -> None:
+        self.texts, self.seed, self.dropout = texts, seed, dropout
+        self.job = resolve(recipes.load(folder / "recipe.yaml"), folder, record)
+        self.recipe = self.job.stages[-1].recipe
+        self.students = {**saved_folders(folder), int(record["training"]["steps"]): folder / "last"}
+
+    def landscape(self, step: int) -> Landscape:
+        """Return the loss at the checkpoint of a step, on the first batches of an epoch; at least one."""
+        folder, train = self.students[step], self.recipe.train
+        if not (folder / "modules.json").exists():
+            raise DistilvecError(
+                f"[run folder] {folder} is missing. Run the recipe again (--restart) to save checkpoints."
+            )
+        keep_memory()
+        device = torch.device(pick_device(train.device))
+        model = load(folder, device="cpu").float()
+        objective = make_objective(self.job.stages[-1], self.job.context)
+        load_objective(objective_file(folder), objective)
+        module = Distillation(Encoder(model), objective).to(device)
+        freeze_others(module, train)
+        data = prepare(self.job, model).training_data(required_outputs(objective, self.job.examples))
+        batches = epoch_batches(
+            data.train_rows, data.lengths, batch_size=train.batch_size, max_tokens=train.max_tokens,
+            window=train.window, seed=self.seed, epoch=0, drop_last=objective.needs_fixed_batch,
+        )  # fmt: skip
+        dropout = objective.student_outputs.second_view if self.dropout is None else self.dropout
+        found = Landscape(module.train(dropout), [], self.seed)
+        for number in range(len(batches)):
+            batch = data.batch(batches[number]).to(device)
+            found.batches.append((batch, data.teacher.signals(batch)))
+            if found.rows + train.batch_size // 2 >= self.texts:
+                break
+        return found
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
 class Measurement:
     """One run's sharpness.json. Errors: DistilvecError if the run folder or a cache lacks a part."""
 
     def __init__(self, run: RunSummary, settings: Settings) -> None:
         self.folder, self.settings = run.folder, settings
         self.landscapes = Landscapes(run.folder, run.record, settings.texts, settings.seed, settings.dropout)
-        trained = run.folder / "train.fingerprint"
-        key = fingerprint(FORMAT, trained.read_text() if trained.exists() else "", asdict(settings))
+        trained, values = run.folder / "train.fingerprint", asdict(settings)
+        key = recipes.fingerprint(FORMAT, trained.read_text() if trained.exists() else "", values)
         self.content = read_run_file(run.folder, SHARPNESS) or {}
         if self.content.get("fingerprint") != key:
-            recipe = self.landscapes.stage.recipe
-            about = {
-                "name": recipe.name,
-                "method": recipe.method.name,
-                "update": recipe.model_dump(mode="json")["train"]["update"],
-            }
-            self.content = {"format": FORMAT, "fingerprint": key, **about, "settings": asdict(settings), "points": []}
+            recipe = self.landscapes.recipe
+            update = recipe.train.model_dump(mode="json")["update"]
+            self.content = {"format": FORMAT, "fingerprint": key, "name": recipe.name, "method": recipe.method.name}
+            self.content |= {"update": update, "settings": values, "points": []}
 
     def chosen(self, steps: Sequence[int] | None) -> list[int]:
         """Return the chosen steps (default: all). DistilvecError for a step without a saved checkpoint."""
         known = sorted(self.landscapes.students)
-        for step in steps or ():
-            if step not in known:
-                raise DistilvecError(
-                    f"[--steps] {self.folder} has no checkpoint of step {step}; it has {', '.join(map(str, known))}. "
-                    "Choose one of these; train.keep_students in the recipe saves more."
-                )
+        if absent := [step for step in steps or () if step not in known]:
+            raise DistilvecError(
+                f"[--steps] {self.folder} has no checkpoint of step {absent[0]}; it has {', '.join(map(str, known))}. "
+                "Choose one of these; train.keep_students in the recipe saves more."
+            )
         return known if steps is None else sorted(set(steps))
 
     def missing(self, steps: Sequence[int], trace: bool) -> list[int]:
@@ -92,16 +179,15 @@ class Measurement:
 
     def measure(self, step: int, trace: bool, report: Report) -> None:
         """Measure one checkpoint; written before the trace and after it."""
-        landscape = self.landscapes.landscape(step)
-        point = next((point for point in self.content["points"] if point["step"] == step), None)
+        landscape, points = self.landscapes.landscape(step), self.content["points"]
+        point = next((point for point in points if point["step"] == step), None)
         if point is None:
-            point = {
-                "step": step,
-                "epoch": epoch_of(self.folder, step),
-                **measure_curvature(landscape, self.settings, report),
-            }
+            lines = read_metrics(self.folder / "metrics.jsonl")
+            epoch = next((line["epoch"] for line in lines if line["step"] == step), None)
+            point = {"step": step, "epoch": epoch, **measure_curvature(landscape, self.settings, report)}
+            points.append(point)
+            points.sort(key=lambda other: int(other["step"]))
             self.content |= {"rows": landscape.rows, "dropout": landscape.module.training}
-            self.content["points"] = sorted([*self.content["points"], point], key=lambda other: int(other["step"]))
             write_json(self.folder / SHARPNESS, self.content)
         if trace:
             point |= measure_trace(landscape, self.settings, report)
@@ -117,80 +203,54 @@ def measure_runs(
     """
     runs = load_runs(folders)
     measurements = {name: Measurement(run, settings) for name, run in zip(distinct_names(runs), runs, strict=True)}
-    chosen = {name: measurement.chosen(steps) for name, measurement in measurements.items()}
-    todo = [
-        (name, step) for name, measurement in measurements.items() for step in measurement.missing(chosen[name], trace)
-    ]
-    share = USUAL_PRODUCTS + 4 + trace * settings.draws
+    chosen = {name: one.chosen(steps) for name, one in measurements.items()}
+    todo = [(name, step) for name, one in measurements.items() for step in one.missing(chosen[name], trace)]
+    share = USUAL_PASSES + trace * settings.draws
     with progress("sharpness", share * len(todo), "passes") as advance:
+
+        def report(before: int, where: str, passes: int, text: str) -> None:
+            advance(before + min(passes, share), f"{where}: {text}")
+
         for number, (name, step) in enumerate(todo):
-
-            def report(
-                passes: int, text: str, before: int = share * number, where: str = f"{name}, step {step}"
-            ) -> None:
-                advance(before + min(passes, share - 1), f"{where}: {text}")
-
-            measurements[name].measure(step, trace, report)
-            advance(share * (number + 1), "")
+            measurements[name].measure(step, trace, partial(report, share * number, f"{name}, step {step}"))
     found = []
-    for name, measurement in measurements.items():
-        points = [point for point in measurement.content["points"] if point["step"] in chosen[name]]
-        found.append({**measurement.content, "name": name, "folder": str(measurement.folder), "points": points})
+    for name, one in measurements.items():
+        points = [point for point in one.content["points"] if point["step"] in chosen[name]]
+        found.append({**one.content, "name": name, "folder": str(one.folder), "points": points})
     return found
 
 
 def measure_curvature(landscape: Landscape, settings: Settings, report: Report) -> Point:
     """Measure the loss, its largest eigenvalue, and its rise under the perturbations of SAM and ASAM."""
     began, parts, parameters = time.monotonic(), landscape.parts, landscape.parameters
-    loss = loss_value(parts)
+    loss = curvature.loss_value(parts)
     if not math.isfinite(loss):
         raise DistilvecError(
             f"[run folder] the loss at this checkpoint is {loss}: no curvature. Leave its step out (--steps)."
         )
-    product = partial(hessian_product, parts, parameters)
     size = sum(parameter.numel() for parameter in parameters)
     start = torch.randn(size, generator=torch.Generator().manual_seed(settings.seed)).to(parameters[0])
-    largest = largest_eigenvalue(
-        product,
-        start,
-        settings.tolerance,
+    largest = curvature.largest_eigenvalue(
+        partial(curvature.hessian_product, parts, parameters), start, settings.tolerance,
         monitor=lambda count, value: report(count + 1, f"largest eigenvalue {value:.4g}"),
-    )
-    slopes = gradient(parts, parameters)
-    rises = {name: rise(parts, parameters, slopes, settings.rho, adaptive=name == "asam") for name in ("sam", "asam")}
+    )  # fmt: skip
+    slopes = curvature.gradient(parts, parameters)
     return {
         "loss": loss,
         "lambda_max": largest.value,
         "residual": largest.residual,
         "lambda_min": largest.smallest,
         "products": largest.products,
-        **rises,
+        **{name: curvature.rise(parts, parameters, slopes, settings.rho, name == "asam") for name in ("sam", "asam")},
         "seconds": round(time.monotonic() - began, 1),
     }
 
 
 def measure_trace(landscape: Landscape, settings: Settings, report: Report) -> Point:
     """Measure the Hessian's trace and its standard error."""
-    product = partial(hessian_product, landscape.parts, landscape.parameters)
-    generator, before = torch.Generator().manual_seed(settings.seed + 1), USUAL_PRODUCTS + 4
-    mean, error = hutchinson_trace(
-        product,
-        landscape.parameters,
-        settings.draws,
-        generator,
-        lambda count, value: report(before + count, f"trace {value:.4g}"),
-    )
+    mean, error = curvature.hutchinson_trace(
+        partial(curvature.hessian_product, landscape.parts, landscape.parameters), landscape.parameters, settings.draws,
+        torch.Generator().manual_seed(settings.seed + 1),
+        lambda count, value: report(USUAL_PASSES + count, f"trace {value:.4g}"),
+    )  # fmt: skip
     return {"trace": mean, "trace_error": error}
-
-
-def epoch_of(folder: Path, step: int) -> float | None:
-    """Return the epochs done after a step, by its first line in metrics.jsonl."""
-    return next((line["epoch"] for line in read_metrics(folder / "metrics.jsonl") if line["step"] == step), None)
-
-
-def distinct_names(runs: Sequence[RunSummary]) -> list[str]:
-    """Return the runs' names; their folders' if two names are equal."""
-    for names in ([run.name for run in runs], [run.folder.resolve().name for run in runs]):
-        if len(set(names)) == len(names):
-            return names
-    return [str(run.folder) for run in runs]

@@ -16,7 +16,7 @@ import gc
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,10 @@ from distilvec.core.files import read_json, write_json
 from distilvec.core.log import log
 from distilvec.pipeline.run_dir import SWEEP_FILE, own_folder, refuse_foreign
 
-_PLAIN_NAMES = {"name", "path", "model", "limit"}  # unclear without their section
+_UNCLEAR = {"name", "path", "model", "limit"}  # keys that need their section's name
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")  # in the name of a folder
-_LONGEST_VALUE, _LONGEST_NAME = 48, 180  # characters; file systems allow 255 bytes
-
-Runner = Callable[[Recipe, Path], Any]
-Progress = Callable[[str, int, int], None]  # (name of a run, finished runs, all runs)
-Group = tuple[str, str | None, dict[str, Any]]  # (label, variant, values by key)
+_LONGEST_VALUE, _LONGEST_NAME = 48, 180  # bytes; file systems allow 255
+_EXAMPLE = "sweep: {grid: {train.batch_size: [16, 32]}, seeds: [0, 1, 2]}"
 
 
 @dataclass(frozen=True)
@@ -74,36 +71,39 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     known, changes = recipes.take_variants(tree, origin), recipes.read_overrides(overrides)
     for key in [key for key in changes if key.split(".")[0] == "sweep"]:
         recipes.set_key(tree, key, changes.pop(key))
-    section = _read_section(tree.pop("sweep", None), origin)
-    _refuse_fixed_keys(section, changes)
+    section = _section(tree.pop("sweep", None), origin, changes)
     names, key = ([variant], "variant") if variant is not None else (section.variants or [], "sweep.variants")
     found = {name: recipes.find_variant(known, name, key, origin) for name in names}
-    stem = source.stem if isinstance(source, Path) else "sweep"
-    base = _base_name(changes.pop("name", tree.pop("name", None)), stem, origin)
+    base, members = changes.pop("name", tree.pop("name", None)), []
+    try:
+        base = check_name(base) if base is not None else source.stem if isinstance(source, Path) else "sweep"
+    except ValueError as error:
+        raise DistilvecError(f"[name] {error}. In {origin}.") from None
     seeds: list[int | None] = [*(section.seeds or [])] or [None]
-    members = []
-    for label, chosen, point in _groups(section, names):
-        settings = {**(found[chosen] if chosen is not None else {}), **changes, **point}
-        for seed in seeds:
-            name = ",".join(part for part in (label, f"seed={seed}" if seed is not None else "") if part)
-            seeded = {} if seed is None else {"train.seed": seed}
-            own = {"name": _shortened(f"{base}-{name}", MOST_NAME_BYTES), **settings, **seeded}
-            members.append(Member(name, label or base, _member_recipe(tree, own, f"{origin}, run {name}")))
+    for (label, chosen, point), seed in itertools.product(_groups(section, names), seeds):
+        name = ",".join(part for part in (label, f"seed={seed}" if seed is not None else "") if part)
+        settings = {"name": _shortened(f"{base}-{name}", MOST_NAME_BYTES), **found.get(chosen, {}), **changes, **point}
+        settings |= {} if seed is None else {"train.seed": seed}
+        changed = copy.deepcopy(tree)
+        for key, value in settings.items():
+            recipes.set_key(changed, key, copy.deepcopy(value))
+        members.append(Member(name, label or base, recipes.validate(changed, f"{origin}, run {name}")))
     return members
 
 
 def run_sweep(
     members: Sequence[Member],
     out: Path,
-    runner: Runner | None = None,
-    progress: Progress | None = None,
+    runner: Callable[[Recipe, Path], Any] | None = None,
+    progress: Callable[[str, int, int], None] = lambda name, done, total: None,
     restart: bool = False,
 ) -> list[dict[str, Any]]:
     """Train every run in `out/<its name>` and keep `out/sweep.json`; return that file's entries.
 
     `runner` (default: `pipeline.run.run`) is called for finished runs as well and finds that nothing is left to do, so
-    a killed sweep continues. With `restart` an earlier sweep is moved aside. A run that fails with a DistilvecError
-    does not stop the others; one DistilvecError at the end lists all failures. Several processes may work on one sweep.
+    a killed sweep continues. `progress` gets a run's name, the finished runs and all runs. With `restart` an earlier
+    sweep is moved aside. Several processes may work on one sweep.
+    A run that fails with a DistilvecError does not stop the others; one DistilvecError at the end lists all failures.
     """
     from distilvec.core.device import processes
     from distilvec.pipeline.run import run
@@ -112,52 +112,38 @@ def run_sweep(
     main = not members or processes(members[0].recipe.train.device).is_main_process
     if main:
         own_folder(out, restart)
-    earlier = {entry["name"]: entry for entry in _earlier(out) if entry["state"] == "finished"}
-    entries = [
-        {"name": m.name, "group": m.group, "folder": m.name, "state": "finished" if m.name in earlier else "pending"}
-        for m in members
-    ]
-    others = [entry for name, entry in earlier.items() if name not in {member.name for member in members}]
+    known = {entry["name"]: entry for entry in _entries(out) if entry["state"] == "finished"}
+    entries = {}
+    for m in members:
+        state = "finished" if m.name in known else "pending"
+        entries[m.name] = {"name": m.name, "group": m.group, "folder": m.name, "state": state}
 
-    def note(number: int, **values: str) -> None:
-        entries[number] = {**{key: value for key, value in entries[number].items() if key != "message"}, **values}
+    def note(name: str, **values: str) -> None:
+        entries[name] = {key: value for key, value in entries[name].items() if key != "message"} | values
         if main:
-            write_json(out / SWEEP_FILE, {"format": 1, "members": entries + others}, key="--out")
+            write_json(out / SWEEP_FILE, {"format": 1, "members": [*(entries | known | entries).values()]}, key="--out")
 
     for number, member in enumerate(members):
-        if progress is not None:
-            progress(member.name, number, len(members))
-        note(number, state="running")
+        progress(member.name, number, len(members))
+        note(member.name, state="running")
         try:
             (runner or run)(member.recipe, out / member.name)
         except (Stopped, Busy):
             raise
         except DistilvecError as error:
-            note(number, state="failed", message=str(error))
+            note(member.name, state="failed", message=str(error))
         else:
-            note(number, state="finished")
+            note(member.name, state="finished")
         gc.collect()
-    if progress is not None and members:
+    if members:
         progress(members[-1].name, len(members), len(members))
-    if failed := [entry for entry in entries if entry["state"] == "failed"]:
-        listed = "\n".join(f"  {entry['name']}: {entry['message']}" for entry in failed)
+    failed = [f"\n  {name}: {entry['message']}" for name, entry in entries.items() if entry["state"] == "failed"]
+    if failed:
         raise DistilvecError(
-            f"[sweep] {len(failed)} of {len(entries)} runs failed. Fix the errors below and run the same command "
-            "again; "
-            f"finished runs are skipped.\n{listed}"
+            f"[sweep] {len(failed)} of {len(entries)} runs failed. Fix the errors below and run the command again: "
+            f"finished runs are skipped.{''.join(failed)}"
         )
-    return entries
-
-
-def _earlier(out: Path) -> list[dict[str, Any]]:
-    """Return the entries of an earlier sweep; none if its file is damaged, since finished runs are found by their
-    folders.
-    """
-    try:
-        return read_sweep(out) or []
-    except DistilvecError as error:
-        log(f"{error} Its finished runs are kept.")
-        return []
+    return list(entries.values())
 
 
 def refuse_run(out: Path) -> None:
@@ -169,10 +155,9 @@ def refuse_run(out: Path) -> None:
 
 def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
     """Return the runs that `folder/sweep.json` lists (name, group, folder, state), None if there is no such file."""
-    path = folder / SWEEP_FILE
+    path, fix = folder / SWEEP_FILE, "Run the sweep again: it writes the file again."
     if not path.is_file():
         return None
-    fix = "Run the sweep again: it writes the file again."
     try:
         entries = read_json(path, fix)["members"]
         return [{**e, **{key: str(e[key]) for key in ("name", "group", "folder", "state")}} for e in entries]
@@ -180,93 +165,72 @@ def read_sweep(folder: Path) -> list[dict[str, Any]] | None:
         raise DistilvecError(f"[{path.name}] {path} is damaged: {error!r}. {fix}") from None
 
 
-# -- from the section to recipes -------------------------------------------------------------------------------------
-
-
-def _read_section(tree: Any, origin: str) -> SweepSection:
-    if tree is None:
-        example = "sweep: {grid: {train.batch_size: [16, 32]}, seeds: [0, 1, 2]}"
-        raise DistilvecError(f"[sweep] {origin} has no sweep. Add one ({example}).")
+def _entries(out: Path) -> list[dict[str, Any]]:
+    """Return the entries of an earlier sweep; none if its file is damaged: finished runs are found by their folders."""
     try:
-        return SweepSection.model_validate(tree)
+        return read_sweep(out) or []
+    except DistilvecError as error:
+        log(f"{error} Its finished runs are kept.")
+        return []
+
+
+def _section(tree: Any, origin: str, changes: Mapping[str, Any]) -> SweepSection:
+    """Validate the section; DistilvecError also for an override that the grid or the seeds would undo."""
+    if tree is None:
+        raise DistilvecError(f"[sweep] {origin} has no sweep. Add one ({_EXAMPLE}).")
+    try:
+        section = SweepSection.model_validate(tree)
     except ValidationError as error:
         raise invalid("sweep", origin, explain(error, SweepSection, "sweep")) from None
-
-
-def _refuse_fixed_keys(section: SweepSection, changes: Mapping[str, Any]) -> None:
-    """DistilvecError for an override that the grid or the seeds would undo."""
-    varied = [*section.grid, *(["train.seed"] if section.seeds else [])]
-    for fixed, key in itertools.product(changes, varied):
+    for fixed, key in itertools.product(changes, [*section.grid, *(["train.seed"] if section.seeds else [])]):
         if f"{fixed}.".startswith(f"{key}.") or f"{key}.".startswith(f"{fixed}."):
             raise DistilvecError(
                 f"[{key_text(fixed)}] is set for all runs, but the sweep varies {key_text(key)}. Remove one of the two."
             )
-
-
-def _groups(section: SweepSection, variants: Sequence[str]) -> list[Group]:
-    """Return every group of runs that differ by their seed only; labels are distinct, also without case."""
-    short, found, taken = _short_names(section.grid), list[Group](), set[str]()
-    chosen_variants: list[str | None] = [*variants] or [None]
-    points = itertools.product(*(list(enumerate(values)) for values in section.grid.values()))
-    for chosen, point in itertools.product(chosen_variants, list(points)):
-        named = zip(section.grid, point, strict=True)
-        parts = [f"{_UNSAFE.sub('-', short[key])}={_value(value, number)}" for key, (number, value) in named]
-        text = _shortened(",".join([*([_safe(chosen)] if chosen is not None else []), *parts]), _LONGEST_NAME)
-        numbered = itertools.chain([text], (f"{text}-{n}" for n in itertools.count(2)))
-        label = next(free for free in numbered if free.casefold() not in taken)
-        taken.add(label.casefold())
-        found.append((label, chosen, {key: v for key, (_, v) in zip(section.grid, point, strict=True)}))
-    return found
-
-
-def _member_recipe(tree: Mapping[str, Any], settings: Mapping[str, Any], origin: str) -> Recipe:
-    changed = copy.deepcopy(dict(tree))
-    for key, value in settings.items():
-        recipes.set_key(changed, key, copy.deepcopy(value))
-    return recipes.validate(changed, origin)
+    return section
 
 
 # -- names -----------------------------------------------------------------------------------------------------------
 
 
-def _short_names(keys: Mapping[str, Any]) -> dict[str, str]:
+def _groups(section: SweepSection, variants: Sequence[str]) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
+    """Yield label, variant and values by key of all runs that differ by their seed only; labels differ without case."""
+    short, taken = [_UNSAFE.sub("-", name) for name in _short_names(list(section.grid))], set[str]()
+    points = list(itertools.product(*(enumerate(values) for values in section.grid.values())))
+    choices: list[str | None] = [*variants] or [None]
+    for chosen, point in itertools.product(choices, points):
+        parts = [f"{key}={_value(value, number)}" for key, (number, value) in zip(short, point, strict=True)]
+        text = _shortened(",".join([*([] if chosen is None else [_value(chosen)]), *parts]), _LONGEST_NAME)
+        numbered = itertools.chain([text], (f"{text}-{n}" for n in itertools.count(2)))
+        label = next(free for free in numbered if free.casefold() not in taken)
+        taken.add(label.casefold())
+        yield label, chosen, dict(zip(section.grid, (value for _, value in point), strict=True))
+
+
+def _short_names(keys: list[str]) -> list[str]:
     """Return the shortest clear and unique ending of every dotted key: batch_size, schedule.name."""
-    found = {}
-    for key in keys:
-        parts = key.split(".")
-        for count in range(1, len(parts) + 1):
-            ending = parts[-count:]
-            plain = ending[0].isdigit() or (count == 1 and ending[0] in _PLAIN_NAMES)
-            if not plain and not any(other != key and other.split(".")[-count:] == ending for other in keys):
-                break
-        found[key] = ".".join(ending)
-    return found
+
+    def clear(ending: str, key: str) -> bool:
+        repeated = any(other != key and f".{other}".endswith(f".{ending}") for other in keys)
+        return ending == key or not (repeated or ending in _UNCLEAR or ending.split(".")[0].isdigit())
+
+    endings = {key: [key.split(".", dots)[-1] for dots in reversed(range(key.count(".") + 1))] for key in keys}
+    return [next(ending for ending in endings[key] if clear(ending, key)) for key in keys]
 
 
-def _value(value: Any, number: int) -> str:
+def _value(value: Any, number: int = 0) -> str:
     """Return a value as part of a name; lists of lists and mappings go by their number in the grid."""
     if isinstance(value, list) and value and all(isinstance(item, (str, int, float)) for item in value):
-        return _safe("-".join(str(item) for item in value))
-    if isinstance(value, (list, dict)):
+        value = "-".join(str(item) for item in value)
+    elif isinstance(value, (list, dict)):
         return f"option{number + 1}"
-    return _safe(value if isinstance(value, str) else json.dumps(value, default=str))
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return _shortened(_UNSAFE.sub("-", text).strip("-.") or recipes.fingerprint(text), _LONGEST_VALUE, text)
 
 
-def _base_name(name: Any, otherwise: str, origin: str) -> str:
-    """Return the recipe's own name, with which the names of its runs begin."""
-    try:
-        return otherwise if name is None else check_name(name)
-    except ValueError as error:
-        raise DistilvecError(f"[name] {error}. In {origin}.") from None
-
-
-def _safe(text: str) -> str:
-    """Keep letters, digits and . _ + - only; shorten long texts."""
-    safe = _UNSAFE.sub("-", text).strip("-.") or recipes.fingerprint(text)
-    return safe if len(safe) <= _LONGEST_VALUE else f"{safe[: _LONGEST_VALUE - 17]}-{recipes.fingerprint(text)}"
-
-
-def _shortened(text: str, most: int) -> str:
-    """Cut a text to `most` bytes; its end becomes a fingerprint."""
+def _shortened(text: str, most: int, origin: str | None = None) -> str:
+    """Cut a text to `most` bytes; its end becomes the fingerprint of `origin` (default: of the text)."""
     raw = text.encode("utf-8", "surrogatepass")
-    return text if len(raw) <= most else f"{raw[: most - 17].decode(errors='ignore')}-{recipes.fingerprint(text)}"
+    if len(raw) <= most:
+        return text
+    return f"{raw[: most - 17].decode(errors='ignore')}-{recipes.fingerprint(text if origin is None else origin)}"

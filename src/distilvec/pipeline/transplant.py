@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.alignment.coverage import unicode_texts
 from distilvec.config.schema import SourceSection, VocabularySection
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import check_output_folder
+from distilvec.core.files import check_output_folder, write_json
 from distilvec.core.info import UNLIMITED
 from distilvec.data.sources import read_source, source_files
 from distilvec.formats.replace import check_replaceable, is_ours, real
@@ -27,10 +26,17 @@ from distilvec.teachers.model import folder_of
 from distilvec.vocabulary.choose import FIGURES, Texts, choose
 from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 from distilvec.vocabulary.pieces import Pieces
-from distilvec.vocabulary.transplant import Composition, check_length, transplant
+from distilvec.vocabulary.transplant import check_length, transplant
 
-TAGS = ("sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec")
 COMPARED = 2000  # texts of a language on which the tokenizers are compared
+CARD = """---
+{front}---
+
+# {title} with another vocabulary
+
+Made by `distilvec transplant`: {before:,} tokens became {tokens:,}. Every weight but the embedding table is that of the
+original; nothing was trained. `vocabulary.json` has the details.
+"""
 
 
 def read_texts(
@@ -50,10 +56,8 @@ def read_texts(
     def reader(sections: list[SourceSection]) -> Texts:
         def read() -> Iterator[str]:
             for number, section in enumerate(sections):
-                yield from islice(
-                    (text.strip() for text in unicode_texts(read_source(section, number), section) if text.strip()),
-                    limit,
-                )
+                texts = (text.strip() for text in unicode_texts(read_source(section, number), section))
+                yield from islice((text for text in texts if text), limit)
 
         return read
 
@@ -69,7 +73,12 @@ def check_target(out: Path, overwrite: bool, sources: Sequence[str], key: str = 
     if target.is_relative_to(real(Path(HF_HUB_CACHE))):
         raise DistilvecError(f"[{key}] {out} is in the cache of the hub ({HF_HUB_CACHE}). Choose another folder.")
     for name in sources:
-        folder = _source_folder(name)
+        folder: Path | None = Path(resolve_model(name))
+        if folder is not None and not folder.is_dir():
+            try:
+                folder = folder.parent if folder.exists() else folder_of(str(folder), None)[0]
+            except (OSError, ValueError):  # no valid id: loading reports it
+                folder = None
         if folder is not None and real(folder) == target:
             raise DistilvecError(f"[{key}] {out} is the folder of {name}, which is read. Choose another folder.")
     check_output_folder(out, key)
@@ -100,76 +109,46 @@ def transplant_folder(
     transformers.utils.logging.disable_progress_bar()
     model = load_model(name, "teacher", trust_remote_code=trust_remote_code)
     if not hasattr(model[0], "auto_model"):
+        kind = type(model[0]).__name__
         raise DistilvecError(
-            f"[teacher] {name} begins with a {type(model[0]).__name__} module; expected a transformer with an "
-            "embedding table. "
-            "Take another model."
+            f"[teacher] {name} begins with a {kind} module. Take a model that begins with a transformer."
         )
     if max_length is not None:
         check_length(model[0], max_length)
-    pieces = Pieces(model.tokenizer, f"the tokenizer of {name}", "teacher")
-    for prompt in {prompt for prompt in (model.prompts or {}).values() if prompt}:
-        texts = {language: _with_prompt(prompt, read) for language, read in texts.items()}
-    chosen = choose(section, pieces, texts)
-    del pieces  # those of a large tokenizer take much memory
+    prompts = list(dict.fromkeys(prompt for prompt in (model.prompts or {}).values() if prompt))
+    read = {language: _prepended(prompts, reader) for language, reader in texts.items()}
+    chosen = choose(section, Pieces(model.tokenizer, f"the tokenizer of {name}", "teacher"), read)
     changed, made = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
+    missing = [number for number, origin in enumerate(made.origins) if origin == "missing"]
     record = {
         "teacher": name,
         "vocabulary": section.model_dump(mode="json", exclude_none=True),
         "chosen": chosen.figures,
         "rows": made.counts,
-        "without_pieces": _without(made, changed.tokenizer),
-        "compared": _compare(
-            model, changed, {language: list(islice(read(), COMPARED)) for language, read in texts.items()}
-        ),
+        "without_pieces": list(changed.tokenizer.convert_ids_to_tokens(missing)),
+        "compared": _compare(model, changed, read),
     }
     del model  # writing needs memory for another table
     save_student(
-        changed,
-        out,
-        record,
-        _card(name, record),
-        extra_files=lambda folder: _write(folder / FIGURES, record),
-        key="--out",
-    )
+        changed, out, record, _card(name, record), key="--out",
+        extra_files=lambda folder: write_json(folder / FIGURES, record, key="--out"),
+    )  # fmt: skip
     return record
 
 
-def _source_folder(name: str) -> Path | None:
-    """Return the local folder of a model or tokenizer; None if there is none."""
-    path = Path(resolve_model(name))
-    if path.exists():
-        return path if path.is_dir() else path.parent
-    try:
-        return folder_of(str(path), None)[0]
-    except (OSError, ValueError):  # no valid id: loading reports it
-        return None
-
-
-def _with_prompt(prompt: str, read: Texts) -> Texts:
-    """Return a reader of the texts and of the prompt that is prepended to them."""
-
-    def both() -> Iterator[str]:
-        yield prompt
-        yield from read()
-
-    return both
-
-
-def _without(made: Composition, tokenizer: Any) -> list[str]:
-    """List the tokens without a piece in the old vocabulary: their rows are not composed."""
-    missing = [number for number, origin in enumerate(made.origins) if origin == "missing"]
-    return list(tokenizer.convert_ids_to_tokens(missing))
-
-
-def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dict[str, list[str]]) -> dict[str, Any]:
-    """Compare both tokenizers on the same texts, and both models' parameters."""
+def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dict[str, Texts]) -> dict[str, Any]:
+    """Compare both tokenizers on the first texts of each language, and both models' parameters."""
     length = before.max_seq_length
     limit = length if length is not None and length < UNLIMITED else None  # T5 has no limit: relative positions
-    found = compare_tokenizers(before.tokenizer, after.tokenizer, texts, limit)
-    for side, model in (("before", before), ("after", after)):
-        found[side]["parameters"] = parameter_counts(model)
+    first = {language: list(islice(read(), COMPARED)) for language, read in texts.items()}
+    found = compare_tokenizers(before.tokenizer, after.tokenizer, first, limit)
+    found["before"]["parameters"], found["after"]["parameters"] = parameter_counts(before), parameter_counts(after)
     return found
+
+
+def _prepended(prompts: Sequence[str], read: Texts) -> Texts:
+    """Return a reader of the prompts and the texts."""
+    return lambda: chain(prompts, read())
 
 
 def _card(name: str, record: dict[str, Any]) -> str:
@@ -177,19 +156,13 @@ def _card(name: str, record: dict[str, Any]) -> str:
     front: dict[str, Any] = {
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
-        "tags": list(TAGS),
+        "tags": ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec"],
     }
     if not Path(name).exists():
         front |= {"base_model": name, "base_model_relation": "finetune"}
-    chosen, title = record["chosen"], re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(name.split()))
-    return (
-        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---\n\n"
-        f"# {title} with another vocabulary\n\nMade by `distilvec transplant`: {chosen['before']:,} tokens became "
-        f"{chosen['tokens']:,}. "
-        "Every weight but the embedding table is that of the original; nothing was trained. `vocabulary.json` has the "
-        "details.\n"
+    return CARD.format(
+        front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
+        title=re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(name.split())),
+        before=record["chosen"]["before"],
+        tokens=record["chosen"]["tokens"],
     )
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

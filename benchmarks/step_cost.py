@@ -189,9 +189,8 @@ class Bench:
             }
             for key, value in changes.items():
                 recipes.set_key(tree, key, value)
-            job = resolve(recipes.validate({**tree, **labels}), self.folder / name)
             try:
-                make_objective(job.stages[-1], job.context)
+                job = resolve(recipes.validate({**tree, **labels}), self.folder / name)
             except DistilvecError as error:
                 if "does not train on labels" not in str(error):
                     raise

@@ -49,7 +49,7 @@ def test_leaves_a_teacher_for_recipes(lora, tiny_model, tmp_path, monkeypatch):
     head, classes = load_head(out / "student")
     assert classes == ["about desert", "about forest", "about ocean"] and head.task.classes == 3
     tree = recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"model": str(out / "student")})})
-    assert resolve(tree, tmp_path / "student").teacher_head is not None
+    assert resolve(tree, tmp_path / "student").teacher.head is not None
     assert json.loads((out / "report.json").read_text())["supervised"]["rows"] == 16
 
 

@@ -122,16 +122,15 @@ def test_retrieval_task_files(tmp_path):
 
 
 def test_the_suite_of_a_run_is_written_once(tmp_path, monkeypatch, tiny_recipe):
-    from types import SimpleNamespace
+    from distilvec.core.artifacts import ArtifactStore
+    from distilvec.pipeline.texts import load_tasks
 
-    from distilvec.pipeline import prepare
-
-    run = SimpleNamespace(recipe=tiny_recipe(evaluation__builtin="python-docstrings"), root=tmp_path)
-    first = [task.name for task in prepare.suite(run)]
+    section, store = tiny_recipe(evaluation__builtin="python-docstrings").evaluation, ArtifactStore(tmp_path)
+    first = [task.name for task in load_tasks(section, store)]
     assert first == ["docstring-sentence", "docstring-name"]
     write_retrieval_task(tmp_path / "alone", seed=0)
     (folder,) = (tmp_path / "suites").glob("[!.]*")
     for path in (tmp_path / "alone").rglob("*.*"):
         assert (folder / path.relative_to(tmp_path / "alone")).read_bytes() == path.read_bytes()
     monkeypatch.setattr(subject, "write_retrieval_task", lambda *arguments, **options: pytest.fail("written again"))
-    assert [task.name for task in prepare.suite(run)] == first
+    assert [task.name for task in load_tasks(section, store)] == first

@@ -70,7 +70,11 @@ class Letters:
 
 def test_rows_with_one_key_are_computed_once_and_a_killed_fill_ends_with_the_same_bytes(corpus, tmp_path):
     found = with_prompts(corpus, {}, tmp_path / "keys")
-    manifest = Manifest("letters", None, "w", {}, None, False, 3, None, None, None, None, "float32", "test", "float32")
+    manifest = Manifest(
+        model="letters", revision=None, weights="w", prompts={}, pooling=None, normalized=False, width=3,
+        pre_dense_width=None, max_length=None, truncation_side=None, truncate_dim=None, compute_dtype="float32",
+        backend="test", store_dtype="float32",
+    )  # fmt: skip
 
     def fill(name, teacher):
         cache = TeacherCache.create_or_open(tmp_path / name, manifest, 16)

@@ -85,7 +85,7 @@ def test_lists_by_hand(embedder):
         "student",
         known={"q": np.array([1.0, 0]), "a": np.array([2, 0.0]), "b": np.array([-1, 0]), "c": np.array([0, 5.0])},
     )
-    teacher.dim = student.dim = 2
+    teacher.width = student.width = 2
     task = make_retrieval("three", {"3": "a", "2": "b", "1": "c"}, {"q": "q"}, {("q", "1"): 1, ("q", "2"): 0})
     report = ranking_agreement(task, {"teacher": (teacher, teacher), "student": (student, student)}, EmbeddingCache())
     assert report["student"] == pytest.approx(

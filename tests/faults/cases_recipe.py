@@ -122,7 +122,7 @@ def _(world: World) -> list[str]:
 
 
 def _has_texts(found: Outcome, count: int) -> None:
-    assert f"{count} (32 held out)" in found.out
+    assert f"{count} (32 for validation)" in found.out
     assert not Path("vectors").exists()
 
 

@@ -114,8 +114,8 @@ def _full_cache(kilobytes: int, key: str) -> None:
         return ["run", recipe, "--out", "run"]
 
 
-_full_cache(8, "cache.root")  # no room for the corpus
-_full_cache(64, "cache.path")  # for the corpus, not for the vectors
+_full_cache(8, "cache.root")  # no room for a description
+_full_cache(64, "cache.root")  # for the corpus, not for its tokens
 
 
 @case("no-room-for-vectors", key="cache.path")

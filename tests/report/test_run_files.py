@@ -76,5 +76,5 @@ def test_a_page_is_not_made_of_half_a_report(tmp_path):
 
 def test_metrics_without_a_figure(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "epoch": 0.1, "train/loss": 0.5}\n')
-    with pytest.raises(DistilvecError, match=r"^\[metrics\.jsonl\] .*no held-out figures"):
+    with pytest.raises(DistilvecError, match=r"^\[metrics\.jsonl\] .*no validation metrics"):
         best_distance([tmp_path / "metrics.jsonl"])

@@ -187,5 +187,5 @@ def test_two_ways_of_pooling_cannot_be_wanted_together():
     assert (
         (mean | OutputSpec(embedding=True)).layer_pooling == (OutputSpec(embedding=True) | mean).layer_pooling == "mean"
     )
-    with pytest.raises(DistilvecError, match=r"^\[method.options.layer_pooling\] .*cls and mean"):
+    with pytest.raises(DistilvecError, match=r"^\[method.options.layer_pooling\] .*cls"):
         mean | cls

@@ -159,5 +159,5 @@ def test_files_that_are_no_tables_are_explained(teacher, tmp_path):
     with pytest.raises(DistilvecError, match="no Parquet file"):
         import_parquet(tmp_path / "nothing.parquet", cache)
     (tmp_path / "t.parquet").write_text("text,vector\n")
-    with pytest.raises(DistilvecError, match=r"not a readable Parquet file"):
+    with pytest.raises(DistilvecError, match=r"cannot be read as Parquet"):
         import_parquet(tmp_path / "t.parquet", cache)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from jobs import training_data
 from sentence_transformers import SentenceTransformer
 
-from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.record import best_distance
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import validation_metric
@@ -22,23 +23,19 @@ def parts(tiny_recipe, tmp_path):
     job = resolve(recipe, tmp_path / "run")
     encoder = Encoder(untrained_student(job))
     return (
-        run,
+        job,
         encoder,
-        prepare(
-            job,
-            encoder.model,
-            make_objective(job.stages[-1]).training_data(required_outputs(job.context), job.examples),
-        ),
+        training_data(job, encoder.model),
         make_accelerator(recipe.train, tmp_path),
     )
 
 
 def test_the_gap_is_that_of_the_cosine_matrices_of_each_batch(parts):
-    run, encoder, data, accelerator = parts
+    job, encoder, data, accelerator = parts
     found = teacher_distance(encoder, data, accelerator, 16)
     texts = data.corpus.texts(data.holdout_rows)
     vectors = [
-        model.encode(texts) for model in (encoder.model, SentenceTransformer(run.recipe.teacher.model, device="cpu"))
+        model.encode(texts) for model in (encoder.model, SentenceTransformer(job.recipe.teacher.model, device="cpu"))
     ]
     lengths, values = data.tokens.lengths[data.holdout_rows], []
     for group in np.array_split(np.argsort(lengths, kind="stable"), len(texts) // 16):

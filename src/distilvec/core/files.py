@@ -154,7 +154,7 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
     import fcntl
 
     with explained(key, path):
-        file = path.open("a+")
+        file = path.open("ab+", buffering=0)  # nothing is left to write when it is closed
     with file:
         for attempt in itertools.count():
             try:
@@ -162,7 +162,7 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
                 break
             except BlockingIOError:
                 file.seek(0)
-                holder = f"process {file.read().strip() or 'unknown'}"
+                holder = f"process {file.read().decode(errors='replace').strip() or 'unknown'}"
             if not wait:
                 raise DistilvecError(
                     f"[{key}] {holder} is writing {what}. Wait for its end, then run the command again."
@@ -174,8 +174,7 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
             time.sleep(_WAIT)
         with suppress(OSError):  # a full disk has no room for the number; the lock holds all the same
             file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            file.write(str(os.getpid()).encode())
         yield
 
 

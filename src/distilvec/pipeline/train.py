@@ -16,9 +16,9 @@ from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.students.encoder import Encoder
 from distilvec.students.lora import merged
 from distilvec.students.task_head import save_head
-from distilvec.train.checkpoint import Progress, objective_file, save_objective
+from distilvec.train.checkpoint import Progress, checkpoint_file, objective_file, read_checkpoint, save_objective
 from distilvec.train.metrics import Callback
-from distilvec.train.stages import Stage, check_parameters, stage_progress, train_stages
+from distilvec.train.stages import Stage, check_parameters, train_stages
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Training:
 
 def train(job: Job, callbacks: Sequence[Callback] = ()) -> Training:
     """Train all stages from their checkpoints on. A finished training is not prepared again."""
-    last = job.stages[-1]
-    state = stage_progress(last, job.fingerprint)
+    found = read_checkpoint(checkpoint_file(job.stages[-1].folder), job.fingerprint)  # whole: damage shows
+    state = found[1] if found else Progress()
     if not state.finished or not all((job.folder / name).exists() for name in ("student", "last")):
         state = _train(job, callbacks)
     return Training(state, best_distance([stage.folder / "metrics.jsonl" for stage in job.stages]))

@@ -69,38 +69,33 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
         in_teacher_space = any(method_class(stage.recipe.method.name).in_teacher_space for stage in stages)
         vocabulary = load_vocabulary(recipe.student, first, corpus, store)
         student, length = describe_student(recipe, first, in_teacher_space, vocabulary, store)
-    heads = {key: _head(sections[key], key, examples) for key in sections}
-    infos = tuple(
-        replace(found.info, weight=sections[key].weight, logits=heads[key] is not None)
+    heads = {key: _head(section, key, examples) for key, section in sections.items()}
+    infos = {
+        key: replace(found.info, weight=sections[key].weight, logits=heads[key] is not None)
         for key, found in described.items()
-    )
-    context = ObjectiveContext(student, infos, None if examples is None else examples.info)
+    }
+    context = ObjectiveContext(student, tuple(infos.values()), None if examples is None else examples.info)
     required = reduce(or_, (required_outputs(make_objective(stage, context), examples) for stage in stages))
     teachers = tuple(
         Teacher(
-            key, sections[key], info, replace(found.manifest, store_dtype=recipe.cache.dtype),
-            _manifest(recipe, key, found, required, context, length),
-            with_prompts(corpus, info.prompts, store.root / "keys"), found.parameters,
-            required != OutputSpec() and (sections[key].live or bool(uncached(required))), heads[key],
+            key=key,
+            section=section,
+            info=infos[key],
+            embeddings=replace(described[key].manifest, store_dtype=recipe.cache.dtype),
+            manifest=_manifest(recipe, key, described[key], required, context, length),
+            corpus=with_prompts(corpus, infos[key].prompts, store.root / "keys"),
+            parameters=described[key].parameters,
+            live=required != OutputSpec() and (section.live or bool(uncached(required))),
+            head=heads[key],
         )
-        for (key, found), info in zip(described.items(), infos, strict=True)
-    )  # fmt: skip
+        for key, section in sections.items()
+    )
     _refuse(recipe, teachers, required)
     return Job(
-        recipe,
-        folder,
-        store,
-        stages,
-        tuple(tasks),
-        examples,
-        corpus,
-        vocabulary,
-        student,
-        length,
-        teachers,
-        context,
-        required,
-    )
+        recipe=recipe, folder=folder, store=store, stages=stages, tasks=tuple(tasks), examples=examples, corpus=corpus,
+        vocabulary=vocabulary, student=student, student_length=length, teachers=teachers, context=context,
+        required=required,
+    )  # fmt: skip
 
 
 def _describe(

@@ -6,7 +6,7 @@
     python -m experiments.surgery students RUN [RUN ...] --json results/surgery.json   finished runs of recipes/small_english.yaml
     python -m experiments.surgery sizes RUN [RUN ...] --json results/surgery.json      finished runs of its sweep over vocabulary sizes
 
-Each part is written into FILE beside the others. trim: the distance (mean L2) of validation texts' vectors to the teacher's and STS-B's
+Each part is added to FILE. trim: the distance (mean L2) of validation texts' vectors to the teacher's and STS-B's
 Spearman correlation, for tokens chosen on the training texts. turkish: vocabularies of 8,000 tokens made on Turkish sentences and
 questions, compared with the teacher's on paragraphs (a part of the sentences was split from them) and on STSb-TR's sentences.
 inference: the teacher, and it with the Unigram vocabulary, encode the same texts of up to 256 tokens in turn; medians of the rounds.

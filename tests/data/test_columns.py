@@ -70,7 +70,7 @@ def test_a_folder_is_built_once_and_again_when_it_is_made_of_other_things(made):
 
 
 @pytest.mark.parametrize("name", ["numbers.npy", "inner/text.txt", META])
-@pytest.mark.parametrize("kind", ["flipped", "cut short", "missing"])
+@pytest.mark.parametrize("kind", ["flipped", "truncated", "missing"])
 def test_damage_is_logged_and_built_again(made, name, kind, capsys):
     path = made.path / name
     before = path.read_bytes()
@@ -82,7 +82,7 @@ def test_damage_is_logged_and_built_again(made, name, kind, capsys):
     else:
         path.write_bytes(
             before[:-3]
-            if kind == "cut short"
+            if kind == "truncated"
             else before[:-9] + bytes([before[-9] ^ 1]) + before[-8:]
             if len(before) > 9
             else b"2"

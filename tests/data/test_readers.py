@@ -89,7 +89,7 @@ DAMAGED = {
     "nul.csv": (b"id,text\n1,good\n2,bad\0text\n", "line 3: NUL bytes"),
     "plain.jsonl.gz": (b'{"text": "a"}\n', "not gzip data"),
     "zipped.jsonl": (gzip.compress(b'{"text": "a"}\n'), r"line 1: .*\.gz"),
-    "cut.txt.gz": (gzip.compress(b"".join(b"%d\n" % i for i in range(100_000)))[:-5000], r"line \d+: cut short"),
+    "cut.txt.gz": (gzip.compress(b"".join(b"%d\n" % i for i in range(100_000)))[:-5000], r"line \d+: truncated"),
     "json.jsonl": (b'{"text": "a"}\n\n{"text": }\n', "line 3: not JSON"),
     "digits.jsonl": (b'{"score": ' + b"9" * 5000 + b"}\n", "line 1: not JSON"),
     "deep.jsonl": (b"[" * 100_000 + b"\n", "line 1: not JSON"),

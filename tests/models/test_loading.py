@@ -104,7 +104,7 @@ def other_width(folder: Path) -> None:
 
 DAMAGE = {
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "FileNotFoundError"),
-    "weights cut short": (lambda folder: (folder / "model.safetensors").write_bytes(b"\x10\x00"), "SafetensorError"),
+    "weights truncated": (lambda folder: (folder / "model.safetensors").write_bytes(b"\x10\x00"), "SafetensorError"),
     "other sizes": (
         lambda folder: (folder / "config.json").write_text('{"dim": 32, "width": 20}'),
         "size mismatch|Missing key|RuntimeError",

@@ -169,7 +169,7 @@ def test_long_texts_are_quoted_shortened(cache):
 def damage(path, kind):
     if kind == "missing":
         path.unlink()
-    elif kind == "cut short":
+    elif kind == "truncated":
         path.write_bytes(path.read_bytes()[:-3])
     else:
         content = bytearray(path.read_bytes())
@@ -178,7 +178,7 @@ def damage(path, kind):
 
 
 @pytest.mark.parametrize("signal", ["keys", "embedding"])
-@pytest.mark.parametrize("kind", ["missing", "cut short", "damaged"])
+@pytest.mark.parametrize("kind", ["missing", "truncated", "damaged"])
 def test_damage_is_found_and_repaired(cache, kind, signal):
     for shard in range(3):
         fill(cache, range(shard * 5, shard * 5 + 5), shard)

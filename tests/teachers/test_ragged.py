@@ -129,7 +129,7 @@ def spoilt(found, row):
 
 
 @pytest.mark.parametrize("signal", ["hidden", "hidden-offsets", "grams"])
-@pytest.mark.parametrize("kind", ["missing", "cut short", "damaged"])
+@pytest.mark.parametrize("kind", ["missing", "truncated", "damaged"])
 def test_damage_is_found_and_repaired(cache, kind, signal):
     for shard in range(3):
         fill(cache, range(shard * 5, shard * 5 + 5), shard)

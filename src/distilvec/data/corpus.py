@@ -70,7 +70,7 @@ class Corpus:
         if not len(self.keys) == len(self.sources) == len(self.offsets) - 1 == drawn:
             raise ValueError(f"{folder}: columns of different lengths")
         if len(self._bytes) != self.offsets[-1]:
-            raise ValueError(f"{folder}: texts.bin is cut short")
+            raise ValueError(f"{folder}: texts.bin is truncated")
 
     def __len__(self) -> int:
         return len(self.keys)

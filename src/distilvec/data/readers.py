@@ -33,7 +33,7 @@ _LONGEST_FIELD = 1 << 30  # characters; the csv module's own limit of 131072 is 
 _DAMAGE: dict[type[Exception], str] = {  # the first that fits
     UnicodeDecodeError: "not UTF-8 ({}). Convert it, for example with iconv -f latin1 -t utf-8.",
     gzip.BadGzipFile: "not gzip data ({}). Rename or compress it.",
-    EOFError: "cut short ({}). Fetch it again.",
+    EOFError: "truncated ({}). Fetch it again.",
     zlib.error: "damaged ({}). Fetch it again.",
     csv.Error: "not valid CSV ({}). Check the quotes.",
     RecursionError: "not JSON ({}). Expected one object a line.",

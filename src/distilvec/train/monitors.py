@@ -7,6 +7,7 @@ all-MiniLM-L6-v2 under [CLS] pooling. Those of the gates come from `python -m ex
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -65,7 +66,7 @@ def with_gates(required: OutputSpec, experts: int) -> OutputSpec:
     return required | OutputSpec(experts=True) if experts and used else required
 
 
-class Monitor:
+class Monitor(ABC):
     """Reads a snapshot at every logged step and warns once a run; ignores snapshots without its outputs.
 
     `kind` names its warning in metrics.jsonl, and its `state` in a checkpoint.
@@ -77,9 +78,9 @@ class Monitor:
         self.state: dict[str, Tensor] = {}
         self.warned, self.problem = False, ""
 
+    @abstractmethod
     def observe(self, snapshot: Snapshot, step: int) -> dict[str, float]:
         """Return a snapshot's metrics by name, and set `problem`."""
-        raise NotImplementedError
 
     def warning(self) -> str:
         """Return the problem of the last snapshot; empty without one, and after the first warning of a run."""

@@ -56,7 +56,7 @@ class Shard:
             if not path.is_file():
                 found.append(f"shard {self.number}: {path.name} is missing")
             elif (size := path.stat().st_size) != expected:
-                kind = "cut short" if size < expected else "too long"
+                kind = "truncated" if size < expected else "too long"
                 found.append(f"shard {self.number}: {path.name} is {kind}: found {size:,} bytes, expected {expected:,}")
             elif checksum is not None and checksum(path) != digest:
                 found.append(f"shard {self.number}: {path.name} is damaged: its content does not match its checksum")

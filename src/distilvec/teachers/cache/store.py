@@ -75,7 +75,7 @@ class TeacherCache:
 
     @classmethod
     def open(cls, folder: Path) -> TeacherCache:
-        """The cache in `folder`. DistilvecError if there is none, or shards are missing or cut short."""
+        """The cache in `folder`. DistilvecError if there is none, or shards are missing or truncated."""
         return cls(folder, _manifest_of(folder))
 
     @classmethod

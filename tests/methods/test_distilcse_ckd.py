@@ -96,12 +96,13 @@ def test_a_queue_shorter_than_a_batch():
 
 
 def test_no_text_is_its_own_negative_and_a_second_pass_sees_the_same():
+    torch.manual_seed(0)  # the objective draws its own parameters
     objective = DistilCseCkd(CONTEXT, {}, queue=8)
     terms(objective, [0, 1, 2])
     first = terms(objective, [3, 4, 1])
     state = {name: value.clone() for name, value in objective.state_dict().items()}
     second = terms(objective, [3, 4, 1])
-    assert torch.equal(first["ckd"], second["ckd"]), "as ASAM's second pass, over the rows of the first"
+    torch.testing.assert_close(first["ckd"], second["ckd"], rtol=1e-6, atol=1e-7)  # as ASAM's second pass
     assert all(torch.equal(value, state[name]) for name, value in objective.state_dict().items())
     assert torch.equal(negatives(objective, [3, 4, 1]), vectors_of([0, 2]))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ import torch
 from architectures import bert, sentence_transformer
 from sentence_transformers import SentenceTransformer
 
+from distilvec.evaluation import speed
 from distilvec.evaluation.memory import machine_info, measure_memory, random_tokens
 from distilvec.evaluation.speed import (
     LEAST_REPEATS,
@@ -218,7 +221,11 @@ def test_models_are_described(report: dict, models: dict[str, SentenceTransforme
     assert [note.split(":")[0] for note in report["notes"]] == ["teacher takes 128 tokens", "student takes 128 tokens"]
 
 
-def test_a_quarter_of_the_layers_is_faster(models: dict[str, SentenceTransformer]) -> None:
+def test_a_quarter_of_the_layers_is_faster(
+    models: dict[str, SentenceTransformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the processor's time, so that other work on the machine does not count."""
+    monkeypatch.setattr(speed, "interleaved", functools.partial(speed.interleaved, clock=time.process_time))
     setting = Setting("document", 1, 12)
     found = measure(
         "pytorch",
@@ -228,7 +235,7 @@ def test_a_quarter_of_the_layers_is_faster(models: dict[str, SentenceTransformer
         Timing(3, 25, None),
     )
     medians = {row["model"]: row["median_ms"] for row in found}
-    assert medians["teacher"] > medians["student"]
+    assert 1.5 < medians["teacher"] / medians["student"] < 8
 
 
 def test_without_onnxruntime_the_pytorch_rows_still_come(

@@ -34,6 +34,7 @@ from distilvec.teachers.cached import CachedTeacher, SeveralTeachers
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import LocalTeacher, load_teacher
 from distilvec.train.metrics import read_metrics
+from distilvec.train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,7 @@ def test_what_is_left_names_both(two, second, tmp_path):
     card = (tmp_path / "run" / "student" / "README.md").read_text()
     assert f"| model | 32 | {record['teacher']['parameters']:,} | 0.25 |" in card
     assert f"| the-second | 48 | {other['parameters']:,} | 0.75 |" in card
-    assert "from `model` and further teachers" in card
+    assert "from `model` and further teachers" in card and "vectors are in the first teacher's space" in card
     page = result.page.read_text()
     assert "the-second" in page and other["fingerprint"] in page
 
@@ -157,6 +158,12 @@ def test_one_model_at_a_time_is_in_memory_and_a_filled_cache_needs_none(two, tmp
         in_memory.append(teacher.name)
         return teacher
 
+    def step(loop, *arguments):
+        assert not in_memory, "no cached teacher is in memory while the student trains"
+        return own_step(loop, *arguments)
+
+    own_step = Trainer._step
+    monkeypatch.setattr(Trainer, "_step", step)
     for module in (describe, jobs):
         monkeypatch.setattr(module, "open_teacher", counted)
     job = resolve(two(), tmp_path / "run")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from loops import make_loop
@@ -16,7 +18,7 @@ from distilvec.train.update import FiniteGuard
 class Failing(Objective):
     """Gives one bad loss in the pass numbered `bad`, counted from 0 over the passes of training."""
 
-    default_weights = {"good": 1.0, "bad": 0.5}
+    default_weights: ClassVar[dict[str, float]] = {"good": 1.0, "bad": 0.5}
 
     def __init__(self, bad: int, value: float) -> None:
         super().__init__(ObjectiveContext(StudentInfo(32, 2), (TeacherInfo(32),)), {})

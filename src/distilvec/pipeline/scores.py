@@ -94,7 +94,8 @@ def score_models(
     other = None if teacher is None else _embedder(teacher, f"{prefix}teacher", "teacher")
     columns = make_columns(student, None, other)
     if other is not None and "asymmetric" not in columns:
-        dims = f"the model's vectors have {student.dim} dimensions, the teacher's {other.dim}"
+        ours, theirs = (one if isinstance(one, (str, os.PathLike)) else "the model" for one in (model, teacher))
+        dims = f"vectors of {ours} have {student.dim} dimensions, those of {theirs} {other.dim}"
         problems.append(TaskFailure("all", f"{dims}: no common space.", "asymmetric"))
     if suite is not None:
         found = score_columns(tasks, columns, EmbeddingCache(), problems)[0]

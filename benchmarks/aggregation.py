@@ -2,13 +2,14 @@
 
     python -m benchmarks.aggregation --json results/aggregation.json
 
-Texts of 48 of the student's tokens and 60 of the teacher's, padded to one size. "aggregation" is what eq. 11 asks for: cosines
-through Q, the choice of teacher tokens, their weights, and what CKA needs of the aggregate (its Gram matrix here, the aggregate
-itself in the loop); "aggregation_bf16_ms" is the same with the products with Q in bf16, as training in bf16 makes them; "alone" leaves
-out the cosines; "dynamic_cka" adds CKA itself (eq. 12 and 13; in the loop through matrices of the widths' size). "both" is forward
-and backward. Times are medians of rounds; with one thread (OMP_NUM_THREADS=1) the processor's, which others on the machine hardly
-change. "gram" asks whether the teacher's Gram matrix should be cached rather than formed in the step: a step is a student's forward
-and backward pass and Z = 3 layers. "selection" is what the rules choose.
+Texts of 48 of the student's tokens and 60 of the teacher's, padded to one size. "aggregation" is what eq. 11 asks for:
+cosines through Q, the choice of teacher tokens, their weights, and what CKA needs of the aggregate (its Gram matrix
+here, the aggregate itself in the loop); "aggregation_bf16_ms" is the same with the products with Q in bf16, as training
+in bf16 makes them; "alone" leaves out the cosines; "dynamic_cka" adds CKA itself (eq. 12 and 13; in the loop through
+matrices of the widths' size). "both" is forward and backward. Times are medians of rounds; with one thread
+(OMP_NUM_THREADS=1) the processor's, which others on the machine hardly change. "gram" asks whether the teacher's Gram
+matrix should be cached rather than formed in the step: a step is a student's forward and backward pass and Z = 3
+layers. "selection" is what the rules choose.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def main() -> None:
     clock = "processor" if processor_time() else "wall"
     report: dict[str, Any] = {
         "texts": f"{arguments.texts} of {arguments.student} x {arguments.teacher} tokens",
-        "machine": f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}; {clock} time",
+        "machine": f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}; {clock} time",  # noqa: E501
         "mark_ms": MARK_MS,
     }
     pairs = list(zip(arguments.widths[::2], arguments.widths[1::2], strict=True))
@@ -88,7 +89,9 @@ def main() -> None:
 
 
 def measure(case: Case, rule: Rule, rounds: int, loop_rounds: int) -> dict[str, Any]:
-    """Milliseconds of both sides, how many times faster the batched one is, and how far their values and gradients are apart."""
+    """Milliseconds of both sides, how many times faster the batched one is, and how far their values and gradients are
+    apart.
+    """
     learning = case.wanting()
     similarity = batched.token_similarity(case.states, case.teacher, case.projection)
     cosines = [similarity[text, :n, :m] for text, (n, m) in enumerate(case.sizes)]
@@ -126,7 +129,7 @@ def measure(case: Case, rule: Rule, rounds: int, loop_rounds: int) -> dict[str, 
 
 
 def differences(case: Case, rule: Rule) -> dict[str, float]:
-    """How far values and Q's gradients are from the loop's: in float64, where they must be equal, and values in fp32."""
+    """How far values and Q's gradients are from the loop's: in float64, where they must be equal, and values in fp32."""  # noqa: E501
     exact, looped = case.doubled().wanting(), case.doubled().wanting()
     found = value(exact, rule)
     torch.autograd.backward(found.sum())
@@ -179,9 +182,11 @@ def widths(case: Case, rounds: int) -> dict[str, Any]:
 
 
 def caching(case: Case, rounds: int, step_rounds: int) -> dict[str, Any]:
-    """The teacher's Gram matrix formed in the step, from states that are there for the cosines anyway, or read from a cache.
+    """The teacher's Gram matrix formed in the step, from states that are there for the cosines anyway, or read from a
+    cache.
 
-    A cached one has m (m + 1) / 2 float16 numbers a text and layer, beside the m (width + 4) bytes of the states as int8.
+    A cached one has m (m + 1) / 2 float16 numbers a text and layer, beside the m (width + 4) bytes of the states as
+    int8.
     """
     longest, width = case.teacher.shape[1:]
     row, column = torch.triu_indices(longest, longest)
@@ -205,7 +210,9 @@ def caching(case: Case, rounds: int, step_rounds: int) -> dict[str, Any]:
 
 
 def student_step(case: Case) -> Callable[[], None]:
-    """A forward and backward pass of an untrained BERT of the student's width over the batch, without its word embeddings."""
+    """A forward and backward pass of an untrained BERT of the student's width over the batch, without its word
+    embeddings.
+    """
     width = case.states.shape[2]
     layers, heads, inner = STUDENTS[width]
     config = BertConfig(
@@ -242,9 +249,11 @@ def selection() -> dict[str, Any]:
 
 
 def chosen(rule: Rule, tokens: int, width: int, copies: bool) -> tuple[float, float]:
-    """How many of a text's teacher tokens one of the student's keeps, and the cosine of what it gathers with the token of its place.
+    """How many of a text's teacher tokens one of the student's keeps, and the cosine of what it gathers with the token
+    of its place.
 
-    With `copies`, a token of the student's is the teacher's at its place and noise of half its length (cosine 0.9), else random.
+    With `copies`, a token of the student's is the teacher's at its place and noise of half its length (cosine 0.9),
+    else random.
     """
     generator = torch.Generator().manual_seed(1)
     teacher, noise = (torch.randn(8, tokens, width, generator=generator) for _ in range(2))

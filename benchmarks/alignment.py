@@ -3,10 +3,11 @@
     python -m benchmarks.alignment --json FILE
 
 The mark: 20,000 English sentences a second on two cores. `kinds` has, for each kind of pairs, sentences a second of the
-alignment alone (`aligned`: the encodings are there), by the clock and by this process's time on a processor (`..._cpu`, a
-core's worth), and the same `with_tokenising` by both tokenizers, which two threads do. `corpus` is all that a run does:
-reading the corpus, both tokenizers one chunk ahead, aligning, writing. Times are the best of the repeats. `rates` are mapping
-rates (per cent, as in EMO's table 6) on the first texts of parts of english_text and of ConTRoL-nli, where they are.
+alignment alone (`aligned`: the encodings are there), by the clock and by this process's time on a processor (`..._cpu`,
+a core's worth), and the same `with_tokenising` by both tokenizers, which two threads do. `corpus` is all that a run
+does: reading the corpus, both tokenizers one chunk ahead, aligning, writing. Times are the best of the repeats. `rates`
+are mapping rates (per cent, as in EMO's table 6) on the first texts of parts of english_text and of ConTRoL-nli, where
+they are.
 """
 
 from __future__ import annotations

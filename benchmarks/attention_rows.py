@@ -2,12 +2,12 @@
 
     python -m benchmarks.attention_rows --json results/attention_rows.json
 
-all-MiniLM-L6-v2 whole, batches of random tokens (their values do not matter): texts of 20 to 30 tokens, padded, and of 128.
-Of the last two layers a third of each text's rows is kept. `inference` is a forward pass without gradient, `training` one with
-dropout that keeps what the gradient needs, `step` (--kinds) that and its backward pass, through the rows too. --ways maps: whole
-maps as well.
-The ways take turns, in the opposite order every other round; times are median rounds, ratios medians of the rounds' ratios to `plain`. With
-one thread (OMP_NUM_THREADS=1) times are the processor's, which others on the machine hardly change.
+all-MiniLM-L6-v2 whole, batches of random tokens (their values do not matter): texts of 20 to 30 tokens, padded, and of
+128. Of the last two layers a third of each text's rows is kept. `inference` is a forward pass without gradient,
+`training` one with dropout that keeps what the gradient needs, `step` (--kinds) that and its backward pass, through the
+rows too. --ways maps: whole maps as well. The ways take turns, in the opposite order every other round; times are
+median rounds, ratios medians of the rounds' ratios to `plain`. With one thread (OMP_NUM_THREADS=1) times are the
+processor's, which others on the machine hardly change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def main() -> None:
     encoder = Encoder(SentenceTransformer(resolve_model(BUILTIN), device=device))
     report: dict[str, Any] = {"mark": MARK, "rounds": arguments.rounds, "batch": arguments.batch}
     report["machine"] = (
-        f"{device}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+        f"{device}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch "
+        f"{torch.__version__}"
     )
     for length in arguments.lengths:
         batch, rows = make_batch(arguments.batch, LENGTHS[length], device)
@@ -131,7 +132,7 @@ KINDS: dict[str, Callable[[Encoder, TextBatch, str, Tensor], Any]] = {
 
 
 def now(device: str) -> float:
-    """Seconds, when the device has done what it was told; of this process's own computing where that is one thread's."""
+    """Seconds, when the device has done what it was told; of this process's own computing where that is one thread's."""  # noqa: E501
     if device == "cuda":
         torch.cuda.synchronize()
     return time.process_time() if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter()

@@ -2,9 +2,9 @@
 
     python -m benchmarks.caching --json FILE
 
-The peer runs at its best batch size, tried first, in fp32 and in bf16 (weights loaded as bf16). Ours is everything
-that filling a cache does: tokenising, the model, checks, and writing float16 shards. bf16 is measured where the processor has it.
-Figures are medians; in the JSON:
+The peer runs at its best batch size, tried first, in fp32 and in bf16 (weights loaded as bf16). Ours is everything that
+filling a cache does: tokenising, the model, checks, and writing float16 shards. bf16 is measured where the processor
+has it. Figures are medians; in the JSON:
 
     ratio_fp32          ours in fp32 over the peer in fp32
     ratio_bf16          ours in bf16 over the peer as it is called by default, in fp32

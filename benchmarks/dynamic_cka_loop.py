@@ -58,7 +58,7 @@ def draw(texts: int, student: int, teacher: int, width: int, teacher_width: int)
 
 
 def aggregation_by_loop(case: Case, rule: Rule) -> Tensor:
-    """The aggregates of all texts, one below the other. All tokens go through Q at once, which the paper does not say."""
+    """The aggregates of all texts, one below the other. All tokens go through Q at once, which the paper does not say."""  # noqa: E501
     ours = case.states @ case.projection.T
     pairs = [(ours[text, :n], case.teacher[text, :m]) for text, (n, m) in enumerate(case.sizes)]
     cosines = [F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).T for first, second in pairs]
@@ -74,7 +74,7 @@ def aggregates(cosines: list[Tensor], case: Case, rule: Rule) -> list[Tensor]:
 
 
 def aggregate(cosines: Tensor, teacher: Tensor, rule: Rule) -> Tensor:
-    """What one of the student's tokens gathers (eq. 11 and below): the most probable tokens until their mass suffices."""
+    """What one of the student's tokens gathers (eq. 11 and below): the most probable tokens until their mass suffices."""  # noqa: E501
     shares = (cosines / rule.temperature).softmax(0)
     ranked, order = shares.sort(descending=True, stable=True)
     kept, mass = list[int](), 0.0

@@ -2,10 +2,10 @@
 
     python -m benchmarks.faults --json FILE [--flips 100]
 
-The table is that of tests/faults (its harness says what right, traceback, unclear, silent and lost mean). A flip changes one
-random bit in a shard of the teacher cache, the corpus, the tokens or the checkpoint of a stopped run, and starts the run again.
-It is noticed where the run refuses to go on, or logs the damage, builds the file again and ends with the weights of a run
-without a flip. Exits with 1 unless every case is right and every flip is noticed.
+The table is that of tests/faults (its harness says what right, traceback, unclear, silent and lost mean). A flip
+changes one random bit in a shard of the teacher cache, the corpus, the tokens or the checkpoint of a stopped run, and
+starts the run again. It is noticed where the run refuses to go on, or logs the damage, builds the file again and ends
+with the weights of a run without a flip. Exits with 1 unless every case is right and every flip is noticed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def try_all() -> dict[str, Any]:
 
 
 def flip_bits(flips: int, seed: int) -> dict[str, Any]:
-    """Flip bits of a stopped run's data one at a time and start the run again; how many were noticed, by kind of file."""
+    """Flip bits of a stopped run's data one at a time and start the run again; how many were noticed, by kind of file."""  # noqa: E501
     generator, missed = random.Random(seed), list[str]()
     noticed, tried = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +86,9 @@ def flip_bits(flips: int, seed: int) -> dict[str, Any]:
 
 
 def go_on(kept: Path, place: Path, flipped: tuple[Path, int] | None, expected: bytes) -> tuple[str, str]:
-    """Copy the stopped run to `place`, flip a bit there and start the run again: refused, repaired, done, changed, and the log's end."""
+    """Copy the stopped run to `place`, flip a bit there and start the run again: refused, repaired, done, changed, and
+    the log's end.
+    """
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(kept, place)
     if flipped is not None:

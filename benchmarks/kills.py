@@ -2,19 +2,16 @@
 
     python -m benchmarks.kills --json FILE [--parts caching,training] [--long 50] [--short 20] [--teacher FOLDER]
 
-| part | what is killed | what must equal an uninterrupted twin |
-|---|---|---|
-| caching | `cache fill` | every file of the cache |
-| training | `run` on the CPU in fp32 | weights of last/ and student/; metrics.jsonl but for the throughput |
-| evaluation | `run`, its training finished | report.json but for times, the samples in samples.npz |
-| saving | `run` that keeps a student after every step | weights of every student; after each kill every student there is loads |
-| transplant | `transplant` | every file of the model's folder |
-| export | `export --to onnx` | the file |
-| finetune | `finetune` with adapters | weights of the model and its head; metrics.jsonl but for the throughput |
+| part | what is killed | what must equal an uninterrupted twin | |---|---|---| | caching | `cache fill` | every file of
+the cache | | training | `run` on the CPU in fp32 | weights of last/ and student/; metrics.jsonl but for the throughput
+| | evaluation | `run`, its training finished | report.json but for times, the samples in samples.npz | | saving | `run`
+that keeps a student after every step | weights of every student; after each kill every student there is loads | |
+transplant | `transplant` | every file of the model's folder | | export | `export --to onnx` | the file | | finetune |
+`finetune` with adapters | weights of the model and its head; metrics.jsonl but for the throughput |
 
-`--long` kills are shared by caching and training, `--short` ones by the other parts. A killed command is started again until it
-ends; work that ends before it was killed often enough is begun again in another folder. Only kills that hit a running process
-count. Exits with 1 if anything differs.
+`--long` kills are shared by caching and training, `--short` ones by the other parts. A killed command is started again
+until it ends; work that ends before it was killed often enough is begun again in another folder. Only kills that hit a
+running process count. Exits with 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -51,7 +48,8 @@ SHORT = ("evaluation", "saving", "transplant", "export", "finetune")
 
 @dataclass(frozen=True)
 class Work:
-    """A command by its output (a folder of its own), what of the output must be the same, what is made before the command starts.
+    """A command by its output (a folder of its own), what of the output must be the same, what is made before the
+    command starts.
 
     `resumes` is False where a killed command begins again. `whole` looks at an output after a kill.
     """
@@ -115,9 +113,10 @@ def kill(work: Work, folder: Path, kills: int, seed: int) -> dict[str, Any]:
 def under_fire(work: Work, out: Path, kills: int, seed: int, times: tuple[float, float, float]) -> tuple[int, bool]:
     """Start the command and kill it, at most `kills` times, at random moments of its work; then run it to the end.
 
-    `times` are startup, share and longest: a kill comes after about `startup` seconds (what the command takes when nothing is
-    left to do) and up to twice `share` seconds of work, but not after `longest`, when it might miss. Gives how many hit a
-    running process, fewer than `kills` if the work ended first, and whether what was there after each of them was whole.
+    `times` are startup, share and longest: a kill comes after about `startup` seconds (what the command takes when
+    nothing is left to do) and up to twice `share` seconds of work, but not after `longest`, when it might miss. Gives
+    how many hit a running process, fewer than `kills` if the work ended first, and whether what was there after each of
+    them was whole.
     """
     line, environment = command(work.line(out), work.cache(out))
     generator, hits, whole = random.Random(seed), 0, True

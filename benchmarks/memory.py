@@ -2,9 +2,9 @@
 
     python -m benchmarks.memory --json FILE [--rows 10000 300000]
 
-Each size runs in a process of its own with a tiny random teacher, so that what is measured is the machinery: corpus, cache,
-tokens, batches, loop (200 steps). The figure is the peak of the process's own memory (RssAnon); pages of memory-mapped files
-belong to the system, which takes them back when it needs them.
+Each size runs in a process of its own with a tiny random teacher, so that what is measured is the machinery: corpus,
+cache, tokens, batches, loop (200 steps). The figure is the peak of the process's own memory (RssAnon); pages of
+memory-mapped files belong to the system, which takes them back when it needs them.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ def tiny_teacher(folder: Path) -> str:
 
 
 class Peak:
-    """Memory while the block runs (by default RssAnon of this process), sampled every so many seconds; `megabytes` is the highest."""
+    """Memory while the block runs (by default RssAnon of this process), sampled every so many seconds; `megabytes` is
+    the highest.
+    """
 
     def __init__(self, every: float = 0.02, measure: Callable[[], float] | None = None) -> None:
         self.every, self.measure = every, measure or own_megabytes

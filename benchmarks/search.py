@@ -2,8 +2,9 @@
 
     python -m benchmarks.search --json FILE [--documents 1000000 --queries 1000 --width 384 --count 100]
 
-Each precision runs in a process of its own on the same random unit vectors. `seconds` is the search alone; `peak_mb` is the
-highest own memory (RssAnon) of the process meanwhile, with the documents, which lie in memory, as `documents_mb` of it.
+Each precision runs in a process of its own on the same random unit vectors. `seconds` is the search alone; `peak_mb` is
+the highest own memory (RssAnon) of the process meanwhile, with the documents, which lie in memory, as `documents_mb` of
+it.
 """
 
 from __future__ import annotations

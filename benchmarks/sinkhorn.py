@@ -2,10 +2,11 @@
 
     python -m benchmarks.sinkhorn --json FILE
 
-Problems are as EMO's: up to 40 x 45 tokens padded to one size, costs from 0 to 1, uneven masses of sum 1, epsilon 0.1. Both
-sides stop at the same error of the marginals, which both look at every 10 iterations ("tolerance"), or after 100 iterations
-whatever the error ("fixed"). POT's `ot.sinkhorn` is given each text without its padding, as NumPy arrays of float64 and of
-float32 and as torch tensors of float32; `ratio` is over the fastest of them. Times are medians of alternating rounds.
+Problems are as EMO's: up to 40 x 45 tokens padded to one size, costs from 0 to 1, uneven masses of sum 1, epsilon 0.1.
+Both sides stop at the same error of the marginals, which both look at every 10 iterations ("tolerance"), or after 100
+iterations whatever the error ("fixed"). POT's `ot.sinkhorn` is given each text without its padding, as NumPy arrays of
+float64 and of float32 and as torch tensors of float32; `ratio` is over the fastest of them. Times are medians of
+alternating rounds.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def main() -> None:
     arguments = parser.parse_args()
     problems = draw(arguments.problems, arguments.student, arguments.teacher)
     report: dict[str, Any] = {
-        "problems": f"{arguments.problems} of {arguments.student} x {arguments.teacher} tokens at most, epsilon {EPSILON}",
+        "problems": f"{arguments.problems} of {arguments.student} x {arguments.teacher} tokens at most, epsilon {EPSILON}",  # noqa: E501
         "machine": f"{torch.get_num_threads()} threads, torch {torch.__version__}, POT {ot.__version__}",
     }
     for name, (iterations, tolerance) in STOPS.items():

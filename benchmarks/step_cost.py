@@ -2,15 +2,16 @@
 
     python -m benchmarks.step_cost --methods simcse,distillcse,jasper,talas --json FILE
 
-Steps are those of the training loop, on the same texts and batches, all-MiniLM-L6-v2 cut to three layers (--layers 6: whole).
-`talas` is measured with ASAM and, as `talas_plain`, without; `distillmoe` has three experts and DynamicCKA of three layers
-(`distillmoe_two_layers`: two; `distillmoe_embedding`: none; `distillmoe_headless`: no experts); `task` is a student step with a
-task loss and no teacher; a path to a method's file is a method, too.
-Times: the methods take turns, in another order every round; the figure is the median round, ratios are medians of the rounds'
-ratios. Memory: each method in a process of its own, sampled while it trains, less
-what the process held before it had a student (RssAnon; on CUDA what torch has allocated). fp32, and bf16 where the hardware
-has it. JSON: {method: {"ms", "mean_mb", "peak_mb", "std_mb", ...}} in fp32, with "bf16" holding the same again; "time_ratio" and
-"memory_ratio" (of peaks) to other methods; "weight_passes" the share of a step that goes into moving weights there and back.
+Steps are those of the training loop, on the same texts and batches, all-MiniLM-L6-v2 cut to three layers (--layers 6:
+whole). `talas` is measured with ASAM and, as `talas_plain`, without; `distillmoe` has three experts and DynamicCKA of
+three layers (`distillmoe_two_layers`: two; `distillmoe_embedding`: none; `distillmoe_headless`: no experts); `task` is
+a student step with a task loss and no teacher; a path to a method's file is a method, too.
+Times: the methods take turns, in another order every round; the figure is the median round, ratios are medians of the
+rounds' ratios. Memory: each method in a process of its own, sampled while it trains, less what the process held before
+it had a student (RssAnon; on CUDA what torch has allocated). fp32, and bf16 where the hardware has it. JSON: {method:
+{"ms", "mean_mb", "peak_mb", "std_mb", ...}} in fp32, with "bf16" holding the same again; "time_ratio" and
+"memory_ratio" (of peaks) to other methods; "weight_passes" the share of a step that goes into moving weights there and
+back.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     bench = Bench(folder, arguments)
     untrained_student(bench.job("redact")).save_pretrained(str(folder / "student"))
     chosen = arguments.precision or ["fp32", *(["bf16"] if fast_bf16(bench.device) else [])]
-    machine = f"{bench.device}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+    machine = f"{bench.device}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"  # noqa: E501
     report: dict[str, Any] = {}
     for precision in chosen:
         found = bench.times(names, precision)
@@ -142,7 +143,9 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_texts(folder: Path, arguments: argparse.Namespace) -> str:
-    """The texts as a file, and as a labelled task (which third of them is a text from?); a word on where they come from."""
+    """The texts as a file, and as a labelled task (which third of them is a text from?); a word on where they come
+    from.
+    """
     texts, origin = sample_texts(arguments.texts + arguments.batch, arguments.data)
     (folder / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     rows = [{"split": "train", "text": text, "label": n % LABELS} for n, text in enumerate(texts)]
@@ -160,7 +163,7 @@ def save_teacher(folder: Path) -> None:
 
 
 class Bench:
-    """The methods' common ground: the same texts, teacher and student; with labels for the methods that train on such."""
+    """The methods' common ground: the same texts, teacher and student; with labels for the methods that train on such."""  # noqa: E501
 
     def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
         self.folder, self.arguments, self.device = folder, arguments, pick_device(arguments.device)
@@ -205,7 +208,9 @@ class Bench:
         return untrained_student(job) if own else SentenceTransformer(str(self.folder / "student"), device="cpu")
 
     def data(self, name: str, model: SentenceTransformer, number: int) -> tuple[Objective, TrainingData]:
-        """A method's objective, and the texts of a round with all that it needs of the teacher, which is out of memory then."""
+        """A method's objective, and the texts of a round with all that it needs of the teacher, which is out of memory
+        then.
+        """
         job = self.job(name)
         objective = make_objective(job.stages[-1], job.context)
         if name not in self.prepared:
@@ -222,7 +227,8 @@ class Bench:
         wanted = (self.arguments.steps + WARM) * self.arguments.batch
         if wanted > len(known):
             raise SystemExit(
-                f"--steps {self.arguments.steps} of --batch {self.arguments.batch} need {wanted} texts; found {len(known)}. Raise --texts."
+                f"--steps {self.arguments.steps} of --batch {self.arguments.batch} need {wanted} texts; found "
+                f"{len(known)}. Raise --texts."
             )
         return [known[place] for place in np.random.default_rng(number).choice(len(known), wanted, replace=False)]
 
@@ -302,7 +308,9 @@ class Bench:
         return found
 
     def memory(self, name: str, precision: str) -> dict[str, float]:
-        """Mean, peak and deviation in MB while this process trains with the method, less what it held without a student."""
+        """Mean, peak and deviation in MB while this process trains with the method, less what it held without a
+        student.
+        """
         objective, data = self.data(name, self.student(name), 0)
         del objective, data
         before = settled_megabytes(self.device)
@@ -342,7 +350,8 @@ def cost_table(report: Mapping[str, Any]) -> str:
             for precision, part in precisions(report[name]).items() if name in report else ():
                 if other in part.get(f"{what}_ratio", {}):
                     notes.append(
-                        f"- {what} of `{name}` over `{other}`, {precision}: {part[f'{what}_ratio'][other]:.2f} (target: {mark})"
+                        f"- {what} of `{name}` over `{other}`, {precision}: {part[f'{what}_ratio'][other]:.2f} "
+                        f"(target: {mark})"
                     )
     for name, entry in report.items():
         for precision, part in precisions(entry).items():

@@ -17,7 +17,9 @@ from distilvec.train.update import Gradients, Update
 
 
 class Stopwatch:
-    """An update rule that notes what it spends, step by step, beside the passes and the optimiser: on moving weights there and back."""
+    """An update rule that notes what it spends, step by step, beside the passes and the optimiser: on moving weights
+    there and back.
+    """
 
     def __init__(self, update: Update, device: str) -> None:
         self.update, self.device, self.seconds, self.elsewhere = update, device, list[float](), 0.0

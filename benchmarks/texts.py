@@ -1,4 +1,4 @@
-"""Texts for the benchmarks: a sample of real ones where they are, else generated ones of the same length distribution."""
+"""Texts for the benchmarks: a sample of real ones where they are, else generated ones of the same length distribution."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from pathlib import Path
 import numpy as np
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "english_text" / "english_text.jsonl.gz"
-# Words a text in english_text at the quantiles 0, 0.1, ... 0.9, 0.95, 0.99, 1 (`python -m benchmarks.texts` prints them).
+# Words a text in english_text at the quantiles 0, 0.1, ... 0.9, 0.95, 0.99, 1 (`python -m benchmarks.texts` prints
+# them).
 QUANTILES = (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
 WORDS_AT = (1, 4, 5, 6, 7, 9, 11, 14, 20, 33, 43, 147, 649)
 COMMON = (
-    "the of and to in is that for it with as was on be by this are at from or an have not which one all but were they you has more "
-    "their can when about time people into other some what there year work first long little world house part place old great case "
-    "small number point government company group problem fact hand week water room area money story month lot right study book eye"
+    "the of and to in is that for it with as was on be by this are at from or an have not which one all but were they "
+    "you has more "
+    "their can when about time people into other some what there year work first long little world house part place "
+    "old great case "
+    "small number point government company group problem fact hand week water room area money story month lot right "
+    "study book eye"
 ).split()
 
 

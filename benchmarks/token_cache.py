@@ -1,11 +1,12 @@
-"""The compressed token cache: bytes a text by signal, and EMO's losses and gradients from it against the live teacher in float32.
+"""The compressed token cache: bytes a text by signal, and EMO's losses and gradients from it against the live teacher
+in float32.
 
     python -m benchmarks.token_cache --json results/token_cache.json
 
-Sizes are those of a 768-wide teacher of 12 layers (random weights, the tokenizer of all-MiniLM-L6-v2) that reads at most 256
-tokens, over a sample of english_text and over texts of exactly 256 tokens; the paper's figure is 768 KB a text. Fidelity is
-that of all-MiniLM-L6-v2 with a student of 3 layers, 256 wide (random weights, no dropout) whose tokenizer is a byte-level BPE of
-8,192 tokens. In the JSON:
+Sizes are those of a 768-wide teacher of 12 layers (random weights, the tokenizer of all-MiniLM-L6-v2) that reads at
+most 256 tokens, over a sample of english_text and over texts of exactly 256 tokens; the paper's figure is 768 KB a
+text. Fidelity is that of all-MiniLM-L6-v2 with a student of 3 layers, 256 wide (random weights, no dropout) whose
+tokenizer is a byte-level BPE of 8,192 tokens. In the JSON:
 
     bytes_per_text           of everything, and `by_signal`; `mean_tokens` are the teacher's
     times_smaller            768 KB (of 1,000 bytes) over bytes_per_text

@@ -5,8 +5,9 @@
 Both sides train the same student from the same weights on the same texts towards the same teacher vectors with the
 un-squared L2 distance, AdamW (fused), learning rate 1e-4. The sides alternate, round by round, each round on its own
 share of the texts; the figure is the median round. After the last round both are measured on the same validation texts.
-The peer is `SentenceTransformerTrainer` with `EmbedDistillLoss("l2")` and precomputed labels. bf16 is measured where the
-processor has it. A precision that is not measured keeps its figures in FILE, each with the machine they were taken on.
+The peer is `SentenceTransformerTrainer` with `EmbedDistillLoss("l2")` and precomputed labels. bf16 is measured where
+the processor has it. A precision that is not measured keeps its figures in FILE, each with the machine they were taken
+on.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         result[precision] = {
             "texts": origin,
             "texts_a_round": arguments.texts,
-            "machine": f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}",
+            "machine": f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}",  # noqa: E501
             "matmul_gflops": rate,
             "texts_per_second": medians,
             "rounds": {name: values[1:] for name, values in rates.items()},

@@ -3,8 +3,9 @@
     python -m benchmarks.triplet --json FILE
 
 The naive form compares all pairs of pairs of texts at once, as the published code does. Each case is one loss with its
-gradient, in a process of its own: median of several times, and the peak of the process's own memory (RssAnon) less what it
-held before. `exponent` is the slope of log time over log pairs, B(B-1)/2, over the larger half of the batches: 1 is linear.
+gradient, in a process of its own: median of several times, and the peak of the process's own memory (RssAnon) less what
+it held before. `exponent` is the slope of log time over log pairs, B(B-1)/2, over the larger half of the batches: 1 is
+linear.
 """
 
 from __future__ import annotations

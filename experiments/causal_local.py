@@ -1,12 +1,13 @@
-"""Does DistillMoE help a small causal language model? A local stand-in for table 16: WordNet's definitions, no hub, minutes a run.
+"""Does DistillMoE help a small causal language model? A local stand-in for table 16: WordNet's definitions, no hub,
+minutes a run.
 
     python -m experiments.causal_local --prepare runs/causal           the data and two tokenizers only
     python -m experiments.causal_local --json results/causal_local.json [--folder runs/causal] [--seeds 3]
 
-Instructions are "Define the noun WORD.", responses WordNet's definitions. Rows are split by synset, so no response of the
-training rows is one of the others. A Qwen3-type teacher (from its config) is trained on the responses first; then, for every
-seed, a GPT-2-type student with another tokenizer: alone, and with the teacher (recipes/causal/dolly.yaml, variants
-local-teacher, local-alone and local; `--set KEY=VALUE` changes the distilled students' recipe). In the JSON:
+Instructions are "Define the noun WORD.", responses WordNet's definitions. Rows are split by synset, so no response of
+the training rows is one of the others. A Qwen3-type teacher (from its config) is trained on the responses first; then,
+for every seed, a GPT-2-type student with another tokenizer: alone, and with the teacher (recipes/causal/dolly.yaml,
+variants local-teacher, local-alone and local; `--set KEY=VALUE` changes the distilled students' recipe). In the JSON:
 
     rouge_l          ROUGE-L x 100 of greedy answers to the test rows: mean and every seed
     cross_entropy    nats a token of held-out responses, by the student's tokenizer (the teacher's own has another one)
@@ -52,7 +53,9 @@ def main() -> None:
 
 
 def prepare(folder: Path) -> None:
-    """Write train.jsonl, holdout.jsonl, test.jsonl and the tokenizers of teacher and student; what is there already stays."""
+    """Write train.jsonl, holdout.jsonl, test.jsonl and the tokenizers of teacher and student; what is there already
+    stays.
+    """
     if (folder / "student-tokenizer").exists():
         return
     with gzip.open(SOURCE, "rt", encoding="utf-8") as file:

@@ -1,4 +1,6 @@
-"""The tables of docs/token_level.md and docs/distillmoe.md from the JSON of the shootout across tokenizers, beside the papers' figures."""
+"""The tables of docs/token_level.md and docs/distillmoe.md from the JSON of the shootout across tokenizers, beside the
+papers' figures.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import Any
 
 from experiments.shootout import agreement, spread
 
-# EMO, tables 1 to 4, LLM2Vec-Mistral-7B to BERT-base: accuracy, accuracy, Spearman. The paper has no MRPC; SciTail stands in for the order.
+# EMO, tables 1 to 4, LLM2Vec-Mistral-7B to BERT-base: accuracy, accuracy, Spearman. The paper has no MRPC; SciTail
+# stands in for the order.
 PAPER = {
     "banking77": {"task": 85.7, "uld": 91.4, "dskd": 91.2, "mined": 90.0, "multilevel_ot": 89.4, "emo": 92.3},
     "mrpc": {
@@ -31,7 +34,8 @@ PAPER = {
         "emo-all": 80.2,
     },
 }
-# DistillMoE, tables 1, 2, 8, 9, 12 and 13, LLM2Vec-Mistral-7B to BERT-base. SciTail stands in for MRPC; banking77's own figures are those
+# DistillMoE, tables 1, 2, 8, 9, 12 and 13, LLM2Vec-Mistral-7B to BERT-base. SciTail stands in for MRPC; banking77's own
+# figures are those
 # of the methods, its parts are Patent's, compared with Patent's whole method. Table 11 is of other tasks.
 MOE_PAPER = {
     "banking77": {
@@ -56,21 +60,21 @@ MOE_PAPER = {
 }
 MOE_PARTS = {
     "banking77": {
-        "distillmoe": 66.2, "no-dynamic-cka": 65.9, "no-head": 64.6, "no-pointwise": 65.1, "no-contrastive": 65.8, "no-pairwise": 66.0,
+        "distillmoe": 66.2, "no-dynamic-cka": 65.9, "no-head": 64.6, "no-pointwise": 65.1, "no-contrastive": 65.8, "no-pairwise": 66.0,  # noqa: E501
         "z1": 65.9, "z2": 66.1, "narrow": 65.3, "wide": 66.2, "two-teachers": 66.8,
     },
     "mrpc": {
-        "distillmoe": 92.4, "no-dynamic-cka": 90.7, "no-head": 89.1, "no-pointwise": 91.1, "no-contrastive": 91.9, "no-pairwise": 92.1,
+        "distillmoe": 92.4, "no-dynamic-cka": 90.7, "no-head": 89.1, "no-pointwise": 91.1, "no-contrastive": 91.9, "no-pairwise": 92.1,  # noqa: E501
         "z1": 91.7, "z2": 92.2, "narrow": 92.0, "wide": 92.2,
     },
     "stsb": {
-        "distillmoe": 82.1, "no-dynamic-cka": 81.9, "no-head": 79.9, "no-pointwise": 81.2, "no-contrastive": 81.7, "no-pairwise": 81.5,
+        "distillmoe": 82.1, "no-dynamic-cka": 81.9, "no-head": 79.9, "no-pointwise": 81.2, "no-contrastive": 81.7, "no-pairwise": 81.5,  # noqa: E501
         "z1": 81.1, "z2": 81.7, "narrow": 81.7, "wide": 82.5,
     },
 }  # fmt: skip
 OF_EMO = ("task", "uld", "mined", "dskd", "multilevel_ot", "cdm", "emo", "emo-ira", "emo-otis", "emo-half", "emo-all")
 OF_MOE = (
-    *OF_EMO[:7], "distillmoe", "no-dynamic-cka", "no-head", "no-pointwise", "no-contrastive", "no-pairwise", "z1", "z2", "narrow", "wide",
+    *OF_EMO[:7], "distillmoe", "no-dynamic-cka", "no-head", "no-pointwise", "no-contrastive", "no-pairwise", "z1", "z2", "narrow", "wide",  # noqa: E501
     "manual-equal", "manual-pointwise", "gate-held", "gate-held-fast", "authors", "sharp", "two-teachers",
 )  # fmt: skip
 MAIN = {"banking77": "accuracy", "mrpc": "accuracy", "stsb": "spearman"}
@@ -138,7 +142,7 @@ def table(report: Mapping[str, Any], rows: Rows) -> str:
         seeds = " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))
         mean = spread(means[method]) if means[method] else ""
         lines.append(f"| {method} | {seeds} | " + " | ".join([*cells, *(mean for _ in average)]) + " |")
-    info = f"{report['epochs']} epochs, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."
+    info = f"{report['epochs']} epochs, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."  # noqa: E501
     return "\n\n".join([info, "\n".join(lines)])
 
 

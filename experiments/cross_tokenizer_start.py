@@ -1,9 +1,11 @@
-"""The student that experiments/shootout_cross_tokenizer.py begins with: another tokenizer, three layers, 256 wide, not random.
+"""The student that experiments/shootout_cross_tokenizer.py begins with: another tokenizer, three layers, 256 wide, not
+random.
 
     python -m experiments.cross_tokenizer_start --out runs/cross_tokenizer/start
 
-Trains a byte-level BPE of 8,000 tokens on English sentences, then distils all-MiniLM-L6-v2 into a fresh BERT of three layers by
-`redact` on 100,000 of them. Run again, it goes on where it stopped; a finished one is left alone. The student is in OUT/student.
+Trains a byte-level BPE of 8,000 tokens on English sentences, then distils all-MiniLM-L6-v2 into a fresh BERT of three
+layers by `redact` on 100,000 of them. Run again, it goes on where it stopped; a finished one is left alone. The student
+is in OUT/student.
 """
 
 from __future__ import annotations

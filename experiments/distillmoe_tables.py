@@ -1,4 +1,6 @@
-"""The tables of docs/distillmoe.md on the cost of a step, of the head and of DynamicCKA, and on causal models, from their JSON."""
+"""The tables of docs/distillmoe.md on the cost of a step, of the head and of DynamicCKA, and on causal models, from
+their JSON.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def moe_step_table(report: Mapping[str, Any]) -> str:
     ]
     return (
         "\n".join(lines)
-        + f"\n\n`distillmoe` over `task`: {' and '.join(found)} (target: {MARK}). In the paper it takes 4.9 times a step of ULD (table 3)."
+        + f"\n\n`distillmoe` over `task`: {' and '.join(found)} (target: {MARK}). In the paper it takes 4.9 times a step of ULD (table 3)."  # noqa: E501
     )
 
 
@@ -47,7 +49,7 @@ def aggregation_line(found: Mapping[str, Any]) -> str:
             f"`{rule}`: {ms['aggregation']:.1f} ms{half}, {faster:.0f} times as fast as the paper's loop, "
             f"{ms['alone']:.1f} ms without the cosines"
         )
-    return f"Aggregation for {found['texts']}, 384 wide. {'; '.join(said)} ({found['machine']}; target: {found['mark_ms']:g} ms)."
+    return f"Aggregation for {found['texts']}, 384 wide. {'; '.join(said)} ({found['machine']}; target: {found['mark_ms']:g} ms)."  # noqa: E501
 
 
 def experts_speed_table(found: Mapping[str, Any]) -> str:
@@ -87,8 +89,9 @@ def routing_table(found: Mapping[str, Any]) -> str:
         )
     return (
         "\n".join(lines)
-        + f"\n\n{found['steps']} steps of 32 texts of banking77, one run each; entropy 1 is equal gates; figures of the second half, "
-        "looked at every fifth step (`python -m experiments.routing --json FILE`). The experts are pointwise, contrastive, pairwise."
+        + f"\n\n{found['steps']} steps of 32 texts of banking77, one run each; entropy 1 is equal gates; figures of the second half, "  # noqa: E501
+        "looked at every fifth step (`python -m experiments.routing --json FILE`). The experts are pointwise, "
+        "contrastive, pairwise."
     )
 
 

@@ -2,13 +2,13 @@
 
     python -m experiments.readme
 
-results/english-*.json, results/quickstart.json   distillation.json of the runs
-results/training.json, caching.json, memory.json, search.json, kills.json   what the benchmarks wrote with --json
-results/shootout_sentence_level.json, step_cost.json, triplet.json, sharpness.json   the same, for docs/sentence_level.md
-results/alignment.json, token_cache.json, step_cost_tokens.json, sinkhorn.json, attention_rows.json,
-results/shootout_cross_tokenizer.json   the same, for docs/token_level.md
-results/surgery.json, surgery_speed.json        the same, for docs/surgery.md and docs/results.md
-results/step_cost_distillmoe.json, routing.json, aggregation.json, experts_speed.json, causal_local.json   the same, for docs/distillmoe.md
+results/english-*.json, results/quickstart.json   distillation.json of the runs results/training.json, caching.json,
+memory.json, search.json, kills.json   what the benchmarks wrote with --json results/shootout_sentence_level.json,
+step_cost.json, triplet.json, sharpness.json   the same, for docs/sentence_level.md results/alignment.json,
+token_cache.json, step_cost_tokens.json, sinkhorn.json, attention_rows.json, results/shootout_cross_tokenizer.json   the
+same, for docs/token_level.md results/surgery.json, surgery_speed.json        the same, for docs/surgery.md and
+docs/results.md results/step_cost_distillmoe.json, routing.json, aggregation.json, experts_speed.json, causal_local.json
+the same, for docs/distillmoe.md
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def cost_part() -> str:
     parts = [f"{next(iter(cost.values()))['machine']}.\n\n{cost_table(cost)}"] if cost else []
     if triplet and "memory_ratio_512_to_naive_64" in triplet:
         parts.append(
-            f"Jasper's triplet at batch 512 takes {triplet['memory_ratio_512_to_naive_64']:.2f} times the memory of the naive form at batch 64 "
+            f"Jasper's triplet at batch 512 takes {triplet['memory_ratio_512_to_naive_64']:.2f} times the memory of "
+            f"the naive form at batch 64 "
             f"(target: 1); its time grows with the number of pairs to the power {triplet['exponent']:.2f}."
         )
     return "## Cost\n\n" + "\n\n".join(parts) if parts else ""
@@ -131,7 +132,8 @@ def quickstart() -> str:
     student, teacher, metrics = record["student"], record["teacher"], record["metrics"]
     return (
         f"What `make quickstart` gave here ({record['training']['minutes']:.0f} minutes of training on two cores; "
-        f"{student['parameters'] / 1e6:.1f} M parameters against {teacher['parameters'] / 1e6:.1f} M; validation distance "
+        f"{student['parameters'] / 1e6:.1f} M parameters against {teacher['parameters'] / 1e6:.1f} M; validation "
+        f"distance "
         f"{metrics['untrained_distance']:.3f} before, {metrics['distance']:.3f} after; scores are nDCG@10 x 100):\n\n"
         + score_table([("", record)])
     )
@@ -143,8 +145,10 @@ def fast() -> str:
     if not training or not caching:
         return ""
     return (
-        f"- **Fast on what you have.** On a CPU, training is {training['ratio_fp32']:.1f} times as fast as sentence-transformers' "
-        f"trainer, and teacher caching {caching['ratio_fp32']:.2f} times as fast as `encode` ([docs/speed.md](docs/speed.md))."
+        f"- **Fast on what you have.** On a CPU, training is {training['ratio_fp32']:.1f} times as fast as "
+        f"sentence-transformers' "
+        f"trainer, and teacher caching {caching['ratio_fp32']:.2f} times as fast as `encode` "
+        f"([docs/speed.md](docs/speed.md))."
     )
 
 
@@ -179,8 +183,10 @@ def results() -> str:
     if not found:
         return ""
     info = [
-        f"| {name}layers {record['student']['kept_layers']} | {record['student']['parameters'] / 1e6:.1f} M | {record['training']['texts']:,} "
-        f"| {record['training']['minutes']:.0f} | {record['metrics']['untrained_distance']:.3f} | {record['metrics']['distance']:.3f} |"
+        f"| {name}layers {record['student']['kept_layers']} | {record['student']['parameters'] / 1e6:.1f} M | "
+        f"{record['training']['texts']:,} "
+        f"| {record['training']['minutes']:.0f} | {record['metrics']['untrained_distance']:.3f} | "
+        f"{record['metrics']['distance']:.3f} |"
         for name, record in found
     ]
     head = "| student | parameters | texts | minutes | distance before | distance after |\n|---|---:|---:|---:|---:|---:|\n"
@@ -201,8 +207,10 @@ def speed() -> str:
         if training and precision in training:
             rates, part = training[precision]["texts_per_second"], training[precision]
             lines.append(
-                f"| training, {precision}, texts/s (validation distance {part['held_out_distance']['ours']:.3f}, peer {part['held_out_distance']['peer']:.3f}; "
-                f"{100 * part['share_of_matmul_rate']:.0f} % of the measured matrix-product rate) | {rates['ours']:.0f} | {rates['peer']:.0f} "
+                f"| training, {precision}, texts/s (validation distance {part['held_out_distance']['ours']:.3f}, peer "
+                f"{part['held_out_distance']['peer']:.3f}; "
+                f"{100 * part['share_of_matmul_rate']:.0f} % of the measured matrix-product rate) | "
+                f"{rates['ours']:.0f} | {rates['peer']:.0f} "
                 f"| **{training[f'ratio_{precision}']:.1f}** | `python -m benchmarks.training --json FILE` |"
             )
     if caching:
@@ -212,14 +220,16 @@ def speed() -> str:
         first, last = next(iter(sizes)), list(sizes)[-1]
         for stage in ("caching", "training"):
             lines.append(
-                f"| own memory while {stage}, MB, {int(last):,} rows against {int(first):,} | {sizes[last][stage]:.0f} | {sizes[first][stage]:.0f} "
+                f"| own memory while {stage}, MB, {int(last):,} rows against {int(first):,} | {sizes[last][stage]:.0f} "
+                f"| {sizes[first][stage]:.0f} "
                 f"| {growth[stage]:.2f} | `python -m benchmarks.memory --json FILE` |"
             )
     text = "\n".join(lines)
     if search := read("search"):
         parts = search["precisions"]
         text += (
-            f"\n\nThe {search['count']} best of {search['documents']:,} documents ({search['width']} wide) for {search['queries']:,} queries: "
+            f"\n\nThe {search['count']} best of {search['documents']:,} documents ({search['width']} wide) for "
+            f"{search['queries']:,} queries: "
             + ", ".join(
                 f"{name} {part['seconds']:.0f} s with {part['peak_mb'] / 1000:.1f} GB at the peak"
                 for name, part in parts.items()
@@ -230,14 +240,17 @@ def speed() -> str:
         counts = ", ".join(f"{part} {found['kills']}" for part, found in kills.items())
         same = all(found["same"] for found in kills.values())
         text += (
-            f"\n\nKilled with `kill -9` while working ({counts} times), everything ended with {'the same' if same else 'OTHER'} bytes and "
+            f"\n\nKilled with `kill -9` while working ({counts} times), everything ended with "
+            f"{'the same' if same else 'OTHER'} bytes and "
             "weights as work that nobody killed: `python -m benchmarks.kills --json FILE`."
         )
     if faults := read("faults"):
         counts, flips = faults["table"]["counts"], faults["flips"]
         text += (
-            f"\n\nOf {sum(counts.values())} faults and attacks (`tests/faults`) {counts['right']} end as they should: {counts['lost']} lose a file, "
-            f"{counts['silent']} pass in silence, {counts['traceback']} show a traceback; {flips['noticed']} of {flips['flips']} flipped bits are "
+            f"\n\nOf {sum(counts.values())} faults and attacks (`tests/faults`) {counts['right']} end as they should: "
+            f"{counts['lost']} lose a file, "
+            f"{counts['silent']} pass in silence, {counts['traceback']} show a traceback; {flips['noticed']} of "
+            f"{flips['flips']} flipped bits are "
             "noticed before a weight changes: `python -m benchmarks.faults --json FILE`."
         )
     return text if len(lines) > 2 or kills else ""
@@ -248,11 +261,14 @@ def caching_rows(caching: dict[str, Any]) -> list[str]:
     rate, cosine = caching["texts_per_second"], caching["minimum_cosine"]
     command = "`python -m benchmarks.caching --json FILE`"
     return [
-        f"| teacher caching, fp32, texts/s (minimum cosine {cosine['ours_fp32']:.7f}) | {rate['ours_fp32']:.0f} | {rate['peer_fp32']:.0f} "
+        f"| teacher caching, fp32, texts/s (minimum cosine {cosine['ours_fp32']:.7f}) | {rate['ours_fp32']:.0f} | "
+        f"{rate['peer_fp32']:.0f} "
         f"| **{caching['ratio_fp32']:.2f}** | {command} |",
-        f"| teacher caching, bf16 against the peer's fp32 (minimum cosine {cosine['ours_bf16']:.5f}) | {rate['ours_bf16']:.0f} | {rate['peer_fp32']:.0f} "
+        f"| teacher caching, bf16 against the peer's fp32 (minimum cosine {cosine['ours_bf16']:.5f}) | "
+        f"{rate['ours_bf16']:.0f} | {rate['peer_fp32']:.0f} "
         f"| **{caching['ratio_bf16']:.2f}** | {command} |",
-        f"| teacher caching, bf16 against bf16 (the peer's minimum cosine {cosine['peer_bf16']:.5f}) | {rate['ours_bf16']:.0f} | {rate['peer_bf16']:.0f} "
+        f"| teacher caching, bf16 against bf16 (the peer's minimum cosine {cosine['peer_bf16']:.5f}) | "
+        f"{rate['ours_bf16']:.0f} | {rate['peer_bf16']:.0f} "
         f"| **{caching['ratio_bf16_vs_bf16']:.2f}** | {command} |",
     ]
 

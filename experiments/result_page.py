@@ -2,8 +2,9 @@
 
     python -m experiments.result_page runs/english-three-layers three-layers
 
-Writes results/english-<name>.json (the run's distillation.json), results/english-<name>-report.json (report.json without
-texts and projections), docs/english-<name>.md and the pictures it shows. No text of an evaluation set is copied.
+Writes results/english-<name>.json (the run's distillation.json), results/english-<name>-report.json (report.json
+without texts and projections), docs/english-<name>.md and the pictures it shows. No text of an evaluation set is
+copied.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def page(name: str, report: dict[str, Any], pictures: dict[str, str]) -> str:
     command = f"distilvec run recipes/english.yaml --variant {name}"
     parts = [
         f"# {report['name']}",
-        f"`{command}`, two CPU cores; this page is written by `python -m experiments.result_page RUN {name}` from the run's report.",
+        f"`{command}`, two CPU cores; this page is written by `python -m experiments.result_page RUN {name}` from the run's report.",  # noqa: E501
         f"The student: {report['verdict']['text']}.",
     ]
     for section in filter(None, (found(report) for found in (scores, queries, compression, margin, speed))):

@@ -10,7 +10,9 @@ COLUMNS = ("untrained", "student", "asymmetric")
 
 
 def score_table(records: list[tuple[str, Any]]) -> str:
-    """Rows are tasks, columns the teacher and each student's three figures; last the average and what is kept of the teacher."""
+    """Rows are tasks, columns the teacher and each student's three figures; last the average and what is kept of the
+    teacher.
+    """
     teacher = {row["task"]: row for row in records[0][1]["scores"]["teacher"]}
     columns = [
         (prefix + name, {r["task"]: r["value"] for r in record["scores"][name]})

@@ -1,4 +1,6 @@
-"""The tables of docs/sentence_level.md from the JSON of the shootout and of step_cost, and the paper's figures beside them."""
+"""The tables of docs/sentence_level.md from the JSON of the shootout and of step_cost, and the paper's figures beside
+them.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def shootout_tables(report: Mapping[str, Any]) -> str:
         return ""
     ablations = {name for table in TITLES for name in PAPER[table]} - set(PAPER["methods"])
     methods = {name: rows for name, rows in found.items() if name not in ablations}
-    info = f"{report['epochs']} epoch, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."
+    info = f"{report['epochs']} epoch, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."  # noqa: E501
     parts = [info, average_table(methods), task_table(methods), "The order of the methods. " + order("methods", found)]
     for name, title in TITLES.items():
         if chosen := {

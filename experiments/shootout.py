@@ -1,4 +1,6 @@
-"""What the shootouts have in common: members run one after another, their rows written as they come, resumed by their marks."""
+"""What the shootouts have in common: members run one after another, their rows written as they come, resumed by their
+marks.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,12 @@ LISTED = 5  # pairs named in words
 def run_members(
     members: Sequence[Member], out: Path, path: Path, info: dict[str, Any], rows_of: Callable[[Recipe, RunResult], Rows]
 ) -> Any:
-    """Run every member that is not done; gives what `path` then holds: `facts` and "rows", each with the mark of its member.
+    """Run every member that is not done; gives what `path` then holds: `facts` and "rows", each with the mark of its
+    member.
 
-    A member whose mark stands in `path` is not run again, whether or not its folder is still there. Rows of other members stay (those
-    of these members with other settings go), so that several processes may fill one file, each with members of its own.
+    A member whose mark stands in `path` is not run again, whether or not its folder is still there. Rows of other
+    members stay (those of these members with other settings go), so that several processes may fill one file, each with
+    members of its own.
     """
     wanted = {mark_of(member.recipe) for member in members}
     names = {member.name.split(",")[0] for member in members}
@@ -73,7 +77,9 @@ def read_rows(path: Path) -> dict[str, Any]:
 
 
 def mark_of(recipe: Recipe) -> str:
-    """Changes with what is trained and scored (a method's file, too), not with the project's folder or new keys that keep their default."""
+    """Changes with what is trained and scored (a method's file, too), not with the project's folder or new keys that
+    keep their default.
+    """
     chosen = {"teacher", "more_teachers", "student", "corpus", "task", "method", "train", "stages"}
     parts = recipe.model_dump(mode="json", include=chosen, exclude_defaults=True)
     if (
@@ -109,7 +115,9 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def agreement(theirs: Mapping[str, float], ours: Mapping[str, Sequence[float]]) -> str:
-    """In words: the rank correlation with the paper's order, and the pairs that stand the other way round here, the clearest by name."""
+    """In words: the rank correlation with the paper's order, and the pairs that stand the other way round here, the
+    clearest by name.
+    """
     names = [name for name in theirs if name in ours]
     if len(names) < 2:
         return "Too few rows to compare with the paper's order."
@@ -118,7 +126,7 @@ def agreement(theirs: Mapping[str, float], ours: Mapping[str, Sequence[float]]) 
     turned = [(upper, lower) for upper, lower in pairs if means[upper] <= means[lower]]
     text = f"Of {len(pairs)} pairs of rows that the paper has too, {len(pairs) - len(turned)} have the same order"
     if len(names) > 2:
-        text += f" (Spearman's correlation of the order {spearmanr([means[n] for n in names], [theirs[n] for n in names])[0]:.2f})"
+        text += f" (Spearman's correlation of the order {spearmanr([means[n] for n in names], [theirs[n] for n in names])[0]:.2f})"  # noqa: E501
     if not turned:
         return text + "."
     gaps = {pair: means[pair[1]] - means[pair[0]] for pair in turned}
@@ -128,7 +136,8 @@ def agreement(theirs: Mapping[str, float], ours: Mapping[str, Sequence[float]]) 
         reverse=True,
     )
     listed = [
-        f"{lower} above {upper} (by {gaps[upper, lower]:.2f} here; the paper: {theirs[upper] - theirs[lower]:.2f} below)"
+        f"{lower} above {upper} (by {gaps[upper, lower]:.2f} here; the paper: {theirs[upper] - theirs[lower]:.2f} "
+        f"below)"
         for upper, lower in clear[:LISTED]
     ]
     rest = [f"{len(clear) - LISTED} more"] if len(clear) > LISTED else []

@@ -3,13 +3,13 @@
     python -m experiments.shootout_cross_tokenizer --json results/shootout_cross_tokenizer.json
     python -m experiments.shootout_cross_tokenizer --quick                                          within ten minutes
 
-Makes the student that all begin with (experiments/cross_tokenizer_start.py), fine-tunes the teacher on each task, then runs the members
-of recipes/sweeps/cross_tokenizer.yaml and distillmoe.yaml (or the one of --sweeps) on every task. Each member's scores are written to FILE
-as soon as they are there. A run that was killed goes on where it stopped. `python -m experiments.readme` writes the tables into
-docs/token_level.md and docs/distillmoe.md.
+Makes the student that all begin with (experiments/cross_tokenizer_start.py), fine-tunes the teacher on each task, then
+runs the members of recipes/sweeps/cross_tokenizer.yaml and distillmoe.yaml (or the one of --sweeps) on every task. Each
+member's scores are written to FILE as soon as they are there. A run that was killed goes on where it stopped. `python
+-m experiments.readme` writes the tables into docs/token_level.md and docs/distillmoe.md.
 
-The models are small: two processes of one thread each (OMP_NUM_THREADS=1), with tasks, an --out and a DISTILVEC_CACHE of their own and
-one --json, use two cores better than one process does.
+The models are small: two processes of one thread each (OMP_NUM_THREADS=1), with tasks, an --out and a DISTILVEC_CACHE
+of their own and one --json, use two cores better than one process does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ TASKS: dict[str, dict[str, Any]] = {
     "mrpc": {"type": "pair", "path": "mrpc/mrpc.jsonl.gz", "encode": "separate"},
     "stsb": {"type": "sts", "path": "stsb/stsb.jsonl.gz", "encode": "separate", "validation_split": "validation"},
 }
-# The teacher is fine-tuned as a whole: adapters of the paper's rank, 256, would hold about as much as its layers of 384.
+# The teacher is fine-tuned as a whole: adapters of the paper's rank, 256, would hold about as much as its layers of
+# 384.
 TEACHER = {
     "epochs": 3,
     "learning_rate": 2e-4,

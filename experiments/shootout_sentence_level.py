@@ -1,13 +1,15 @@
-"""The sentence-level methods side by side, and the ablations of TALAS: tables 1, 2, 7, 8 and 9 of its paper on local data.
+"""The sentence-level methods side by side, and the ablations of TALAS: tables 1, 2, 7, 8 and 9 of its paper on local
+data.
 
-    python -m experiments.shootout_sentence_level --json results/shootout_sentence_level.json     within two hours of two cores
-    python -m experiments.shootout_sentence_level --quick                                         within ten minutes
+    python -m experiments.shootout_sentence_level --json results/shootout_sentence_level.json     within two hours of
+    two cores python -m experiments.shootout_sentence_level --quick                                         within ten
+    minutes
 
-Runs recipes/sweeps/sentence_level.yaml: its methods with every seed, its other variants (the ablations) with the first one.
-Each member's scores are written to FILE as soon as they are there, with a mark of what was trained and scored. A run that was
-killed goes on where it stopped: a member whose mark stands in FILE is not run again, whether or not its folder is still there.
-Figures follow TALAS' protocol: macro F1, average precision, Spearman; plain means over tasks. `python -m experiments.readme`
-writes the tables into docs/sentence_level.md.
+Runs recipes/sweeps/sentence_level.yaml: its methods with every seed, its other variants (the ablations) with the first
+one. Each member's scores are written to FILE as soon as they are there, with a mark of what was trained and scored. A
+run that was killed goes on where it stopped: a member whose mark stands in FILE is not run again, whether or not its
+folder is still there. Figures follow TALAS' protocol: macro F1, average precision, Spearman; plain means over tasks.
+`python -m experiments.readme` writes the tables into docs/sentence_level.md.
 """
 
 from __future__ import annotations

@@ -70,8 +70,9 @@ def students_table(found: Mapping[str, Any]) -> str:
     teacher = last["teacher"]
     return (
         "\n".join(lines)
-        + f"\n\n{teacher['name']} ({teacher['parameters'] / 1e6:.1f} M) is the teacher. Distance (mean L2 on validation texts) and share of "
-        "its average over the tasks: before → after training; asymmetric: queries by the student, documents by the teacher. Texts a "
+        + f"\n\n{teacher['name']} ({teacher['parameters'] / 1e6:.1f} M) is the teacher. Distance (mean L2 on validation texts) and share of "  # noqa: E501
+        "its average over the tasks: before → after training; asymmetric: queries by the student, documents by the "
+        "teacher. Texts a "
         f"second: validation texts in turn with the teacher, medians ({last['machine']}). Commands: `distilvec run "
         "recipes/small_english.yaml --variant NAME`, `python -m experiments.surgery students RUN... --json FILE`."
     )
@@ -109,7 +110,7 @@ def tasks_table(found: Mapping[str, Any]) -> str:
     )
     return (
         "\n".join(lines)
-        + "\n\nBefore → after training; in brackets with the teacher's documents. The teacher's column is that of the first student's run."
+        + "\n\nBefore → after training; in brackets with the teacher's documents. The teacher's column is that of the first student's run."  # noqa: E501
     )
 
 
@@ -129,13 +130,15 @@ def sizes_table(found: Mapping[str, Any]) -> str:
         scores, kept = {row["task"]: row["value"] for row in record["scores"]["student"]}, retained(record)
         average = sum(scores.values()) / len(scores)
         lines.append(
-            f"| {record['tokens']:,} | {record['student']['parameters'] / 1e6:.1f} M | {record['metrics']['distance']:.3f} "
-            f"| {scores['stsb']:.2f} | {scores['cranfield']:.2f} | {average:.2f} | {kept['student']:.1f} | {kept['asymmetric']:.1f} |"
+            f"| {record['tokens']:,} | {record['student']['parameters'] / 1e6:.1f} M | "
+            f"{record['metrics']['distance']:.3f} "
+            f"| {scores['stsb']:.2f} | {scores['cranfield']:.2f} | {average:.2f} | {kept['student']:.1f} | "
+            f"{kept['asymmetric']:.1f} |"
         )
     texts = records[0]["training"]["texts"]
     return (
         "\n".join(lines)
-        + f"\n\nThree layers, {texts:,} texts each, one seed (`distilvec run recipes/sweeps/vocabulary_size.yaml`, then "
+        + f"\n\nThree layers, {texts:,} texts each, one seed (`distilvec run recipes/sweeps/vocabulary_size.yaml`, then "  # noqa: E501
         "`python -m experiments.surgery sizes RUN... --json FILE`)."
     )
 
@@ -159,7 +162,7 @@ def inference_table(found: Mapping[str, Any]) -> str:
         lines.append(f"| {name} | {' | '.join(cells)} | {part['times_faster']:.2f} |")
     return (
         "\n".join(lines)
-        + f"\n\nall-MiniLM-L6-v2 before, with a Unigram vocabulary of {found['size']:,} after; texts of up to 256 tokens, the two in turn, "
+        + f"\n\nall-MiniLM-L6-v2 before, with a Unigram vocabulary of {found['size']:,} after; texts of up to 256 tokens, the two in turn, "  # noqa: E501
         f"medians ({found['machine']}; `python -m experiments.surgery inference --json FILE`)."
     )
 
@@ -173,15 +176,16 @@ def trim_table(found: Mapping[str, Any]) -> str:
         )
     return (
         "\n".join(lines)
-        + "\n\nThe first row is all-MiniLM-L6-v2. Tokens were chosen on the training texts of recipes/small_english.yaml; the distance is "
-        f"the mean L2 over {found['held_out']:,} validation texts (`python -m experiments.surgery trim --json FILE`). No weight was trained."
+        + "\n\nThe first row is all-MiniLM-L6-v2. Tokens were chosen on the training texts of recipes/small_english.yaml; the distance is "  # noqa: E501
+        f"the mean L2 over {found['held_out']:,} validation texts (`python -m experiments.surgery trim --json FILE`). "
+        f"No weight was trained."
     )
 
 
 def turkish_table(found: Mapping[str, Any]) -> str:
     """Fertility and length of Turkish text before and after."""
     lines = [
-        "| tokenizer | texts | tokens a word | characters a token | unknown, % | shorter by, % | attention saved, % | whole words, % |",
+        "| tokenizer | texts | tokens a word | characters a token | unknown, % | shorter by, % | attention saved, % | whole words, % |",  # noqa: E501
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for kind, part in found["kinds"].items():
@@ -196,8 +200,9 @@ def turkish_table(found: Mapping[str, Any]) -> str:
             )
     return (
         "\n".join(lines)
-        + f"\n\nFrom all-MiniLM-L6-v2's 30,522 tokens to {found['size']:,} trained on Turkish sentences and questions (lengths are of "
-        "whole texts; `python -m experiments.surgery turkish --json FILE`). The teacher knows no Turkish, so no score is claimed."
+        + f"\n\nFrom all-MiniLM-L6-v2's 30,522 tokens to {found['size']:,} trained on Turkish sentences and questions (lengths are of "  # noqa: E501
+        "whole texts; `python -m experiments.surgery turkish --json FILE`). The teacher knows no Turkish, so no score "
+        "is claimed."
     )
 
 
@@ -207,9 +212,12 @@ def speed_line(found: Mapping[str, Any]) -> str:
     rates = counting["megabytes_per_second"]
     old, new = made["rows"]
     return (
-        f"Counting tokens: {rates['words']:.1f} MB of text a second by distinct words (target: {wanted['megabytes_per_second']:g}), "
-        f"{rates['whole']:.1f} on whole texts with the same counts ({counting['texts']}, {counting['megabytes']:.0f} MB). "
-        f"From {old:,} to {new:,} rows of {made['width']}, from folder to folder: {made['seconds']:.0f} s (target: {wanted['seconds']:g}), "
+        f"Counting tokens: {rates['words']:.1f} MB of text a second by distinct words (target: "
+        f"{wanted['megabytes_per_second']:g}), "
+        f"{rates['whole']:.1f} on whole texts with the same counts ({counting['texts']}, {counting['megabytes']:.0f} "
+        f"MB). "
+        f"From {old:,} to {new:,} rows of {made['width']}, from folder to folder: {made['seconds']:.0f} s (target: "
+        f"{wanted['seconds']:g}), "
         f"with {made['memory_of_tables']:.2f} times the memory of both tables (target: {wanted['memory_of_tables']:g}) "
         f"({found['machine']}; `python -m benchmarks.surgery_speed --json FILE`)."
     )

@@ -1,4 +1,6 @@
-"""The tables of docs/token_level.md on alignment, the compressed cache and the cost of a step, from the JSON of their benchmarks."""
+"""The tables of docs/token_level.md on alignment, the compressed cache and the cost of a step, from the JSON of their
+benchmarks.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def alignment_tables(found: Mapping[str, Any]) -> str:
         speed.append(f"| {kind} | {part['aligned']:,} | {part['with_tokenising']:,} |")
     info = (
         f"{found['count']:,} texts of {found['characters_a_text']:.0f} characters on average ({found['texts']}), "
-        f"{found['machine']}; aligned, written and ready to train from: {found['corpus']['sentences']:,} a second. Target: {found['mark']:,}."
+        f"{found['machine']}; aligned, written and ready to train from: {found['corpus']['sentences']:,} a second. "
+        f"Target: {found['mark']:,}."
     )
     return "\n\n".join(["\n".join(rates), info, "\n".join(speed)])
 
@@ -84,7 +87,8 @@ def step_table(report: Mapping[str, Any]) -> str:
         live, task = precisions(report["emo_live"])[precision], precisions(report["task"])[precision]
         most = 1.35 * task["ms"] + live["teacher_ms"]
         notes.append(
-            f"- `emo_live`, {precision}: {live['ms']:.0f} ms; 1.35 steps of `task` and a forward pass of the teacher: {most:.0f} ms"
+            f"- `emo_live`, {precision}: {live['ms']:.0f} ms; 1.35 steps of `task` and a forward pass of the teacher: "
+            f"{most:.0f} ms"
         )
     return "\n".join(lines) + "\n\n" + "\n".join(notes)
 
@@ -96,7 +100,7 @@ def transport_line(found: Mapping[str, Any]) -> str:
         for key, words in (("tolerance", "to a marginal error of 1e-6"), ("fixed", "for 100 iterations"))
     ]
     most = max(found[key]["largest_difference"] for key in ("tolerance", "fixed"))
-    return f"Sinkhorn, {found['problems']}: {' and '.join(parts)} as POT called text by text (target: 8); values differ by at most {most:.0e}."
+    return f"Sinkhorn, {found['problems']}: {' and '.join(parts)} as POT called text by text (target: 8); values differ by at most {most:.0e}."  # noqa: E501
 
 
 def rows_line(found: Mapping[str, Any]) -> str:
@@ -106,4 +110,4 @@ def rows_line(found: Mapping[str, Any]) -> str:
         for length in ("25", "128")
         for kind in ("inference", "training")
     ]
-    return f"A forward pass that gives the attention rows of two layers, over one that gives none: {', '.join(parts)} (target: {found['mark']})."
+    return f"A forward pass that gives the attention rows of two layers, over one that gives none: {', '.join(parts)} (target: {found['mark']})."  # noqa: E501

@@ -1,7 +1,7 @@
 """Tiny randomly initialised models with tokenizers of their own, saved as plain Hugging Face folders.
 
-One function per architecture: `bert(folder)`, ...; `ARCHITECTURES` maps names to them. Widths are 32, four layers
-(six for ModernBERT and Gemma 3, so that their layer patterns show), vocabularies a few hundred tokens, so making one takes
+One function per architecture: `bert(folder)`, ...; `ARCHITECTURES` maps names to them. Widths are 32, four layers (six
+for ModernBERT and Gemma 3, so that their layer patterns show), vocabularies a few hundred tokens, so making one takes
 well under a second. Weights are drawn wide (standard deviation 0.3), so that a skipped or swapped layer changes the
 vectors by far more than rounding does.
 """
@@ -89,7 +89,7 @@ def mpnet(folder: Path, seed: int = 0, **changes: Any) -> Path:
 
 
 def modernbert(folder: Path, seed: int = 0, **changes: Any) -> Path:
-    """ModernBERT: byte-level BPE, global attention in every third layer and a window of 8 tokens in the others, RoPE."""
+    """ModernBERT: byte-level BPE, global attention in every third layer and a window of 8 tokens in the others, RoPE."""  # noqa: E501
     tokenizer = byte_level(
         ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"], "[CLS] $A [SEP]", bos="[CLS]", eos="[SEP]", pad="[PAD]"
     )
@@ -142,7 +142,9 @@ def llama(folder: Path, seed: int = 0, **changes: Any) -> Path:
 
 
 def t5(folder: Path, seed: int = 0, **changes: Any) -> Path:
-    """The encoder of a T5: Unigram with metaspace, cut at white space first, `</s>` appended; relative positions, a table used twice."""
+    """The encoder of a T5: Unigram with metaspace, cut at white space first, `</s>` appended; relative positions, a
+    table used twice.
+    """
     sizes = {"d_model": WIDTH, "d_kv": 8, "d_ff": 64, "num_heads": 4, "num_layers": 4, "initializer_factor": 1.0}
     tokenizer = unigram(
         ["<pad>", "</s>", "<unk>", "<extra_id_1>", "<extra_id_0>"], "$A </s>", eos="</s>", unk="<unk>", pad="<pad>"
@@ -168,7 +170,9 @@ ARCHITECTURES: dict[str, Callable[..., Path]] = {
 
 
 def sentence_transformer(folder: Path, backbone: Path, modules: str = "mean normalize", seed: int = 0) -> Path:
-    """Wrap a backbone's folder as a SentenceTransformer folder; modules: a pooling, then `dense:WIDTH`, `normalize` in order."""
+    """Wrap a backbone's folder as a SentenceTransformer folder; modules: a pooling, then `dense:WIDTH`, `normalize` in
+    order.
+    """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
@@ -230,7 +234,8 @@ def wordpiece(changes: dict[str, Any] | None = None) -> PreTrainedTokenizerFast:
 def pieces(words: list[str], count: int) -> list[str]:
     """Every letter at the beginning of a word and within, then the commonest longer pieces: the same in every process.
 
-    The library's trainer breaks ties by chance, and with them the tiny models would differ from one session to the next.
+    The library's trainer breaks ties by chance, and with them the tiny models would differ from one session to the
+    next.
     """
     letters = sorted({mark + letter for word in words for letter in word for mark in ("", "##")})
     found = Counter(
@@ -245,7 +250,9 @@ def pieces(words: list[str], count: int) -> list[str]:
 def unigram(
     special: Sequence[str] = ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), single: str = "<s> $A </s>", **roles: str
 ) -> PreTrainedTokenizerFast:
-    """A Unigram tokenizer with metaspace, by default as XLM-R's; `roles` name the special tokens, <unk> among them: bos, eos, unk, ..."""
+    """A Unigram tokenizer with metaspace, by default as XLM-R's; `roles` name the special tokens, <unk> among them:
+    bos, eos, unk, ...
+    """
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()

@@ -55,7 +55,9 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
-    """A randomly initialised BERT of four layers, 32 wide, mean pooling and normalisation, as a SentenceTransformer folder."""
+    """A randomly initialised BERT of four layers, 32 wide, mean pooling and normalisation, as a SentenceTransformer
+    folder.
+    """
     import architectures
 
     folder = tmp_path_factory.mktemp("tiny")

@@ -11,7 +11,9 @@ KEEP = object()
 
 
 def make_context(base: ObjectiveContext = DEFAULT, *, others=None, task=KEEP, same_tokenizer=None, **fields):
-    """`base` with other fields: student_x of the student, teacher_x of the first teacher; `others` are further teachers."""
+    """`base` with other fields: student_x of the student, teacher_x of the first teacher; `others` are further
+    teachers.
+    """
     given = {
         model: {name.removeprefix(f"{model}_"): value for name, value in fields.items() if name.startswith(model)}
         for model in ("student", "teacher")

@@ -11,7 +11,9 @@ MARKS = ("ocean", "desert", "forest")
 
 
 def write_task(path, kind, examples=240, test=60, seed=0):
-    """A .jsonl file with the splits train and test; a pair's label is the mark of its second text, sts grades equal marks."""
+    """A .jsonl file with the splits train and test; a pair's label is the mark of its second text, sts grades equal
+    marks.
+    """
     draw = np.random.default_rng(seed)
     filling = make_texts(examples + test)
     rows = []

@@ -1,4 +1,6 @@
-"""Hidden states and projections of a student and a teacher with the same tokens, padded on any side, for tests of methods."""
+"""Hidden states and projections of a student and a teacher with the same tokens, padded on any side, for tests of
+methods.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def text_batch():
 def signals(seed, width, heads, layers, columns=5, left=False, grad=False):
     """All layers of a model `width` wide, the last one also as -1; padding is NaN, so that whoever reads it shows it.
 
-    The tokens' own numbers depend on the seed alone, not on `columns` or `left`. With `grad` the leaves are in `leaves`.
+    The tokens' own numbers depend on the seed alone, not on `columns` or `left`. With `grad` the leaves are in
+    `leaves`.
     """
     generator = torch.Generator().manual_seed(seed)
     mask = torch.zeros(len(LENGTHS), columns, dtype=torch.bool)

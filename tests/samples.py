@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 WORDS = (
-    "river stone bridge letter engine garden winter doctor music island paper bottle window market forest captain mirror candle "
+    "river stone bridge letter engine garden winter doctor music island paper bottle window market forest captain "
+    "mirror candle "
     "harbour village painter thunder silver kitchen teacher student planet journey whisper lantern orchard compass"
 ).split()
 

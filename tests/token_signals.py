@@ -1,4 +1,6 @@
-"""Signals of a student and a teacher with different tokenizers, widths and lengths; arbitrary numbers in the padding of either."""
+"""Signals of a student and a teacher with different tokenizers, widths and lengths; arbitrary numbers in the padding of
+either.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ SCORES = make_context(CONTEXT, task=TaskInfo("sts", 1), teacher_logits=True)
 def signals(
     student_padding: int = 0, teacher_padding: int = 0, seed: int = 0
 ) -> tuple[TextBatch, ModelOutputs, ModelOutputs]:
-    """Batch, student and teacher in float64; the student's states and logits are leaves. Padding differs in every call."""
+    """Batch, student and teacher in float64; the student's states and logits are leaves. Padding differs in every call."""  # noqa: E501
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape):
@@ -68,7 +70,9 @@ def texts_of(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs):
 
 
 def outcome(objective, student_padding: int, teacher_padding: int) -> tuple[LossTerms, list[torch.Tensor]]:
-    """The terms, and the gradients of everything that has one: the student's real tokens, vectors and logits, the parameters."""
+    """The terms, and the gradients of everything that has one: the student's real tokens, vectors and logits, the
+    parameters.
+    """
     batch, student, teacher = signals(student_padding, teacher_padding)
     objective.zero_grad()
     terms = objective(batch, student, teacher)

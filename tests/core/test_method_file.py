@@ -1,4 +1,6 @@
-"""Methods in files of the user's own: an edit changes the fingerprints, local imports work from any folder, errors name file and line."""
+"""Methods in files of the user's own: an edit changes the fingerprints, local imports work from any folder, errors name
+file and line.
+"""
 
 from __future__ import annotations
 

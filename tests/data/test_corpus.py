@@ -202,7 +202,9 @@ def test_fingerprint_changes_with_everything(tmp_path):
 
 
 def test_fingerprints_of_excluded_documents_are_those_from_before(tmp_path):
-    """When `true` excluded documents too, the section was dumped with it; what is excluded has a fingerprint of its own."""
+    """When `true` excluded documents too, the section was dumped with it; what is excluded has a fingerprint of its
+    own.
+    """
     one = source(tmp_path, "a", ["a", "b"])
     marks = [
         corpus_fingerprint(section(one, exclude_evaluation=value), {}, 1, "x") for value in (True, "documents", False)

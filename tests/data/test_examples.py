@@ -1,4 +1,6 @@
-"""Labelled examples: rows, labels, splits, pairs; what is refused; pairs as tokenizers and sentence-transformers see them."""
+"""Labelled examples: rows, labels, splits, pairs; what is refused; pairs as tokenizers and sentence-transformers see
+them.
+"""
 
 from __future__ import annotations
 

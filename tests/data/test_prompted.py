@@ -1,4 +1,4 @@
-"""A corpus behind another teacher's prompts: its texts and keys, kept by content, and caches of rows that share a key."""
+"""A corpus behind another teacher's prompts: its texts and keys, kept by content, and caches of rows that share a key."""  # noqa: E501
 
 from __future__ import annotations
 

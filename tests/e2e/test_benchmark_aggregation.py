@@ -1,4 +1,6 @@
-"""The benchmark of DynamicCKA runs, and loop and batch have the same values and gradients (small; times mean nothing here)."""
+"""The benchmark of DynamicCKA runs, and loop and batch have the same values and gradients (small; times mean nothing
+here).
+"""
 
 from __future__ import annotations
 

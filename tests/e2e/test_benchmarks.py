@@ -1,4 +1,6 @@
-"""The benchmark commands run and write the JSON that they promise (small, on generated texts; figures mean nothing here)."""
+"""The benchmark commands run and write the JSON that they promise (small, on generated texts; figures mean nothing
+here).
+"""
 
 from __future__ import annotations
 

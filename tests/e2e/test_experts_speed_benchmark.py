@@ -1,4 +1,6 @@
-"""A small run of benchmarks/experts_speed: what it measures and writes; and that the committed figures keep to the marks."""
+"""A small run of benchmarks/experts_speed: what it measures and writes; and that the committed figures keep to the
+marks.
+"""
 
 from __future__ import annotations
 

@@ -156,7 +156,9 @@ def test_tables_and_words():
 
 
 def test_no_evaluation_text_enters_the_corpus(tiny_recipe, tmp_path):
-    """Training sentences that stand in the test split too, in another case or spacing, are dropped before the limit counts."""
+    """Training sentences that stand in the test split too, in another case or spacing, are dropped before the limit
+    counts.
+    """
     pairs = [(f"a shared sentence {number}", f"a training sentence {number}") for number in range(40)]
     rows = [{"split": "train", "sentence1": one, "sentence2": other, "score": 1} for one, other in pairs]
     rows += [

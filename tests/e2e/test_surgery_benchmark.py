@@ -1,4 +1,6 @@
-"""What the benchmarks of tokenizer surgery measure and show: speed on small tables, trained students beside their teacher."""
+"""What the benchmarks of tokenizer surgery measure and show: speed on small tables, trained students beside their
+teacher.
+"""
 
 from __future__ import annotations
 

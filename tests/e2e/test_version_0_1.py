@@ -1,7 +1,7 @@
 """A run folder, a cache and a student that version 0.1 made are resumed, read and loaded.
 
-The fixture was made at commit d5ba92c in /tmp/distilvec-0.1: fingerprints hold the absolute paths of texts, so the test puts it
-there again. `finished` is a whole run, `stopped` the same one interrupted before step 5 of 12.
+The fixture was made at commit d5ba92c in /tmp/distilvec-0.1: fingerprints hold the absolute paths of texts, so the test
+puts it there again. `finished` is a whole run, `stopped` the same one interrupted before step 5 of 12.
 """
 
 from __future__ import annotations

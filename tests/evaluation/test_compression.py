@@ -57,7 +57,9 @@ def test_widths_are_powers_of_two_and_the_full_one():
 
 
 def test_truncation_keeps_what_lies_in_the_first_dimensions():
-    """MRL by construction: 16 dimensions hold the meaning, the others noise; cut to 16, nearest neighbours are the true ones."""
+    """MRL by construction: 16 dimensions hold the meaning, the others noise; cut to 16, nearest neighbours are the true
+    ones.
+    """
     rng = np.random.default_rng(1)
     meaning, noise = rng.normal(size=(50, 16)), rng.normal(size=(2, 50, 48))
     first, second = (np.concatenate([meaning, 3 * part], axis=1) for part in noise)
@@ -206,7 +208,8 @@ def test_retrieval_is_brute_force_ties_included(columns, column):
     )
     assert value_of(rows, column=column, width=32, precision="int8") == pytest.approx(ndcg_at_10(int8))
     assert value_of(rows, column=column, width=32, precision="binary") == pytest.approx(ndcg_at_10(-hamming))
-    # score_task asks for 100 documents, so 4 x 100 candidates are all 300: rescoring is the float query against all signs
+    # score_task asks for 100 documents, so 4 x 100 candidates are all 300: rescoring is the float query against all
+    # signs
     rescored = (queries @ np.where(documents > 0, 1.0, -1.0).T).astype(np.float32)
     assert value_of(rows, column=column, width=32, precision="binary_rescored") == pytest.approx(ndcg_at_10(rescored))
 

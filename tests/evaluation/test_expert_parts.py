@@ -1,4 +1,6 @@
-"""Experts in a report: gates against the model's own, groups of texts, bins of length, the plane, runs with and without a suite."""
+"""Experts in a report: gates against the model's own, groups of texts, bins of length, the plane, runs with and without
+a suite.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,7 @@ def test_groups_of_tasks_and_of_classes():
     search = make_retrieval("search", {"1": "document"}, {"2": "query"}, {("2", "1"): 1.0})
     found = [(group.name, list(group.texts), group.role) for group in task_groups([sts, classes, search])]
     assert found == [
-        ("sts", ["a", "b", "c", "d"], "query"), ("classes", ["y", "z"], "document"), ("search, queries", ["query"], "query"),
+        ("sts", ["a", "b", "c", "d"], "query"), ("classes", ["y", "z"], "document"), ("search, queries", ["query"], "query"),  # noqa: E501
         ("search, documents", ["document"], "document"),
     ]  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""mteb's tasks on local folders: mteb's figures equal ours, both models of a pair are used, results are kept, nothing goes online."""
+"""mteb's tasks on local folders: mteb's figures equal ours, both models of a pair are used, results are kept, nothing
+goes online.
+"""
 
 import importlib.util
 import os
@@ -255,7 +257,7 @@ def test_the_encoder_is_what_mteb_expects(embedder):
 
 @pytest.mark.slow
 def test_nothing_is_made_in_the_home_folder(tmp_path):
-    code = "from distilvec.evaluation.mteb import import_mteb; import_mteb(); import os; assert 'MTEB_CACHE' not in os.environ"
+    code = "from distilvec.evaluation.mteb import import_mteb; import_mteb(); import os; assert 'MTEB_CACHE' not in os.environ"  # noqa: E501
     environment = {name: value for name, value in os.environ.items() if name != "MTEB_CACHE"} | {"HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
     assert not (tmp_path / ".cache" / "mteb").exists()

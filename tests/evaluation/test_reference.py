@@ -1,4 +1,6 @@
-"""Published figures of all-MiniLM-L6-v2 on real data; skipped where the data folder beside the project or the model is absent."""
+"""Published figures of all-MiniLM-L6-v2 on real data; skipped where the data folder beside the project or the model is
+absent.
+"""
 
 from pathlib import Path
 

@@ -143,7 +143,9 @@ def test_hamming_is_scipys(rng, width):
 
 @pytest.mark.parametrize("width", [13, 64])
 def test_rescoring_orders_the_nearest_as_sentence_transformers_does(rng, width):
-    """Its code: bits 0 and 1 of 4 x count candidates times the float query; here with our order of ties among candidates."""
+    """Its code: bits 0 and 1 of 4 x count candidates times the float query; here with our order of ties among
+    candidates.
+    """
     queries, documents = (
         rng.normal(size=(6, width)).astype(np.float32),
         rng.normal(size=(800, width)).astype(np.float32),

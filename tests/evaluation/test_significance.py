@@ -1,4 +1,6 @@
-"""Resampled metrics against scikit-learn and scipy on the repeated rows, ties included; the bootstrap against known spreads."""
+"""Resampled metrics against scikit-learn and scipy on the repeated rows, ties included; the bootstrap against known
+spreads.
+"""
 
 import time
 import warnings

@@ -1,4 +1,6 @@
-"""Measuring speed: statistics against numpy, the plan of settings, rules on made-up rows, and one small real measurement."""
+"""Measuring speed: statistics against numpy, the plan of settings, rules on made-up rows, and one small real
+measurement.
+"""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ BAD = {
     "- {name: average, type: sts, path: b}": r"\[0\.name\] 'average' is",
     "- {name: a, type: sts, path: ''}": r"\[0\.path\] the path is empty",
     "- {name: a, type: classification, path: b, seed: -1}": r"\[0\.seed\] .*greater than or equal to 0",
-    "- {name: a, type: classification, path: b, train_limit: true}": r"\[0\.train_limit\] expected a number, not a boolean",
+    "- {name: a, type: classification, path: b, train_limit: true}": r"\[0\.train_limit\] expected a number, not a boolean",  # noqa: E501
     "- {name: a, name: b}": r"line 1, column 13: key 'name' is repeated",
     "- {{a: b}: c}": r"a mapping as a key",
 }

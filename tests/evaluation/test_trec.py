@@ -1,4 +1,6 @@
-"""A retrieval task's figures against trec_eval's own code (pytrec_eval), ties included: equal scores rank by descending document id."""
+"""A retrieval task's figures against trec_eval's own code (pytrec_eval), ties included: equal scores rank by descending
+document id.
+"""
 
 from __future__ import annotations
 

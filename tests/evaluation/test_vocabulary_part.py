@@ -1,4 +1,6 @@
-"""The report of a student with a tokenizer of its own: texts by language, a whole run and its page, runs without such a student."""
+"""The report of a student with a tokenizer of its own: texts by language, a whole run and its page, runs without such a
+student.
+"""
 
 from __future__ import annotations
 

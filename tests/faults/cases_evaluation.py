@@ -1,4 +1,4 @@
-"""`evaluate` and `speed`: data files that cannot be used, options that cannot be met, outputs that cannot be written."""
+"""`evaluate` and `speed`: data files that cannot be used, options that cannot be met, outputs that cannot be written."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def never_loads(world: World) -> None:
     world.undo.append(lambda: setattr(local, "load_teacher", known))
 
 
-# -- data files: one line with the task, the file and the line; the exit status is that of scores that are missing -------
+# -- data files: one line with the task, the file and the line; the exit status is that of scores that are missing
+# -------
 
 DATA: dict[str, tuple[str, str | bytes, str]] = {
     "sts-column-missing": ("sts.csv", "sentence1,score\na,1\nb,2\n", "sts"),
@@ -58,7 +59,7 @@ DATA: dict[str, tuple[str, str | bytes, str]] = {
     "data-json-nested-too-deep": ("sts.jsonl", "[" * 50_000 + "\n", "sts"),
     "data-one-row-without-split": (
         "sts.jsonl",
-        '{"split": "test", "sentence1": "a", "sentence2": "b", "score": 1}\n{"sentence1": "c", "sentence2": "d", "score": 2}\n',
+        '{"split": "test", "sentence1": "a", "sentence2": "b", "score": 1}\n{"sentence1": "c", "sentence2": "d", "score": 2}\n',  # noqa: E501
         "sts",
     ),
     "pairs-of-one-kind": ("pairs.csv", "sentence1,sentence2,label\na,b,0\nc,d,0\n", "pair"),

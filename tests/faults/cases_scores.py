@@ -1,4 +1,6 @@
-"""`evaluate` and `compare` through the functions that the Python API shares: options that do not fit, models that cannot be scored."""
+"""`evaluate` and `compare` through the functions that the Python API shares: options that do not fit, models that
+cannot be scored.
+"""
 
 from __future__ import annotations
 

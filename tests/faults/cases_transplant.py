@@ -21,7 +21,7 @@ def _absent(world: World, name: str = "out") -> Callable[[Outcome], None]:
     return check
 
 
-# -- the target ----------------------------------------------------------------------------------------------------------
+# -- the target --------------------------------------------------------------------------------------------------------
 
 
 @case("transplant-onto-its-source", key="--out")
@@ -102,7 +102,7 @@ def _(world: World) -> list[str]:
     return _transplant(world, "--overwrite", out=str(Path(HF_HUB_CACHE) / "models--a--b" / "snapshots" / "0"))
 
 
-# -- options -------------------------------------------------------------------------------------------------------------
+# -- options -----------------------------------------------------------------------------------------------------------
 
 
 def _option(name: str, key: str, *options: str) -> None:
@@ -148,7 +148,7 @@ def _(world: World) -> list[str]:
     return ["transplant", str(world.model), "--tokenizer", world.file("tokenizer.json", "{"), "--out", "out"]
 
 
-# -- texts ---------------------------------------------------------------------------------------------------------------
+# -- texts -------------------------------------------------------------------------------------------------------------
 
 
 def _texts(name: str, key: str, file: str, content: str | bytes, *options: str) -> None:

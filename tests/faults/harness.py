@@ -1,7 +1,7 @@
 """Runs one fault through the command line and judges what came of it.
 
-A case is a function in one of the cases_*.py files here. It prepares a folder of its own (a `World`) and returns a command
-line. The harness remembers every file of the world, runs the command in this process and judges:
+A case is a function in one of the cases_*.py files here. It prepares a folder of its own (a `World`) and returns a
+command line. The harness remembers every file of the world, runs the command in this process and judges:
 
     right      the expected exit status and [key], one clear message, every earlier file with the same bytes
     traceback  a traceback, or the message for unexpected errors
@@ -44,7 +44,7 @@ class Outcome:
 
 @dataclass
 class World:
-    """A folder with a tiny teacher, texts, a recipe, and everything that a case puts there. The command runs inside it."""
+    """A folder with a tiny teacher, texts, a recipe, and everything that a case puts there. The command runs inside it."""  # noqa: E501
 
     root: Path
     checks: list[Callable[[Outcome], None]] = field(default_factory=list)
@@ -55,7 +55,7 @@ class World:
 
     @property
     def model(self) -> Path:
-        """A randomly initialised BERT of four layers, 32 wide, as a SentenceTransformer folder; the case may damage it."""
+        """A randomly initialised BERT of four layers, 32 wide, as a SentenceTransformer folder; the case may damage it."""  # noqa: E501
         folder = self.root / "teacher"
         if not folder.exists():
             shutil.copytree(tiny_model(), folder)
@@ -139,7 +139,9 @@ CASES: dict[str, Case] = {}
 def case(
     name: str, key: str | None, status: int | None = None
 ) -> Callable[[Callable[[World], list[str]]], Callable[[World], list[str]]]:
-    """Add a case to the table. `key` is what stands in the message's brackets; None means that the command must succeed."""
+    """Add a case to the table. `key` is what stands in the message's brackets; None means that the command must
+    succeed.
+    """
 
     def add(prepare: Callable[[World], list[str]]) -> Callable[[World], list[str]]:
         assert name not in CASES, f"two cases are called {name}"
@@ -208,7 +210,9 @@ def execute(world: World, arguments: list[str]) -> Outcome:
 
 
 def contents(root: Path) -> dict[str, str]:
-    """A checksum of every file below `root` by relative name; links by their target. Locks, which hold a process id, are left out."""
+    """A checksum of every file below `root` by relative name; links by their target. Locks, which hold a process id,
+    are left out.
+    """
     found = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -221,7 +225,9 @@ def contents(root: Path) -> dict[str, str]:
 
 
 def _is_our_lock(path: Path) -> bool:
-    """Whether a file is a lock of a run, of a folder below the cache's root, or of a teacher cache: each holds a process id."""
+    """Whether a file is a lock of a run, of a folder below the cache's root, or of a teacher cache: each holds a
+    process id.
+    """
     hidden = path.name.startswith(".") and path.name.endswith(".lock")
     return (
         hidden

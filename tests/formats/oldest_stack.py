@@ -1,7 +1,7 @@
 """Run by test_portable_compat.py under PYTHONPATH=.compat: encodes texts with the oldest supported stack.
 
-Usage: python oldest_stack.py JOB.json ANSWER.json; the job has `texts`, `folders` and of these the `trusted`, whose code may run; the
-answer versions, vectors and token ids.
+Usage: python oldest_stack.py JOB.json ANSWER.json; the job has `texts`, `folders` and of these the `trusted`, whose
+code may run; the answer versions, vectors and token ids.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def hide_datasets() -> None:
-    """Make sentence-transformers 5.1 believe `datasets` is not there: the installed one needs a newer huggingface-hub."""
+    """Make sentence-transformers 5.1 believe `datasets` is not there: the installed one needs a newer huggingface-hub."""  # noqa: E501
     real = importlib.metadata.metadata
 
     def metadata(name: str) -> Any:

@@ -1,4 +1,6 @@
-"""Exporting to ONNX: the same vectors as PyTorch at any batch size and length, for every architecture, or nothing at all."""
+"""Exporting to ONNX: the same vectors as PyTorch at any batch size and length, for every architecture, or nothing at
+all.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Students load in sentence-transformers 5.1.2 with transformers 4.57 and give the same vectors, within 1e-6.
 
-The old stack lives in .compat (`pip install --target .compat --no-deps -r requirements/compat.txt`) and runs in a process of
-its own. Without the folder the tests are skipped, or fail where DISTILVEC_REQUIRE_COMPAT=1.
+The old stack lives in .compat (`pip install --target .compat --no-deps -r requirements/compat.txt`) and runs in a
+process of its own. Without the folder the tests are skipped, or fail where DISTILVEC_REQUIRE_COMPAT=1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DynamicCKA: the check values, the paper's loop, both widths, padding anywhere, texts without structure, no waiting."""
+"""DynamicCKA: the check values, the paper's loop, both widths, padding anywhere, texts without structure, no waiting."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ class Operators(TorchDispatchMode):
 
 @pytest.mark.parametrize("rule", ALL.values(), ids=ALL)
 def test_nothing_waits_for_the_device(rule):
-    """No operator whose result or shape depends on values; and on the meta device, which has none, nothing can be read."""
+    """No operator whose result or shape depends on values; and on the meta device, which has none, nothing can be read."""  # noqa: E501
     case = draw(3, 6, 8, 5, 7)
     with Operators() as seen:
         value(case.wanting(), rule).sum().backward()

@@ -1,4 +1,6 @@
-"""Distributions over different vocabularies: the check values of the official codes, loops from their formulas, padding."""
+"""Distributions over different vocabularies: the check values of the official codes, loops from their formulas,
+padding.
+"""
 
 from __future__ import annotations
 

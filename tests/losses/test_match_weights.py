@@ -1,4 +1,4 @@
-"""Which teacher tokens DynamicCKA keeps: ties, conditions together, minimal sets, how little the printed rule selects."""
+"""Which teacher tokens DynamicCKA keeps: ties, conditions together, minimal sets, how little the printed rule selects."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def test_weights_go_with_their_tokens(row, order, name):
 
 
 def test_the_printed_rule_barely_selects():
-    """With temperature 1 cosines are at most 2 apart and the weights at most a factor e^2: nine tenths of all tokens are kept."""
+    """With temperature 1 cosines are at most 2 apart and the weights at most a factor e^2: nine tenths of all tokens
+    are kept.
+    """
     for tokens in (16, 64, 256):
         kept, _ = chosen(RULES["paper"], tokens, 384, copies=False)
         assert 0.88 < kept / tokens < 0.95

@@ -1,4 +1,4 @@
-"""Relations between the texts of a batch: against plain loops written from the papers, and the check values of TALAS."""
+"""Relations between the texts of a batch: against plain loops written from the papers, and the check values of TALAS."""  # noqa: E501
 
 from __future__ import annotations
 

@@ -89,7 +89,9 @@ def test_the_unrolled_gradient_is_that_of_differences(domain):
 
 @pytest.mark.parametrize("epsilon", [0.02, 0.03, 0.05])
 def test_the_unrolled_gradient_is_finite_in_fp32_and_that_of_fp64(epsilon):
-    """Costs near 1, as those of EMO are: the kernel's values are small, and its squares, by which gradients divide, are none."""
+    """Costs near 1, as those of EMO are: the kernel's values are small, and its squares, by which gradients divide, are
+    none.
+    """
     generator = torch.Generator().manual_seed(8)
     cost = 0.9 + 0.1 * torch.rand(4, 12, 15, generator=generator, dtype=torch.float64)
     nu, mu = ((2 * torch.randn(4, size, generator=generator, dtype=torch.float64)).softmax(1) for size in (12, 15))

@@ -169,8 +169,10 @@ def test_a_method_may_live_in_a_file_of_its_own(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from distilvec.core.objective import Objective\n\n\nclass Mine(Objective):\n"
-        "    def __init__(self, context, weights, scale: float = 2.0):\n        super().__init__(context, weights, {'mine': scale})\n"
-        "    def forward(self, batch, student, teacher):\n        return {'mine': (student.embedding - teacher.embedding).abs().sum(-1)}\n"
+        "    def __init__(self, context, weights, scale: float = 2.0):\n        super().__init__(context, weights, "
+        "{'mine': scale})\n"
+        "    def forward(self, batch, student, teacher):\n        return {'mine': (student.embedding - "
+        "teacher.embedding).abs().sum(-1)}\n"
     )
     objective = build_objective(
         str(file), {"scale": 3.0}, {}, make_context(student_hidden_size=32, student_layers=2, teacher_dim=24)

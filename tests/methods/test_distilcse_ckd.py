@@ -1,4 +1,4 @@
-"""DistilCSE's contrastive distillation against its check value (seed 18), and the queue: order, wrap-around, resuming."""
+"""DistilCSE's contrastive distillation against its check value (seed 18), and the queue: order, wrap-around, resuming."""  # noqa: E501
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""DistillMoE: its terms against loops over texts, experts and teachers written from the paper, ablations that cost nothing, padding."""
+"""DistillMoE: its terms against loops over texts, experts and teachers written from the paper, ablations that cost
+nothing, padding.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def moe(context=CONTEXT, weights=None, **options):
 
 
 def signals(experts=3, padding=(0, 0), left=False):
-    """Batch, student with these many experts, a teacher for every three; arbitrary numbers stand in the padding, others in every call."""
+    """Batch, student with these many experts, a teacher for every three; arbitrary numbers stand in the padding, others
+    in every call.
+    """
     generator = torch.Generator().manual_seed(0)
     texts = len(OURS)
 
@@ -84,7 +88,7 @@ def signals(experts=3, padding=(0, 0), left=False):
     )
 
 
-# -- the paper, text by text --------------------------------------------------------------------------------------------
+# -- the paper, text by text -------------------------------------------------------------------------------------------
 
 
 def cosine(one, two):
@@ -362,7 +366,9 @@ def test_figures_tell_of_losses_and_tokens():
 
 
 def test_the_gate_learns_to_prefer_the_smaller_loss():
-    """Theorem 3.2: with the experts as they are, weight moves to the facet that costs least; beta pulls back to equal weights."""
+    """Theorem 3.2: with the experts as they are, weight moves to the facet that costs least; beta pulls back to equal
+    weights.
+    """
     batch, student, teacher = signals()
     objective = moe(VECTORS, {"dynamic_cka": 0})
     gates = torch.full((4, 3), 1 / 3, requires_grad=True)

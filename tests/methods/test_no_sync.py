@@ -1,7 +1,8 @@
 """No step waits for the device: no method reads a value, on a processor by count, elsewhere at all.
 
-Synchronising calls are counted where the dispatcher sees them. What it does not see on a processor (`.tolist()`, `.cpu()`,
-`.numpy()`) fails on the meta device, where tensors have shapes and no values: there any reading of a value is an error.
+Synchronising calls are counted where the dispatcher sees them. What it does not see on a processor (`.tolist()`,
+`.cpu()`, `.numpy()`) fails on the meta device, where tensors have shapes and no values: there any reading of a value is
+an error.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def name(request):
 
 @pytest.fixture(params=["texts", "task"])
 def step(name, request, tiny_model):
-    """A method's step: module, batch, teacher's signals. Without dropout, whose seed is drawn on the processor if it runs there."""
+    """A method's step: module, batch, teacher's signals. Without dropout, whose seed is drawn on the processor if it
+    runs there.
+    """
     kind = request.param
     info = TeacherInfo(dim=24, normalized=True, max_length=64, model=str(tiny_model))
     student = StudentSection(model="teacher", layers=2, **STUDENTS.get(name, {}))

@@ -1,4 +1,4 @@
-"""Offline cosine distillation: eq. 3 for both targets, one teacher and several, against a loop over texts and teachers."""
+"""Offline cosine distillation: eq. 3 for both targets, one teacher and several, against a loop over texts and teachers."""  # noqa: E501
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The methods that look into the teacher, on the signals of a real model: its own attention, and nothing to learn from itself."""
+"""The methods that look into the teacher, on the signals of a real model: its own attention, and nothing to learn from
+itself.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from distilvec.students.encoder import Encoder
 
 @pytest.fixture
 def real(tiny_model):
-    """A real model's encoder, six texts of different lengths for it, and context for a student that is its own teacher."""
+    """A real model's encoder, six texts of different lengths for it, and context for a student that is its own teacher."""  # noqa: E501
     model = SentenceTransformer(str(tiny_model), device="cpu")
     encoder = Encoder(model).eval()
     tokens = dict(

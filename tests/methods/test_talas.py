@@ -1,4 +1,6 @@
-"""TALAS: the check value of TAMD, its options, ablations that cost nothing, a student that learns and keeps its own width."""
+"""TALAS: the check value of TAMD, its options, ablations that cost nothing, a student that learns and keeps its own
+width.
+"""
 
 from __future__ import annotations
 

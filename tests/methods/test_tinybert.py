@@ -1,4 +1,4 @@
-"""TinyBERT on redact: against loops by text, head and layer, the layer map, padding of either model, what is asked for."""
+"""TinyBERT on redact: against loops by text, head and layer, the layer map, padding of either model, what is asked for."""  # noqa: E501
 
 from __future__ import annotations
 

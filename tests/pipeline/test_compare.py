@@ -20,7 +20,7 @@ ROWS = 60
 
 
 def sts(quality: float, seed: int = 0, rows: int = ROWS) -> Sample:
-    """Similarities that follow the gold scores, the closer the higher `quality`; the gold scores are always the same."""
+    """Similarities that follow the gold scores, the closer the higher `quality`; the gold scores are always the same."""  # noqa: E501
     gold = np.random.default_rng(99).integers(0, 6, rows).astype(np.float64)
     noise = np.random.default_rng([seed, 1]).normal(size=rows)
     return Sample("sts", "spearman", quality * gold + noise, gold)

@@ -71,7 +71,9 @@ def test_whole_run_with_evaluation(tiny_recipe, suite, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_whole_report(tiny_recipe, suite, tmp_path):
-    """Every part, from kept students to the page; a second run finds all of it done, a part that is missing is made alone."""
+    """Every part, from kept students to the page; a second run finds all of it done, a part that is missing is made
+    alone.
+    """
     recipe = tiny_recipe(
         evaluation__suite=str(suite), train__epochs=2, train__keep_students=4, evaluation__parts=list(PARTS)
     )
@@ -132,7 +134,9 @@ def test_a_task_that_cannot_be_scored_is_named_and_the_others_are_scored(
 
 
 def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(tiny_recipe, suite, tmp_path, monkeypatch):
-    """A task of two pairs fails the scores of every column; kept students of one distance have no line: all else is written."""
+    """A task of two pairs fails the scores of every column; kept students of one distance have no line: all else is
+    written.
+    """
     (tmp_path / "two.jsonl").write_text(
         "".join(
             json.dumps({"sentence1": "a", "sentence2": f"b {n}", "label": n, "split": "test"}) + "\n" for n in (0, 1)

@@ -1,4 +1,6 @@
-"""Runs of DistillMoE across tokenizers: from the cache of several layers' states, killed and resumed, saved, exported; on texts alone."""
+"""Runs of DistillMoE across tokenizers: from the cache of several layers' states, killed and resumed, saved, exported;
+on texts alone.
+"""
 
 from __future__ import annotations
 

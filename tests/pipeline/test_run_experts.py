@@ -1,4 +1,6 @@
-"""A run whose student has experts, with a method that knows nothing of them: it trains, is evaluated, loads, and says how."""
+"""A run whose student has experts, with a method that knows nothing of them: it trains, is evaluated, loads, and says
+how.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs on labelled tasks: they learn, resume the same, test, save a head that predicts, and take a fine-tuned teacher."""
+"""Runs on labelled tasks: they learn, resume the same, test, save a head that predicts, and take a fine-tuned teacher."""  # noqa: E501
 
 from __future__ import annotations
 

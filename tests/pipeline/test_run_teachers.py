@@ -1,4 +1,6 @@
-"""Runs that learn from several teachers: models and tables of different widths, cached side by side or asked in every step."""
+"""Runs that learn from several teachers: models and tables of different widths, cached side by side or asked in every
+step.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def table(tmp_path):
 
 @pytest.fixture
 def two(tiny_recipe, second):
-    """A recipe with two teachers; call it with dotted changes, those of the second teacher's section as keywords of `other`."""
+    """A recipe with two teachers; call it with dotted changes, those of the second teacher's section as keywords of
+    `other`.
+    """
 
     def make(other=None, **changes):
         return tiny_recipe(
@@ -253,7 +257,7 @@ def test_a_table_of_vectors_as_second(tiny_recipe, table, tmp_path):
 
 @pytest.mark.parametrize("live", [False, True])
 def test_every_teacher_reads_its_own_prompts(two, second, tmp_path, live):
-    """Rows of one text in two roles, which the first teacher's prompts tell apart, have one vector from the second one."""
+    """Rows of one text in two roles, which the first teacher's prompts tell apart, have one vector from the second one."""  # noqa: E501
     texts = make_texts(60)
     for name in ("queries", "documents"):
         (tmp_path / f"{name}.txt").write_text("\n".join(texts[:40] if name == "queries" else texts[20:]))
@@ -342,7 +346,7 @@ def odd(tmp_path, required, check="pass", widths=(32, 32)):
 
 
 def test_hidden_states_of_both_come_from_their_caches(two, tmp_path):
-    check = "assert answer.hidden_layers[-2].shape == (*answer.mask.shape, width) and answer.hidden_layers.keys() == {-1, -2}"
+    check = "assert answer.hidden_layers[-2].shape == (*answer.mask.shape, width) and answer.hidden_layers.keys() == {-1, -2}"  # noqa: E501
     method = odd(tmp_path, "OutputSpec(embedding=True, tokens=TokenOutputSpec(None, hidden=(-1, -2)))", check)
     job = resolve(two(method__name=method), tmp_path / "run")
     train(job)

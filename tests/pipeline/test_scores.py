@@ -1,4 +1,6 @@
-"""score_models: models by folder, id and object, on a suite; arguments that do not fit are refused before anything is loaded."""
+"""score_models: models by folder, id and object, on a suite; arguments that do not fit are refused before anything is
+loaded.
+"""
 
 from __future__ import annotations
 

@@ -184,10 +184,13 @@ def test_the_fingerprint_covers_what_changes_the_weights_and_nothing_else(staged
 def test_the_objectives_parameters_go_on_where_the_method_is_the_same(staged, tmp_path, monkeypatch):
     """A method with a parameter of its own: kept from stage to stage, fresh under another method."""
     source = (
-        "import torch\nfrom distilvec.losses.distance import l2_distance\nfrom distilvec.core.objective import Objective\n\n\n"
-        "class Scaled(Objective):\n    default_weights = {'l2': 1.0}\n\n    def __init__(self, context, weights, outputs=1):\n"
+        "import torch\nfrom distilvec.losses.distance import l2_distance\nfrom distilvec.core.objective import "
+        "Objective\n\n\n"
+        "class Scaled(Objective):\n    default_weights = {'l2': 1.0}\n\n    def __init__(self, context, weights, "
+        "outputs=1):\n"
         "        super().__init__(context, weights)\n"
-        "        self.scale = torch.nn.Parameter(torch.ones(()))\n        self.shift = torch.nn.Parameter(torch.zeros(outputs))\n"
+        "        self.scale = torch.nn.Parameter(torch.ones(()))\n        self.shift = "
+        "torch.nn.Parameter(torch.zeros(outputs))\n"
         "    def forward(self, batch, student, teacher):\n"
         "        return {'l2': l2_distance(student.embedding * self.scale + self.shift.sum(), teacher.embedding)}\n"
     )
@@ -284,7 +287,7 @@ def test_learning_rate_factors_may_name_what_a_stage_does_not_train(staged, tmp_
 def test_unknown_parameters_are_named_before_any_work(staged, tmp_path):
     stages = copy.deepcopy(STAGES)
     stages[1]["set"]["train.trainable"] = ["encoder.model.7"]
-    expected = r"^\[train.trainable\] stage all: no parameter's name starts with 'encoder.model.7'; did you mean 'encoder.model.[02]'\? "
+    expected = r"^\[train.trainable\] stage all: no parameter's name starts with 'encoder.model.7'; did you mean 'encoder.model.[02]'\? "  # noqa: E501
     with pytest.raises(DistilvecError, match=expected + r"Names start with encoder.model.0, encoder.model.2"):
         run(staged(stages=stages), tmp_path / "run")
     assert not (tmp_path / "run" / "stages").exists()

@@ -117,7 +117,7 @@ def test_names_are_safe_short_and_distinct(file):
     assert all(len(name.encode()) < 200 and not set(name) & set('/\\:*?"<>| \n') for name in names)
     assert (
         names[0]
-        == "options=option1,student.model=a-b,layers=0-2-5,schedule.name=constant,teacher.name=t,sources.0.limit=10,learning_rate=1e-05"
+        == "options=option1,student.model=a-b,layers=0-2-5,schedule.name=constant,teacher.name=t,sources.0.limit=10,learning_rate=1e-05"  # noqa: E501
     )
     assert names[1].replace("null", "0-2-5") == names[0]
 

@@ -33,7 +33,9 @@ PACE = {
 
 
 def tiny_form(recipe):
-    """What of a recipe is left in its tiny form: variants that differ in data, teacher, backbone, pace or a rate alone have the same."""
+    """What of a recipe is left in its tiny form: variants that differ in data, teacher, backbone, pace or a rate alone
+    have the same.
+    """
     student = recipe.student.model_dump(mode="json", exclude={"model", "config", "tokenizer", "revision", "max_length"})
     if student["experts"]:
         del student["experts"]["width"]
@@ -136,7 +138,7 @@ def test_trains_on_tiny_models(path, variant, tiny_model, dense_model, tmp_path,
             f"teacher={{model: {teacher}, max_length: 32, live: {recipe.teacher.live}}}",
             *([f"more_teachers=[{{model: {tiny_model}, max_length: 32}}]"] if recipe.more_teachers else []),
             f"student.model={tiny_model}",
-            f"student.layers={min(layers, 2) if isinstance(layers, int) else list(range(min(len(layers), 4))) if layers else 'null'}",
+            f"student.layers={min(layers, 2) if isinstance(layers, int) else list(range(min(len(layers), 4))) if layers else 'null'}",  # noqa: E501
             "student.max_length=32",
             *tiny_vocabulary(recipe),
             *data,

@@ -1,4 +1,6 @@
-"""A whole comparison of four runs as compare.py gives it: several seeds, marks, an unknown speed, names that need escaping."""
+"""A whole comparison of four runs as compare.py gives it: several seeds, marks, an unknown speed, names that need
+escaping.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ def sample_comparison() -> dict[str, Any]:
         mean["average"] = sum(mean.values()) / len(TASKS)
         rows.append(
             {
-                "run": run, "method": method, "seeds": seeds, "mean": mean, "std": dict.fromkeys(mean, 0.21 if seeds > 1 else None),
+                "run": run, "method": method, "seeds": seeds, "mean": mean, "std": dict.fromkeys(mean, 0.21 if seeds > 1 else None),  # noqa: E501
                 "retention": {task: round(100 * value / 82, 4) for task, value in mean.items()},
-                "parameters": 14.2e6 if "two" in run else 17.4e6, "texts_per_second": None if run == "talas" else 4 * level,
+                "parameters": 14.2e6 if "two" in run else 17.4e6, "texts_per_second": None if run == "talas" else 4 * level,  # noqa: E501
                 "minutes": 44.0, "texts": 76_800.0, "steps": 2400.0, "marks": {"average": "**"} if level < 80 else {},
                 "distance": 0.3, "distance_std": 0.001 if seeds > 1 else None, "folders": ["runs/x"],
             }

@@ -35,11 +35,11 @@ def sample_experts() -> dict[str, Any]:
         "count": 3,
         **shares(400, 0),
         "groups": [{"name": name, **shares(100, number)} for number, name in enumerate(GROUPS, 1)],
-        "lengths": [{"from": low, "to": high, **shares(rows, low)} for (low, high), rows in zip(LENGTHS, (40, 160, 120, 80), strict=True)],
+        "lengths": [{"from": low, "to": high, **shares(rows, low)} for (low, high), rows in zip(LENGTHS, (40, 160, 120, 80), strict=True)],  # noqa: E501
         "cosines": [[1.0, 0.1, 0.05], [0.1, 1.0, 0.2], [0.05, 0.2, 1.0]],
         "plane": {
-            "teacher": teacher.round(4).tolist(), "experts": sets[:3], "mixture": sets[3], "likeness": [0.91, 0.84, 0.77, 0.88],
-            "axes": 9, "variance": 0.52, "groups": groups, "labels": [f"text {number}" for number in range(len(groups))],
+            "teacher": teacher.round(4).tolist(), "experts": sets[:3], "mixture": sets[3], "likeness": [0.91, 0.84, 0.77, 0.88],  # noqa: E501
+            "axes": 9, "variance": 0.52, "groups": groups, "labels": [f"text {number}" for number in range(len(groups))],  # noqa: E501
         },
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A whole report.json of one run with every part filled: small, the same every time, with figures of a believable size."""
+"""A whole report.json of one run with every part filled: small, the same every time, with figures of a believable size."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _report() -> dict[str, Any]:
         "tokens": sample_planes(),
         "vocabulary": sample_vocabulary(),
         "record": _record(scores),
-        "recipe": "name: english\nteacher: {model: all-MiniLM-L6-v2}\nstudent: {model: teacher, layers: 3}\nmethod: {name: redact}\n"
+        "recipe": "name: english\nteacher: {model: all-MiniLM-L6-v2}\nstudent: {model: teacher, layers: 3}\nmethod: {name: redact}\n"  # noqa: E501
         "train: {epochs: 3, batch_size: 32, learning_rate: 1.0e-4}  # <- 'the paper' & ours\n",
     }
 
@@ -108,7 +108,7 @@ def _scores() -> dict[str, list[dict[str, Any]]]:
             warnings = ["2 of 1400 documents are empty and rank last"] if task == "cranfield" else []
             columns[column].append(
                 {
-                    "task": task, "type": kind, "metric": metric, "value": value, "metrics": metrics, "seconds": round(rows / 400, 2),
+                    "task": task, "type": kind, "metric": metric, "value": value, "metrics": metrics, "seconds": round(rows / 400, 2),  # noqa: E501
                     "rows": rows, "warnings": warnings, "domain": domain,
                 }
             )  # fmt: skip
@@ -133,7 +133,7 @@ def _verdict(scores: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     worst = min(changes, key=lambda task: changes[task])
     kept, change = 100 * mean["student"] / mean["teacher"], changes[worst]
     return {
-        "text": f"keeps {kept:.1f} % of the teacher, 2.1 times faster, 1.3 times smaller; loses most on {worst} ({change:.1f} %)",
+        "text": f"keeps {kept:.1f} % of the teacher, 2.1 times faster, 1.3 times smaller; loses most on {worst} ({change:.1f} %)",  # noqa: E501
         "retention": round(kept, 4),
         "asymmetric_retention": round(100 * mean["asymmetric"] / mean["teacher"], 4),
         "speedup": 2.1,
@@ -165,8 +165,8 @@ def _agreement(task: str) -> dict[str, Any]:
         order = np.argsort(np.arange(14) + noise * generator.normal(size=14))[:10]
         return [
             {
-                "rank": rank, "score": round(0.71 - 0.021 * rank, 4), "id": str(100 + int(row)), "relevant": bool(row in (0, 2, 5)),
-                "text": f"document {100 + int(row)}: the theory of thin wings <in> supersonic & hypersonic flow, part {int(row) + 1}",
+                "rank": rank, "score": round(0.71 - 0.021 * rank, 4), "id": str(100 + int(row)), "relevant": bool(row in (0, 2, 5)),  # noqa: E501
+                "text": f"document {100 + int(row)}: the theory of thin wings <in> supersonic & hypersonic flow, part {int(row) + 1}",  # noqa: E501
             }
             for rank, row in enumerate(order, 1)
         ]  # fmt: skip
@@ -222,7 +222,7 @@ def _margin() -> dict[str, Any]:
         grid = np.linspace(float(distances.min()) - 0.03, float(distances.max()), 24)
         half = 0.22 + 1.6 * np.abs(grid - distances.mean())
         fits[name] = {
-            "teacher": names[name], "slope": round(float(slope), 4), "intercept": round(float(intercept), 4), "r2": 0.97, "p": 1e-6,
+            "teacher": names[name], "slope": round(float(slope), 4), "intercept": round(float(intercept), 4), "r2": 0.97, "p": 1e-6,  # noqa: E501
             "margin": None if name == "cranfield" else 0.3415,
             "line": [
                 dict(zip(("distance", "score", "low", "high"), np.round([d, y, y - h, y + h], 4).tolist(), strict=True))
@@ -242,7 +242,7 @@ def _speed() -> dict[str, Any]:
                 ]
             rows += [_timing(model, backend, None, 1, tokens, unit * factor) for tokens in (16, 32, 64, 256, 512)]
     return {
-        "machine": {"processor": "Intel Xeon @ 2.10GHz", "cores": 2, "threads": 2, "system": "Linux-6.8-x86_64", "torch": "2.13.0+cpu"},
+        "machine": {"processor": "Intel Xeon @ 2.10GHz", "cores": 2, "threads": 2, "system": "Linux-6.8-x86_64", "torch": "2.13.0+cpu"},  # noqa: E501
         "rows": rows,
         "models": {
             "teacher": {
@@ -261,7 +261,7 @@ def _speed() -> dict[str, Any]:
 def _timing(model: str, backend: str, role: str | None, size: int, tokens: int, unit: float) -> dict[str, Any]:
     mean = unit * (3.0 + 0.17 * size * tokens * (1 + tokens / 900))
     return {
-        "model": model, "backend": backend, "role": role, "batch_size": size, "tokens": tokens, "mean_ms": round(mean, 3),
+        "model": model, "backend": backend, "role": role, "batch_size": size, "tokens": tokens, "mean_ms": round(mean, 3),  # noqa: E501
         "median_ms": round(0.98 * mean, 3), "p99_ms": round(1.21 * mean, 3), "std_ms": round(0.06 * mean, 3),
         "texts_per_second": round(1000 * size / mean, 2),
     }  # fmt: skip
@@ -273,8 +273,8 @@ def _history() -> list[dict[str, Any]]:
     for step in range(EVERY, STEPS + 1, EVERY):
         distance = 0.31 + 0.6 * math.exp(-step / 420) + 0.012 * float(generator.normal())
         relations = 0.05 + 0.11 * math.exp(-step / 300) + 0.003 * float(generator.normal())
-        line = {"step": step, "epoch": round(step / 800, 4), "train/loss": distance + 0.5 * relations, "train/loss_distance": distance,
-                "train/loss_relations": relations, "train/learning_rate": 1e-4 * min(step / 240, 1) * (1 - 0.9 * step / STEPS),
+        line = {"step": step, "epoch": round(step / 800, 4), "train/loss": distance + 0.5 * relations, "train/loss_distance": distance,  # noqa: E501
+                "train/loss_relations": relations, "train/learning_rate": 1e-4 * min(step / 240, 1) * (1 - 0.9 * step / STEPS),  # noqa: E501
                 "train/texts_per_second": 96.0 + float(generator.normal())}  # fmt: skip
         lines.append({key: round(value, 7) for key, value in line.items()} | routing_figures(step))
         if step % 240 == 0:
@@ -305,9 +305,9 @@ def _projections() -> dict[str, Any]:
         )
     return {
         "sentences": {
-            "teacher": teacher.round(4).tolist(), "student": student.round(4).tolist(), "untrained": untrained.round(4).tolist(),
+            "teacher": teacher.round(4).tolist(), "student": student.round(4).tolist(), "untrained": untrained.round(4).tolist(),  # noqa: E501
             "labels": [text[:60] for text, _ in texts], "groups": [group for _, group in texts],
-            "disparity": {"student": 0.061, "untrained": 0.742}, "disparity_aligned": {"student": 0.055, "untrained": 0.688},
+            "disparity": {"student": 0.061, "untrained": 0.742}, "disparity_aligned": {"student": 0.055, "untrained": 0.688},  # noqa: E501
             "aligned": {"student": False, "untrained": True},
         },
         "tokens": tokens,
@@ -323,9 +323,9 @@ def _record(scores: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
             "parameters": 22_713_216,
         },
         "student": {
-            "name": "english", "base_model": "sentence-transformers/all-MiniLM-L6-v2", "architecture": "BertModel", "layers": 3,
-            "kept_layers": None, "hidden_width": 384, "width": 384, "pooling": "mean", "dense": False, "normalized": True,
-            "max_length": 256, "parameters": 17_389_824, "embedding_parameters": 11_918_592, "prompts": {}, "similarity": "cosine",
+            "name": "english", "base_model": "sentence-transformers/all-MiniLM-L6-v2", "architecture": "BertModel", "layers": 3,  # noqa: E501
+            "kept_layers": None, "hidden_width": 384, "width": 384, "pooling": "mean", "dense": False, "normalized": True,  # noqa: E501
+            "max_length": 256, "parameters": 17_389_824, "embedding_parameters": 11_918_592, "prompts": {}, "similarity": "cosine",  # noqa: E501
         },
         "data": {
             "fingerprint": "77aa88bb", "train_rows": 25_600, "holdout_rows": 512,
@@ -340,11 +340,11 @@ def _record(scores: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
             "citation": "@article{redact, title={REDACT}, year={2025}}",
         },
         "training": {
-            "steps": STEPS, "texts": 76_800, "epochs": 3, "batch_size": 32, "learning_rate": 1e-4, "final_learning_rate": 1e-5,
-            "schedule": "linear", "weight_decay": 0.01, "update": "plain", "precision": "fp32", "seed": 0, "best_epoch": 3, "minutes": 41.3,
+            "steps": STEPS, "texts": 76_800, "epochs": 3, "batch_size": 32, "learning_rate": 1e-4, "final_learning_rate": 1e-5,  # noqa: E501
+            "schedule": "linear", "weight_decay": 0.01, "update": "plain", "precision": "fp32", "seed": 0, "best_epoch": 3, "minutes": 41.3,  # noqa: E501
         },
         "metrics": {"distance": 0.3045, "cosine": 0.9536, "untrained_distance": 0.9712},
-        "scores": {name: [{key: s[key] for key in ("task", "type", "metric", "value")} for s in found] for name, found in scores.items()},
+        "scores": {name: [{key: s[key] for key in ("task", "type", "metric", "value")} for s in found] for name, found in scores.items()},  # noqa: E501
         "versions": {"distilvec": "0.1.0", "python": "3.11.9", "torch": "2.13.0+cpu", "sentence-transformers": "6.2.0"},
         "teacher_compatible": True,
     }  # fmt: skip

@@ -92,7 +92,8 @@ def test_csv_has_no_formula(text):
 def test_latex():
     text = "\\input{/etc/passwd} 50% #1 a&b x_1 {} ~^ [x] $5 a--b\n%*"
     assert escape.latex(text) == (
-        r"\textbackslash{}input\{/etc/passwd\} 50\% \#1 a\&b x\_1 \{\} \textasciitilde{}\textasciicircum{} {[}x{]} \$5 a-{}-b \%{*}"
+        r"\textbackslash{}input\{/etc/passwd\} 50\% \#1 a\&b x\_1 \{\} \textasciitilde{}\textasciicircum{} {[}x{]} \$5 "
+        r"a-{}-b \%{*}"
     )
     assert "\n" not in escape.latex("a\n\\end{document}\x0bb\u2028c")
 

@@ -1,4 +1,4 @@
-"""The figures: every part of a report is drawn, files and pages hold the same picture, points are the report's numbers."""
+"""The figures: every part of a report is drawn, files and pages hold the same picture, points are the report's numbers."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.report.report_sample import TASKS, sample_report
 pytest.importorskip("matplotlib")
 
 NAMES = [
-    "scores", "compression", "margin", "speed", "vocabulary", "experts_training", "experts_gates", "experts", "sentences",
+    "scores", "compression", "margin", "speed", "vocabulary", "experts_training", "experts_gates", "experts", "sentences",  # noqa: E501
     "tokens", "token_planes", "training",
 ]  # fmt: skip
 RUNS = [
@@ -113,12 +113,12 @@ def test_the_same_report_gives_the_same_bytes(written, folder, tmp_path):
     "report",
     [
         {},
-        dict.fromkeys(("scores", "intervals", "compression", "margin", "speed", "history", "projections", "experts", "tokens")),
+        dict.fromkeys(("scores", "intervals", "compression", "margin", "speed", "history", "projections", "experts", "tokens")),  # noqa: E501
         {
-            "scores": {}, "compression": {"rows": []}, "margin": {"points": [], "fits": {}}, "speed": {"rows": []}, "history": [],
+            "scores": {}, "compression": {"rows": []}, "margin": {"points": [], "fits": {}}, "speed": {"rows": []}, "history": [],  # noqa: E501
             "projections": {"sentences": None, "tokens": []}, "experts": {}, "tokens": [],
         },
-        {"history": [{"step": 1, "train/texts_per_second": 3.0}], "projections": {"sentences": {"teacher": [[0, 0], [1, 1], [2, 0]]}}},
+        {"history": [{"step": 1, "train/texts_per_second": 3.0}], "projections": {"sentences": {"teacher": [[0, 0], [1, 1], [2, 0]]}}},  # noqa: E501
     ],
 )  # fmt: skip
 def test_missing_parts_are_skipped(report, tmp_path):

@@ -19,7 +19,7 @@ from tests.report.report_sample import sample_report
 
 VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 FIGURES = {
-    "scores", "compression", "margin", "speed", "vocabulary", "training", "experts_training", "experts_gates", "experts", "sentences",
+    "scores", "compression", "margin", "speed", "vocabulary", "training", "experts_training", "experts_gates", "experts", "sentences",  # noqa: E501
     "tokens", "token_planes",
 }  # fmt: skip
 
@@ -131,7 +131,7 @@ def test_any_part_may_be_missing(report, part, empty):
     if empty == "null":
         report[part] = None
     page = check(render_page(report, draw))
-    gone = {"failures": "Problems", "scores": "Scores", "agreement": "Search results side by side", "verdict": "Verdict",
+    gone = {"failures": "Problems", "scores": "Scores", "agreement": "Search results side by side", "verdict": "Verdict",  # noqa: E501
             "compression": "Fewer dimensions, fewer bits", "margin": "Robustness margin", "speed": "Speed and size",
             "record": "Use the student", "vocabulary": "Vocabulary"}  # fmt: skip
     assert gone.get(part) not in section_titles(page)

@@ -1,4 +1,4 @@
-"""The report page in headless Chromium, opened from disk: alone, legible, operable by keyboard, in both colour schemes."""
+"""The report page in headless Chromium, opened from disk: alone, legible, operable by keyboard, in both colour schemes."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOKS = [(page, width, scheme) for page in PAGES for width in WIDTHS for scheme 
 CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
 OUTSIDE = """[...document.querySelectorAll('body *:not(svg *)')].filter(
     (part) => part.getBoundingClientRect().right > innerWidth + 1 && !part.closest('.scroll, pre') && part.checkVisibility()
-).map((part) => part.outerHTML.slice(0, 80))"""
+).map((part) => part.outerHTML.slice(0, 80))"""  # noqa: E501
 
 if os.environ.get("DISTILVEC_REQUIRE_CHROMIUM") != "1":
     pytest.importorskip("playwright")
@@ -61,7 +61,9 @@ def browser():
 
 @pytest.fixture
 def opened(browser, folder):
-    """Opens a page; at the end no message was on the console, nothing failed, and nothing but files and data was asked for."""
+    """Opens a page; at the end no message was on the console, nothing failed, and nothing but files and data was asked
+    for.
+    """
     contexts, said, asked = [], [], []
 
     def open_page(name="report", width=1400, scheme="light", **options):
@@ -116,7 +118,8 @@ def test_axe_finds_nothing(opened, axe, name):
     unfold(page)
     page.evaluate("document.querySelectorAll('tr:nth-child(n + 9)').forEach((row) => row.remove())")  # more of the same
     page.evaluate(axe)
-    options = "{ resultTypes: ['violations'], rules: { 'color-contrast': { enabled: false } } }"  # test_it_fits_and_is_legible does it
+    # test_it_fits_and_is_legible does it
+    options = "{ resultTypes: ['violations'], rules: { 'color-contrast': { enabled: false } } }"
     found = page.evaluate(f"axe.run({{ exclude: ['svg *'] }}, {options})")
     assert [(fault["id"], [node["html"][:120] for node in fault["nodes"]][:5]) for fault in found["violations"]] == []
 
@@ -181,7 +184,7 @@ def test_sorting_by_click_and_by_keyboard(opened):
     page.keyboard.press("Tab")
     page.keyboard.press("Space")
     assert header.nth(1).get_attribute("aria-sort") == "ascending"
-    assert page.eval_on_selector_all("#score-table tfoot tr", "(rows) => rows.map((row) => row.cells[0].innerText)")[-2:] == [
+    assert page.eval_on_selector_all("#score-table tfoot tr", "(rows) => rows.map((row) => row.cells[0].innerText)")[-2:] == [  # noqa: E501
         "average", "% of teacher",
     ]  # fmt: skip
 

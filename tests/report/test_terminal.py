@@ -25,7 +25,7 @@ from distilvec.report.comparison import leaderboard
 from distilvec.report.tables import text_table
 
 TASKS = [
-    "STSBenchmark", "Banking77Classification", "SprintDuplicateQuestions", "cranfield", "NFCorpus", "TwentyNewsgroups", "sick-r", "mrpc",
+    "STSBenchmark", "Banking77Classification", "SprintDuplicateQuestions", "cranfield", "NFCorpus", "TwentyNewsgroups", "sick-r", "mrpc",  # noqa: E501
 ]  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""Two tokenizers side by side: bars, words, tables on the page, in Markdown and on a terminal; scripts without words, many languages."""
+"""Two tokenizers side by side: bars, words, tables on the page, in Markdown and on a terminal; scripts without words,
+many languages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What report.json holds of a student whose tokenizer is not its teacher's: figures of a believable size, the same every time."""
+"""What report.json holds of a student whose tokenizer is not its teacher's: figures of a believable size, the same
+every time.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ def side(fertility: float, letters: int) -> dict[str, Any]:
     tokens, length = int(WORDS * fertility), 2 + WORDS * fertility / TEXTS
     return {
         "texts": TEXTS, "words": WORDS, "characters": letters * WORDS, "tokens": tokens, "fertility": tokens / WORDS,
-        "characters_per_token": letters * WORDS / tokens, "unknown": 0.0001, "byte_tokens": 0.0021, "mean_length": length,
+        "characters_per_token": letters * WORDS / tokens, "unknown": 0.0001, "byte_tokens": 0.0021, "mean_length": length,  # noqa: E501
         "attention_cost": 1.4 * length**2, "cut": 0.004,
     }  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""Attention in bf16 on a processor: in bf16 where nothing is trained, in float32 where gradients flow, with the gradients of float32."""
+"""Attention in bf16 on a processor: in bf16 where nothing is trained, in float32 where gradients flow, with the
+gradients of float32.
+"""
 
 import architectures
 import pytest

@@ -1,4 +1,6 @@
-"""Some rows of the attention maps, and queries, keys and values: as transformers' eager attention gives them, gradients too."""
+"""Some rows of the attention maps, and queries, keys and values: as transformers' eager attention gives them, gradients
+too.
+"""
 
 import gc
 import weakref
@@ -270,7 +272,9 @@ def test_attention_that_cannot_be_read_is_refused(tmp_path, encoder):
 
 
 def test_a_forward_pass_without_a_backward_pass_leaves_nothing_behind():
-    """A saved result that knew its graph would keep it alive: no reference cycle that Python sees, but memory all the same."""
+    """A saved result that knew its graph would keep it alive: no reference cycle that Python sees, but memory all the
+    same.
+    """
     freed = []
 
     class SavedStudent(torch.autograd.Function):

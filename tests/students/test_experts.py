@@ -28,7 +28,7 @@ def answer(experts: Experts, pooled: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 @pytest.mark.parametrize(("width", "parameters"), [(512, 2_365_443), (1024, 4_726_275), (1536, 7_087_107)])
 def test_sizes_of_the_paper(width: int, parameters: int) -> None:
-    """4.7 M (section 3.1.1), and the 2 M, 4 M and 7 M of table 9, whole millions: 4,611 (width + 1) at 768 dimensions."""
+    """4.7 M (section 3.1.1), and the 2 M, 4 M and 7 M of table 9, whole millions: 4,611 (width + 1) at 768 dimensions."""  # noqa: E501
     with torch.device("meta"):
         assert sum(weight.numel() for weight in Experts(768, 3, width).parameters()) == parameters == 4611 * (width + 1)
 

@@ -1,4 +1,4 @@
-"""Cutting layers: the same vectors as the whole model with the other layers skipped, and the same again after a reload."""
+"""Cutting layers: the same vectors as the whole model with the other layers skipped, and the same again after a reload."""  # noqa: E501
 
 from __future__ import annotations
 

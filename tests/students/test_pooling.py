@@ -1,4 +1,6 @@
-"""Pooled layers equal pooling the hidden states, for every architecture; they keep no states alive and survive checkpointing."""
+"""Pooled layers equal pooling the hidden states, for every architecture; they keep no states alive and survive
+checkpointing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Decoders as teachers: with their causal mask and without it, padded on the left, pooled by the last token or the mean."""
+"""Decoders as teachers: with their causal mask and without it, padded on the left, pooled by the last token or the
+mean.
+"""
 
 import architectures
 import numpy as np
@@ -61,7 +63,7 @@ def test_the_mask_is_lifted_and_only_where_that_is_asked_for(folder):
 
 
 def test_vectors_equal_a_plain_model_with_a_mask_of_ones(folder):
-    """transformers' eager attention, given a four-dimensional mask that hides nothing (texts shorter than any window)."""
+    """transformers' eager attention, given a four-dimensional mask that hides nothing (texts shorter than any window)."""  # noqa: E501
     from transformers import AutoModel
 
     teacher, text = load(folder, pooling="lasttoken"), "A st"

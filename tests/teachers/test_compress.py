@@ -1,4 +1,6 @@
-"""Token signals survive their way into the cache's form and back: exactly where they can, within the rounding where not."""
+"""Token signals survive their way into the cache's form and back: exactly where they can, within the rounding where
+not.
+"""
 
 from __future__ import annotations
 

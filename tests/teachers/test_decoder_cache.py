@@ -1,4 +1,6 @@
-"""Decoders as teachers through the token cache: padded on the left, pooled by the last token, with and without their causal mask."""
+"""Decoders as teachers through the token cache: padded on the left, pooled by the last token, with and without their
+causal mask.
+"""
 
 from __future__ import annotations
 

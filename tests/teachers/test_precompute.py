@@ -103,7 +103,7 @@ def job(model: str, corpus: str, folder: str, shard_rows: int, ready) -> None:
 
 
 def run(context, *arguments, kill_after: float | None = None) -> float:
-    """Start the job in a process of its own and kill it (SIGKILL) so many seconds after it is ready; how long it ran."""
+    """Start the job in a process of its own and kill it (SIGKILL) so many seconds after it is ready; how long it ran."""  # noqa: E501
     ready = context.Event()
     process = context.Process(target=job, args=(*arguments, ready))
     process.start()

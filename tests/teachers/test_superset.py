@@ -37,7 +37,9 @@ def teacher(tmp_path_factory):
 
 @pytest.fixture
 def recipe(tiny_recipe, teacher):
-    """The tiny recipe with that teacher and a student that keeps its linear layers; call it with the method and dotted changes."""
+    """The tiny recipe with that teacher and a student that keeps its linear layers; call it with the method and dotted
+    changes.
+    """
 
     def make(method, **changes):
         return tiny_recipe(

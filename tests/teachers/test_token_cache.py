@@ -1,4 +1,6 @@
-"""A cache of a real (tiny) teacher's tokens: filled once, killed and resumed, verified, and as good as the teacher itself."""
+"""A cache of a real (tiny) teacher's tokens: filled once, killed and resumed, verified, and as good as the teacher
+itself.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ CPU = torch.device("cpu")
 
 
 class Setting:
-    """A corpus, a teacher with its tokens, and the pairs of its tokens with those of a student with another tokenizer."""
+    """A corpus, a teacher with its tokens, and the pairs of its tokens with those of a student with another tokenizer."""  # noqa: E501
 
     def __init__(self, folder, tiny_model):
         texts = [*make_texts(90), "word " * 400, "ünïcode \u202e mix", "a"]

@@ -11,7 +11,7 @@ from distilvec.teachers.token_signals import token_reading, token_signals
 
 
 def random_maps(texts=4, tokens=9, seed=0):
-    """Attention maps of texts of different lengths, their mask, padding rows filled with what a model may leave there."""
+    """Attention maps of texts of different lengths, their mask, padding rows filled with what a model may leave there."""  # noqa: E501
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.tensor([tokens, 5, 2, 7][:texts])
     mask = torch.arange(tokens) < lengths[:, None]

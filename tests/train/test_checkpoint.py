@@ -1,4 +1,4 @@
-"""Checkpoints notice damage before a weight changes, appear whole, and those made before there were seals still load."""
+"""Checkpoints notice damage before a weight changes, appear whole, and those made before there were seals still load."""  # noqa: E501
 
 from __future__ import annotations
 

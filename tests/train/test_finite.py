@@ -1,4 +1,6 @@
-"""A loss that is not finite stops the run before the optimizer's step, under every rule, with accumulation, and in bf16."""
+"""A loss that is not finite stops the run before the optimizer's step, under every rule, with accumulation, and in
+bf16.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The monitor of gates: its metrics against loops, each kind of collapse, healthy gates, small batches, one warning a run."""
+"""The monitor of gates: its metrics against loops, each kind of collapse, healthy gates, small batches, one warning a
+run.
+"""
 
 from __future__ import annotations
 

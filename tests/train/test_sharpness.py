@@ -101,7 +101,9 @@ def test_the_largest_algebraic_eigenvalue_of_a_quadratic(spectrum):
 
 
 def test_lanczos_in_single_precision_on_a_large_spread_spectrum():
-    """A thousand dimensions, most of them flat, as a student's: the value is found in few products and its error is known."""
+    """A thousand dimensions, most of them flat, as a student's: the value is found in few products and its error is
+    known.
+    """
     spectrum = torch.cat([torch.zeros(900), torch.linspace(0, 1, 97), torch.tensor([-30.0, 7.0, 7.5])])
     start = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     found = largest_eigenvalue(lambda v: spectrum * v, start, tolerance=1e-2)
@@ -234,7 +236,8 @@ def test_products_through_the_real_attention_are_differences_of_gradients(views_
 
 
 KINKED = {"triplet", "uld", "absolute", "sinkhorn", "cross_entropy", "moe", "diversity", "dynamic_cka"}
-# hinges, absolute values, classes in an order that may change, ReLU, tokens that are chosen: differences see the kinks, products do not
+# hinges, absolute values, classes in an order that may change, ReLU, tokens that are chosen: differences see the kinks,
+# products do not
 
 
 @pytest.mark.parametrize("name", method_names())

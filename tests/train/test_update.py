@@ -236,7 +236,7 @@ def test_gradients_are_clipped_after_the_second_pass(check_g):
     assert torch.stack(squares).sum().sqrt().item() == pytest.approx(0.25, rel=1e-5)
 
 
-# -- DISAM's weights -----------------------------------------------------------------------------------------------------
+# -- DISAM's weights ---------------------------------------------------------------------------------------------------
 
 
 def test_row_weights_are_the_gradient_of_mean_loss_less_variance():
@@ -263,7 +263,7 @@ def test_one_source_is_the_plain_mean():
     torch.testing.assert_close(weights, torch.full((5,), 0.2))
 
 
-# -- through the loop ----------------------------------------------------------------------------------------------------
+# -- through the loop --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -281,8 +281,8 @@ def test_eight_rows_at_once_equal_four_times_two(tiny_recipe, three_sources, tmp
     found, losses = [], []
     for size in (8, 2):
         recipe = tiny_recipe(
-            corpus__sources=three_sources, corpus__holdout_batches=1, student__dropout=0.0, method__options={"distance": "mse"},
-            train__batch_size=size, train__gradient_accumulation_steps=8 // size, train__max_steps=1, train__update=section.model_dump(),
+            corpus__sources=three_sources, corpus__holdout_batches=1, student__dropout=0.0, method__options={"distance": "mse"},  # noqa: E501
+            train__batch_size=size, train__gradient_accumulation_steps=8 // size, train__max_steps=1, train__update=section.model_dump(),  # noqa: E501
         )  # fmt: skip
         loop = make_loop(recipe, tmp_path / str(size))
         sources = loop.data.corpus.sources
@@ -372,7 +372,7 @@ def test_buffers_change_once_a_step(tiny_recipe, tmp_path, name):
         assert objective.seen == 32 * (number + 1)
 
 
-# -- in a recipe ---------------------------------------------------------------------------------------------------------
+# -- in a recipe -------------------------------------------------------------------------------------------------------
 
 
 def test_recipes_name_the_rule(tiny_recipe, tmp_path):

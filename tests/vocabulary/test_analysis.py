@@ -1,4 +1,6 @@
-"""What tokenizers make of texts, against figures computed by hand for each kind; what another tokenizer saves; where parameters are."""
+"""What tokenizers make of texts, against figures computed by hand for each kind; what another tokenizer saves; where
+parameters are.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def test_wordpiece(wordpiece):
     """the cat ##s sat . | [UNK] sat | nothing"""
     texts = {"en": ["The cats sat.", "zzz sat", ""]}
     expected = {
-        "texts": 3, "words": 5, "characters": 20, "tokens": 7, "fertility": 7 / 5, "characters_per_token": 20 / 7, "unknown": 1 / 7,
+        "texts": 3, "words": 5, "characters": 20, "tokens": 7, "fertility": 7 / 5, "characters_per_token": 20 / 7, "unknown": 1 / 7,  # noqa: E501
         "byte_tokens": 0.0, "mean_length": (7 + 4 + 2) / 3, "attention_cost": (49 + 16 + 4) / 3, "cut": None,
     }  # fmt: skip
     assert analyse(wordpiece, texts)["en"] == rounded(expected)
@@ -84,7 +86,7 @@ def test_wordpiece(wordpiece):
 def test_byte_level_bpe(byte_level):
     """hi Ġhi | Ã © Ġ Ã¼ | four bytes; without an unknown token"""
     expected = {
-        "texts": 3, "words": 5, "characters": 9, "tokens": 10, "fertility": 2.0, "characters_per_token": 0.9, "unknown": 0.0,
+        "texts": 3, "words": 5, "characters": 9, "tokens": 10, "fertility": 2.0, "characters_per_token": 0.9, "unknown": 0.0,  # noqa: E501
         "byte_tokens": 0.6, "mean_length": (4 + 6 + 6) / 3, "attention_cost": (16 + 36 + 36) / 3, "cut": None,
     }  # fmt: skip
     assert analyse(byte_level, {"": ["hi hi", "é ü", "😀"]})[""] == rounded(expected)
@@ -94,7 +96,7 @@ def test_metaspace_unigram_with_byte_fallback():
     """▁merhaba ▁ev ler | ▁ev ▁ <0xC3> <0xA9>"""
     texts = {"tr": ["merhaba evler", "ev é"]}
     expected = {
-        "texts": 2, "words": 4, "characters": 17, "tokens": 7, "fertility": 7 / 4, "characters_per_token": 17 / 7, "unknown": 0.0,
+        "texts": 2, "words": 4, "characters": 17, "tokens": 7, "fertility": 7 / 4, "characters_per_token": 17 / 7, "unknown": 0.0,  # noqa: E501
         "byte_tokens": 2 / 7, "mean_length": (4 + 5) / 2, "attention_cost": (16 + 25) / 2, "cut": None,
     }  # fmt: skip
     assert analyse(unigram(), texts)["tr"] == rounded(expected)

@@ -1,4 +1,6 @@
-"""Tokenizers from files: SentencePiece models cut text as sentencepiece does; roles and the tokens around a text are taken over."""
+"""Tokenizers from files: SentencePiece models cut text as sentencepiece does; roles and the tokens around a text are
+taken over.
+"""
 
 from __future__ import annotations
 

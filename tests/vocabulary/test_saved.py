@@ -1,4 +1,6 @@
-"""Models with another vocabulary on disk: whoever reads the folder has the same tokens and the same vectors; a save that is stopped."""
+"""Models with another vocabulary on disk: whoever reads the folder has the same tokens and the same vectors; a save
+that is stopped.
+"""
 
 from __future__ import annotations
 
@@ -163,10 +165,14 @@ def test_a_full_disk_leaves_what_was_there(models, tmp_path, place, monkeypatch)
 
 @pytest.mark.slow
 def test_killed_while_saving(models, tmp_path):
-    """SIGKILL when everything is written but not in its place: no folder, or the earlier one; the next one takes the place."""
+    """SIGKILL when everything is written but not in its place: no folder, or the earlier one; the next one takes the
+    place.
+    """
     script = (
-        "import os, signal, sys; from pathlib import Path; from distilvec.formats import sentence_transformers as portable; "
-        "from distilvec.config.schema import VocabularySection; from distilvec.pipeline.transplant import transplant_folder; "
+        "import os, signal, sys; from pathlib import Path; from distilvec.formats import sentence_transformers as "
+        "portable; "
+        "from distilvec.config.schema import VocabularySection; from distilvec.pipeline.transplant import "
+        "transplant_folder; "
         "portable.replace.replace_folder = lambda new, folder: os.kill(os.getpid(), signal.SIGKILL); "
         "section = VocabularySection(kind='bpe', size=380); "
         "transplant_folder(sys.argv[1], section, {'en': lambda: iter(sys.argv[3:])}, Path(sys.argv[2]), overwrite=True)"

@@ -1,4 +1,6 @@
-"""Tokenizer surgery: a model's own tokenizer changes nothing, a part of it nothing on texts that it covers; words keep their forms."""
+"""Tokenizer surgery: a model's own tokenizer changes nothing, a part of it nothing on texts that it covers; words keep
+their forms.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,7 @@ def saved_and_loaded(model, folder):
 @pytest.mark.parametrize("frame", FRAMES)
 @pytest.mark.parametrize("name", ["mistral", "xlm_roberta"])
 def test_tokens_before_and_behind_a_text_stay(models, name, frame):
-    """Metaspace BPE (mistral) and Unigram (xlm_roberta) with a token at the beginning, at the end, at both, at neither."""
+    """Metaspace BPE (mistral) and Unigram (xlm_roberta) with a token at the beginning, at the end, at both, at neither."""  # noqa: E501
     model, texts = copy.deepcopy(models[name]), [text for text in TEXTS if text]
     model[0].processor = model.tokenizer.__class__.from_pretrained(model.tokenizer.name_or_path)
     model.tokenizer.pad_token = models[name].tokenizer.pad_token
@@ -141,7 +143,9 @@ def test_tokens_before_and_behind_a_text_stay(models, name, frame):
 
 
 def test_tokenizers_that_cut_at_white_space_before_they_mark_it(models):
-    """T5's and XLM-R's do: a token that begins a word is nevertheless made of one that does, and words count as in whole texts."""
+    """T5's and XLM-R's do: a token that begins a word is nevertheless made of one that does, and words count as in
+    whole texts.
+    """
     old = Pieces(models["xlm_roberta"].tokenizer)
     source = architectures.unigram()
     source.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -171,7 +175,9 @@ def test_tokenizers_that_cut_at_white_space_before_they_mark_it(models):
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", ["masked", "causal"])
 def test_an_output_layer_follows_tied_or_of_its_own(tmp_path, kind, tied):
-    """Its table and its bias are composed as the input table is: on a part of the vocabulary every logit is the one it was."""
+    """Its table and its bias are composed as the input table is: on a part of the vocabulary every logit is the one it
+    was.
+    """
     name, make = {"masked": ("bert", BertForMaskedLM), "causal": ("qwen3", Qwen3ForCausalLM)}[kind]
     folder = getattr(architectures, name)(tmp_path / "backbone")
     with torch.random.fork_rng():
@@ -213,7 +219,9 @@ def test_tokens_beyond_the_table_have_no_row(models):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kept_token_can_be_made(models, name):
-    """A tokenizer of half the vocabulary still makes each token of its own from that token's text, where the whole one does."""
+    """A tokenizer of half the vocabulary still makes each token of its own from that token's text, where the whole one
+    does.
+    """
     pieces = Pieces(models[name].tokenizer)
     smaller, order = restrict(
         pieces, [number for number in range(0, len(pieces.tokens), 2) if pieces.tokens[number] is not None]
@@ -229,7 +237,9 @@ def test_every_kept_token_can_be_made(models, name):
     ("source", "target"), [("bert", "roberta"), ("bert", "xlm_roberta"), ("roberta", "bert"), ("gemma3", "bert")]
 )
 def test_words_and_parts_of_words_keep_their_form(models, source, target):
-    """A token that begins a word is made of what begins a word in the other tokenizer, one that goes on of what goes on."""
+    """A token that begins a word is made of what begins a word in the other tokenizer, one that goes on of what goes
+    on.
+    """
     old, new = Pieces(models[source].tokenizer), Pieces(models[target].tokenizer)
     made = composition(new, old)
     forms = {True: 0, False: 0}

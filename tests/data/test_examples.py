@@ -12,10 +12,13 @@ import torch
 from labelled import write_task
 from sentence_transformers import SentenceTransformer
 
+from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import TaskSection
+from distilvec.core.batch import is_missing
 from distilvec.core.errors import DistilvecError
+from distilvec.core.hashing import hash_files
 from distilvec.data.corpus import SEPARATOR, text_key
-from distilvec.data.labeled import build_examples, read_split
+from distilvec.data.labeled import build_examples, examples_fingerprint, read_split
 from distilvec.data.tokens import build_tokens
 from distilvec.teachers.model import load_teacher, wrap_model
 from distilvec.train.dataset import TrainingData
@@ -77,6 +80,23 @@ def test_a_tenth_is_held_out_and_the_limit_drawn_by_seed(tmp_path):
     assert drawn[0].holdout.tolist() == drawn[1].holdout.tolist() != drawn[2].holdout.tolist()
     for found in drawn:
         assert sorted([*found.train.tolist(), *found.holdout.tolist()]) == list(range(len(found)))
+
+
+@pytest.mark.parametrize("kind", ["classification", "sts"])
+def test_labels_of_n_examples_are_used_and_the_others_are_missing(tmp_path, kind):
+    rows = texts_of(*[(f"text {n}", "ab"[n % 2], "train") for n in range(60)], ("t", "a", "test"))
+    if kind == "sts":
+        rows = pairs_of(*[(f"a {n}", "b", n, "train") for n in range(60)], ("t", "t", 3, "test"), column="score")
+    section, plain = make(tmp_path, rows, kind)
+    _, found = make(tmp_path, rows, kind, labels=10)
+    assert len(found.labeled) == 10 and set(found.labeled) < set(found.train) and "(10 with a label)" in found.line
+    assert found.train.tolist() == plain.train.tolist() and found.holdout.tolist() == plain.holdout.tolist()
+    used = np.concatenate([found.labeled, found.holdout])
+    assert found.labels[used].tolist() == plain.labels[used].tolist()
+    assert is_missing(torch.tensor(found.labels)).sum() == 44
+    assert len(plain.labeled) == len(plain.train) == 54
+    old = fingerprint(1, section.model_dump(mode="json", exclude={"labels"}), hash_files([section.path]), {})
+    assert examples_fingerprint(section, {}) == old, "a recipe without the key keeps its fingerprint"
 
 
 def test_scores_reach_from_0_to_1_by_the_training_scale(tmp_path):

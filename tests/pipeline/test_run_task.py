@@ -107,6 +107,14 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
     assert SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu").encode("a text").shape == (32,)
 
 
+def test_examples_without_a_label_take_part_in_distillation_alone(task_recipe, tmp_path):
+    for name, expected in {"task": 40, "mined": 216}.items():
+        job = resolve(task_recipe("classification", task__labels=40, method__name=name), tmp_path / name)
+        found = training_data(job)
+        assert len(found.train_rows) == expected
+        assert set(job.examples.labeled) <= set(found.train_rows)
+
+
 def test_the_saved_student_gives_pairs_the_vectors_of_training(task_recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
     job = resolve(task_recipe("pair", train__epochs=1, train__max_steps=4), tmp_path / "run")

@@ -9,6 +9,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Text = str | tuple[str, str]
+NO_LABEL = -100  # a class that is not used; a score that is not is NaN
+
+
+def is_missing(labels: Int[Tensor, " examples"] | Float[Tensor, " examples"]) -> Bool[Tensor, " examples"]:
+    """Return which examples have no label."""
+    return labels.isnan() if labels.is_floating_point() else labels == NO_LABEL
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,8 @@ class TextBatch:
     An example is one text, or a pair encoded separately (`texts_per_example` 2): then all first texts come before all
     second ones. `rows` are corpus row numbers, the keys of every cache; `sources` number the data set of each row.
     `tokens` holds the student's `input_ids`, `attention_mask` (1 = token) only if there is padding, and
-    `token_type_ids` for pairs in one input. `labels` are one per example: int64 classes, or float32 scores from 0 to 1.
+    `token_type_ids` for pairs in one input. `labels` are one per example: int64 classes, or float32 scores from 0 to 1;
+    `is_missing` finds those whose label is not used.
     """
 
     rows: Int[Tensor, " batch"]

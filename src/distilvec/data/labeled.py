@@ -8,6 +8,7 @@ texts are in no corpus and in no cache.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,11 +17,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Role, TaskSection
 from distilvec.core.artifacts import META, open_column, open_or_build
-from distilvec.core.batch import Text
+from distilvec.core.batch import NO_LABEL, Text, is_missing
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import hash_files
 from distilvec.core.task_head import TaskInfo
@@ -39,7 +41,8 @@ class Examples:
 
     `rows` [examples, texts per example] are corpus rows; `labels` [examples] int64 numbers of `classes` (by name), or
     float32 scores from 0 to 1: `scale` is the least and greatest score of the training split (of STS-B 0 and 5), others
-    are clipped. `train` and `holdout` are sorted example numbers.
+    are clipped. `train` and `holdout` are sorted example numbers. A training example whose label is not used
+    (`task.labels`) has the label -100, or NaN for a score.
     Errors: OSError, ValueError or KeyError for a folder that is missing, incomplete or damaged.
     """
 
@@ -62,13 +65,17 @@ class Examples:
         return len(self.labels)
 
     @property
+    def labeled(self) -> Rows:
+        """Numbers of the training examples whose label is used."""
+        return self.train[~is_missing(torch.from_numpy(self.labels[self.train])).numpy()]
+
+    @property
     def line(self) -> str:
         """A line for the log."""
         kinds = f"{len(self.classes)} classes" if self.classes else "scores"
-        counts = (
-            f"{len(self.train):,} examples, {len(self.holdout):,} for validation, {len(self.corpus):,} distinct texts"
-        )
-        return f"task {self.name}: {counts}, {kinds}"
+        labeled = f" ({len(self.labeled):,} with a label)" if len(self.labeled) < len(self.train) else ""
+        counts = f"{len(self.train):,} examples{labeled}, {len(self.holdout):,} for validation"
+        return f"task {self.name}: {counts}, {len(self.corpus):,} distinct texts, {kinds}"
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,8 @@ def read_split(section: TaskSection, split: str, prompt: str, classes: list[str]
 def examples_fingerprint(section: TaskSection, prompts: Mapping[Role, str]) -> str:
     """Changes with a file of the task (name, content), an option or a prompt."""
     hashed = hash_files(_files(section), key="task.path")
-    return fingerprint(FORMAT, section.model_dump(mode="json"), hashed, prompts)
+    unset = {"labels"} if section.labels is None else set()  # a newer key: keeps older fingerprints
+    return fingerprint(FORMAT, section.model_dump(mode="json", exclude=unset), hashed, prompts)
 
 
 def build_examples(section: TaskSection, prompts: Mapping[Role, str], folder: Path) -> Examples:
@@ -111,6 +119,8 @@ def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder:
     _check(section, texts, classes, scale)
     labels = _numbers(section, section.train_split, targets, classes, scale)
     train, validation = _draw(section, len(texts))
+    if section.labels is not None:
+        labels[train[section.labels :]] = math.nan if scores else NO_LABEL
     if section.validation_split is not None:
         more, targets = load_labelled(section.path, section.type, section.validation_split)
         labels = np.concatenate([labels, _numbers(section, section.validation_split, targets, classes, scale)])
@@ -161,12 +171,12 @@ def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str
 
 
 def _draw(section: TaskSection, count: int) -> tuple[Rows, Rows]:
-    """Numbers of the training rows and, without a validation split, of the validation rows; by seed."""
+    """Numbers of the training rows and, without a validation split, of the validation rows, in the order drawn."""
     order = np.random.Generator(np.random.PCG64(section.seed)).permutation(count)[: section.limit]
     drawn = 0 if section.validation_split is not None else max(1, len(order) // VALIDATION)
     if drawn == len(order):
         raise DistilvecError("[task.limit] 1 example is too few: one is for validation. Give at least 2.")
-    return np.sort(order[drawn:]), np.sort(order[:drawn])
+    return order[drawn:], order[:drawn]
 
 
 def _numbers(section: TaskSection, split: str, targets: list[Any], classes: list[str], scale: Scale) -> Labels:

@@ -6,11 +6,19 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from distilvec.core.batch import NO_LABEL, is_missing
+
 
 def task_loss(
     logits: Float[Tensor, "examples classes"], labels: Int[Tensor, " examples"] | Float[Tensor, " examples"]
 ) -> Float[Tensor, " examples"]:
-    """Return the cross-entropy of class logits, or the squared error of scores (float labels, from 0 to 1)."""
+    """Return the cross-entropy of class logits, or the squared error of scores (float labels, from 0 to 1).
+
+    An example without a label gets 0 and the others a share more, so that the mean is that of the labeled ones.
+    """
+    missing = is_missing(labels)
     if labels.is_floating_point():
-        return (logits[:, 0] - labels).square()
-    return F.cross_entropy(logits, labels, reduction="none")
+        losses = (logits[:, 0] - labels.where(~missing, logits[:, 0].detach().to(labels.dtype))).square()
+    else:
+        losses = F.cross_entropy(logits, labels, reduction="none", ignore_index=NO_LABEL)
+    return losses * (len(labels) / (~missing).sum().clamp(min=1))

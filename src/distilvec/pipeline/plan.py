@@ -195,7 +195,7 @@ def _measure_stage(
         stage.recipe.train,
     )
     required = required_outputs(objective, job.examples)
-    data = training_data(job, tokens, alignment, [teacher.signals_for(required) for teacher in teachers])
+    data = training_data(job, tokens, alignment, [teacher.signals_for(required) for teacher in teachers], required)
     data = replace(data, holdout_rows=data.holdout_rows[:64])
     sample = train.model_copy(update={"max_steps": SAMPLE_STEPS, "logging_steps": 1, "trackers": []})
     with tempfile.TemporaryDirectory() as folder, errors_named(stage):

@@ -64,19 +64,21 @@ class Prepared:
     def training_data(self, required: OutputSpec) -> TrainingData:
         """Return rows of the corpus, or examples of the task, with their tokens and these outputs of every teacher."""
         return training_data(
-            self.job, self.tokens, self.alignment, [one.signals_for(required) for one in self.teachers]
+            self.job, self.tokens, self.alignment, [one.signals_for(required) for one in self.teachers], required
         )
 
 
 def training_data(
-    job: Job, tokens: TokenStore, alignment: AlignmentStore | None, teachers: list[BatchTeacher]
+    job: Job, tokens: TokenStore, alignment: AlignmentStore | None, teachers: list[BatchTeacher], required: OutputSpec
 ) -> TrainingData:
-    """Combine tokens, alignment and teachers; several teachers become one."""
-    train, validation = (
-        (job.corpus.train_rows, job.corpus.holdout_rows)
-        if job.examples is None
-        else (job.examples.train, job.examples.holdout)
-    )
+    """Combine tokens, alignment and teachers; several teachers become one.
+
+    What requires nothing of a teacher trains on the labeled examples alone.
+    """
+    train, validation = job.corpus.train_rows, job.corpus.holdout_rows
+    if job.examples is not None:
+        train = job.examples.train if required != OutputSpec() else job.examples.labeled
+        validation = job.examples.holdout
     first, *others = teachers
     teacher = SeveralTeachers(first, others) if others else first
     return TrainingData(job.corpus, tokens, teacher, train, validation, alignment, examples=job.examples)

@@ -56,7 +56,7 @@ def task_weights(shares: tuple[float, float], terms: Weights, context: Objective
 def task_term(batch: TextBatch, student: ModelOutputs) -> PerRow:
     """Return the loss of the head's logits on the labels."""
     assert student.logits is not None and batch.labels is not None
-    return task_loss(student.logits, batch.labels)
+    return task_loss(student.logits, batch.labels, batch.score_range)
 
 
 def simcse_term(student: ModelOutputs, temperature: float) -> PerRow:

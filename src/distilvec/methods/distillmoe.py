@@ -34,10 +34,10 @@ class DistillMoE(Objective):
     """moe, diversity: the facets' losses, weighed by the gate, and L_div (eq. 7); uniform: eq. 8; dynamic_cka: eq. 13.
 
     The loss is (1 - w) task + w (mix (moe + diversity + beta uniform) + (1 - mix) dynamic_cka) (eq. 14), without a task
-    its second part alone. w is `distillation_weight`. With several teachers there is an expert for each facet of each teacher, the
-    first teacher's first, and one gate. A teacher's weight, relative to the mean weight, multiplies its facets' losses;
-    dynamic_cka is the weighted mean, with a Q for each. The recipe may give the projections a learning rate
-    (objective.projections).
+    its second part alone. w is `distillation_weight`. With several teachers there is an expert for each facet of each
+    teacher, the first teacher's first, and one gate. A teacher's weight, relative to the mean weight, multiplies its
+    facets' losses; dynamic_cka is the weighted mean, with a Q for each. The recipe may give the projections a learning
+    rate (objective.projections).
 
     Args:
         distillation_weight: of all terms but the task (0.1 to 0.5, see docs/token_level.md)

@@ -163,11 +163,11 @@ def test_a_term_without_weight_asks_for_nothing(signals):
     batch, student, teacher, *_ = signals
     full, without_ira, without_otis = emo(), emo({"ira": 0}), emo({"otis": 0})
     assert full.student_outputs == OutputSpec(hidden_layers=(-1,), attention_layers=(2, 3))
-    assert full.teacher_outputs.tokens == TokenOutputSpec("offsets", (-1,), True, (4, 6), 3)
+    assert full.teacher_outputs.tokens == TokenOutputSpec("offsets", (-1,), True, (4, 6), 3, False)
     assert without_ira.student_outputs == OutputSpec(hidden_layers=(-1,))
     assert without_ira.teacher_outputs.tokens == TokenOutputSpec("offsets", (-1,), True, (), 3)
     assert without_otis.student_outputs == OutputSpec(attention_layers=(2, 3))
-    assert without_otis.teacher_outputs.tokens == TokenOutputSpec("offsets", (), False, (4, 6), 3)
+    assert without_otis.teacher_outputs.tokens == TokenOutputSpec("offsets", (), False, (4, 6), 3, False)
     expected = full(batch, student, teacher)
     for objective, name in ((without_ira, "otis"), (without_otis, "ira")):
         terms = objective(batch, student, teacher)
@@ -221,7 +221,11 @@ def test_a_text_with_one_pair_has_nothing_to_align_and_hurts_nothing(signals):
         values[0] = 0
     student.attentions[3].requires_grad_()
     terms = emo({"otis": 0})(batch, student, replace(teacher, selected=selected, grams=grams))
-    terms["ira"].sum().backward()
+    terms["ira"].mean().backward()
+    expected = emo({"otis": 0})(batch, student, teacher)["ira"]
+    assert float(terms["ira"].detach().mean()) == pytest.approx(float(expected[1:].mean()), abs=1e-6), (
+        "the mean over the others"
+    )
     assert terms["ira"][0] == 0 and torch.isfinite(student.attentions[3].grad).all()
     assert student.attentions[3].grad[0].abs().sum() == 0
 
@@ -241,3 +245,21 @@ def test_a_text_with_one_pair_has_nothing_to_align_and_hurts_nothing(signals):
 def test_what_cannot_be_is_refused(options, context, match):
     with pytest.raises(DistilvecError, match=match):
         emo(context=context, **options)
+
+
+def test_texts_with_fewer_than_two_tokens_for_ira_are_in_no_mean(signals):
+    batch, student, teacher, *_ = signals
+    keep = emo({"otis": 0}, ira_special_tokens="keep", divisor=3)  # m of the texts: 7 // 3, 4 // 3, 2 // 3
+    dropped = emo({"otis": 0}, divisor=3)  # what is selected has been dropped before
+    assert keep.teacher_outputs.tokens.special_tokens and not dropped.teacher_outputs.tokens.special_tokens
+    every = dropped(batch, student, teacher)["ira"]
+    found = keep(batch, student, teacher)["ira"]
+    assert found.tolist() == pytest.approx([3 * float(every[0]), 0, 0], abs=1e-5)
+    assert keep.metrics(batch, student, teacher)["without_ira"].item() == pytest.approx(2 / 3)
+    assert dropped.metrics(batch, student, teacher)["without_ira"].item() == 0
+    none = emo({"otis": 0}, ira_special_tokens="keep", divisor=8)
+    student.attentions[3].requires_grad_()
+    terms = none(batch, student, teacher)["ira"]
+    terms.sum().backward()
+    assert terms.tolist() == [0, 0, 0] and not student.attentions[3].grad.any()
+    assert emo({"ira": 0}).metrics(batch, student, teacher) == {}

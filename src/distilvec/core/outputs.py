@@ -22,7 +22,8 @@ class TokenOutputSpec:
     - `hidden`: the hidden states of these layers, counted from the last (-1).
     - `importance`: the attention that a token receives (EMO, eq. 6 and 15).
     - `gram_layers`, `divisor`: Gram matrices of attention rows in these layers, numbered from 1 (EMO, eq. 10), over the
-      max(2, n // `divisor`) of n one-to-one pairs whose teacher tokens are the most important.
+      n // `divisor` of n one-to-one pairs whose teacher tokens are the most important. With `special_tokens` n counts
+      all pairs, and 2 are taken at least; else n counts those of ordinary tokens.
     """
 
     alignment: AlignmentKind | None = None
@@ -30,6 +31,7 @@ class TokenOutputSpec:
     importance: bool = False
     gram_layers: tuple[int, ...] = ()
     divisor: int = 3
+    special_tokens: bool = True
 
 
 @dataclass(frozen=True)

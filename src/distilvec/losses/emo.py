@@ -33,18 +33,24 @@ def importance(attention: Float[Tensor, "batch tokens tokens"], mask: Bool[Tenso
     return received / received.sum(1, keepdim=True)
 
 
-def select(pairs: Pairs, importance: Importance, divisor: int) -> Int[Tensor, "batch selected 2"]:
-    """Return the top m = max(2, n // divisor) of a text's n pairs, by the importance of the teacher's token.
+def select(
+    pairs: Pairs, importance: Importance, divisor: int, ordinary: Bool[Tensor, "batch tokens"] | None = None
+) -> Int[Tensor, "batch selected 2"]:
+    """Return the top m = n // divisor of a text's n pairs, by the importance of the teacher's token.
 
     In descending importance, ties in the order of `pairs`; -1 fills up. The number of columns depends on that of
-    `pairs` alone.
+    `pairs` alone. `ordinary` is False at the teacher's special tokens: their pairs are left out, and a text with m < 2
+    has none. Without `ordinary` all pairs count and m is 2 at least.
     """
     there = pairs[..., 0] >= 0
+    if ordinary is not None:
+        there = there & ordinary.gather(1, pairs[..., 1].clamp_min(0))
     scores = importance.gather(1, pairs[..., 1].clamp_min(0)).where(there, -1.0)
     order = scores.argsort(dim=1, descending=True, stable=True)
     most = min(pairs.shape[1], max(2, pairs.shape[1] // divisor))
     chosen = pairs.gather(1, order[:, :most, None].expand(-1, -1, 2))
-    count = (there.sum(1) // divisor).clamp_min(2)  # absent pairs come last, and are -1 themselves
+    count = there.sum(1) // divisor
+    count = count.clamp_min(2) if ordinary is None else count.where(count > 1, 0)  # absent pairs are last, and -1
     return chosen.where((torch.arange(most, device=pairs.device) < count[:, None])[..., None], -1)
 
 
@@ -71,6 +77,11 @@ def intra_model_relation(
     """
     grams = centred_gram(torch.cat(list(student_rows)), there.repeat(len(student_rows), 1))
     return (1 - root_cka(grams, torch.cat(list(teacher_grams)))).view(len(student_rows), -1).sum(0)
+
+
+def over_texts(values: Float[Tensor, " batch"], counted: Bool[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """Return values whose mean over the batch is that of the `counted` texts, 0 and without gradient at others."""
+    return values.where(counted, 0.0) * (len(values) / counted.sum().clamp_min(1))
 
 
 # -- section 3.2: OTIS ----------------------------------------------------------------------------------------------

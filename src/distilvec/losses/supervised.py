@@ -10,15 +10,20 @@ from distilvec.core.batch import NO_LABEL, is_missing
 
 
 def task_loss(
-    logits: Float[Tensor, "examples classes"], labels: Int[Tensor, " examples"] | Float[Tensor, " examples"]
+    logits: Float[Tensor, "examples classes"],
+    labels: Int[Tensor, " examples"] | Float[Tensor, " examples"],
+    score_range: float = 1.0,
 ) -> Float[Tensor, " examples"]:
     """Return the cross-entropy of class logits, or the squared error of scores (float labels, from 0 to 1).
 
-    An example without a label gets 0 and the others a share more, so that the mean is that of the labeled ones.
+    The error is that of the task's own scale, whose greatest and least score differ by `score_range` (of STS-B by 5):
+    EMO's and DistillMoE's squared error is that of 0 to 5, so that the task keeps its weight against other terms. An
+    example without a label gets 0 and the others a share more, so that the mean is that of the labeled ones.
     """
     missing = is_missing(labels)
     if labels.is_floating_point():
-        losses = (logits[:, 0] - labels.where(~missing, logits[:, 0].detach().to(labels.dtype))).square()
+        known = labels.where(~missing, logits[:, 0].detach().to(labels.dtype))
+        losses = score_range**2 * (logits[:, 0] - known).square()
     else:
         losses = F.cross_entropy(logits, labels, reduction="none", ignore_index=NO_LABEL)
     return losses * (len(labels) / (~missing).sum().clamp(min=1))

@@ -8,32 +8,35 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Count, NonNegative, Positive, Share, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.losses.emo import intra_model_relation, otis_cost, student_importance
+from distilvec.losses.emo import intra_model_relation, otis_cost, over_texts, student_importance
 from distilvec.losses.transport import transport_cost
 from distilvec.methods.base.layerwise import require_layers
-from distilvec.methods.base.terms import bibtex, task_term, task_weights
+from distilvec.methods.base.terms import bibtex, task_shares, task_term, task_weights
 
 
 class Emo(Objective):
     """task: labels; ira: 1 - sqrt(CKA) of attention rows, summed over layers (eq. 14); otis: transport cost (eq. 21).
 
-    The loss is alpha task + (1 - alpha) (ira + otis) (eq. 22), or ira + otis without a task. The projection P (eq. 17)
-    learns here; the recipe gives it a learning rate of its own.
+    The loss is (1 - w) task + w (ira + otis) with w = `distillation_weight` (eq. 22), or ira + otis without a task. The
+    projection P (eq. 17) learns here; the recipe gives it a learning rate of its own.
 
     Args:
-        alpha: weight of the task (paper: 0.1 to 0.5, see docs/token_level.md)
+        distillation_weight: of ira and otis together (0.1 or 0.5, see docs/token_level.md)
+        alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         ira_layers: z, the number of the student's last layers in ira (paper: 2)
         ira_weight: of ira relative to otis; 0.1 in the authors' code
         layer_map: "paper" compares the student's layer k with the teacher's floor(h_t / h_s) k (of 12 and 32 layers the
             12th with the 24th); "last_aligned" counts in the same steps from the teacher's last layer
-        divisor: ira takes an n / divisor of the n mapped tokens (paper: 3)
+        divisor: ira takes m = n / divisor of the n mapped tokens (paper: 3)
+        ira_special_tokens: "drop" ranks ordinary tokens alone in ira, as the authors' code does; "keep" takes [CLS],
+            [SEP] and the like in, which receive most attention
         alignment: of tokens: by character offsets, by minimum edit distance (paper), or offsets with equal text
         epsilon: 1 / lambda of eq. 19, which the paper does not print; 0.1 in the authors' code
         iterations: of Sinkhorn
@@ -51,18 +54,21 @@ class Emo(Objective):
         self,
         context: ObjectiveContext,
         weights: Weights,
-        alpha: Share = 0.5,
+        distillation_weight: Share | None = None,
+        alpha: Share | None = None,
         ira_layers: Count = 2,
         ira_weight: NonNegative = 1.0,
         layer_map: Literal["paper", "last_aligned"] = "paper",
         divisor: Count = 3,
+        ira_special_tokens: Literal["drop", "keep"] = "drop",
         alignment: Literal["offsets", "mined", "strict"] = "offsets",
         epsilon: Positive = 0.1,
         iterations: Count = 100,
         unroll: bool = False,
         drop_special: bool = False,
     ) -> None:
-        super().__init__(context, weights, task_weights(alpha, {"ira": ira_weight, "otis": 1.0}, context))
+        shares = task_shares(distillation_weight, alpha)
+        super().__init__(context, weights, task_weights(shares, {"ira": ira_weight, "otis": 1.0}, context))
         if ira_layers > context.student.layers:
             raise option_error("ira_layers", ira_layers, f"1 to {context.student.layers}, the student's layers")
         self.drop_special, self.epsilon, self.iterations, self.unroll = drop_special, epsilon, iterations, unroll
@@ -74,7 +80,9 @@ class Emo(Objective):
             require_layers(context.teacher)
         self.layers = _layer_map(context, ira_layers, layer_map) if ira else {}
         states: tuple[int, ...] = (-1,) if is_otis else ()
-        tokens = TokenOutputSpec(alignment, states, is_otis, tuple(self.layers.values()), divisor)
+        self.divisor, self.keeps_special = divisor, not ira or ira_special_tokens == "keep"
+        grams = tuple(self.layers.values())
+        tokens = TokenOutputSpec(alignment, states, is_otis, grams, divisor, self.keeps_special)
         self.student_outputs = OutputSpec(hidden_layers=states, attention_layers=tuple(self.layers))
         self.teacher_outputs = OutputSpec(tokens=tokens if ira or is_otis else None)
         self.add_task_head()
@@ -83,15 +91,28 @@ class Emo(Objective):
         """Return the terms that have a weight."""
         return self.weighted_terms(
             task=lambda: task_term(batch, student),
-            ira=lambda: self._ira(student, teacher),
+            ira=lambda: self._ira(batch, student, teacher),
             otis=lambda: self._otis(batch, student, teacher),
         )
 
-    def _ira(self, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
+    def _ira(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         assert teacher.selected is not None
         rows = [student.attentions[layer] for layer in self.layers]
         grams = [teacher.grams[layer] for layer in self.layers.values()]
-        return intra_model_relation(rows, grams, teacher.selected[..., 0] >= 0)
+        values = intra_model_relation(rows, grams, teacher.selected[..., 0] >= 0)
+        return over_texts(values, self._compares(batch, teacher))
+
+    def _compares(self, batch: TextBatch, teacher: ModelOutputs) -> Bool[Tensor, " batch"]:
+        """Return whether a text has the m >= 2 tokens that CKA needs."""
+        assert teacher.selected is not None and batch.alignment is not None
+        selected = (teacher.selected[..., 0] >= 0).sum(1)
+        if self.keeps_special:  # 2 are selected of fewer than 2 divisor pairs
+            selected = selected.minimum((batch.alignment.pairs[..., 0] >= 0).sum(1) // self.divisor)
+        return selected > 1
+
+    def metrics(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
+        """Return the share of texts with too few mapped tokens for ira (m < 2), which add nothing to its mean."""
+        return {"without_ira": (~self._compares(batch, teacher)).float().mean()} if self.layers else {}
 
     def _otis(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         ours, theirs, mu = student.mask, teacher.mask, teacher.importance

@@ -3,10 +3,12 @@
     python -m experiments.shootout_cross_tokenizer --json results/shootout_cross_tokenizer.json
     python -m experiments.shootout_cross_tokenizer --quick                                          within ten minutes
 
-Makes the student that all begin with (experiments/cross_tokenizer_start.py), fine-tunes the teacher on each task, then
-runs the members of recipes/sweeps/cross_tokenizer.yaml and distillmoe.yaml (or the one of --sweeps) on every task. Each
-member's scores are written to FILE as soon as they are there. A run that was killed goes on where it stopped. `python
--m experiments.readme` writes the tables into docs/token_level.md and docs/distillmoe.md.
+Makes the student that all begin with (experiments/testbed_student.py: a BERT with a tokenizer of its own that never saw
+a teacher), fine-tunes the teacher on each task, then runs the members of recipes/sweeps/cross_tokenizer.yaml and
+distillmoe.yaml (or the one of --sweeps) on every task. Few of a task's labels are used; its other texts help
+distillation alone. All members of a task take the same number of steps. Each member's scores are written to FILE as
+soon as they are there. A run that was killed goes on where it stopped. `python -m experiments.readme` writes the tables
+into docs/token_level.md and docs/distillmoe.md.
 
 The models are small: two processes of one thread each (OMP_NUM_THREADS=1), with tasks, an --out and a DISTILVEC_CACHE
 of their own and one --json, use two cores better than one process does.
@@ -31,17 +33,19 @@ from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.sweep import Member, expand
 from distilvec.train.metrics import read_metrics
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables
-from experiments.cross_tokenizer_start import TEXTS, make_start
 from experiments.shootout import Rows, run_members
+from experiments.testbed_student import DATA, make_student
 
 ROOT = Path(__file__).parents[1]
 SWEEPS = {name: ROOT / "recipes" / "sweeps" / f"{name}.yaml" for name in ("cross_tokenizer", "distillmoe")}
-DATA = ROOT.parent / "shared" / "data"
+# Pairs are one input, as in the papers. The labels that students see are few, so that the teacher has much to add; the
+# steps are three passes over all training texts.
 TASKS: dict[str, dict[str, Any]] = {
-    "banking77": {"type": "classification", "path": "banking77/banking77.jsonl.gz"},
-    "mrpc": {"type": "pair", "path": "mrpc/mrpc.jsonl.gz", "encode": "separate"},
-    "stsb": {"type": "sts", "path": "stsb/stsb.jsonl.gz", "encode": "separate", "validation_split": "validation"},
+    "banking77": {"type": "classification", "path": "banking77/banking77.jsonl.gz", "labels": 2000},
+    "mrpc": {"type": "pair", "path": "mrpc/mrpc.jsonl.gz", "labels": 1000},
+    "stsb": {"type": "sts", "path": "stsb/stsb.jsonl.gz", "validation_split": "validation", "labels": 1500},
 }
+STEPS = {"banking77": 840, "mrpc": 345, "stsb": 540}
 # The teacher is fine-tuned as a whole: adapters of the paper's rank, 256, would hold about as much as its layers of
 # 384.
 TEACHER = {
@@ -50,8 +54,8 @@ TEACHER = {
     "final_learning_rate": 2e-6,
     "schedule": {"name": "cosine", "warmup": 0.06},
 }
-ROWS, QUICK_ROWS = 3000, 1000  # of a task that the students see; the teacher was fine-tuned on all of them
-QUICK_TEXTS = 20_000
+SHORT = 8  # task-short takes an eighth of the steps; the papers' plain student of Banking77 a 160th
+QUICK = {"steps": 20, "rows": 1000, "sequences": 2000}
 NO_LOGITS = (
     "uld",
     "mined",
@@ -69,7 +73,7 @@ def main() -> None:
         "--out",
         type=Path,
         default=None,
-        help="folder of the runs; runs/cross_tokenizer, with --quick runs/cross_tokenizer-quick",
+        help="folder of the runs; runs/testbed, with --quick runs/testbed-quick",
     )
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
@@ -79,7 +83,7 @@ def main() -> None:
     arguments = parser.parse_args()
     chosen = Chosen(arguments.tasks, arguments.sweeps, arguments.quick, arguments.overrides)
     logging.disable(logging.WARNING)
-    out = arguments.out or Path("runs") / ("cross_tokenizer-quick" if arguments.quick else "cross_tokenizer")
+    out = arguments.out or Path("runs") / ("testbed-quick" if arguments.quick else "testbed")
     path = arguments.json or out / "shootout.json"
     try:
         report = shootout(out, path, arguments.data, chosen)
@@ -101,17 +105,18 @@ class Chosen:
 def shootout(out: Path, path: Path, data: Path, chosen: Chosen) -> dict[str, Any]:
     """Make what the members begin with, then run them; gives what `path` then holds."""
     quick = chosen.quick
-    start = make_start(out / "start", QUICK_TEXTS if quick else TEXTS)
+    start = make_student(out / "student", data, limit=QUICK["sequences"] if quick else None)
     members, teachers = list[Member](), {}
     for task in chosen.tasks:
         section = {**TASKS[task], "path": str(data / TASKS[task]["path"])}
-        result = tune({**section, **({"limit": QUICK_ROWS} if quick else {})}, out / f"teacher-{task}", quick)
+        if quick:
+            section |= {"limit": QUICK["rows"], "labels": QUICK["rows"] // 4}
+        result = tune({**section, "labels": None}, out / f"teacher-{task}", quick)
         teachers[task] = metrics_of(result)
-        section["limit"] = QUICK_ROWS if quick else ROWS
         members += plan(task, section, start, result.folder / "student", chosen)
     members.sort(key=lambda member: member.recipe.train.seed)
     train = members[0].recipe.train
-    settings = {"epochs": train.epochs, "batch_size": train.batch_size, "learning_rate": train.learning_rate}
+    settings = {"batch_size": train.batch_size, "learning_rate": train.learning_rate, "steps": STEPS}
     info = {"quick": quick, **settings, "machine": machine(), "teachers": teachers}
     report: dict[str, Any] = run_members(members, out / "runs", path, info, rows_of)
     return report
@@ -139,16 +144,22 @@ def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, chosen:
         "teacher.model": str(teacher.resolve()),
         "student.model": str(start.resolve()),
         "task": section,
+        "train.max_steps": QUICK["steps"] if chosen.quick else STEPS[task],
     }
     if chosen.quick:
-        changes |= {"train.epochs": 1, "sweep.seeds": [0]}
+        changes |= {"sweep.seeds": [0]}
     texts = [*(f"{key}={json.dumps(value)}" for key, value in changes.items()), *chosen.overrides]
     found = []
     for recipe in (SWEEPS[name] for name in chosen.sweeps):
         for member in expand(recipe, texts):
+            more = []
+            if member.group == "task-short":
+                more = [f"train.max_steps={changes['train.max_steps'] // SHORT}"]
             if section["type"] == "sts" and member.recipe.method.name in NO_LOGITS:
-                only = [f"sweep.seeds=[{member.recipe.train.seed}]", "method.options={on: hidden}"]
-                (member,) = expand(recipe, [*texts, *only], member.group)
+                more = ["method.options={on: hidden}"]
+            if more:
+                only = [*texts, f"sweep.seeds=[{member.recipe.train.seed}]", *more]
+                (member,) = expand(recipe, only, member.group)
             found.append(replace(member, name=f"{task}-{member.name}"))
     return found
 

@@ -46,6 +46,10 @@ SPECIAL = {
 }
 VOCABULARY = 8000
 LENGTH = 96  # tokens per sequence
+DROPOUT = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+)  # none in one pass over the texts; saved as BERT's 0.1
 BERT = {
     "hidden_size": 256,
     "num_hidden_layers": 4,
@@ -83,14 +87,16 @@ def make_student(out: Path, data: Path = DATA, epochs: float = 1.0, limit: int |
         save_tokenizer(read_texts(data), out / "tokenizer")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(out / "tokenizer")
     torch.manual_seed(0)
-    model = SparseMaskedLM(BertConfig(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **BERT))
+    sizes = {**BERT, "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    model = SparseMaskedLM(BertConfig(**sizes, **dict.fromkeys(DROPOUT, 0.0)))
     settings = TrainingArguments(
         output_dir=str(out / "checkpoints"),
         num_train_epochs=epochs,
         per_device_train_batch_size=32,
         learning_rate=1e-3,
         lr_scheduler_type="cosine",
-        warmup_steps=500,
+        warmup_steps=200,
+        adam_beta2=0.98,
         weight_decay=0.01,
         logging_steps=100,
         save_steps=500,
@@ -106,6 +112,7 @@ def make_student(out: Path, data: Path = DATA, epochs: float = 1.0, limit: int |
     losses = [entry for entry in trainer.state.log_history if "loss" in entry]
     (out / "log.json").write_text(json.dumps(losses, indent=1), encoding="utf-8")
     tokenizer.save_pretrained(out)
+    model.bert.config.update(dict.fromkeys(DROPOUT, 0.1))
     model.bert.save_pretrained(out)
     return out
 

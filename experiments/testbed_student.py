@@ -49,7 +49,7 @@ LENGTH = 96  # tokens per sequence
 DROPOUT = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
-)  # none in one pass over the texts; saved as BERT's 0.1
+)  # 0 in the one pass; saved as 0.1
 BERT = {
     "hidden_size": 256,
     "num_hidden_layers": 4,

@@ -18,7 +18,7 @@ class TeacherInfo:
     """A teacher: its vectors, its input and its layers.
 
     `dim` is the dimension of its embeddings. `prompts` maps roles (query, document) to prefixes. Fields from
-    `hidden_size` on are None if the teacher is a table of vectors or an API.
+    `hidden_size` on are None if the teacher is a table of vectors or an API. `adapters` are merged into `model`.
     """
 
     dim: int
@@ -36,6 +36,7 @@ class TeacherInfo:
     tokenizer: str | None = None
     special_tokens: tuple[int, int] | None = None
     pre_dense_dim: int | None = None
+    adapters: list[str] | None = None
 
 
 @dataclass(frozen=True)

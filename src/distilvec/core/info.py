@@ -44,7 +44,8 @@ class StudentInfo:
     """A student: its layers, its tokenizer and its embedding.
 
     `dim` is the dimension of its embeddings; None means the teacher's. `experts` counts those of its mixture; 0: none.
-    `tokenizer` is a hash. `special_tokens`: how many begin and how many end every text.
+    `tokenizer` is a hash. `special_tokens`: how many begin and how many end every text. `dropout`: False if every rate
+    of the backbone is 0.
     """
 
     hidden_size: int
@@ -54,6 +55,7 @@ class StudentInfo:
     tokenizer: str | None = None
     special_tokens: tuple[int, int] | None = None
     experts: int = 0
+    dropout: bool = True
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,14 @@ from distilvec.models.load import folder_of, load, resolve_model
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.models.unreadable import readable
 from distilvec.pipeline.job import errors_of
-from distilvec.students.build import build_student
+from distilvec.students.build import build_student, dropout_rates
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manifest
 from distilvec.teachers.model import LocalTeacher, special_tokens
 from distilvec.teachers.teacher import open_teacher
 
 FORMAT = 1
+STUDENT_FORMAT = 2  # 1 had no dropout
 BYTES = 10_000  # of a stored description
 _READ = (".json", ".txt", ".model")  # endings of settings and tokenizer files
 
@@ -98,7 +99,14 @@ def describe_student(
         tokenizer = None if vocabulary is None else tokenizer_hash(vocabulary)
         known = asdict(replace(teacher, name="", weight=1.0, logits=False))
         known = {key: value for key, value in known.items() if key != "adapters"}  # no size depends on them
-        parts = [FORMAT, settings, hash_files(files, folder, "student.model"), tokenizer, known, in_teacher_space]
+        parts = [
+            STUDENT_FORMAT,
+            settings,
+            hash_files(files, folder, "student.model"),
+            tokenizer,
+            known,
+            in_teacher_space,
+        ]
         content = _stored(store, parts, describe)
     return StudentInfo(**content["info"]), content["length"]
 
@@ -112,6 +120,7 @@ def describe_saved(folder: Path) -> tuple[StudentInfo, int]:
 def student_info(model: SentenceTransformer) -> StudentInfo:
     """Describe a student in memory."""
     encoder = Encoder(model)
+    rates = dropout_rates(encoder.backbone.config.get_text_config())
     return StudentInfo(
         encoder.hidden_size,
         encoder.layers,
@@ -120,6 +129,7 @@ def student_info(model: SentenceTransformer) -> StudentInfo:
         tokenizer_hash(model.tokenizer),
         special_tokens(model.tokenizer),
         encoder.experts,
+        any(rate for name, rate in rates.items() if not name.startswith(("classifier", "summary"))),  # not the head's
     )
 
 

@@ -174,11 +174,15 @@ def with_dropout(backbone: PreTrainedModel, rate: float) -> PreTrainedModel:
     """The backbone with every dropout rate of its configuration, and so of its modules, set to `rate`."""
     config = copy.deepcopy(backbone.config)
     for part in (config, config.get_text_config()):
-        for name, value in list(vars(part).items()):
-            is_rate = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if is_rate and ("dropout" in name or "pdrop" in name):
-                setattr(part, name, rate)
+        for name in dropout_rates(part):
+            setattr(part, name, rate)
     return rebuild(backbone, config, backbone.state_dict())
+
+
+def dropout_rates(config: PretrainedConfig) -> dict[str, float]:
+    """A configuration's dropout rates by name."""
+    numbers = {name: value for name, value in vars(config).items() if type(value) in (int, float)}
+    return {name: value for name, value in numbers.items() if "dropout" in name or "pdrop" in name}
 
 
 def choose_length(asked: int | None, transformer: Transformer, teacher: TeacherInfo) -> int:

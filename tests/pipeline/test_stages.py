@@ -392,7 +392,7 @@ def test_the_student_loads_without_distilvec(staged, tmp_path):
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 @pytest.mark.parametrize("name", ["simcse", "talas", "distillcse", "distillmoe", "jasper"])
 def test_two_views_need_dropout(tiny_recipe, tmp_path, name, rate):
-    """Methods with a SimCSE term are refused without dropout, also in a later stage and with a model of its own rates."""
+    """Methods with a SimCSE term are refused without dropout, also in a later stage."""
     method = {
         "distillmoe": {"options": {"simcse": True}, "weights": {"moe": 0, "diversity": 0, "dynamic_cka": 0}},
         "jasper": {"weights": {"simcse": 0.4}},

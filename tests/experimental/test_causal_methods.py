@@ -11,9 +11,12 @@ from loops import stop_after
 from transformers import AutoModelForCausalLM
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from distilvec.core.errors import DistilvecError
+from distilvec.core.info import StudentInfo, TeacherInfo
 from distilvec.core.objective import weighted_loss
 from distilvec.experimental.causal.align import common_tokens
-from distilvec.experimental.causal.run import build_trainer, load_causal_model, run_causal
+from distilvec.experimental.causal.methods import CausalContext, Mined
+from distilvec.experimental.causal.run import build_trainer, run_causal
 from distilvec.models.load import load_tokenizer
 
 ROWS = range(6)
@@ -147,8 +150,12 @@ def one_to_one(own, other):
     return [(i, j) for i, j in alone if own[i] == other[j]]
 
 
+def texts_read(surfaces, ids):
+    return [surfaces.get(number, b"?").decode("utf-8", "surrogateescape").replace(" ", "") for number in ids]
+
+
 def test_mined(step, models):
-    terms, objective, (ours, theirs), (_, data, batch, _) = step("mined", "method.options={alpha: 0.5, temperature: 2}")
+    terms, _, (ours, theirs), (_, _, batch, _) = step("mined", "method.options={alpha: 0.5, temperature: 2}")
     tokenizers = [load_tokenizer(str(models[name]), "model") for name in ("tokenizer", "teacher")]
     own, other = (surfaces(tokenizer) for tokenizer in tokenizers)
     by_text = {text: number for number, text in own.items()}
@@ -158,8 +165,7 @@ def test_mined(step, models):
     first, second = (torch.tensor(ids) for ids in zip(*pairs, strict=True))
     expected, aligned = [], 0
     for row, (mine, yours) in enumerate(zip(ours, theirs, strict=True)):
-        read = [[texts.get(number, b"?").decode("utf-8", "surrogateescape").replace(" ", "") for number in model[2].tolist()]
-                for texts, model in ((own, mine), (other, yours))]  # fmt: skip
+        read = [texts_read(texts, model[2].tolist()) for texts, model in ((own, mine), (other, yours))]
         found = dict(one_to_one(*read))
         total = 0.0
         for k, target in enumerate(mine[3].tolist()):
@@ -272,11 +278,6 @@ def test_the_inner_method_gets_the_precision_of_large_products(causal_recipe, tm
     assert loop.module.objective.method.matmul_dtype is torch.bfloat16
 
 
-def test_mined_without_common_tokens_is_refused(models):
-    model, _ = load_causal_model("teacher.model", str(models["teacher"]), None, torch.float32)
-    from distilvec.core.errors import DistilvecError
-    from distilvec.core.info import StudentInfo, TeacherInfo
-    from distilvec.experimental.causal.methods import CausalContext, Mined
-
+def test_mined_without_common_tokens_is_refused():
     with pytest.raises(DistilvecError, match=r"^\[method.name\]"):
         Mined(CausalContext(StudentInfo(8, 2), (TeacherInfo(8),)), {})

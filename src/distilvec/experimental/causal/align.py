@@ -17,7 +17,7 @@ from distilvec.vocabulary.pieces import Pieces
 
 
 def common_tokens(student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """Ids of the tokens with the same text in both vocabularies, however a space is written, and of the end of the text.
+    """Ids of the tokens with the same text in both vocabularies, however they write a space, and of the text's end.
 
     A token of the teacher that two of the student's would fit is paired with the first.
     """

@@ -9,7 +9,7 @@ from labelled import write_task
 from typer.testing import CliRunner
 
 from distilvec.cli.app import app
-from distilvec.cli.models import finetune_recipe
+from distilvec.cli.models import finetune_recipe, with_teachers_settings
 from distilvec.config.recipe import load
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.resolve import resolve
@@ -57,7 +57,8 @@ def test_takes_the_teachers_pooling_and_length(tmp_path):
     import architectures
 
     model = architectures.sentence_transformer(tmp_path / "model", architectures.bert(tmp_path / "backbone"), "cls")
-    student = finetune_recipe(str(model), tmp_path / "task.jsonl", "pair", "joint", None)["student"]
+    tree = finetune_recipe(str(model), tmp_path / "task.jsonl", "pair", "joint", None)
+    student = with_teachers_settings(tree)["student"]
     assert student["pooling"] == "cls" and student["max_length"] == 128
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from architectures import byte_level, metaspace
-from transformers import AutoConfig, AutoModelForCausalLM
+from architectures import metaspace
+from causal_samples import write_rows
+from transformers import AutoModelForCausalLM
 
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
-from distilvec.config.yaml_dialect import dump_yaml
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
@@ -31,83 +31,6 @@ from distilvec.experimental.causal.schema import (
 )
 from distilvec.models.experts import Experts
 from distilvec.train.checkpoint import read_checkpoint
-
-WORDS = "red green blue black white small large quick slow early late warm cold dark light round".split()
-STUDENT = {"model_type": "gpt2", "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "initializer_range": 0.2}
-TEACHER = {
-    "model_type": "qwen3",
-    "hidden_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
-TEACHER |= {"head_dim": 8, "intermediate_size": 64, "max_position_embeddings": 64, "initializer_range": 0.2}
-
-
-def write_rows(path: Path, rows: list[dict]) -> Path:
-    if not path.exists():
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def word_rows(count: int) -> list[dict]:
-    """Instructions whose answer is in them, some with an input."""
-    rows = []
-    for number in range(count):
-        first, second = WORDS[number % 16], WORDS[(number * 7 + number // 16) % 16]
-        row = {"instruction": f"Say {first}.", "response": f"{first} {second}."[: 8 + number % 9]}
-        rows.append(row | ({"context": second} if number % 2 else {}))
-    return rows
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory) -> dict[str, Path]:
-    """A Qwen3-type teacher (saved whole) and the tokenizer of a GPT-2-type student."""
-    folder = tmp_path_factory.mktemp("causal")
-    tokenizer = byte_level(["<|endoftext|>"], "$A <|endoftext|>", eos="<|endoftext|>", pad="<|endoftext|>")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        teacher = AutoModelForCausalLM.from_config(AutoConfig.for_model(vocab_size=len(tokenizer), **TEACHER))
-    for saved in (teacher, tokenizer):
-        saved.save_pretrained(folder / "teacher")
-    metaspace("<s> $A </s>", ["<unk>", "<s>", "</s>"]).save_pretrained(folder / "tokenizer")
-    return {"teacher": folder / "teacher", "tokenizer": folder / "tokenizer"}
-
-
-@pytest.fixture
-def causal_recipe(models, tmp_path):
-    """A causal recipe on tiny models; call it with changes such as "train.epochs=3"."""
-
-    def make(*changes: str):
-        tree = {
-            "name": "tiny-causal",
-            "teacher": {"model": str(models["teacher"])},
-            "student": {"config": STUDENT, "tokenizer": str(models["tokenizer"]), "experts": {"count": 3, "width": 16}},
-            "data": {
-                "train": str(write_rows(tmp_path / "train.jsonl", word_rows(64))),
-                "tests": {"own": str(write_rows(tmp_path / "test.jsonl", word_rows(5)))},
-                "template": "{instruction}\n",
-                "template_with_input": "{instruction} ({input})\n",
-                "holdout_rows": 8,
-                "max_prompt": 40,
-                "max_length": 60,
-            },
-            "train": {
-                "epochs": 2,
-                "batch_size": 8,
-                "learning_rate": 3e-3,
-                "precision": "fp32",
-                "device": "cpu",
-                "logging_steps": 2,
-            },
-            "generation": {"max_new_tokens": 8, "batch_size": 2},
-        }
-        path = tmp_path / "recipe.yaml"
-        path.write_text(dump_yaml(tree), encoding="utf-8")
-        return load_causal(path, None, list(changes))
-
-    return make
-
 
 # -- the losses of one step ------------------------------------------------------------------------------------------
 
@@ -384,7 +307,8 @@ def test_other_errors_name_the_key(causal_recipe, models, tmp_path):
 def test_the_recipe_and_its_variants_hold_together(variant):
     recipe = load_causal(recipe_folder() / "causal" / "dolly.yaml", variant)
     assert (recipe.teacher is None) == (variant in ("teacher", "alone", "local-teacher", "local-alone"))
-    assert recipe.teacher is None or recipe.student.experts.count == 3
+    experts = 3 if recipe.method.name == "distillmoe" else 0
+    assert recipe.teacher is None or (recipe.student.experts.count if recipe.student.experts else 0) == experts
 
 
 # -- whole runs ------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from contexts import make_context
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import weighted_loss
 from distilvec.core.outputs import ModelOutputs
 from distilvec.core.registry import build_objective
 from distilvec.methods.jasper import Jasper
@@ -113,3 +114,24 @@ def test_gradients_are_finite_for_a_collapsed_student_and_a_batch_of_one():
         assert all(values.shape == (rows,) and torch.isfinite(values).all() for values in found.values())
         sum(values.mean() for values in found.values()).backward()
         assert torch.isfinite(student.grad).all()
+
+
+def test_simcse_of_the_second_stage_has_its_weight_and_asks_for_a_view():
+    """InfoNCE of the two views at temperature 0.1, 0.4 of it beside 0.6 of the other terms."""
+    one, two, teacher = draw((5, 4), (5, 4), (5, 4))
+    context = make_context(student_hidden_size=4, student_layers=2, teacher_dim=4)
+    assert not Jasper(context, {}).student_outputs.second_view
+    weights = {"cosine": 0.3, "similarity": 1.2, "triplet": 0.3, "simcse": 0.4}
+    objective = Jasper(context, weights)
+    assert objective.student_outputs.second_view
+    rows = torch.arange(5)
+    batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
+    student = ModelOutputs(embedding=one, second_view=two)
+    found = objective(batch, student, ModelOutputs(embedding=teacher))
+    for i in range(5):
+        scores = torch.stack([torch.cosine_similarity(one[i], two[j], dim=0) / 0.1 for j in range(5)])
+        assert found["simcse"][i].item() == pytest.approx((scores.logsumexp(0) - scores[i]).item(), abs=1e-6)
+    plain = Jasper(context, {"cosine": 0.5, "similarity": 2.0, "triplet": 0.5})
+    rest = weighted_loss(plain(batch, student, ModelOutputs(embedding=teacher)), plain.weights)
+    expected = 0.4 * found["simcse"].mean() + 0.6 * rest
+    torch.testing.assert_close(weighted_loss(found, objective.weights), expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 
+import architectures
 import pytest
 import torch
 import yaml
@@ -386,3 +387,34 @@ def test_the_student_loads_without_distilvec(staged, tmp_path):
     run(staged(), tmp_path / "run")
     for name in ("student", "last"):
         assert SentenceTransformer(str(tmp_path / "run" / name), device="cpu").encode(["a"]).shape == (1, 48)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+@pytest.mark.parametrize("name", ["simcse", "talas", "distillcse", "distillmoe", "jasper"])
+def test_two_views_need_dropout(tiny_recipe, tmp_path, name, rate):
+    """Methods with a SimCSE term are refused without dropout, also in a later stage."""
+    method = {
+        "distillmoe": {"options": {"simcse": True}, "weights": {"moe": 0, "diversity": 0, "dynamic_cka": 0}},
+        "jasper": {"weights": {"simcse": 0.4}},
+    }
+    changes = {"method": {"name": name, **method.get(name, {})}, "student__dropout": rate}
+    if rate:
+        resolve(tiny_recipe(**changes), tmp_path / "run")
+        return
+    with pytest.raises(DistilvecError, match=r"^\[student.dropout\] .*rate above 0"):
+        resolve(tiny_recipe(**changes), tmp_path / "run")
+    if name == "simcse":
+        late = [{"name": "a", "set": {"method.name": "redact"}}, {"name": "b"}]
+        with pytest.raises(DistilvecError, match=r"^\[student.dropout\] stage b"):
+            resolve(tiny_recipe(stages=late, **changes), tmp_path / "run")
+
+
+def test_one_view_needs_no_dropout(tiny_recipe, tmp_path):
+    changes = {"student__dropout": 0.0, "method__name": "talas", "method__weights": {"simcse": 0}}
+    assert resolve(tiny_recipe(**changes), tmp_path / "run").student.dropout is False
+
+
+def test_a_model_without_dropout_has_one_view(tiny_recipe, tmp_path):
+    model = architectures.modernbert(tmp_path / "model")
+    with pytest.raises(DistilvecError, match=r"^\[student.dropout\]"):
+        resolve(tiny_recipe(method__name="simcse", student={"model": str(model)}), tmp_path / "run")

@@ -57,7 +57,8 @@ def finetune(
     """Fine-tune a teacher on a labelled task, with its head; run again to resume.
 
     The folder it leaves is a teacher for recipes on the same task: teacher.model=OUT/student. Keys of the recipe can be
-    changed as for `distilvec run`, such as task.limit=2000.
+    changed as for `distilvec run`: task.limit=2000, teacher.pooling=mean for a plain Hugging Face model,
+    teacher.adapters and teacher.attention=bidirectional for LLM2Vec.
     """
     from distilvec.config import recipe as recipes
     from distilvec.core.extras import require_extra
@@ -80,30 +81,39 @@ def finetune(
     tree = resolve_tree(tree, Path.cwd(), Recipe)
     for key, value in changes.items():
         recipes.set_key(tree, key, value)
-    show_finished(run_recipe(recipes.validate(tree), out, restart))
+    show_finished(run_recipe(recipes.validate(with_teachers_settings(tree)), out, restart))
 
 
 def finetune_recipe(
     model: str, task: Path, kind: str, encode: str, lora: dict[str, Any] | None, trust: bool = False
 ) -> dict[str, Any]:
-    """The recipe of a fine-tuning: the teacher's own backbone, pooling and length, trained on labels alone."""
-    from distilvec.config.schema import TeacherSection
-    from distilvec.teachers.model import load_teacher
-
-    teacher = load_teacher(TeacherSection(model=model, trust_remote_code=trust), "cpu", key="model")
-    modes = {str(module.pooling_mode) for module in teacher.model if type(module).__name__ == "Pooling"}
-    pooling = next((mode for mode in POOLINGS if modes == {mode}), "mean")
+    """The recipe of a fine-tuning: the teacher's own backbone, trained on labels alone."""
     trusted = {"trust_remote_code": True} if trust else {}
     return {
         "name": "finetune",
         "description": "Fine-tunes a teacher on a labelled task.",
         "teacher": {"model": model, **trusted},
-        "student": {"model": "teacher", "pooling": pooling, "max_length": teacher.max_length, "lora": lora, **trusted},
+        "student": {"model": "teacher", "lora": lora, **trusted},
         "task": {"type": kind, "path": str(task), "encode": encode},
         "method": {"name": "task"},
         "train": {"schedule": {"name": "linear", "warmup": 0.1}, "max_grad_norm": 1.0, "precision": "fp32"},
         "evaluation": {},
     }
+
+
+def with_teachers_settings(tree: dict[str, Any]) -> dict[str, Any]:
+    """The recipe with the teacher's pooling, length and attention for the student, unless the recipe states them."""
+    from distilvec.config.recipe import validate
+    from distilvec.teachers.model import load_teacher
+
+    section, found = validate(tree).teacher, dict[str, Any]()
+    with load_teacher(section, "cpu", key="model") as teacher:
+        modes = {str(module.pooling_mode) for module in teacher.model if type(module).__name__ == "Pooling"}
+        found["pooling"] = next((mode for mode in POOLINGS if modes == {mode}), "mean")
+        found["max_length"] = teacher.max_length
+    if section.attention == "bidirectional":
+        found["attention"] = section.attention
+    return {**tree, "student": {**found, **tree["student"]}}
 
 
 def align(

@@ -64,7 +64,8 @@ def _resolve(annotation: Any, kind: Any, value: Any, folder: Path, key: str, roo
         return absolute(str(value), folder, key) if Path in kinds(annotation) else value
     if isinstance(value, list):
         inner = [(child(annotation, number), item) for number, item in enumerate(value)]
-        return [_resolve(one, None, item, folder, f"{key}.{n}", root) for n, (one, item) in enumerate(inner)]
+        kind = kind if kind == MODEL else None
+        return [_resolve(one, kind, item, folder, f"{key}.{n}", root) for n, (one, item) in enumerate(inner)]
     if not isinstance(value, dict):
         return value
     if kind == CHANGES:

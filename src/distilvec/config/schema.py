@@ -47,6 +47,7 @@ class TeacherSection(Section):
     dtype: Literal["float32", "bfloat16"] = key("float32", "the precision the teacher computes in")
     batch_tokens: BatchTokens = key(4096, "tokens in one teacher batch")
     attention: Literal["own", "bidirectional"] = key("own", "'bidirectional' lifts a decoder's causal mask (LLM2Vec)")
+    adapters: list[str] | None = key(None, "PEFT adapters, folders or hub ids, merged one after another", MODEL)
     weight: float = key(1.0, "relative to the weights of more_teachers", gt=0)
     live: bool = key(False, "run in every step instead of caching; for corpora seen once")
     trust_remote_code: bool = False
@@ -117,6 +118,7 @@ class StudentSection(Section):
     reinitialize: int | None = key(None, "last n layers kept that start from random weights, by seed", gt=0)
     pooling: Pooling = "mean"
     max_length: Tokens | None = key(None, "tokens; the smaller limit of student and teacher by default")
+    attention: Literal["bidirectional"] | None = key(None, "lifts a decoder's causal mask, in the saved model too")
     dropout: float | None = key(None, "replaces every dropout rate of the backbone", ge=0, lt=1)
     dense: Literal["auto", "always", "keep"] = key(
         "auto", "the linear layer to the teacher's dim; 'auto': where the method needs it; 'keep': the model's own"

@@ -18,7 +18,7 @@ class TeacherInfo:
     """A teacher: its vectors, its input and its layers.
 
     `dim` is the dimension of its embeddings. `prompts` maps roles (query, document) to prefixes. Fields from
-    `hidden_size` on are None if the teacher is a table of vectors or an API.
+    `hidden_size` on are None if the teacher is a table of vectors or an API. `adapters` are merged into `model`.
     """
 
     dim: int
@@ -36,6 +36,7 @@ class TeacherInfo:
     tokenizer: str | None = None
     special_tokens: tuple[int, int] | None = None
     pre_dense_dim: int | None = None
+    adapters: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class StudentInfo:
     """A student: its layers, its tokenizer and its embedding.
 
     `dim` is the dimension of its embeddings; None means the teacher's. `experts` counts those of its mixture; 0: none.
-    `tokenizer` is a hash. `special_tokens`: how many begin and how many end every text.
+    `tokenizer` is a hash. `special_tokens`: how many begin and how many end every text. `dropout`: False if every rate
+    of the backbone is 0.
     """
 
     hidden_size: int
@@ -53,6 +55,7 @@ class StudentInfo:
     tokenizer: str | None = None
     special_tokens: tuple[int, int] | None = None
     experts: int = 0
+    dropout: bool = True
 
 
 @dataclass(frozen=True)

@@ -108,11 +108,15 @@ def replace_folder(new: Path, folder: Path) -> None:
         remove(old)
 
 
-def recover_student(folder: Path) -> None:
-    """Restore the earlier model if a save was killed between its two renames, and remove half-written files."""
+def recover_student(folder: Path, in_run: bool = False) -> None:
+    """Restore the earlier model if a save was killed between its two renames, and remove half-written files.
+
+    A run's own folder (`in_run`) may also hold a language model, which has no record.
+    """
     folder, old = real(folder), _earlier(real(folder))
     remove_scratch(folder.parent)
-    if not (is_ours(old) or (old.is_dir() and not any(old.iterdir()))):
+    language_model = in_run and (old / "config.json").is_file()
+    if not (language_model or is_ours(old) or (old.is_dir() and not any(old.iterdir()))):
         return
     if folder.exists():
         remove(old)

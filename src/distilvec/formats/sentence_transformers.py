@@ -226,6 +226,12 @@ def portable_config(config: dict[str, Any]) -> dict[str, Any]:
     portable = dict(config)
     if "dtype" in portable:
         portable["torch_dtype"] = portable.pop("dtype")
+    if portable.get("is_causal") is False:
+        warnings.warn(
+            "transformers 4 ignores is_causal in config.json and would run this model with a causal mask; the model "
+            "needs transformers 5.",
+            stacklevel=2,
+        )
     portable.update(_rope_keys(portable.get("model_type"), portable.get("rope_parameters") or {}))
     if portable.get("model_type") == "modernbert" and portable.get("layer_types"):
         full = [kind == "full_attention" for kind in portable["layer_types"]]

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import is_sentence_transformer_model
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import cached_file
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
 from distilvec.models.experts import CONFIG, WEIGHTS, Experts
@@ -94,11 +95,24 @@ def with_owner(source: str) -> str:
     return source if "/" in source or Path(source).exists() else f"sentence-transformers/{source}"
 
 
+def folder_of(source: str, revision: str | None) -> tuple[Path | None, str | None]:
+    """The folder of a model's files, and their commit (`revision` as given for a local folder)."""
+    if Path(source).is_dir():
+        return Path(source), revision
+    options: dict[str, Any] = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
+    for name in ("modules.json", "config.json", "adapter_config.json"):
+        found = cached_file(with_owner(source), name, revision=revision, **options)
+        if found is not None:
+            return Path(found).parent, Path(found).parent.name
+    return None, revision
+
+
 def no_pooling(name: str, key: str) -> str:
     """Return the message for a plain Hugging Face model if a SentenceTransformer is expected."""
     return (
         f"[{key}] {name} is a plain Hugging Face model without a pooling of tokens to one vector. Save it as a "
-        "SentenceTransformer with its pooling, or name it as teacher.model in a recipe, with teacher.pooling."
+        "SentenceTransformer with its pooling, or set teacher.pooling to mean, cls or lasttoken: as a key of a recipe, "
+        "or after the options of `distilvec finetune` (teacher.pooling=mean)."
     )
 
 

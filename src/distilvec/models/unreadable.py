@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, explain, explained, first_line
 
-Kind = Literal["model", "tokenizer", "causal language model"]
+Kind = Literal["model", "tokenizer", "adapter", "causal language model"]
 _MODEL_FILES = {"modules.json", "config.json", "adapter_config.json"}
 _RAISED = (*UNREADABLE, SafetensorError, *HfHubHTTPError.__bases__)  # the bases are those of the hub's HTTP client
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)  # for these the message names the model, not the missing file

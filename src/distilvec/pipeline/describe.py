@@ -10,22 +10,24 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
+from distilvec.config.base import Section
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.artifacts import META, ArtifactStore
 from distilvec.core.files import read_json
 from distilvec.core.hashing import hash_files
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
-from distilvec.models.load import load, resolve_model
+from distilvec.models.load import folder_of, load, resolve_model
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.models.unreadable import readable
 from distilvec.pipeline.job import errors_of
-from distilvec.students.build import build_student
+from distilvec.students.build import build_student, dropout_rates
 from distilvec.students.encoder import Encoder
-from distilvec.teachers.cache.manifest import Manifest, hash_folder, parse_manifest
-from distilvec.teachers.model import LocalTeacher, folder_of, special_tokens
+from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manifest
+from distilvec.teachers.model import LocalTeacher, special_tokens
 from distilvec.teachers.teacher import open_teacher
 
 FORMAT = 1
+STUDENT_FORMAT = 2  # 1 had no dropout
 BYTES = 10_000  # of a stored description
 _READ = (".json", ".txt", ".model")  # endings of settings and tokenizer files
 
@@ -52,8 +54,8 @@ def describe_teacher(section: TeacherSection, key: str, device: str, store: Arti
         folder = _folder(section.model, section.revision, "teacher.model")
         if folder is None:  # a table of vectors, or a model that is not on this machine yet
             return describe()
-        settings = section.model_dump(mode="json", exclude={"live", "weight", "batch_tokens"})
-        content = _stored(store, [FORMAT, settings, hash_folder(folder)], lambda: asdict(describe()))
+        settings = _settings(section, {"live", "weight", "batch_tokens"})
+        content = _stored(store, [FORMAT, settings, hash_model(folder, section.adapters)], lambda: asdict(describe()))
     return TeacherDescription(
         TeacherInfo(**content["info"]), parse_manifest(content["manifest"]), content["parameters"]
     )
@@ -93,10 +95,18 @@ def describe_student(
         content = describe()
     else:
         files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ and path.is_file()]
-        settings = section.model_dump(mode="json", exclude={"lora"})
+        settings = _settings(section, {"lora"})
         tokenizer = None if vocabulary is None else tokenizer_hash(vocabulary)
         known = asdict(replace(teacher, name="", weight=1.0, logits=False))
-        parts = [FORMAT, settings, hash_files(files, folder, "student.model"), tokenizer, known, in_teacher_space]
+        known = {key: value for key, value in known.items() if key != "adapters"}  # no size depends on them
+        parts = [
+            STUDENT_FORMAT,
+            settings,
+            hash_files(files, folder, "student.model"),
+            tokenizer,
+            known,
+            in_teacher_space,
+        ]
         content = _stored(store, parts, describe)
     return StudentInfo(**content["info"]), content["length"]
 
@@ -110,6 +120,7 @@ def describe_saved(folder: Path) -> tuple[StudentInfo, int]:
 def student_info(model: SentenceTransformer) -> StudentInfo:
     """Describe a student in memory."""
     encoder = Encoder(model)
+    rates = dropout_rates(encoder.backbone.config.get_text_config())
     return StudentInfo(
         encoder.hidden_size,
         encoder.layers,
@@ -118,7 +129,15 @@ def student_info(model: SentenceTransformer) -> StudentInfo:
         tokenizer_hash(model.tokenizer),
         special_tokens(model.tokenizer),
         encoder.experts,
+        any(rate for name, rate in rates.items() if not name.startswith(("classifier", "summary"))),  # not the head's
     )
+
+
+def _settings(section: Section, unread: set[str]) -> dict[str, Any]:
+    """Return a section's settings but those in `unread`; keys of later versions count only if they are set."""
+    found = section.model_dump(mode="json", exclude=unread)
+    later = ("adapters", "attention")
+    return {key: value for key, value in found.items() if key not in later or value is not None}
 
 
 def _folder(name: str | None, revision: str | None, key: str) -> Path | None:

@@ -128,6 +128,11 @@ def make_objective(stage: Stage, context: ObjectiveContext) -> Objective:
                 f"[train.max_tokens] {method.name} compares the texts of a batch with each other, so batches need a "
                 "fixed number of rows. Remove max_tokens and set batch_size."
             )
+        if objective.student_outputs.second_view and not context.student.dropout:
+            raise DistilvecError(
+                f"[student.dropout] {method.name} compares two views of a text under dropout; every rate of the "
+                "student is 0, so that both are equal. Give a rate above 0, such as 0.1."
+            )
     return objective
 
 

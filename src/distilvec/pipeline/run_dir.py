@@ -83,7 +83,7 @@ def claim_folder(folder: Path, recipe: Section, fingerprint: str, restart: bool)
     with locked(folder / LOCK, "--out", str(folder), wait=False):
         known, path = folder / FINGERPRINT, folder / "recipe.yaml"
         for name in ("student", "last"):
-            recover_student(folder / name)
+            recover_student(folder / name, in_run=True)
         if known.exists() and known.read_text().strip() != fingerprint and has_trained(folder):
             changed = ", ".join(_changed_keys(path, recipe)) or "its files changed"
             raise DistilvecError(

@@ -21,8 +21,7 @@ from distilvec.core.info import UNLIMITED
 from distilvec.data.sources import read_source, source_files
 from distilvec.formats.replace import check_replaceable, is_ours, real
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.models.load import load_model, resolve_model
-from distilvec.teachers.model import folder_of
+from distilvec.models.load import folder_of, load_model, resolve_model
 from distilvec.vocabulary.choose import FIGURES, Texts, choose
 from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 from distilvec.vocabulary.pieces import Pieces

@@ -22,6 +22,8 @@ from distilvec.config.schema import Role, StudentSection
 from distilvec.core.errors import DistilvecError, first_line, nearest
 from distilvec.core.info import UNLIMITED
 from distilvec.core.info import TeacherInfo as TeacherInfo
+from distilvec.models.adapters import merge_adapters
+from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.experts import Experts
 from distilvec.models.limits import lengthen, position_limit
 from distilvec.models.load import load_backbone, load_tokenizer
@@ -64,6 +66,8 @@ def build_student(
             reinitialize_layers(backbone, section.reinitialize)
         if section.dropout is not None:
             backbone = with_dropout(backbone, section.dropout)
+        if section.attention == "bidirectional":
+            lift_causal_mask(backbone, str(section.model or "the fresh student"), "student")
         transformer.model = backbone
         _settle_tokenizer(transformer.tokenizer, backbone)
         lengthen(transformer, choose_length(section.max_length, transformer, teacher))
@@ -94,6 +98,8 @@ def load_modules(section: StudentSection, teacher: TeacherInfo) -> list[Any]:
             f"[student.model] {name} begins with a {type(model[0]).__name__} module; expected a transformer. "
             "Take a SentenceTransformer or Hugging Face encoder with a transformer backbone."
         )
+    if section.model == "teacher":
+        merge_adapters(model[0].auto_model, teacher.adapters or ())
     return list(model)
 
 
@@ -168,11 +174,15 @@ def with_dropout(backbone: PreTrainedModel, rate: float) -> PreTrainedModel:
     """The backbone with every dropout rate of its configuration, and so of its modules, set to `rate`."""
     config = copy.deepcopy(backbone.config)
     for part in (config, config.get_text_config()):
-        for name, value in list(vars(part).items()):
-            is_rate = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if is_rate and ("dropout" in name or "pdrop" in name):
-                setattr(part, name, rate)
+        for name in dropout_rates(part):
+            setattr(part, name, rate)
     return rebuild(backbone, config, backbone.state_dict())
+
+
+def dropout_rates(config: PretrainedConfig) -> dict[str, float]:
+    """A configuration's dropout rates by name."""
+    numbers = {name: value for name, value in vars(config).items() if type(value) in (int, float)}
+    return {name: value for name, value in numbers.items() if "dropout" in name or "pdrop" in name}
 
 
 def choose_length(asked: int | None, transformer: Transformer, teacher: TeacherInfo) -> int:

@@ -15,7 +15,6 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Normalize, Pooling, Transformer
 from sentence_transformers.util import is_sentence_transformer_model
 from transformers import AutoConfig, PreTrainedTokenizerBase
-from transformers.utils import cached_file
 
 from distilvec.alignment.offsets import special_around
 from distilvec.config.schema import Role, TeacherSection
@@ -24,15 +23,16 @@ from distilvec.core.device import pick_device, warn_slow_bf16
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import UNLIMITED, TeacherInfo
 from distilvec.data.corpus import Corpus
+from distilvec.models.adapters import merge_adapters
+from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.limits import position_limit
 from distilvec.models.load import BUILTIN as BUILTIN
-from distilvec.models.load import evaluating, load, no_pooling, with_owner
+from distilvec.models.load import evaluating, folder_of, load, no_pooling, with_owner
 from distilvec.models.load import resolve_model as resolve_model
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.models.unreadable import check_model, check_outputs, readable
-from distilvec.teachers.bidirectional import lift_causal_mask
 from distilvec.teachers.cache.fill import Advance, Progress, fill_cache
-from distilvec.teachers.cache.manifest import Manifest, hash_folder, hash_modules
+from distilvec.teachers.cache.manifest import Manifest, hash_model, hash_modules
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.encode import Forward, Vectors, cut_dimensions, runs_directly
 from distilvec.teachers.fast_linear import pack_linears, use_bfloat16
@@ -95,6 +95,7 @@ class LocalTeacher:
             model=resolve_model(str(self.section.model)),
             name=self.name,
             revision=self.section.revision,
+            adapters=self.section.adapters,
             weight=self.section.weight,
             pre_dense_dim=self.pre_dense_dim,
         )
@@ -116,7 +117,9 @@ class LocalTeacher:
         return Manifest(
             model=str(self.section.model),
             revision=self.commit,
-            weights=hash_folder(self.folder) if self.folder else hash_modules(self.model, *_settings(self.model[0])),
+            weights=hash_model(self.folder, self.section.adapters)
+            if self.folder
+            else hash_modules(self.model, *_settings(self.model[0])),
             prompts=self.prompts,
             pooling=pooling if isinstance(pooling, str | None) else "+".join(pooling),
             normalized=self.normalized,
@@ -196,6 +199,7 @@ def load_teacher(section: TeacherSection, device: str = "auto", key: str = "teac
     if asked is not None and asked > full:
         raise DistilvecError(f"[teacher.truncate_dim] found {asked}; {section.model} has {full}. Give at most that.")
     backbone = getattr(model[0], "auto_model", model[0])
+    merge_adapters(backbone, section.adapters or ())
     if section.attention == "bidirectional":
         lift_causal_mask(backbone, section.model)
     if section.dtype == "bfloat16":
@@ -221,18 +225,6 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None
     """Number of special tokens that begin and that end every text; None if that is not known."""
     plain = plain_copy(tokenizer)
     return None if plain is None else special_around(plain)
-
-
-def folder_of(source: str, revision: str | None) -> tuple[Path | None, str | None]:
-    """The folder of a model's files, and their commit (`revision` as given for a local folder)."""
-    if Path(source).is_dir():
-        return Path(source), revision
-    options: dict[str, Any] = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
-    for name in ("modules.json", "config.json"):
-        found = cached_file(with_owner(source), name, revision=revision, **options)
-        if found is not None:
-            return Path(found).parent, Path(found).parent.name
-    return None, revision
 
 
 def _load(section: TeacherSection, source: str, key: str) -> SentenceTransformer:

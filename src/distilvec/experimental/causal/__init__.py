@@ -1,1 +1,1 @@
-"""Causal language models: DistillMoE with next-token cross-entropy (paper 001, table 16)."""
+"""Causal language models: DistillMoE and its baselines with next-token cross-entropy (paper 001, table 16)."""

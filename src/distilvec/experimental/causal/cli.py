@@ -14,7 +14,8 @@ def causal(
 ) -> None:
     """Distil a causal language model across tokenizers (DistillMoE on instructions), and score its answers by ROUGE-L.
 
-    Without a teacher (teacher=null) the student learns from the responses alone. Run again to resume.
+    method.name may also be uld, mined, multilevel_ot or dskd, on the predictions of the response's tokens. Without a
+    teacher (teacher=null) the student learns from the responses alone. Run again to resume.
     """
     from distilvec.cli.terminal import show_table
     from distilvec.config.builtin import recipe_file

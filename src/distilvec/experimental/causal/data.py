@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from distilvec.core.batch import TextBatch
+from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.data.readers import Row, read_rows
 from distilvec.data.task_rows import some_of, text_of
@@ -140,12 +140,13 @@ def tokenise(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, max_leng
 
 @dataclass(frozen=True)
 class CausalData:
-    """The training rows of the loop (train/dataset.py, `TrainingRows`)."""
+    """The training rows of the loop (train/dataset.py, `TrainingRows`); `pairs` aligns rows with the teacher's."""
 
     tokens: Tokens
     teacher: BatchTeacher
     train_rows: npt.NDArray[np.int64]
     holdout_rows: npt.NDArray[np.int64]
+    pairs: Callable[[npt.NDArray[np.int64]], Alignment] | None = None
 
     @property
     def lengths(self) -> npt.NDArray[np.int32]:
@@ -155,4 +156,5 @@ class CausalData:
     def batch(self, numbers: npt.NDArray[np.int64]) -> TextBatch:
         """These rows in the student's tokens, on the CPU."""
         rows = torch.from_numpy(np.ascontiguousarray(numbers))
-        return TextBatch(rows=rows, tokens=self.tokens.batch(numbers), sources=torch.zeros_like(rows))
+        alignment = None if self.pairs is None else self.pairs(numbers)
+        return TextBatch(rows, self.tokens.batch(numbers), torch.zeros_like(rows), alignment=alignment)

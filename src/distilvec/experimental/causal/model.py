@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -16,10 +14,12 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import ObjectiveContext
 from distilvec.core.objective import LossTerms, Objective, Weights
-from distilvec.core.options import option_error
+from distilvec.core.options import check_options, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.registry import build_objective
 from distilvec.experimental.causal.data import IGNORED, Tokens
+from distilvec.experimental.causal.methods import METHODS
+from distilvec.experimental.causal.outputs import CausalOutputs, NextTokens
 from distilvec.experimental.causal.schema import CausalMethodSection
 from distilvec.methods.base.terms import task_shares
 from distilvec.models.experts import Experts
@@ -30,21 +30,10 @@ from distilvec.students.pooling import full_precision, pool_states, pooling_weig
 _UNANSWERED = ("second_view", "attention_layers", "projection_layers", "pooled_layers", "pre_dense")
 
 
-@dataclass(frozen=True)
-class CausalOutputs(ModelOutputs):
-    """Outputs of a causal model: `vector` and `embedding` are the mean of the response's last hidden states.
-
-    `mask` is True at the response's tokens. `losses` are next-token cross-entropies (nats), averaged over each text's
-    response; None of a teacher.
-    """
-
-    losses: Float[Tensor, " batch"] | None = None
-
-
 class CausalEncoder(Encoder):
     """A causal language model with the experts that help its training. The model's weights are not copied.
 
-    Outputs that a language model does not have are refused; `logits` gives the losses.
+    Outputs that a language model does not have are refused; `logits` gives the predictions of the response's tokens.
     """
 
     def __init__(self, model: PreTrainedModel, experts: Experts | None = None) -> None:
@@ -109,20 +98,10 @@ class CausalEncoder(Encoder):
             mask=mask,
             gates=mixed.get("gates"),
             experts=mixed.get("experts"),
-            losses=response_losses(output.logits, labels) if required.logits else None,
+            next_tokens=NextTokens(self.model, output.logits, output.hidden_states[-1], tokens["input_ids"], labels)
+            if required.logits
+            else None,
         )
-
-
-def response_losses(
-    logits: Float[Tensor, "batch tokens vocabulary"], labels: Int[Tensor, "batch tokens"]
-) -> Float[Tensor, " batch"]:
-    """The mean cross-entropy of each text's response tokens, each predicted from the tokens before it.
-
-    Note: texts count alike; in transformers' own loss tokens count alike, so that long responses weigh more.
-    """
-    with torch.autocast(logits.device.type, enabled=False):
-        each = F.cross_entropy(logits[:, :-1].mT.float(), labels[:, 1:], ignore_index=IGNORED, reduction="none")
-    return each.sum(1) / (labels[:, 1:] != IGNORED).sum(1).clamp_min(1)
 
 
 class CausalTeacher:
@@ -185,7 +164,10 @@ class CausalObjective(Objective):
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
         """Return the task's term and the method's."""
         assert isinstance(student, CausalOutputs) and student.losses is not None
-        return {"task": student.losses, **(self.method(batch, student, teacher) if self.method is not None else {})}
+        if self.method is None:
+            return {"task": student.losses}
+        self.method.matmul_dtype = self.matmul_dtype  # the trainer knows this objective alone
+        return {"task": student.losses, **self.method(batch, student, teacher)}
 
     def metrics(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
         """Return the method's own metrics."""
@@ -197,4 +179,9 @@ def build_causal_objective(section: CausalMethodSection, context: ObjectiveConte
     options = dict(section.options)
     shares = {name: options.pop(name, None) for name in ("distillation_weight", "alpha")}
     own = {term: weight for term, weight in section.weights.items() if term != "task"}
-    return CausalObjective(context, build_objective(section.name, options, own, context), section.weights, **shares)
+    if section.name in METHODS:
+        check_options(section.name, METHODS[section.name].__init__, options)
+        method: Objective = METHODS[section.name](context, own, **options)
+    else:
+        method = build_objective(section.name, options, own, context)
+    return CausalObjective(context, method, section.weights, **shares)

@@ -7,6 +7,7 @@ run folder
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,10 @@ from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
+from distilvec.experimental.causal.align import align_responses, common_tokens
 from distilvec.experimental.causal.answers import score_tests
 from distilvec.experimental.causal.data import IGNORED, CausalData, Pair, read_pairs, tokenise
+from distilvec.experimental.causal.methods import METHODS, CausalContext
 from distilvec.experimental.causal.model import CausalEncoder, CausalObjective, CausalTeacher, build_causal_objective
 from distilvec.experimental.causal.schema import CausalRecipe
 from distilvec.formats.replace import replace_folder
@@ -75,10 +78,12 @@ def build_trainer(recipe: CausalRecipe, folder: Path, fingerprint: str) -> Train
         _check_fit("teacher", teacher, other, section.max_length)
     _check_fit("student", student, tokenizer, section.max_length)
     pairs, train_rows, validation_rows = _rows(recipe, [tokenizer, *([other] if other is not None else [])])
-    encoder, objective = _modules(recipe, student, teacher)
+    aligned = other if getattr(METHODS.get(recipe.method.name), "aligned", False) else None
+    common = common_tokens(tokenizer, aligned) if aligned is not None else ((), ())
+    encoder, objective = _modules(recipe, student, teacher, common)
     if objective.needs_fixed_batch and train.max_tokens:
         raise DistilvecError(
-            "[train.max_tokens] distillmoe compares texts within a batch. Set train.batch_size instead."
+            f"[train.max_tokens] {recipe.method.name} compares texts within a batch. Set train.batch_size instead."
         )
     if len(train_rows) < train.batch_size:
         raise DistilvecError(
@@ -91,10 +96,13 @@ def build_trainer(recipe: CausalRecipe, folder: Path, fingerprint: str) -> Train
         )
     theirs = tokenise(pairs, other, section.max_length) if other is not None else None
     signals = CausalTeacher(teacher, theirs, objective.teacher_outputs)
+    pairs_of = None
+    if theirs is not None and aligned is not None:
+        pairs_of = align_responses(tokens, theirs, (tokenizer, aligned)).batch
     return Trainer(
         encoder,
         objective,
-        CausalData(tokens, signals, train_rows, validation_rows),
+        CausalData(tokens, signals, train_rows, validation_rows, pairs_of),
         train,
         folder,
         fingerprint,
@@ -207,7 +215,10 @@ def _rows(recipe: CausalRecipe, tokenizers: list[PreTrainedTokenizerBase]) -> tu
 
 
 def _modules(
-    recipe: CausalRecipe, student: PreTrainedModel, teacher: PreTrainedModel | None
+    recipe: CausalRecipe,
+    student: PreTrainedModel,
+    teacher: PreTrainedModel | None,
+    common: tuple[Sequence[int], Sequence[int]] = ((), ()),
 ) -> tuple[CausalEncoder, CausalObjective]:
     """The trained modules; experts and projections are drawn from the recipe's seed."""
     torch.manual_seed(recipe.train.seed)
@@ -224,7 +235,8 @@ def _modules(
     described = TeacherInfo(
         theirs.hidden_size, normalized=False, hidden_size=theirs.hidden_size, layers=theirs.num_hidden_layers
     )
-    return CausalEncoder(student, experts), build_causal_objective(recipe.method, ObjectiveContext(info, (described,)))
+    context = CausalContext(info, (described,), common=common)
+    return CausalEncoder(student, experts), build_causal_objective(recipe.method, context)
 
 
 def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

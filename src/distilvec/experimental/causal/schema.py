@@ -79,9 +79,9 @@ class CausalDataSection(Section):
 
 
 class CausalMethodSection(MethodSection):
-    """DistillMoE's options and the weights of its terms; 'task' is next-token cross-entropy."""
+    """A method's options and the weights of its terms; 'task' is next-token cross-entropy."""
 
-    name: Literal["distillmoe"] = "distillmoe"
+    name: Literal["distillmoe", "uld", "mined", "multilevel_ot", "dskd"] = "distillmoe"
 
 
 class GenerationSection(Section):

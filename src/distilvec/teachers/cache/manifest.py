@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, combinations
 from pathlib import Path
@@ -15,6 +16,7 @@ from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, explain, first_line
 from distilvec.core.hashing import combine, hash_files
+from distilvec.models.load import folder_of
 from distilvec.teachers.cache.signals import Signal, TokenSettings
 
 FORMAT = 1
@@ -160,6 +162,15 @@ def hash_folder(folder: Path) -> str:
     safe = [path for path in found if path.suffix == ".safetensors"]
     loaded = [path for path in found if path.suffix != ".bin" or not _is_replaced(path, safe)]
     return hash_files([folder / path for path in loaded], folder, "teacher.model")
+
+
+def hash_model(folder: Path, adapters: Sequence[str] | None) -> str:
+    """A hash of a model's folder and of the adapters that are merged into it; those not on this machine by name."""
+    own = hash_folder(folder)
+    if not adapters:
+        return own
+    found = ((name, folder_of(name, None)[0]) for name in adapters)
+    return combine([("model", own), *(("adapter", hash_folder(path) if path else name) for name, path in found)])
 
 
 def _is_replaced(path: Path, safe: list[Path]) -> bool:

@@ -10,7 +10,7 @@ from samples import make_texts
 
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
-from distilvec.teachers.bidirectional import lift_causal_mask
+from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.teachers.model import load_teacher
 
 NAMES = ["mistral", "qwen3", "llama"]

@@ -73,6 +73,7 @@ def test_figures_equal_ours_for_one_model_and_for_a_pair(data, tiny_teacher, emb
         "teacher": (tiny_teacher, tiny_teacher),
         "student": (student, student),
         "asymmetric": (student, tiny_teacher),
+        "mixed": (student, tiny_teacher),
     }
     found = figures(scored(models, ["STSBenchmark", "SprintDuplicateQuestions", "NFCorpus"], data=data))
     tasks = [
@@ -81,7 +82,7 @@ def test_figures_equal_ours_for_one_model_and_for_a_pair(data, tiny_teacher, emb
         load_retrieval("NFCorpus", data / "NFCorpus"),
     ]
     for column, (query, document) in models.items():
-        sts, pairs, retrieval = evaluate(tasks, query, document)
+        sts, pairs, retrieval = evaluate(tasks, query, document, mixed=column == "mixed")
         assert found[column]["STSBenchmark"]["cosine_spearman"] == pytest.approx(sts.metrics["spearman"], abs=1e-6)
         assert found[column]["STSBenchmark"]["cosine_pearson"] == pytest.approx(sts.metrics["pearson"], abs=1e-3)
         assert found[column]["SprintDuplicateQuestions"]["cosine_ap"] == pytest.approx(
@@ -89,6 +90,7 @@ def test_figures_equal_ours_for_one_model_and_for_a_pair(data, tiny_teacher, emb
         )
         assert found[column]["NFCorpus"]["ndcg_at_10"] == pytest.approx(retrieval.metrics["ndcg@10"], abs=1e-3)
     assert len({column["STSBenchmark"]["cosine_spearman"] for column in found.values()}) == 3
+    assert found["asymmetric"]["STSBenchmark"] == found["student"]["STSBenchmark"]
 
 
 def test_scores_of_the_four_types(data, embedder):
@@ -117,10 +119,24 @@ def test_sides_and_roles_of_a_pair(data, embedder):
         ),
     }.items():
         query, document = embedder("student"), embedder("teacher")
-        scored({"asymmetric": (query, document)}, [task], data=data)
+        scored({"mixed": (query, document)}, [task], data=data)
         assert set(query.asked) == sides[0]
         assert set(document.asked) <= sides[1] and document.asked
         assert task == "Banking77Classification" or set(document.asked) == sides[1]
+
+
+def test_only_retrieval_and_reranking_see_the_teacher(data, embedder):
+    """Clustering, summarisation and every other type repeat the student's score (REDACT, table 6)."""
+    student, teacher = embedder("student", seed="s"), embedder("teacher")
+    models = {"student": (student, student), "asymmetric": (student, teacher)}
+    found = scored(models, TASKS, data=data)
+    assert found["student"][:3] == found["asymmetric"][:3] and found["student"][3] != found["asymmetric"][3]
+    assert {text for _, text in teacher.asked} == {f"title {i % 7} {TEXTS[i]}" for i in range(60)}
+    kinds = {task.metadata.type for task in find_tasks(None, "MTEB(eng, v2)")}
+    pair = (student, teacher)
+    assert {kind for kind in kinds if adapter.embedders(kind, pair) == pair} == {"Retrieval", "Reranking"}
+    both = {kind for kind in kinds if adapter.embedders(kind, pair, mixed=True) == pair}
+    assert kinds - both == {"Clustering", "Summarization"}, "which have no two sides to mix"
 
 
 def test_columns_share_vectors(data, embedder):

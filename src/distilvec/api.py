@@ -130,9 +130,13 @@ def evaluate(
     *,
     mteb: Sequence[str] | None = None,
     protocol: str = "mteb-like",
+    mixed: bool = False,
 ) -> Scores:
-    """Score a model on a suite of local tasks or on tasks of MTEB, with a teacher also asymmetrically."""
-    return score_models(model, suite, teacher, mteb, protocol=protocol)
+    """Score a model on a suite of local tasks or on tasks of MTEB, with a teacher also asymmetrically.
+
+    `mixed` adds a column with both models in pairs, STS and classification too.
+    """
+    return score_models(model, suite, teacher, mteb, protocol=protocol, mixed=mixed)
 
 
 def compare(runs: Sequence[str | Path], reference: str | None = None, column: str = "student") -> Comparison:

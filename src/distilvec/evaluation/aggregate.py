@@ -23,7 +23,7 @@ K = TypeVar("K", bound=Hashable)
 AVERAGE, BY_TYPE, RETRIEVAL = "average", "average by type", "average retrieval"  # as names alongside those of tasks
 AVERAGES = {AVERAGE: "all", BY_TYPE: "by_type", RETRIEVAL: "retrieval"}  # their keys in report.json's "averages"
 
-# Main metric of classification and of pair tasks. STS (Spearman) and retrieval (nDCG@10) are the same in all papers.
+# Main metric by type of task. Retrieval (nDCG@10) is the same in all papers, STS (Spearman) in all but one.
 PROTOCOLS = {
     # MTEB (Muennighoff et al. 2023), section 3.2. Note: its metrics only, not its ten classifiers on few rows.
     "mteb-like": {"classification": "accuracy", "pair": "average_precision"},
@@ -33,8 +33,16 @@ PROTOCOLS = {
     "distillmoe": {"classification": "accuracy", "pair": "best_accuracy"},
     # EMO, table 1, appendix B. Note: EMO fine-tunes its students with labels; here the encoder is frozen.
     "emo": {"classification": "accuracy", "pair": "best_accuracy"},
+    # Turkish surgery, section 4 and table 1, whose rows are in the order of Pearson's correlation.
+    "surgery": {"classification": "accuracy", "pair": "average_precision", "sts": "pearson"},
 }
-_MTEB_NAMES = {"macro_f1": "f1", "average_precision": "cosine_ap", "best_accuracy": "cosine_accuracy"}
+ALSO = {"surgery": {"sts": ("spearman", "cosine_spearman")}}  # metrics that a protocol reports in addition, by type
+_MTEB_NAMES = {
+    "macro_f1": "f1",
+    "average_precision": "cosine_ap",
+    "best_accuracy": "cosine_accuracy",
+    "pearson": "cosine_pearson",
+}
 
 
 def average(scores: Scores) -> float:
@@ -108,7 +116,7 @@ def retention(student: Scores, teacher: Scores) -> dict[str, float]:
 
 
 def with_protocol(score: Score, protocol: str) -> Score:
-    """Return the score with the protocol's main metric. STS and retrieval scores stay as they are.
+    """Return the score with the protocol's main metric. Scores of other types stay as they are.
 
     Errors: DistilvecError if the metric is not among the score's.
     """

@@ -15,6 +15,7 @@ from distilvec.evaluation.aggregate import task_weights
 from distilvec.evaluation.evaluator import MIXED, Embedder, EmbeddingCache, Sample, Score, evaluate
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.tasks import Task, TaskFailure
+from distilvec.report.earlier_formats import REPORT_FORMAT
 from distilvec.teachers.model import LocalTeacher
 
 Columns = dict[str, tuple[Embedder, Embedder]]
@@ -91,12 +92,12 @@ def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> dict
 
 
 def write_samples(folder: Path, samples: Mapping[str, Mapping[str, Sample]]) -> None:
-    """Write samples.npz, whole or not at all; its arrays are named <model>/<task>/predicted and <model>/<task>/gold."""
+    """Write samples.npz, whole or not at all: arrays <model>/<task>/predicted and <model>/<task>/gold, and the format."""
     arrays = {
         f"{column}/{task}/{name}": getattr(sample, name)
         for column, found in samples.items()
         for task, sample in found.items()
         for name in ("predicted", "gold")
     }
-    np.savez_compressed(content := io.BytesIO(), **arrays)
+    np.savez_compressed(content := io.BytesIO(), format=np.array(REPORT_FORMAT), **arrays)
     write_file(folder / "samples.npz", content.getvalue(), "samples.npz")

@@ -65,8 +65,9 @@ def score_table(
     every = [(name, score) for name, found in columns.items() for score in found]
     tasks = dict.fromkeys((score.task, score.metric) for _, score in every)
     values = {(name, score.task, score.metric): score.value for name, score in every}
-    shown = dict.fromkeys((s.task, m) for _, s in every for m in (s.metric, *(also or {}).get(s.type, ())))
-    values |= {(name, s.task, m): s.metrics[m] for name, s in every for m in s.metrics if (s.task, m) in shown}
+    further = {(name, s.task, m): s.metrics.get(m) for name, s in every for m in (also or {}).get(s.type, ())}
+    values = {key: value for key, value in further.items() if value is not None} | values
+    shown = dict.fromkeys(key for task in tasks for key in (task, *((t, m) for _, t, m in values if t == task[0])))
 
     def row(label: str, metric: str, found: Part, task: str | None, digits: int = 2) -> list[Cell]:
         cells = [*words(label), Cell(metric.replace("_", " "))]

@@ -172,8 +172,11 @@ def transplant(
 
 
 @quiet_libraries()
-def export(model: Model, to: Literal["onnx"] = "onnx", output: str | Path | None = None) -> Path:
-    """Write a model as one ONNX file, checked against PyTorch; its path, by default FOLDER/onnx/model.onnx."""
+def export(model: Model, to: Literal["onnx", "projected"] = "onnx", output: str | Path | None = None) -> Path:
+    """Write a model as one ONNX file, checked against PyTorch; its path, by default FOLDER/onnx/model.onnx.
+
+    "projected" writes the student of a run behind the projection that its method trained, by default as RUN/projected.
+    """
     path, _ = export_model(model_name(model, cache_root(), "model"), to, None if output is None else Path(output))
     return path
 

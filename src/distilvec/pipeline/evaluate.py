@@ -25,6 +25,7 @@ from distilvec.pipeline.columns import Samples, intervals, score_columns, write_
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.parts import PARTS, Models, SavedStudent
 from distilvec.pipeline.prepare import untrained_student
+from distilvec.pipeline.projected import projected_student, trains_projection
 from distilvec.pipeline.run_dir import saved_folders
 from distilvec.pipeline.texts import test_split
 from distilvec.report.earlier_formats import REPORT_FORMAT
@@ -61,6 +62,8 @@ def stored_report(job: Job) -> Report:
     if job.tasks:
         chosen = {"columns", "every_classification", "draws", "speed_seconds"}
         settings = job.recipe.evaluation.model_dump(mode="json", include=chosen)
+        if not trains_projection(job):
+            settings["columns"] = [name for name in settings["columns"] if name != "projected"]
         key = fingerprint(job.fingerprint, suite_fingerprint(list(job.tasks)), MEASURED, settings)
     else:
         key = fingerprint(job.fingerprint, MEASURED, "supervised")
@@ -88,14 +91,17 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
     """Load the run's models; the teacher's memory is freed at the end."""
     section, prompts = job.recipe.evaluation, job.teacher.info.prompts
     labeled = labelled_groups(job.examples, test_split(job.recipe, job.examples)) if job.examples is not None else []
+    student = load(job.folder / "student", device="cpu")
+    projected = projected_student(job, student) if "projected" in section.columns else None
     with job.teacher.load(job.recipe.train.device) as teacher:
         yield Models(
             section,
             job.tasks,
             job.corpus,
-            wrap_model(load(job.folder / "student", device="cpu"), "student", section.batch_tokens, prompts),
+            wrap_model(student, "student", section.batch_tokens, prompts),
             wrap_model(untrained_student(job), "untrained", section.batch_tokens, prompts),
             teacher if isinstance(teacher, LocalTeacher) else None,
+            None if projected is None else wrap_model(projected, "projected", section.batch_tokens, prompts),
             saved_students(job),
             job.in_teacher_space,
             labeled,

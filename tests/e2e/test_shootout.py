@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from contexts import make_context
 from samples import make_texts
 
 from distilvec.config import recipe as recipes

@@ -243,6 +243,41 @@ def test_benchmark_tasks_are_copies(data, embedder, monkeypatch):
     assert not problems and not any(task.data_loaded for task in find_tasks(None, "MTEB(eng, v2)"))
 
 
+def test_beir_without_msmarco():
+    """REDACT's table 1 has 14 data sets."""
+    names = [task.metadata.name for task in find_tasks(None, "BEIR-14")]
+    assert len(names) == 14 and "MSMARCO" not in names and {"ArguAna", "CQADupstackRetrieval", "Touche2020"} <= {*names}
+
+
+def test_tr_mteb_has_the_authors_tasks(data, embedder, write_jsonl):
+    """26 tasks of six types; data as stored comes from the hub, what their code changes from local folders."""
+    tasks = find_tasks(None, "TR-MTEB")
+    kinds = [task.metadata.type for task in tasks]
+    assert len({task.metadata.name for task in tasks}) == len(tasks) == 26
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "Classification": 8, "PairClassification": 3, "Retrieval": 11, "BitextMining": 1, "Clustering": 2, "STS": 1,
+    }  # fmt: skip
+    assert all("tur-Latn" in task.metadata.languages or "tur-Latn" in str(task.metadata.eval_langs) for task in tasks)
+    pairs = [{"sentence1": TEXTS[i], "sentence2": TEXTS[i + 50]} for i in range(50)]
+    for split in ("test_matched", "test_mismatched"):
+        write_jsonl(f"data/MnliTr/{split}.jsonl", [pair | {"label": i % 2} for i, pair in enumerate(pairs)])
+    write_jsonl("data/STSbTR/test.jsonl", [pair | {"score": i % 5} for i, pair in enumerate(pairs)])
+    (data / "NFCorpus").rename(data / "SciFactTR")
+    rows = [{"text": text, "label": f"{i % 3}"} for i, text in enumerate(TEXTS)]
+    for name, part in (("train", rows[:80]), ("test", rows[80:])):
+        write_jsonl(f"data/TurkishIronyClassification/{name}.jsonl", part)
+    model, problems = embedder(), []
+    scores = mteb_scores({"student": (model, model)}, benchmark="TR-MTEB", data=data, problems=problems)["student"]
+    assert {score.task: score.type for score in scores} == {
+        "MnliTr": "pairclassification", "STSbTR": "sts", "SciFactTR": "retrieval",
+        "TurkishIronyClassification": "classification",
+    }  # fmt: skip
+    assert len(scores) + len(problems) == 26
+    found = {problem.task: problem.message for problem in problems}
+    assert "score rows that their code takes from trmteb/snli_tr" in found["SnliTr"]
+    assert "cannot be fetched" in found["ArguAnaTR"] and "trmteb/arguana-tr" in found["ArguAnaTR"]
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

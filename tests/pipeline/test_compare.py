@@ -15,6 +15,7 @@ from distilvec.evaluation.evaluator import Sample
 from distilvec.evaluation.significance import average_interval
 from distilvec.pipeline.compare import compare_runs
 from distilvec.pipeline.results import load_runs
+from distilvec.report.comparison import differences_table, leaderboard
 
 ROWS = 60
 
@@ -224,8 +225,10 @@ def test_averages_by_type_and_of_retrieval_against_a_loop(write_run):
         ]
         found = difference_of(comparison, "ours", name)
         assert (found["low"], found["high"]) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])))
-    text = repr(comparison)
-    assert all(title in text for title in ("average by type", "retrieval, %, asymmetric"))
+    assert {"average by type", "average retrieval", "retrieval, %", "retrieval, %, asymmetric"} <= {
+        *leaderboard(comparison).header
+    }
+    assert any(task == "average retrieval" for task in (row[2].text for row in differences_table(comparison).rows))
 
 
 def test_several_seeds_against_a_loop(write_run):

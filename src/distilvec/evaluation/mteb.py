@@ -37,6 +37,7 @@ from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
 from distilvec.evaluation.evaluator import MIXED, Embedder, EmbeddingCache, Score
+from distilvec.evaluation.mteb_benchmarks import NAMES, benchmark_tasks, is_prepared
 from distilvec.evaluation.mteb_local import LocalData, load_local
 from distilvec.evaluation.tasks import TaskFailure
 
@@ -105,15 +106,17 @@ def embedders(kind: str, pair: Pair, mixed: bool = False) -> Pair:
 
 
 def find_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
-    """Task objects of mteb, copied. Errors: DistilvecError with the nearest names for what mteb does not know."""
+    """Task objects of mteb, copied, or of our own benchmarks. Errors: DistilvecError with the nearest names for what mteb does not know."""
     mteb = import_mteb()
     if bool(names) == bool(benchmark):
         raise DistilvecError("[--mteb] expected task names or a benchmark, not both. Give --mteb or --benchmark.")
+    if benchmark in NAMES:
+        return benchmark_tasks(mteb, benchmark)
     if benchmark:
         try:
             return [copy.copy(task) for task in mteb.get_benchmark(benchmark).tasks]
         except KeyError:
-            near = _nearest(benchmark, [entry.name for entry in mteb.get_benchmarks()])
+            near = _nearest(benchmark, [*NAMES, *(entry.name for entry in mteb.get_benchmarks())])
             raise DistilvecError(f"[--benchmark] mteb has no benchmark '{benchmark}'{near}.") from None
     entries = vars(importlib.import_module("mteb.tasks")).values()
     known = [entry.metadata.name for entry in entries if hasattr(entry, "metadata")]
@@ -205,6 +208,12 @@ def _load_data(task: Any, data: Path | None) -> None:
     """Load data from the hub. Note: mteb loads the parts of an aggregate task itself, one after the other."""
     if task.data_loaded or task.is_aggregate:
         return
+    if is_prepared(task):
+        source, name, data = task.metadata.dataset["path"], task.metadata.name, data or Path("DATA")
+        raise NoDataError(
+            f"[--data] the authors of TR-MTEB score rows that their code takes from {source}. Put these rows into "
+            f"{data / name} and pass --data {data}."
+        )
     try:
         task.load_data()
     except Exception as error:

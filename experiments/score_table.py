@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distilvec.evaluation.aggregate import AVERAGE, BY_TYPE, RETRIEVAL, AVERAGES, averages, retention
+from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, averages, retention
 from distilvec.report.earlier_formats import current_record
 
 COLUMNS = ("untrained", "student", "asymmetric")

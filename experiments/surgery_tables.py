@@ -95,8 +95,7 @@ def tasks_table(found: Mapping[str, Any]) -> str:
 
     scores = {
         name: {
-            side: {row["task"]: row["value"] for row in rows}
-            for side, rows in current_record(record)["scores"].items()
+            side: {row["task"]: row["value"] for row in rows} for side, rows in current_record(record)["scores"].items()
         }
         for name, record in found.items()
     }

@@ -13,9 +13,9 @@ from samples import make_texts
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import Corpus
+from distilvec.methods.talas import Talas
 from distilvec.pipeline.resolve import resolve
 from distilvec.train.trainer import Trainer
-from distilvec.methods.talas import Talas
 from experiments.sentence_level import PAPER, average_table, by_name, order, shootout_tables
 from experiments.shootout_sentence_level import RECIPE, plan, shootout
 

@@ -59,7 +59,10 @@ def test_students_are_shown_with_what_they_cost(tiny_recipe, tiny_model, tmp_pat
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     judged = [f"{n}\t{n + shift}\t1" for n in range(10) for shift in (0, 10, 20)]
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(judged))
-    tasks = [{"name": "stsb", "type": "sts", "path": "pairs.jsonl"}, {"name": "cranfield", "type": "retrieval", "path": "."}]
+    tasks = [
+        {"name": "stsb", "type": "sts", "path": "pairs.jsonl"},
+        {"name": "cranfield", "type": "retrieval", "path": "."},
+    ]
     suite = tmp_path / "suite.yaml"
     suite.write_text(yaml.safe_dump(tasks))
     changes = {

@@ -56,7 +56,7 @@ def test_the_average_by_type_is_mtebs(column):
     ]
     found = averages(scores)
     assert (found["by_type"], found["all"]) == pytest.approx(PRINTED[column], abs=0.06)
-    assert found["retrieval"] == pytest.approx(dict((kind, values) for kind, _, *values in MTEB_TYPES)["retrieval"][column])
+    assert found["retrieval"] == pytest.approx((51.8, 47.3, 55.4)[column])
     assert type_averages(scores) == pytest.approx({kind: values[column] for kind, _, *values in MTEB_TYPES})
 
 

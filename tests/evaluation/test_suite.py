@@ -140,12 +140,13 @@ def test_the_papers_suites_have_their_tasks():
     names = {name: [(task.name, task.domain) for task in tasks] for name, tasks in found.items()}
     columns = "banking77 tweeteval_sentiment emotion* mrpc scitail wic* sick sts12 stsb*"
     assert names["talas"] == [(name.rstrip("*"), "in" if "*" in name else "out") for name in columns.split()]
-    inside, outside = (
-        [name for name, domain in names["distillmoe"] if domain == wanted] for wanted in ("in", "out")
-    )
+    inside, outside = ([name for name, domain in names["distillmoe"] if domain == wanted] for wanted in ("in", "out"))
     assert inside == ["banking77", "tweeteval_sentiment", "mrpc", "wic", "sick", "stsb"]
     assert outside == ["sts12", "sts13", "sts14", "sts15", "sick_r", "emotion", "scitail"]
-    assert [(task.name, task.split) for task in found["surgery"]] == [("stsb_tr_train", "train"), ("stsb_tr_test", "test")]
+    assert [(task.name, task.split) for task in found["surgery"]] == [
+        ("stsb_tr_train", "train"),
+        ("stsb_tr_test", "test"),
+    ]
     own = {name: f"{name}/{name}.jsonl.gz" for name in ("emotion", "scitail", "sick", "sick_r", "sts12", "sts15")}
     own["stsb_tr_test"] = "stsb_tr/stsb_tr_test.jsonl.gz"
     page = (folder / "README.md").read_text(encoding="utf-8")

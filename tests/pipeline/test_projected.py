@@ -22,7 +22,10 @@ TEXTS = make_texts(40, seed=5)
 @pytest.fixture
 def finished(tiny_recipe, tmp_path):
     """Run a method on a suite of one STS task."""
-    rows = [{"sentence1": a, "sentence2": b, "score": i % 6} for i, (a, b) in enumerate(zip(TEXTS[::2], TEXTS[1::2]))]
+    rows = [
+        {"sentence1": a, "sentence2": b, "score": i % 6}
+        for i, (a, b) in enumerate(zip(TEXTS[::2], TEXTS[1::2], strict=True))
+    ]
     (tmp_path / "sts.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "suite.yaml").write_text("- {name: sts, type: sts, path: sts.jsonl}\n")
 

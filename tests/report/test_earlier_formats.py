@@ -51,12 +51,12 @@ def test_every_part_of_an_old_report():
         assert new["intervals"]["asymmetric"][task] == old["intervals"][origin][task]
 
         def rows(report, column, task=task):
-            return [
-                {**row, "column": ""} for row in report["compression"]["rows"] if (row["task"], row["column"]) == (task, column)
-            ]
+            every = report["compression"]["rows"]
+            return [{**row, "column": ""} for row in every if (row["task"], row["column"]) == (task, column)]
 
         assert rows(new, "asymmetric") == rows(old, origin)
-    assert new["intervals"]["mixed"] == old["intervals"]["asymmetric"] and "average" not in new["intervals"]["asymmetric"]
+    assert new["intervals"]["mixed"] == old["intervals"]["asymmetric"]
+    assert "average" not in new["intervals"]["asymmetric"]
     assert new["averages"]["mixed"]["all"] == pytest.approx(old["averages"]["asymmetric"]["all"], abs=1e-3)
     assert new["record"]["scores"]["mixed"] == old["record"]["scores"]["asymmetric"] and new["format"] == 3
 
@@ -81,6 +81,7 @@ def test_old_runs_are_compared_by_the_rule(tmp_path):
         np.savez(folder / "samples.npz", **parts)
         samples[name] = rows
     for column, origin in (("asymmetric", "student"), ("mixed", "asymmetric")):
-        (found,) = [d for d in compare_runs([tmp_path / "one", tmp_path / "two"], column=column)["differences"] if d["task"] == "a"]
+        comparison = compare_runs([tmp_path / "one", tmp_path / "two"], column=column)
+        (found,) = [one for one in comparison["differences"] if one["task"] == "a"]
         expected = average_interval([(samples["two"][origin], samples["one"][origin])])
         assert (found["low"], found["high"]) == pytest.approx((expected.low, expected.high))

@@ -192,7 +192,14 @@ def test_the_scores_table(report):
     assert table.rows[3][5].kind == "same" and table.rows[3][5].text == "+0.32"
     assert [row[0].text for row in table.foot] == [
         *(f"{row}{domain}" for domain in (" in domain", " out of domain") for row in ("average", "% of teacher")),
-        *("average by type", "% of teacher by type", "retrieval", "% of teacher retrieval", "average", "% of teacher"),
+        *(
+            "average by type",
+            "% of teacher, by type",
+            "retrieval",
+            "% of teacher, retrieval",
+            "average",
+            "% of teacher",
+        ),
     ]
     assert table.foot[6][4].value == pytest.approx((45.56 + 59.94) / 2)
     assert table.foot[7][6].value == pytest.approx(100 * (46.48 + 60.71) / (47.21 + 61.18))

@@ -15,7 +15,9 @@ def evaluate(
     model: Model,
     suite: Annotated[Path | None, option("A suite file (YAML list of local tasks).")] = None,
     mteb: Annotated[str | None, option("Tasks of MTEB, separated by commas.")] = None,
-    benchmark: Annotated[str | None, option("A benchmark of MTEB, such as 'MTEB(eng, v2)', BEIR-14, or TR-MTEB.")] = None,
+    benchmark: Annotated[
+        str | None, option("A benchmark of MTEB, such as 'MTEB(eng, v2)', BEIR-14, or TR-MTEB.")
+    ] = None,
     data: Annotated[Path | None, option("Folder with <MTEB task>/ folders, read instead of the hub.")] = None,
     teacher: Annotated[str | None, option("Compare with this model, also with its vectors of documents.")] = None,
     protocol: Annotated[str, option("Main metrics to show: mteb-like, talas, distillmoe, emo, surgery.")] = "mteb-like",

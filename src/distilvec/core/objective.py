@@ -20,7 +20,15 @@ from distilvec.core.options import refuse_unknown
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.task_head import TaskHead
 
-__all__ = ["LossTerms", "Objective", "ObjectiveContext", "Projection", "TextBatch", "Weights"]  # imported together by methods
+__all__ = [
+    "LossTerms",
+    "Objective",
+    "ObjectiveContext",
+    "Projection",
+    "TextBatch",
+    "Weights",
+]  # imported together by methods
+
 
 class Projection(NamedTuple):
     """Linear map from a student's vectors to the teacher's space, trained by an objective and not shipped.

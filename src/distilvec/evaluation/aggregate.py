@@ -1,8 +1,8 @@
 """Averages over tasks, percent of the teacher's score, main metrics of the papers. Scores are divided nowhere else.
 
-    average             plain mean over tasks (REDACT's table 2, "Avg. (Datasets)"; TALAS; DistillMoE)
-    average by type     mean of the means over the tasks of a type (MTEB; REDACT's table 2, "Avg."; TR-MTEB)
-    average retrieval   mean over the retrieval tasks
+average             plain mean over tasks (REDACT's table 2, "Avg. (Datasets)"; TALAS; DistillMoE)
+average by type     mean of the means over the tasks of a type (MTEB; REDACT's table 2, "Avg."; TR-MTEB)
+average retrieval   mean over the retrieval tasks
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def share(value: float, teacher: float) -> float | None:
 
 
 def retention(student: Scores, teacher: Scores) -> dict[str, float]:
-    """Percent of the teacher's score by task, and of its averages under their names, over the tasks both were scored on.
+    """Percent of the teacher's score by task, and of its averages by their names, over the tasks both were scored on.
 
     A task that only one of them has is left out, also of the averages. If the teacher's score on a task is not above 0,
     the task has no share but counts in the averages. {} without common tasks.

@@ -1,8 +1,8 @@
 """Scores of a pair (query embedder, document embedder) on local tasks.
 
 Standard evaluation passes one embedder, asymmetric evaluation two that share a space, such as a student for queries and
-its teacher for documents. Only retrieval has queries and documents; asymmetric scores of the other types repeat those of
-the query embedder (REDACT, appendix E, table 6). A `mixed` evaluation takes both embedders for every type:
+its teacher for documents. Only retrieval has queries and documents; asymmetric scores of other types repeat those of the
+query embedder (REDACT, appendix E, table 6). A `mixed` evaluation takes both embedders for every type:
 
     type              query embedder     document embedder
     retrieval         queries            documents
@@ -130,8 +130,9 @@ def evaluate(
 ) -> list[Score]:
     """Score one embedder, or a query and a document embedder, on every task, in order.
 
-    `mixed` takes both embedders for every type of task (see above). `memo` keeps vectors between calls; `samples` is filled with every task's Sample by name. A task that cannot be
-    scored is added to `problems`, and the others are scored; without `problems` it is an error.
+    `mixed` takes both embedders for every type of task (see above). `memo` keeps vectors between calls; `samples` is
+    filled with every task's Sample by name. A task that cannot be scored is added to `problems`, and the others are
+    scored; without `problems` it is an error.
     Errors: DistilvecError for no tasks, an embedder's faulty vectors, or two different dims.
     """
     if not tasks:

@@ -1,8 +1,8 @@
 """Tasks and benchmarks of the package mteb 2, for one model or for a pair (query embedder, document embedder).
 
-Local folders (mteb_local.py) may replace mteb's data. Only retrieval, reranking and their kind have queries and documents:
-the scores of a pair on other types repeat those of the query embedder (REDACT, appendix E, table 6). The model `mixed` takes
-both, as in evaluator.py:
+Local folders (mteb_local.py) may replace mteb's data. Only retrieval, reranking and their kind have queries and
+documents: the scores of a pair on other types repeat those of the query embedder (REDACT, appendix E, table 6). The
+model `mixed` takes both, as in evaluator.py:
 
     type                                      query embedder     document embedder
     Retrieval, Reranking and their kind       queries            documents
@@ -101,12 +101,15 @@ def mteb_scores(
 
 
 def embedders(kind: str, pair: Pair, mixed: bool = False) -> Pair:
-    """Return the query and the document embedder for a type of task: the query embedder alone unless it has documents."""
+    """Return the query and the document embedder for a type of task; types without documents take the former alone."""
     return pair if kind in (*SEARCH_TYPES, *((*PAIR_TYPES, *CLASS_TYPES) if mixed else ())) else (pair[0], pair[0])
 
 
 def find_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
-    """Task objects of mteb, copied, or of our own benchmarks. Errors: DistilvecError with the nearest names for what mteb does not know."""
+    """Task objects of mteb, copied, or of our own benchmarks.
+
+    Errors: DistilvecError with the nearest names for what mteb does not know.
+    """
     mteb = import_mteb()
     if bool(names) == bool(benchmark):
         raise DistilvecError("[--mteb] expected task names or a benchmark, not both. Give --mteb or --benchmark.")

@@ -30,7 +30,6 @@ from distilvec.evaluation.task_files import Titles, load_classification, load_pa
 from distilvec.evaluation.tasks import RetrievalTask, Task, TaskFailure, task_texts
 
 
-
 class TaskSection(Section):
     """Keys of every entry of a suite."""
 

@@ -67,7 +67,7 @@ def score_columns(
 
 
 def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> dict[str, dict[str, list[float]]]:
-    """Return [low, high, p] of each model's difference from the teacher, by task and average (paired bootstrap, points).
+    """Return [low, high, p] of each model's difference from the teacher in points, by task and average.
 
     A task whose difference is undefined is added to `problems`; that model has no averages then.
     """
@@ -92,7 +92,7 @@ def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> dict
 
 
 def write_samples(folder: Path, samples: Mapping[str, Mapping[str, Sample]]) -> None:
-    """Write samples.npz, whole or not at all: arrays <model>/<task>/predicted and <model>/<task>/gold, and the format."""
+    """Write samples.npz, whole or not at all: arrays <model>/<task>/predicted and <model>/<task>/gold, the format."""
     arrays = {
         f"{column}/{task}/{name}": getattr(sample, name)
         for column, found in samples.items()

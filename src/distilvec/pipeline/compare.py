@@ -157,7 +157,7 @@ def _row(name: str, group: Sequence[RunSummary], column: str, tasks: Sequence[st
 
 
 def _retention(group: Sequence[RunSummary], column: str, tasks: Sequence[str]) -> dict[str, float | None]:
-    """Return the percent of each run's own teacher by task and average, as a mean over seeds; {} unless all were scored."""
+    """Return the percent of each run's own teacher by task and average, a mean over seeds; {} unless all are scored."""
     scored = [_scored(run, column, tasks) for run in group]
     kept = [retention(ours, _scored(run, "teacher", tasks)) for ours, run in zip(scored, group, strict=True)]
     return {task: _mean(one.get(task) for one in kept) for task in kept[0] if all(task in one for one in kept)}

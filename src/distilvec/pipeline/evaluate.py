@@ -136,7 +136,7 @@ def _add_scores(
     job: Job, models: Models, report: Report, scores: dict[str, list[Score]], samples: Samples,
     problems: list[TaskFailure],
 ) -> None:  # fmt: skip
-    """Add scores, averages, means by type of task, and intervals of the differences from the teacher; write samples.npz."""
+    """Add scores, averages, and intervals of the differences from the teacher; write samples.npz."""
     write_samples(job.folder, samples)
     report["scores"] = {name: [asdict(score) for score in column] for name, column in scores.items()}
     report["averages"] = {name: averages(column) for name, column in scores.items() if column}

@@ -37,14 +37,16 @@ def projected_student(job: Job, student: SentenceTransformer) -> SentenceTransfo
 
 
 def export_projected(student: Path, out: Path | None) -> Path:
-    """Write a finished run's student behind its projection as a plain model, by default as `projected` in the run folder.
+    """Write a finished run's student behind its projection as a plain model, by default as RUN/projected.
 
     Errors: DistilvecError for a folder that is no run's student, and for a method without a projection.
     """
     run = student.resolve().parent
     record = read_run_file(run, RECORD)
     if record is None or student.resolve() != run / "student" or not (run / "recipe.yaml").exists():
-        raise DistilvecError(f"[model] {student} is not the student of a finished run. Give RUN/student for --to projected.")
+        raise DistilvecError(
+            f"[model] {student} is not the student of a finished run. Give RUN/student for --to projected."
+        )
     job = resolve(recipes.load(run / "recipe.yaml"), run, record)
     made = projected_student(job, load(student, device="cpu"))
     if made is None:

@@ -1,7 +1,7 @@
 """Scores of earlier versions, brought to the present form when they are read. No run has to be measured again.
 
-Until format 2 of report.json and format 1 of distillation.json, "asymmetric" took both models in every type of task. Such
-scores are "mixed" now. "asymmetric" takes its retrieval scores, and repeats the student's on other tasks.
+Until format 2 of report.json and format 1 of distillation.json, "asymmetric" took both models in every type of task.
+Such scores are "mixed" now. "asymmetric" takes its retrieval scores, and repeats the student's on other tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def current_record(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_report(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a report.json in the present form; averages of "asymmetric" have no interval if its tasks are of two kinds."""
+    """Return a report.json in the present form; derived averages of "asymmetric" have no interval."""
     if report.get("format", 1) >= REPORT_FORMAT or not report.get("scores"):
         return dict(report)
     found = {**report, "scores": current_scores(report["scores"])}

@@ -84,10 +84,10 @@ def score_table(
         row(*key, {name: values.get((name, *key)) for name in columns}, key[0] if key in tasks else None)
         for key in shown
     ]
-    parts = [
-        (f"{AVERAGE} {label}", AVERAGE, None, {name: [s for s in found if s.domain == key] for name, found in columns.items()})
-        for key, label in (("in", "in domain"), ("out", "out of domain"))
-    ]
+    parts: list[tuple[str, str, str | None, dict[str, list[Score]]]] = []
+    for key, label in (("in", "in domain"), ("out", "out of domain")):
+        group = {name: [score for score in found if score.domain == key] for name, found in columns.items()}
+        parts.append((f"{AVERAGE} {label}", AVERAGE, None, group))
     parts += [(name, name, name, columns) for name in (BY_TYPE, RETRIEVAL, AVERAGE)]
     foot = []
     for title, name, tested, group in parts:
@@ -97,7 +97,8 @@ def score_table(
             means = {model: value if len(group[model]) == whole else None for model, value in means.items()}
             kept = {model: shares(found, group.get("teacher", ())).get(name) for model, found in group.items()}
             foot.append(row(LABELS.get(title, title), "", means, tested))
-            share = row(f"% of teacher{title.removeprefix(AVERAGE)}", "", kept, None, 1)
+            of_it = title.removeprefix(AVERAGE)
+            share = row(f"% of teacher{',' if tested and of_it else ''}{of_it}", "", kept, None, 1)
             foot += [share] if "teacher" in columns else []
     header = [title for name in columns for title in ([name, f"{name}, change"] if name in compared else [name])]
     return Table("score-table", "Scores, times 100", ["Task", "Metric", *header], rows, foot, words=2)

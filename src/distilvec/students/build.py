@@ -21,8 +21,8 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from distilvec.config.schema import Role, StudentSection
 from distilvec.core.errors import DistilvecError, first_line, nearest
 from distilvec.core.info import UNLIMITED
-from distilvec.core.objective import Projection
 from distilvec.core.info import TeacherInfo as TeacherInfo
+from distilvec.core.objective import Projection
 from distilvec.models.experts import Experts
 from distilvec.models.limits import lengthen, position_limit
 from distilvec.models.load import load_backbone, load_tokenizer

@@ -15,11 +15,11 @@ TESTED = (
     "* p < 0.05, ** p < 0.01, *** p < 0.001."
 )
 NOTES = {
-    "projected": "Projected: the student behind the linear map into the teacher's space that was trained with the student.",
-    "asymmetric": "Asymmetric: queries embedded by the student, documents by the teacher, in retrieval. On other tasks it "
-    "is the student's own score.",
-    "mixed": "Mixed: first sentences, queries and test rows by the student, second sentences, documents and training rows "
-    "by the teacher.",
+    "projected": "Projected: the student behind the linear map into the teacher's space that was trained with it.",
+    "asymmetric": "Asymmetric: in retrieval, queries embedded by the student, documents by the teacher; on other tasks "
+    "the student's own score.",
+    "mixed": "Mixed: first sentences, queries and test rows by the student; second sentences, documents and training "
+    "rows by the teacher.",
 }
 
 

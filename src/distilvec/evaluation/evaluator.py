@@ -1,8 +1,8 @@
 """Scores of a pair (query embedder, document embedder) on local tasks.
 
 Standard evaluation passes one embedder, asymmetric evaluation two that share a space, such as a student for queries and
-its teacher for documents. Only retrieval has queries and documents; asymmetric scores of other types repeat those of the
-query embedder (REDACT, appendix E, table 6). A `mixed` evaluation takes both embedders for every type:
+its teacher for documents. Only retrieval has queries and documents; asymmetric scores of other types repeat those of
+the query embedder (REDACT, appendix E, table 6). A `mixed` evaluation takes both embedders for every type:
 
     type              query embedder     document embedder
     retrieval         queries            documents

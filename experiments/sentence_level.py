@@ -12,7 +12,7 @@ from experiments.shootout import agreement, spread
 
 # TALAS, tables 1, 2, 7, 8 and 9, Qwen3-Embedding-0.6B to MiniLMv2-H384, "Avg." (the pair that all five tables have).
 # Table 2 prints an untrained student's 56.35 for SimCSE alone; table 1's 68.80 stands here.
-PAPER = {
+PAPER: dict[str, dict[str, float | None]] = {
     "methods": {
         "untrained": 52.60,
         "simcse": 68.80,
@@ -69,7 +69,7 @@ def by_name(rows: Rows) -> dict[str, list[Mapping[str, Any]]]:
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["seed"]):
         named = {"student": row["run"], "projected": f"{row['run']}, projected"}
-        name = named.get(row["column"], row["column"])
+        name = str(named.get(row["column"], row["column"]))
         if row["column"] not in ("asymmetric", "mixed") and not (name == "teacher" and name in found):
             found.setdefault(name, []).append(row)
     runs = dict.fromkeys(row["run"] for row in rows)

@@ -24,7 +24,7 @@ _IN_MTEB = (
     "XNLI",
     "XQuADRetrieval",
 )
-_CLASSES = {  # type: mteb's class, main metric
+_CLASSES = {  # by type: mteb's class, main metric
     "BitextMining": ("AbsTaskBitextMining", "f1"),
     "Classification": ("AbsTaskClassification", "accuracy"),
     "Clustering": ("AbsTaskClusteringLegacy", "v_measure"),

@@ -101,7 +101,9 @@ class Talas(Objective):
 
     def space_projection(self) -> Projection | None:
         """Return W_L, which anchors the last layer."""
-        return Projection(self.anchors[str(self.last)].weight, pre_dense=True) if self.weights["tamd"] else None
+        weight = self.anchors[str(self.last)].weight
+        assert isinstance(weight, Tensor)
+        return Projection(weight, pre_dense=True) if self.weights["tamd"] else None
 
     def _tamd(self, layers: dict[int, Tensor], teacher: ModelOutputs) -> Tensor:
         assert teacher.embedding is not None

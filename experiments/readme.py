@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.step_cost import cost_table
+from distilvec.evaluation.aggregate import AVERAGE
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables
 from experiments.distillmoe_tables import (
     aggregation_line,
@@ -27,9 +28,9 @@ from experiments.distillmoe_tables import (
     moe_step_table,
     routing_table,
 )
-from experiments.score_table import score_table
+from experiments.score_table import modes_table, retained, score_table
 from experiments.sentence_level import sharpness_table, shootout_tables
-from experiments.surgery_tables import by_short_name, readme_tables, retained, speed_line, surgery_tables
+from experiments.surgery_tables import by_short_name, readme_tables, speed_line, surgery_tables
 from experiments.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
 ROOT = Path(__file__).parents[1]
@@ -51,7 +52,7 @@ def main() -> None:
 def pages() -> dict[str, dict[str, str]]:
     """Every page with its marked parts and what belongs into them; empty where there are no figures yet."""
     return {
-        "README.md": {"quickstart": quickstart(), "fast": fast()},
+        "README.md": {"quickstart": quickstart(), "students": students(), "fast": fast()},
         "docs/results.md": {"results": results(), "small": small()},
         "docs/speed.md": {"speed": speed()},
         "docs/sentence_level.md": {"shootout": shootout_part(), "cost": cost_part(), "sharpness": sharpness_part()},
@@ -152,18 +153,28 @@ def fast() -> str:
     )
 
 
+def main_students() -> dict[str, Any]:
+    """The records of the students that README.md shows, by a name that describes them."""
+    found = {f"{name} layers": read(f"english-{name}-layers") for name in ("three", "two")}
+    for name, record in by_short_name((read("surgery") or {}).get("students", {})).items():
+        if name in ("8m", "5m"):
+            found[f"{name}: {record['student']['layers']} layers, {record['tokens']:,} tokens"] = record
+    return {name: record for name, record in found.items() if record}
+
+
+def students() -> str:
+    """What the students keep of the teacher, in both modes."""
+    found = main_students()
+    return modes_table(found) if found else ""
+
+
 def draw_students(path: Path) -> None:
-    """Draw the share of the teacher's average by parameters, for every student of docs/results.md."""
+    """Draw the share of the teacher's average by parameters, for every student of README.md."""
     from matplotlib import pyplot
 
     points = [("all-MiniLM-L6-v2 (teacher)", 22.7, 100.0)]
-    for name in ("three", "two"):
-        if record := read(f"english-{name}-layers"):
-            points.append((f"{name} layers", record["student"]["parameters"] / 1e6, retained(record)["student"]))
-    for name, record in by_short_name((read("surgery") or {}).get("students", {})).items():
-        if name in ("8m", "5m"):
-            label = f"{name}: {record['student']['layers']} layers, {record['tokens']:,} tokens"
-            points.append((label, record["student"]["parameters"] / 1e6, retained(record)["student"]))
+    for name, record in main_students().items():
+        points.append((name, record["student"]["parameters"] / 1e6, retained(record)["student"][AVERAGE]))
     figure, axes = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
     for name, size, share in points:
         axes.scatter(size, share, s=60, color="#888888" if "teacher" in name else "#1f6fb2")

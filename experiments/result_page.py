@@ -1,6 +1,7 @@
 """Puts a finished run's report into the repository: its figures in results/, its tables and pictures in docs/.
 
     python -m experiments.result_page runs/english-three-layers three-layers
+    python -m experiments.result_page three-layers         the page and its pictures of scores again, from results/
 
 Writes results/english-<name>.json (the run's distillation.json), results/english-<name>-report.json (report.json
 without texts and projections), docs/english-<name>.md and the pictures it shows. No text of an evaluation set is
@@ -12,10 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from distilvec.report.earlier_formats import current_report
+from distilvec.report.figures import write_figure
+from distilvec.report.scores import make_verdict
 from distilvec.report.section import Block
 from distilvec.report.sections.compression import section as compression
 from distilvec.report.sections.margin import section as margin
@@ -26,6 +31,7 @@ from distilvec.report.tables import to_markdown
 
 ROOT = Path(__file__).parents[1]
 KEPT = (
+    "format",
     "name",
     "created",
     "verdict",
@@ -39,13 +45,17 @@ KEPT = (
     "history",
 )
 PICTURES = ("scores", "compression", "margin", "speed", "training")
+SECTIONS = (scores, queries, compression, margin, speed)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, nargs="?")
     parser.add_argument("name")
     arguments = parser.parse_args()
+    if arguments.run is None:
+        rewrite(arguments.name)
+        return
     report = json.loads((arguments.run / "report.json").read_text(encoding="utf-8"))
     found = {key: report[key] for key in KEPT if key in report}
     found["agreement"] = {
@@ -68,6 +78,24 @@ def main() -> None:
     (ROOT / "docs" / f"{name}.md").write_text(page(arguments.name, found, shown), encoding="utf-8")
 
 
+def rewrite(name: str) -> None:
+    """Write the page again from results/, and draw its scores: what asymmetric scores are may have changed since."""
+    own, pictures = f"english-{name}", ROOT / "docs" / "figures"
+    report = json.loads((ROOT / "results" / f"{own}-report.json").read_text(encoding="utf-8"))
+    record = json.loads((ROOT / "results" / f"{own}.json").read_text(encoding="utf-8"))
+    found = current_report(report)
+    found["verdict"] = make_verdict(found["scores"], found["intervals"], found["speed"], record)
+    blocks = [block for make in (scores, compression) if (section := make(found)) for block in section.blocks]
+    with tempfile.TemporaryDirectory() as folder:
+        for figure in (figure for block in blocks if block.kind == "figures" for figure in block.content):
+            write_figure(figure, Path(folder))
+            shutil.copyfile(Path(folder) / f"{figure.name}.png", pictures / f"{own}-{figure.name}.png")
+    shown = {
+        path.stem.removeprefix(f"{own}-"): f"figures/{path.name}" for path in sorted(pictures.glob(f"{own}-*.png"))
+    }
+    (ROOT / "docs" / f"{own}.md").write_text(page(name, found, shown), encoding="utf-8")
+
+
 def page(name: str, report: dict[str, Any], pictures: dict[str, str]) -> str:
     """The report as Markdown, in the order of the report page."""
     command = f"distilvec run recipes/english.yaml --variant {name}"
@@ -76,7 +104,7 @@ def page(name: str, report: dict[str, Any], pictures: dict[str, str]) -> str:
         f"`{command}`, two CPU cores; this page is written by `python -m experiments.result_page RUN {name}` from the run's report.",  # noqa: E501
         f"The student: {report['verdict']['text']}.",
     ]
-    for section in filter(None, (found(report) for found in (scores, queries, compression, margin, speed))):
+    for section in filter(None, (found(report) for found in SECTIONS)):
         parts += [f"## {section.title}", *markdown(section.blocks, pictures)]
     return "\n\n".join(parts) + "\n"
 

@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from distilvec.evaluation.aggregate import average, retention
+from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, averages, retention
+from distilvec.report.earlier_formats import current_record
 
 COLUMNS = ("untrained", "student", "asymmetric")
 
 
 def score_table(records: list[tuple[str, Any]]) -> str:
-    """Rows are tasks, columns the teacher and each student's three figures; last the average and what is kept of the
+    """Rows are tasks, columns the teacher and each student's three figures; last the averages and what is kept of the
     teacher.
     """
-    teacher = {row["task"]: row for row in records[0][1]["scores"]["teacher"]}
-    columns = [
-        (prefix + name, {r["task"]: r["value"] for r in record["scores"][name]})
+    records = [(prefix, current_record(record)) for prefix, record in records]
+    teacher = records[0][1]["scores"]["teacher"]
+    columns = [("teacher", teacher, teacher)]
+    columns += [
+        (prefix + name, record["scores"][name], record["scores"]["teacher"])
         for prefix, record in records
         for name in COLUMNS
     ]
     lines = [
-        "| task | metric | teacher | " + " | ".join(name for name, _ in columns) + " |",
-        "|---|---|" + "---:|" * (1 + len(columns)),
+        "| task | metric | " + " | ".join(name for name, *_ in columns) + " |",
+        "|---|---|" + "---:|" * len(columns),
     ]
-    for task, row in teacher.items():
-        lines.append(
-            f"| {task} | {row['metric']} | {row['value']:.2f} | "
-            + " | ".join(f"{c[task]:.2f}" for _, c in columns)
-            + " |"
-        )
-    whole = {task: row["value"] for task, row in teacher.items()}
-    lines.append(
-        f"| **average** | | {average(whole):.2f} | " + " | ".join(f"{average(c):.2f}" for _, c in columns) + " |"
-    )
-    kept = [f"{retention(c, whole)['average']:.1f}" for _, c in columns]
-    lines.append("| **% of the teacher** | | 100.0 | " + " | ".join(kept) + " |")
+    for row in teacher:
+        values = (next(s["value"] for s in scores if s["task"] == row["task"]) for _, scores, _ in columns)
+        lines.append(f"| {row['task']} | {row['metric']} | " + " | ".join(f"{value:.2f}" for value in values) + " |")
+    for name, title in ((BY_TYPE, BY_TYPE), (RETRIEVAL, "retrieval"), (AVERAGE, AVERAGE)):
+        if AVERAGES[name] in averages(teacher):
+            means = (averages(scores)[AVERAGES[name]] for _, scores, _ in columns)
+            kept = (retention(scores, theirs)[name] for _, scores, theirs in columns)
+            lines.append(f"| **{title}** | | " + " | ".join(f"{value:.2f}" for value in means) + " |")
+            of_it = "" if name == AVERAGE else f", {title}"
+            lines.append(f"| **% of the teacher{of_it}** | | " + " | ".join(f"{value:.1f}" for value in kept) + " |")
+    return "\n".join(lines)
+
+
+def retained(record: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Each column's averages, as % of the teacher's, by the present rule for asymmetric scores."""
+    scores = current_record(record)["scores"]
+    return {side: retention(rows, scores["teacher"]) for side, rows in scores.items()}
+
+
+def modes_table(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """Students by size, and what they keep of the teacher: over all tasks, on retrieval, each in both modes."""
+    head = ("student", "parameters", "standard", "asymmetric", "retrieval", "retrieval, asymmetric")
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    for name, record in records.items():
+        kept, millions = retained(record), record["student"]["parameters"] / 1e6
+        cells = [f"{kept[mode][key]:.1f}" for key in (AVERAGE, RETRIEVAL) for mode in ("student", "asymmetric")]
+        lines.append(f"| {name} | {millions:.1f} M | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -91,7 +91,8 @@ def mark_of(recipe: Recipe) -> str:
         [stage.method.name for stage in (recipe, *recipes.stage_recipes(recipe).values())],
     )
     codes = [code for code in map(method_code, names) if code is not None]
-    return recipes.fingerprint(_without_folders(parts), suite and suite.name, sorted(recipe.evaluation.columns), *codes)
+    columns = sorted({*recipe.evaluation.columns} - {"projected"})  # of the same training: earlier rows stay valid
+    return recipes.fingerprint(_without_folders(parts), suite and suite.name, columns, *codes)
 
 
 def _without_folders(value: Any) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distilvec.evaluation.aggregate import retention
+from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
+from distilvec.report.earlier_formats import current_record
+from experiments.score_table import retained
 
 KINDS = {"bpe": "byte-level BPE", "unigram": "Unigram", "wordpiece": "WordPiece"}
 
@@ -46,7 +48,7 @@ def students_table(found: Mapping[str, Any]) -> str:
             "distance",
             "% of the teacher",
         ),
-        *("asymmetric, %", "MB", "texts/s", "times faster"),
+        *("asymmetric, %", "retrieval, %", "retrieval, asymmetric, %", "MB", "texts/s", "times faster"),
     )
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for name, record in by_short_name(found).items():
@@ -58,8 +60,9 @@ def students_table(found: Mapping[str, Any]) -> str:
             *(f"{training['texts']:,}", f"{training['minutes']:.0f}"),
             f"{distance['untrained_distance']:.3f} → {distance['distance']:.3f}",
             *(
-                f"{kept['untrained']:.1f} → **{kept['student']:.1f}**",
-                f"{kept['asymmetric']:.1f}",
+                f"{kept['untrained'][AVERAGE]:.1f} → **{kept['student'][AVERAGE]:.1f}**",
+                f"{kept['asymmetric'][AVERAGE]:.1f}",
+                *(f"{kept[mode][RETRIEVAL]:.1f}" for mode in ("student", "asymmetric")),
                 f"{record['megabytes']:.0f}",
             ),
             f"{speed['student_texts_per_second']:,.0f}",
@@ -72,7 +75,7 @@ def students_table(found: Mapping[str, Any]) -> str:
         "\n".join(lines)
         + f"\n\n{teacher['name']} ({teacher['parameters'] / 1e6:.1f} M) is the teacher. Distance (mean L2 on validation texts) and share of "  # noqa: E501
         "its average over the tasks: before → after training; asymmetric: queries by the student, documents by the "
-        "teacher. Texts a "
+        "teacher in retrieval, the student's own scores on the other tasks; retrieval: Cranfield alone. Texts a "
         f"second: validation texts in turn with the teacher, medians ({last['machine']}). Commands: `distilvec run "
         "recipes/small_english.yaml --variant NAME`, `python -m experiments.surgery students RUN... --json FILE`."
     )
@@ -83,14 +86,17 @@ def tasks_table(found: Mapping[str, Any]) -> str:
 
     def row_of(name: str, metric: str, figures: Mapping[str, Mapping[str, float]]) -> str:
         students = (
-            f"{part['untrained']:.1f} → **{part['student']:.1f}** ({part['asymmetric']:.1f})"
+            f"{part['untrained']:.1f} → **{part['student']:.1f}**"
+            + (f" ({part['asymmetric']:.1f})" if part["asymmetric"] != part["student"] else "")
             for part in figures.values()
         )
         teacher = next(iter(figures.values()))["teacher"]
         return f"| {name} | {metric} | {teacher:.1f} | {' | '.join(students)} |"
 
     scores = {
-        name: {side: {row["task"]: row["value"] for row in rows} for side, rows in record["scores"].items()}
+        name: {
+            side: {row["task"]: row["value"] for row in rows} for side, rows in current_record(record)["scores"].items()
+        }
         for name, record in found.items()
     }
     lines = [f"| task | metric | teacher | {' | '.join(found)} |", "|---|---|---:|" + "---:|" * len(found)]
@@ -105,12 +111,14 @@ def tasks_table(found: Mapping[str, Any]) -> str:
         )
     lines.append(
         row_of(
-            "**% of the teacher**", "", {name: {"teacher": 100.0, **retained(record)} for name, record in found.items()}
+            "**% of the teacher**",
+            "",
+            {name: {side: kept[AVERAGE] for side, kept in retained(record).items()} for name, record in found.items()},
         )
     )
     return (
         "\n".join(lines)
-        + "\n\nBefore → after training; in brackets with the teacher's documents. The teacher's column is that of the first student's run."  # noqa: E501
+        + "\n\nBefore → after training; in brackets asymmetric, where that differs: with the teacher's documents in retrieval. The teacher's column is that of the first student's run."  # noqa: E501
     )
 
 
@@ -122,8 +130,8 @@ def by_short_name(found: Mapping[str, Any]) -> dict[str, Any]:
 def sizes_table(found: Mapping[str, Any]) -> str:
     """The same recipe at several sizes of the vocabulary, the smallest first."""
     lines = [
-        "| tokens | parameters | distance | STS-B | Cranfield | average | % of the teacher | asymmetric, % |",
-        "|" + "---:|" * 8,
+        "| tokens | parameters | distance | STS-B | Cranfield | average | % of the teacher | asymmetric, % | retrieval, % | retrieval, asymmetric, % |",  # noqa: E501
+        "|" + "---:|" * 10,
     ]
     records = sorted(found.values(), key=lambda record: record["tokens"])
     for record in records:
@@ -132,8 +140,9 @@ def sizes_table(found: Mapping[str, Any]) -> str:
         lines.append(
             f"| {record['tokens']:,} | {record['student']['parameters'] / 1e6:.1f} M | "
             f"{record['metrics']['distance']:.3f} "
-            f"| {scores['stsb']:.2f} | {scores['cranfield']:.2f} | {average:.2f} | {kept['student']:.1f} | "
-            f"{kept['asymmetric']:.1f} |"
+            f"| {scores['stsb']:.2f} | {scores['cranfield']:.2f} | {average:.2f} | "
+            + " | ".join(f"{kept[mode][key]:.1f}" for key in (AVERAGE, RETRIEVAL) for mode in ("student", "asymmetric"))
+            + " |"
         )
     texts = records[0]["training"]["texts"]
     return (
@@ -141,11 +150,6 @@ def sizes_table(found: Mapping[str, Any]) -> str:
         + f"\n\nThree layers, {texts:,} texts each, one seed (`distilvec run recipes/sweeps/vocabulary_size.yaml`, then "  # noqa: E501
         "`python -m experiments.surgery sizes RUN... --json FILE`)."
     )
-
-
-def retained(record: Mapping[str, Any]) -> dict[str, float]:
-    """Each column's average over the tasks, as % of the teacher's."""
-    return {side: retention(rows, record["scores"]["teacher"])["average"] for side, rows in record["scores"].items()}
 
 
 def inference_table(found: Mapping[str, Any]) -> str:

@@ -130,9 +130,13 @@ def evaluate(
     *,
     mteb: Sequence[str] | None = None,
     protocol: str = "mteb-like",
+    mixed: bool = False,
 ) -> Scores:
-    """Score a model on a suite of local tasks or on tasks of MTEB, with a teacher also asymmetrically."""
-    return score_models(model, suite, teacher, mteb, protocol=protocol)
+    """Score a model on a suite of local tasks or on tasks of MTEB, with a teacher also asymmetrically.
+
+    `mixed` adds a column with both models in pairs, STS and classification too.
+    """
+    return score_models(model, suite, teacher, mteb, protocol=protocol, mixed=mixed)
 
 
 def compare(runs: Sequence[str | Path], reference: str | None = None, column: str = "student") -> Comparison:
@@ -168,8 +172,11 @@ def transplant(
 
 
 @quiet_libraries()
-def export(model: Model, to: Literal["onnx"] = "onnx", output: str | Path | None = None) -> Path:
-    """Write a model as one ONNX file, checked against PyTorch; its path, by default FOLDER/onnx/model.onnx."""
+def export(model: Model, to: Literal["onnx", "projected"] = "onnx", output: str | Path | None = None) -> Path:
+    """Write a model as one ONNX file, checked against PyTorch; its path, by default FOLDER/onnx/model.onnx.
+
+    "projected" writes the student of a run behind the projection that its method trained, by default as RUN/projected.
+    """
     path, _ = export_model(model_name(model, cache_root(), "model"), to, None if output is None else Path(output))
     return path
 

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from contexts import make_context
 from samples import make_texts
 
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import Corpus
+from distilvec.methods.talas import Talas
 from distilvec.pipeline.resolve import resolve
 from distilvec.train.trainer import Trainer
-from experiments.sentence_level import average_table, order, shootout_tables
+from experiments.sentence_level import PAPER, average_table, by_name, order, shootout_tables
 from experiments.shootout_sentence_level import RECIPE, plan, shootout
 
 
@@ -153,6 +155,26 @@ def test_tables_and_words():
     close = {"jasper": [row("jasper", 0, 70.0), row("jasper", 1, 72.0)], "talas": [row("talas", 0, 70.5)]}
     assert "less than the deviation over seeds" in order("methods", close)
     assert shootout_tables({"rows": []}) == ""
+
+
+def test_lasds_rows_stand_beside_those_with_as_many_pairs():
+    """Table 8 of TALAS counts pairs of layers; the student of three layers has one, two or three."""
+    options = {"relations-2": {"relation_layers": 2}, "talas": {}, "relations-embeddings": {"include_embeddings": True}}
+    context = make_context(student_layers=3)
+    pairs = {name: len(Talas(context, {}, **chosen).related) - 1 for name, chosen in options.items()}
+    theirs = {2: 73.86, 3: 74.62, 6: 74.79}
+    assert PAPER["relations"] == {name: theirs.get(count) for name, count in pairs.items()}
+    found = {name: [row(name, 0, value)] for name, value in (("relations-2", 60.0), ("talas", 61.0))}
+    found["relations-embeddings"] = [row("relations-embeddings", 0, 62.0)]
+    table = average_table(found, PAPER["relations"])
+    assert "| relations-2 | 1 | 60.00 | 60.00 | 60.00 | 1 |  |" in table and "74.62 |" in table
+    assert "Of 1 pairs" in order("relations", found)
+
+
+def test_projected_students_have_rows_of_their_own():
+    rows = [row("talas", 0, 60.0), row("talas", 0, 63.0, "projected"), row("redact", 0, 61.0)]
+    rows += [row("redact", 0, 1.0, column) for column in ("asymmetric", "mixed")]
+    assert list(by_name(rows)) == ["talas", "talas, projected", "redact"]
 
 
 def test_no_evaluation_text_enters_the_corpus(tiny_recipe, tmp_path):

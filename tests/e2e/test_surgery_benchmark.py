@@ -54,12 +54,17 @@ def test_students_are_shown_with_what_they_cost(tiny_recipe, tiny_model, tmp_pat
         {"split": "test", "sentence1": texts[row], "sentence2": texts[row + 20], "score": row % 5} for row in range(20)
     ]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    for name in ("corpus", "queries"):
+        rows = [{"id": f"{n}", "text": text} for n, text in enumerate(texts[: 40 if name == "corpus" else 10])]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    judged = [f"{n}\t{n + shift}\t1" for n in range(10) for shift in (0, 10, 20)]
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(judged))
+    tasks = [
+        {"name": "stsb", "type": "sts", "path": "pairs.jsonl"},
+        {"name": "cranfield", "type": "retrieval", "path": "."},
+    ]
     suite = tmp_path / "suite.yaml"
-    suite.write_text(
-        yaml.safe_dump(
-            [{"name": name, "type": "sts", "path": str(tmp_path / "pairs.jsonl")} for name in ("stsb", "cranfield")]
-        )
-    )
+    suite.write_text(yaml.safe_dump(tasks))
     changes = {
         "student__vocabulary": {"kind": "bpe", "size": 350},
         "train__max_steps": 2,
@@ -73,9 +78,13 @@ def test_students_are_shown_with_what_they_cost(tiny_recipe, tiny_model, tmp_pat
     assert f"| x | 2 | 350 | {record['student']['parameters'] / 1e6:.1f} M | {times:.1f} | 32 |" in readme_tables(found)
     value = record["scores"]["student"][0]["value"]
     assert f" {value:.2f} |" in surgery_tables(found) and "### Vocabulary sizes" in surgery_tables(found)
-    stsb = [
-        next(row["value"] for row in record["scores"][side] if row["task"] == "stsb")
-        for side in ("untrained", "student", "asymmetric")
-    ]
+    stsb, cranfield = (
+        [
+            next(row["value"] for row in record["scores"][side] if row["task"] == task)
+            for side in ("untrained", "student", "asymmetric")
+        ]
+        for task in ("stsb", "cranfield")
+    )
     assert "| stsb | spearman | " in surgery_tables(found)
-    assert f" | {stsb[0]:.1f} → **{stsb[1]:.1f}** ({stsb[2]:.1f}) |" in surgery_tables(found)
+    assert f" | {stsb[0]:.1f} → **{stsb[1]:.1f}** |" in surgery_tables(found)
+    assert f" | {cranfield[0]:.1f} → **{cranfield[1]:.1f}** ({cranfield[2]:.1f}) |" in surgery_tables(found)

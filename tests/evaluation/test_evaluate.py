@@ -49,11 +49,13 @@ def test_main_metrics_and_scale(embedder):
     assert scores[1].metrics["best_accuracy"] > 66.6
 
 
-@pytest.mark.parametrize("asymmetric", [False, True])
-def test_every_type_takes_its_sides_from_the_right_model(embedder, asymmetric):
+@pytest.mark.parametrize("mode", ["standard", "asymmetric", "mixed"])
+def test_every_type_takes_its_sides_from_the_right_model(embedder, mode):
+    """Retrieval alone has queries and documents; other types are asymmetric only where that is asked for."""
     query = embedder("student", seed="s")
-    document = embedder("teacher") if asymmetric else query
-    graded, _, classes, search = evaluate(TASKS, query, document if asymmetric else None)
+    searched = embedder("teacher") if mode != "standard" else query
+    document = searched if mode == "mixed" else query
+    graded, _, classes, search = evaluate(TASKS, query, searched, mixed=mode == "mixed")
     similarities = [cosine(query.vector(a), document.vector(b)) for a, b in zip(STS.first, STS.second, strict=True)]
     assert graded.value == pytest.approx(100 * spearmanr(similarities, STS.gold).statistic)
 
@@ -66,13 +68,24 @@ def test_every_type_takes_its_sides_from_the_right_model(embedder, asymmetric):
     reciprocal, recalled = [], []
     for number, text in enumerate(SEARCH.queries):
         ranked = sorted(
-            DOCUMENTS, key=lambda key, text=text: -cosine(query.vector(text), document.vector(DOCUMENTS[key]))
+            DOCUMENTS, key=lambda key, text=text: -cosine(query.vector(text), searched.vector(DOCUMENTS[key]))
         )
         ranks = [ranked.index(f"d{7 * number + j}") + 1 for j in range(3)]
         reciprocal.append(1 / min(ranks) if min(ranks) <= 10 else 0)
         recalled.append(sum(rank <= 100 for rank in ranks) / 3)
     assert search.metrics["mrr@10"] == pytest.approx(100 * np.mean(reciprocal))
     assert search.metrics["recall@100"] == pytest.approx(100 * np.mean(recalled))
+
+
+def test_asymmetric_scores_repeat_the_students_outside_retrieval(embedder):
+    student, teacher, samples = embedder("student", seed="s"), embedder("teacher", width=16), [{}, {}]
+    alone = evaluate(TASKS, student, samples=samples[0])
+    pair = evaluate(TASKS, student, teacher, samples=samples[1])
+    for ours, theirs in zip(alone[:3], pair[:3], strict=True):
+        assert ours.metrics == theirs.metrics
+        assert np.array_equal(samples[0][ours.task].predicted, samples[1][ours.task].predicted)
+    assert alone[3].metrics != pair[3].metrics
+    assert {text for _, text in teacher.asked} == set(SEARCH.documents), "the teacher embeds documents alone"
 
 
 def test_each_text_is_embedded_once_a_model_and_role(embedder):
@@ -147,7 +160,7 @@ def test_vectors_that_are_not_finite_name_model_and_text(embedder, number):
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.type)
 def test_two_widths_are_refused(embedder, task):
     with pytest.raises(DistilvecError, match="'student' gives vectors of dim 8, 'teacher' of dim 16"):
-        evaluate([task], embedder("student", width=8), embedder("teacher"))
+        evaluate([task], embedder("student", width=8), embedder("teacher"), mixed=True)
 
 
 def test_no_tasks_and_arrays_of_the_wrong_shape(embedder):

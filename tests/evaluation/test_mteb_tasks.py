@@ -73,6 +73,7 @@ def test_figures_equal_ours_for_one_model_and_for_a_pair(data, tiny_teacher, emb
         "teacher": (tiny_teacher, tiny_teacher),
         "student": (student, student),
         "asymmetric": (student, tiny_teacher),
+        "mixed": (student, tiny_teacher),
     }
     found = figures(scored(models, ["STSBenchmark", "SprintDuplicateQuestions", "NFCorpus"], data=data))
     tasks = [
@@ -81,7 +82,7 @@ def test_figures_equal_ours_for_one_model_and_for_a_pair(data, tiny_teacher, emb
         load_retrieval("NFCorpus", data / "NFCorpus"),
     ]
     for column, (query, document) in models.items():
-        sts, pairs, retrieval = evaluate(tasks, query, document)
+        sts, pairs, retrieval = evaluate(tasks, query, document, mixed=column == "mixed")
         assert found[column]["STSBenchmark"]["cosine_spearman"] == pytest.approx(sts.metrics["spearman"], abs=1e-6)
         assert found[column]["STSBenchmark"]["cosine_pearson"] == pytest.approx(sts.metrics["pearson"], abs=1e-3)
         assert found[column]["SprintDuplicateQuestions"]["cosine_ap"] == pytest.approx(
@@ -89,6 +90,7 @@ def test_figures_equal_ours_for_one_model_and_for_a_pair(data, tiny_teacher, emb
         )
         assert found[column]["NFCorpus"]["ndcg_at_10"] == pytest.approx(retrieval.metrics["ndcg@10"], abs=1e-3)
     assert len({column["STSBenchmark"]["cosine_spearman"] for column in found.values()}) == 3
+    assert found["asymmetric"]["STSBenchmark"] == found["student"]["STSBenchmark"]
 
 
 def test_scores_of_the_four_types(data, embedder):
@@ -117,10 +119,24 @@ def test_sides_and_roles_of_a_pair(data, embedder):
         ),
     }.items():
         query, document = embedder("student"), embedder("teacher")
-        scored({"asymmetric": (query, document)}, [task], data=data)
+        scored({"mixed": (query, document)}, [task], data=data)
         assert set(query.asked) == sides[0]
         assert set(document.asked) <= sides[1] and document.asked
         assert task == "Banking77Classification" or set(document.asked) == sides[1]
+
+
+def test_only_retrieval_and_reranking_see_the_teacher(data, embedder):
+    """Clustering, summarisation and every other type repeat the student's score (REDACT, table 6)."""
+    student, teacher = embedder("student", seed="s"), embedder("teacher")
+    models = {"student": (student, student), "asymmetric": (student, teacher)}
+    found = scored(models, TASKS, data=data)
+    assert found["student"][:3] == found["asymmetric"][:3] and found["student"][3] != found["asymmetric"][3]
+    assert {text for _, text in teacher.asked} == {f"title {i % 7} {TEXTS[i]}" for i in range(60)}
+    kinds = {task.metadata.type for task in find_tasks(None, "MTEB(eng, v2)")}
+    pair = (student, teacher)
+    assert {kind for kind in kinds if adapter.embedders(kind, pair) == pair} == {"Retrieval", "Reranking"}
+    both = {kind for kind in kinds if adapter.embedders(kind, pair, mixed=True) == pair}
+    assert kinds - both == {"Clustering", "Summarization"}, "which have no two sides to mix"
 
 
 def test_columns_share_vectors(data, embedder):
@@ -225,6 +241,41 @@ def test_benchmark_tasks_are_copies(data, embedder, monkeypatch):
     ]
     assert {score.task for score in scores} == {"STSBenchmark", "SprintDuplicateQuestions", "Banking77Classification"}
     assert not problems and not any(task.data_loaded for task in find_tasks(None, "MTEB(eng, v2)"))
+
+
+def test_beir_without_msmarco():
+    """REDACT's table 1 has 14 data sets."""
+    names = [task.metadata.name for task in find_tasks(None, "BEIR-14")]
+    assert len(names) == 14 and "MSMARCO" not in names and {"ArguAna", "CQADupstackRetrieval", "Touche2020"} <= {*names}
+
+
+def test_tr_mteb_has_the_authors_tasks(data, embedder, write_jsonl):
+    """26 tasks of six types; data as stored comes from the hub, what their code changes from local folders."""
+    tasks = find_tasks(None, "TR-MTEB")
+    kinds = [task.metadata.type for task in tasks]
+    assert len({task.metadata.name for task in tasks}) == len(tasks) == 26
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "Classification": 8, "PairClassification": 3, "Retrieval": 11, "BitextMining": 1, "Clustering": 2, "STS": 1,
+    }  # fmt: skip
+    assert all("tur-Latn" in task.metadata.languages or "tur-Latn" in str(task.metadata.eval_langs) for task in tasks)
+    pairs = [{"sentence1": TEXTS[i], "sentence2": TEXTS[i + 50]} for i in range(50)]
+    for split in ("test_matched", "test_mismatched"):
+        write_jsonl(f"data/MnliTr/{split}.jsonl", [pair | {"label": i % 2} for i, pair in enumerate(pairs)])
+    write_jsonl("data/STSbTR/test.jsonl", [pair | {"score": i % 5} for i, pair in enumerate(pairs)])
+    (data / "NFCorpus").rename(data / "SciFactTR")
+    rows = [{"text": text, "label": f"{i % 3}"} for i, text in enumerate(TEXTS)]
+    for name, part in (("train", rows[:80]), ("test", rows[80:])):
+        write_jsonl(f"data/TurkishIronyClassification/{name}.jsonl", part)
+    model, problems = embedder(), []
+    scores = mteb_scores({"student": (model, model)}, benchmark="TR-MTEB", data=data, problems=problems)["student"]
+    assert {score.task: score.type for score in scores} == {
+        "MnliTr": "pairclassification", "STSbTR": "sts", "SciFactTR": "retrieval",
+        "TurkishIronyClassification": "classification",
+    }  # fmt: skip
+    assert len(scores) + len(problems) == 26
+    found = {problem.task: problem.message for problem in problems}
+    assert "score rows that their code takes from trmteb/snli_tr" in found["SnliTr"]
+    assert "cannot be fetched" in found["ArguAnaTR"] and "trmteb/arguana-tr" in found["ArguAnaTR"]
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,27 @@ def test_a_suite_that_is_missing_or_no_text(tmp_path):
         load_suite(tmp_path / "binary.yaml")
 
 
+def test_the_papers_suites_have_their_tasks():
+    """TALAS, table 1 (* in domain), DistillMoE, table 14, and the files that README.md asks for."""
+    folder = Path(__file__).parents[2] / "recipes" / "suites"
+    found = {name: read_suite(folder / f"{name}.yaml") for name in ("talas", "distillmoe", "surgery")}
+    names = {name: [(task.name, task.domain) for task in tasks] for name, tasks in found.items()}
+    columns = "banking77 tweeteval_sentiment emotion* mrpc scitail wic* sick sts12 stsb*"
+    assert names["talas"] == [(name.rstrip("*"), "in" if "*" in name else "out") for name in columns.split()]
+    inside, outside = ([name for name, domain in names["distillmoe"] if domain == wanted] for wanted in ("in", "out"))
+    assert inside == ["banking77", "tweeteval_sentiment", "mrpc", "wic", "sick", "stsb"]
+    assert outside == ["sts12", "sts13", "sts14", "sts15", "sick_r", "emotion", "scitail"]
+    assert [(task.name, task.split) for task in found["surgery"]] == [
+        ("stsb_tr_train", "train"),
+        ("stsb_tr_test", "test"),
+    ]
+    own = {name: f"{name}/{name}.jsonl.gz" for name in ("emotion", "scitail", "sick", "sick_r", "sts12", "sts15")}
+    own["stsb_tr_test"] = "stsb_tr/stsb_tr_test.jsonl.gz"
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    paths = {task.name: str(task.path) for tasks in found.values() for task in tasks}
+    assert all(f"`{path}`" in page and paths[name].endswith(f"shared/data/{path}") for name, path in own.items())
+
+
 def test_the_suites_of_the_project_hold_together():
     folder = Path(__file__).parents[2] / "recipes" / "suites"
     for path in folder.glob("*.yaml"):

@@ -117,7 +117,7 @@ def _(world: World) -> list[str]:
 
 def _all_columns(found: Outcome, world: World) -> None:
     assert "% of teacher" in found.out and found.err.count("distilvec:") == 0
-    assert list(json.loads((world.root / "out.json").read_text())) == ["teacher", "student", "asymmetric"]
+    assert list(json.loads((world.root / "out.json").read_text())) == ["teacher", "student", "asymmetric", "averages"]
 
 
 @case("compare-nothing-there", key="run folder")

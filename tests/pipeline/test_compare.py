@@ -15,6 +15,7 @@ from distilvec.evaluation.evaluator import Sample
 from distilvec.evaluation.significance import average_interval
 from distilvec.pipeline.compare import compare_runs
 from distilvec.pipeline.results import load_runs
+from distilvec.report.comparison import differences_table, leaderboard
 
 ROWS = 60
 
@@ -34,6 +35,8 @@ def classes(quality: float, seed: int = 0) -> Sample:
 
 def value(sample: Sample, rows=slice(None)) -> float:
     predicted, gold = sample.predicted[rows], sample.gold[rows]
+    if sample.type == "retrieval":
+        return 100 * float(np.mean(predicted))
     if sample.metric == "spearman":
         return 100 * float(spearmanr(predicted, gold).statistic)
     return 100 * float(f1_score(gold, predicted, average="macro", zero_division=0))
@@ -69,12 +72,12 @@ def write_run(tmp_path):
         }
         (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
         (folder / "distillation.json").write_text(json.dumps(record))
-        (folder / "report.json").write_text(json.dumps({"format": 2, "scores": columns, "speed": speed}))
+        (folder / "report.json").write_text(json.dumps({"format": 3, "scores": columns, "speed": speed}))
         if kept:
             arrays = {
                 f"{column}/{t}/{part}": getattr(s, part) for t, s in samples.items() for part in ("predicted", "gold")
             }
-            np.savez(folder / "samples.npz", **arrays)
+            np.savez(folder / "samples.npz", format=3, **arrays)
         return folder
 
     return write
@@ -185,6 +188,49 @@ def test_one_seed_equals_the_paired_bootstrap(write_run):
         assert found["b"] == "theirs" == comparison["reference"]
 
 
+def search(seed: int) -> Sample:
+    values = np.random.default_rng([seed, 3]).random(ROWS)
+    return Sample("retrieval", "ndcg@10", values, np.ones(ROWS))
+
+
+def test_averages_by_type_and_of_retrieval_against_a_loop(write_run):
+    """Every average has its mean, its retention and an interval from the same resamples of its tasks."""
+    sides = [
+        {"a": sts(q, s), "b": search(s), "c": search(s + 10), "d": search(s + 20)} for q, s in ((0.6, 1), (0.5, 2))
+    ]
+    retrieval = ("b", "c", "d")
+
+    def means(of):
+        found = float(np.mean([of(task) for task in retrieval]))
+        return {"average retrieval": found, "average by type": (of("a") + found) / 2}
+
+    folders = [write_run(name, side) for name, side in (("ours", sides[0]), ("theirs", sides[1]))]
+    for folder in folders:
+        report = json.loads((folder / "report.json").read_text())
+        report["scores"]["asymmetric"] = [{**s, "value": 40.0} for s in report["scores"]["student"]]
+        (folder / "report.json").write_text(json.dumps(report))
+    comparison = compare_runs(folders, reference="theirs", draws=120)
+    ours = row_of(comparison, "ours")
+    drawn = []
+    for number, task in enumerate(sides[0]):
+        rows = np.random.default_rng([0, number]).integers(ROWS, size=(120, ROWS))
+        drawn.append([[value(side[task], row) for row in rows] for side in sides])
+    for name, expected in means(lambda task: value(sides[0][task])).items():
+        assert ours["mean"][name] == pytest.approx(expected)
+        assert ours["retention"][name] == pytest.approx(100 * expected / 80)
+        assert ours["asymmetric"][name] == pytest.approx(50.0)
+        gaps = [
+            means(lambda task, n=n: drawn["abcd".index(task)][0][n] - drawn["abcd".index(task)][1][n])[name]
+            for n in range(120)
+        ]
+        found = difference_of(comparison, "ours", name)
+        assert (found["low"], found["high"]) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])))
+    assert {"average by type", "average retrieval", "retrieval, %", "retrieval, %, asymmetric"} <= {
+        *leaderboard(comparison).header
+    }
+    assert any(task == "average retrieval" for task in (row[2].text for row in differences_table(comparison).rows))
+
+
 def test_several_seeds_against_a_loop(write_run):
     """Every resample takes the same rows for all seeds of both runs; the metric is averaged over the seeds."""
     ours, theirs = [classes(0.7, seed) for seed in (1, 2, 3)], [classes(0.8, seed) for seed in (4, 5)]
@@ -227,8 +273,8 @@ def test_rows_that_do_not_match_have_no_interval(write_run):
     comparison = compare_runs([base, longer, bare], draws=50)
     found = {(item["a"], item["task"]): item["low"] is not None for item in comparison["differences"]}
     assert found == {
-        **{("longer", task): task == "b" for task in ("a", "b", "average")},
-        **{("bare", task): False for task in ("a", "b", "average")},
+        **{("longer", task): task == "b" for task in ("a", "b", "average", "average by type")},
+        **{("bare", task): False for task in ("a", "b", "average", "average by type")},
     }
     assert all(np.isfinite(item["difference"]) for item in comparison["differences"])
     assert any("longer: a; bare: a, b" in note for note in comparison["notes"])

@@ -41,6 +41,22 @@ def test_a_folder_and_an_object_score_alike(tiny_model, suite):
     assert "mini" in str(both) and both.to_dataframe()["student"].tolist() == pytest.approx(values[:1])
 
 
+def test_the_mixture_is_scored_where_it_is_asked_for(tiny_model, suite):
+    model = SentenceTransformer(str(tiny_model), device="cpu")
+    found = score_models(model, suite, teacher=tiny_model, mixed=True)
+    assert list(found.columns) == ["teacher", "student", "asymmetric", "mixed"]
+    assert found.averages()["mixed"]["types"].keys() == {"sts"} and found.averages()["student"].keys() == {
+        "all",
+        "types",
+    }
+
+
+def test_the_surgery_protocol_shows_two_rows(tiny_model, suite):
+    found = score_models(tiny_model, suite, protocol="surgery")
+    (score,) = found.columns["student"]
+    assert score.metric == "pearson" and "spearman" in str(found) and "pearson" in str(found)
+
+
 def test_the_protocol_chooses_the_metric(tiny_model, tmp_path):
     rows = "".join(
         f"{split},{word} {number},{word}\n"

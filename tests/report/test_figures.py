@@ -173,7 +173,21 @@ def test_scores_are_shares_of_the_teacher_with_intervals():
     assert rows["student", "average"]["value"] == pytest.approx(report["verdict"]["retention"], abs=1e-3)
     assert rows["untrained", "stsb"]["low"] is None
     (axes,) = drawn(scores_section.section)["scores"].axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == [*TASKS, "average"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        *TASKS, "average by type", "average retrieval", "average",
+    ]  # fmt: skip
+
+
+def test_an_interval_of_every_average():
+    report = sample_report()
+    for name in ("average by type", "average retrieval"):
+        report["intervals"]["student"][name] = [-1.0, 1.0, 0.5]
+    rows = {(row["model"], row["task"]): row for row in retained(report["scores"], report["intervals"])}
+    for task, teacher in (("average retrieval", (47.21 + 61.18) / 2), ("average by type", None)):
+        found = rows["student", task]
+        middle = (found["low"] + found["high"]) / 2
+        assert middle == pytest.approx(100) and found["value"] < 100
+        assert teacher is None or found["high"] - 100 == pytest.approx(100 / teacher)
 
 
 def test_scores_without_a_teacher_are_the_scores():

@@ -191,9 +191,19 @@ def test_the_scores_table(report):
     assert change.note == f"[{number(low, sign=True)}, {number(high, sign=True)}]"
     assert table.rows[3][5].kind == "same" and table.rows[3][5].text == "+0.32"
     assert [row[0].text for row in table.foot] == [
-        f"{row}{domain}" for domain in (" in domain", " out of domain", "") for row in ("average", "% of teacher")
+        *(f"{row}{domain}" for domain in (" in domain", " out of domain") for row in ("average", "% of teacher")),
+        *(
+            "average by type",
+            "% of teacher, by type",
+            "retrieval",
+            "% of teacher, retrieval",
+            "average",
+            "% of teacher",
+        ),
     ]
-    for row, domain in zip(table.foot[::2], ("in", "out", "all"), strict=True):
+    assert table.foot[6][4].value == pytest.approx((45.56 + 59.94) / 2)
+    assert table.foot[7][6].value == pytest.approx(100 * (46.48 + 60.71) / (47.21 + 61.18))
+    for row, domain in zip([*table.foot[:4:2], table.foot[-2]], ("in", "out", "all"), strict=True):
         assert row[4].value == pytest.approx(report["averages"]["student"][domain], abs=1e-3)
     assert table.foot[-1][4].text == f"{report['verdict']['retention']:.1f}"
     del report["scores"]["student"][2]

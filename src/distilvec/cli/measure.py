@@ -15,10 +15,13 @@ def evaluate(
     model: Model,
     suite: Annotated[Path | None, option("A suite file (YAML list of local tasks).")] = None,
     mteb: Annotated[str | None, option("Tasks of MTEB, separated by commas.")] = None,
-    benchmark: Annotated[str | None, option("A benchmark of MTEB, such as 'MTEB(eng, v2)'.")] = None,
+    benchmark: Annotated[
+        str | None, option("A benchmark of MTEB, such as 'MTEB(eng, v2)', BEIR-14, or TR-MTEB.")
+    ] = None,
     data: Annotated[Path | None, option("Folder with <MTEB task>/ folders, read instead of the hub.")] = None,
     teacher: Annotated[str | None, option("Compare with this model, also with its vectors of documents.")] = None,
-    protocol: Annotated[str, option("Main metrics to show: mteb-like, talas, distillmoe, emo.")] = "mteb-like",
+    protocol: Annotated[str, option("Main metrics to show: mteb-like, talas, distillmoe, emo, surgery.")] = "mteb-like",
+    mixed: Annotated[bool, option("A column with both models in pairs, STS and classification too.")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Score a model on local tasks or on MTEB: STS, classification, pairs, retrieval."""
@@ -28,21 +31,21 @@ def evaluate(
 
     from distilvec.pipeline.scores import score_models
 
-    scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, prefix="--")
+    scores = score_models(model, suite, teacher, mteb, benchmark, data, protocol, mixed, prefix="--")
 
     from distilvec.cli.terminal import show_problems, show_scores
 
     if json_file and scores.columns:
-        write_json(json_file, asdict(scores)["columns"], key="--json")
+        write_json(json_file, {**asdict(scores)["columns"], "averages": scores.averages()}, key="--json")
     if any(scores.columns.values()):
-        show_scores(scores.columns)
+        show_scores(scores.columns, scores.also)
     show_problems(scores.problems, "suite" if suite is not None else "--mteb")
 
 
 def compare(
     runs: Annotated[list[Path], argument("Run folders, or folders of sweeps.")],
     reference: Annotated[str | None, option("The run that others are compared with; the first by default.")] = None,
-    column: Annotated[str, option("student, or asymmetric.")] = "student",
+    column: Annotated[str, option("student, asymmetric, projected, mixed, untrained or teacher.")] = "student",
     out: Annotated[Path | None, option("Write a page here, and its figures in a folder next to it.")] = None,
     csv: Annotated[Path | None, option("Write the leaderboard as CSV.")] = None,
     markdown: Annotated[Path | None, option("Write the leaderboard as Markdown.")] = None,

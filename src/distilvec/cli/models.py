@@ -212,12 +212,22 @@ def transplant(
 
 def export(
     model: Model,
-    to: Annotated[Literal["onnx"], option("The form: one fp32 file, from token ids to the vector.")] = "onnx",
-    out: Annotated[Path | None, option("The file; onnx/model.onnx in the model's folder by default.")] = None,
+    to: Annotated[
+        Literal["onnx", "projected"],
+        option("onnx: one fp32 file, from token ids to the vector; projected: RUN/student in its teacher's space."),
+    ] = "onnx",
+    out: Annotated[Path | None, option("The file or folder: MODEL/onnx/model.onnx or RUN/projected.")] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Write a model as ONNX, checked against PyTorch; it runs without Python code."""
+    """Write a model as ONNX, checked against PyTorch; it runs without Python code.
+
+    With --to projected: write a run's student behind the projection into the teacher's space that its method trained
+    (talas, distilcse_ckd), as a model folder.
+    """
     from distilvec.pipeline.export import export_model
 
     path, difference = export_model(model, to, out, trust_remote_code)
+    if to == "projected":
+        print(path)
+        return
     print(f"{path}  {path.stat().st_size / 1e6:.1f} MB, vectors differ from PyTorch's by at most {difference:.1g}")

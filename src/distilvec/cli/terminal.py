@@ -41,9 +41,9 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int 
     print_result(text_table(header, rows, width))
 
 
-def show_scores(scores: dict[str, list[Score]]) -> None:
-    """One row a task, one column a model, with the average and what is retained of the teacher."""
-    print_result(to_text(score_table(scores)))
+def show_scores(scores: dict[str, list[Score]], also: Mapping[str, Sequence[str]] | None = None) -> None:
+    """One row a task, one column a model, with the averages and what is retained of the teacher."""
+    print_result(to_text(score_table(scores, also=also)))
 
 
 def show_result(result: RunResult) -> None:

@@ -218,8 +218,8 @@ class MethodSection(Section):
 
 Part = Literal["agreement", "compression", "margin", "speed", "projections", "experts", "tokens", "vocabulary"]
 PARTS: tuple[Part, ...] = get_args(Part)
-Column = Literal["teacher", "untrained", "student", "asymmetric"]
-COLUMNS: tuple[Column, ...] = get_args(Column)
+Column = Literal["teacher", "untrained", "student", "projected", "asymmetric", "mixed"]
+COLUMNS: tuple[Column, ...] = tuple(column for column in get_args(Column) if column != "mixed")  # scored by default
 
 
 class EvaluationSection(Section):
@@ -229,7 +229,9 @@ class EvaluationSection(Section):
     builtin: Literal["python-docstrings"] | None = None
     batch_tokens: BatchTokens = 4096
     parts: list[Part] = key(list(PARTS), "parts of the report in addition to the scores")
-    columns: list[Column] = key(list(COLUMNS), "models that are scored, if the run has them", min_length=1)
+    columns: list[Column] = key(
+        list(COLUMNS), "models that are scored, if the run has them; mixed: docs/report.md", min_length=1
+    )
     every_classification: bool = key(False, "classification at every dimension, precision and saved checkpoint too")
     draws: int = key(1000, "bootstrap draws of every confidence interval", gt=0, le=MOST_DRAWS)
     speed_seconds: float = key(1.0, "time for each setting of the speed table", gt=0, le=3600)

@@ -7,7 +7,7 @@ keywords after `context` and `weights` are the recipe's `method.options`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -20,7 +20,26 @@ from distilvec.core.options import refuse_unknown
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.task_head import TaskHead
 
-__all__ = ["LossTerms", "Objective", "ObjectiveContext", "TextBatch", "Weights"]  # imported together by methods
+__all__ = [
+    "LossTerms",
+    "Objective",
+    "ObjectiveContext",
+    "Projection",
+    "TextBatch",
+    "Weights",
+]  # imported together by methods
+
+
+class Projection(NamedTuple):
+    """Linear map from a student's vectors to the teacher's space, trained by an objective and not shipped.
+
+    `pre_dense`: it reads the vector before the student's first Dense layer, else the embedding at length 1.
+    """
+
+    weight: Float[Tensor, "teacher_dim dim"]
+    bias: Float[Tensor, " teacher_dim"] | None = None
+    pre_dense: bool = False
+
 
 LossTerms = dict[str, Float[Tensor, " batch"]]
 Weights = Mapping[str, float]  # of loss terms, by name
@@ -93,6 +112,13 @@ class Objective(nn.Module):
     def weighted_terms(self, **terms: Callable[[], Tensor]) -> LossTerms:
         """Compute the terms that have a weight."""
         return {name: compute() for name, compute in terms.items() if self.weights.get(name)}
+
+    def space_projection(self) -> Projection | None:
+        """Return the map into the first teacher's space that training has learned for the student's vectors, if any.
+
+        The student ships without this map. The evaluation scores the student behind it as the model "projected".
+        """
+        return None
 
     def metrics(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
         """Return further numbers for the training log, without gradient."""

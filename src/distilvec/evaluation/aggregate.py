@@ -1,10 +1,16 @@
-"""Averages over tasks, percent of the teacher's score, main metrics of the papers. Scores are divided nowhere else."""
+"""Averages over tasks, percent of the teacher's score, main metrics of the papers. Scores are divided nowhere else.
+
+average             plain mean over tasks (REDACT's table 2, "Avg. (Datasets)"; TALAS; DistillMoE)
+average by type     mean of the means over the tasks of a type (MTEB; REDACT's table 2, "Avg."; TR-MTEB)
+average retrieval   mean over the retrieval tasks
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distilvec.core.errors import DistilvecError
 
@@ -12,8 +18,12 @@ if TYPE_CHECKING:
     from distilvec.evaluation.evaluator import Score
 
     Scores = Sequence[Score | Mapping[str, Any]] | Mapping[str, float]
+K = TypeVar("K", bound=Hashable)
 
-# Main metric of classification and of pair tasks. STS (Spearman) and retrieval (nDCG@10) are the same in all papers.
+AVERAGE, BY_TYPE, RETRIEVAL = "average", "average by type", "average retrieval"  # as names alongside those of tasks
+AVERAGES = {AVERAGE: "all", BY_TYPE: "by_type", RETRIEVAL: "retrieval"}  # their keys in report.json's "averages"
+
+# Main metric by type of task. Retrieval (nDCG@10) is the same in all papers, STS (Spearman) in all but one.
 PROTOCOLS = {
     # MTEB (Muennighoff et al. 2023), section 3.2. Note: its metrics only, not its ten classifiers on few rows.
     "mteb-like": {"classification": "accuracy", "pair": "average_precision"},
@@ -23,8 +33,16 @@ PROTOCOLS = {
     "distillmoe": {"classification": "accuracy", "pair": "best_accuracy"},
     # EMO, table 1, appendix B. Note: EMO fine-tunes its students with labels; here the encoder is frozen.
     "emo": {"classification": "accuracy", "pair": "best_accuracy"},
+    # Turkish surgery, section 4 and table 1, whose rows are in the order of Pearson's correlation.
+    "surgery": {"classification": "accuracy", "pair": "average_precision", "sts": "pearson"},
 }
-_MTEB_NAMES = {"macro_f1": "f1", "average_precision": "cosine_ap", "best_accuracy": "cosine_accuracy"}
+ALSO = {"surgery": {"sts": ("spearman", "cosine_spearman")}}  # metrics that a protocol reports in addition, by type
+_MTEB_NAMES = {
+    "macro_f1": "f1",
+    "average_precision": "cosine_ap",
+    "best_accuracy": "cosine_accuracy",
+    "pearson": "cosine_pearson",
+}
 
 
 def average(scores: Scores) -> float:
@@ -38,14 +56,44 @@ def average(scores: Scores) -> float:
     return sum(values) / len(values)
 
 
-def averages(scores: Sequence[Score | Mapping[str, Any]]) -> dict[str, float]:
-    """Averages of "all" tasks, and of those "in" and "out" of domain if tasks have a domain; {} without scores.
+def task_weights(types: Mapping[K, str]) -> dict[str, dict[K, float]]:
+    """Return the weights of tasks in each average, from their types; tasks of one type have the plain average alone."""
+    counts = Counter(types.values())
+    found = {AVERAGE: dict.fromkeys(types, 1.0)}
+    if len(counts) > 1:
+        found[BY_TYPE] = {task: 1 / counts[kind] for task, kind in types.items()}
+        found[RETRIEVAL] = {task: 1.0 for task, kind in types.items() if kind == "retrieval"}
+    return {name: weights for name, weights in found.items() if weights}
 
-    Every task counts once, as in TALAS' table 1 and DistillMoE's table 14.
+
+def weighted_averages(values: Mapping[K, Any], types: Mapping[K, str]) -> dict[str, Any]:
+    """Return the averages of a model's values (numbers or arrays) by task."""
+    return {
+        name: sum(weight * values[task] for task, weight in weights.items()) / sum(weights.values())
+        for name, weights in task_weights(types).items()
+    }
+
+
+def averages(scores: Sequence[Score | Mapping[str, Any]]) -> dict[str, float]:
+    """Averages of "all" tasks, "by_type" and of "retrieval", and of tasks "in" and "out" of domain.
+
+    {} without scores. "by_type" and "retrieval" need several types of task, "in" and "out" tasks with a domain.
     """
-    groups = {"all": list(scores)}
-    groups |= {domain: [score for score in scores if _entry(score)["domain"] == domain] for domain in ("in", "out")}
-    return {name: average(group) for name, group in groups.items() if group}
+    if not scores:
+        return {}
+    entries = [_entry(score) for score in scores]
+    values, types = ({n: entry[key] for n, entry in enumerate(entries)} for key in ("value", "type"))
+    groups = {domain: [entry for entry in entries if entry["domain"] == domain] for domain in ("in", "out")}
+    found = {AVERAGES[name]: value for name, value in weighted_averages(values, types).items()}
+    return {**found, **{name: average(group) for name, group in groups.items() if group}}
+
+
+def type_averages(scores: Sequence[Score | Mapping[str, Any]]) -> dict[str, float]:
+    """Means over the tasks of each type, which "average by type" averages."""
+    groups: dict[str, list[float]] = {}
+    for entry in map(_entry, scores):
+        groups.setdefault(entry["type"], []).append(entry["value"])
+    return {kind: sum(values) / len(values) for kind, values in groups.items()}
 
 
 def share(value: float, teacher: float) -> float | None:
@@ -54,22 +102,21 @@ def share(value: float, teacher: float) -> float | None:
 
 
 def retention(student: Scores, teacher: Scores) -> dict[str, float]:
-    """Percent of the teacher's score by task, and of its average under "average", over the tasks both were scored on.
+    """Percent of the teacher's score by task, and of its averages by their names, over the tasks both were scored on.
 
-    A task that only one of them has is left out, also of the average. If the teacher's score on a task is not above 0,
-    the task has no share but counts in the average. {} without common tasks.
+    A task that only one of them has is left out, also of the averages. If the teacher's score on a task is not above 0,
+    the task has no share but counts in the averages. {} without common tasks.
     """
-    ours, theirs = _by_task(student), _by_task(teacher)
+    ours, theirs, types = _by_task(student), _by_task(teacher), _types(student)
     shared = [key for key in ours if key in theirs]
-    if not shared:
-        return {}
     found = {task: share(ours[task, metric], theirs[task, metric]) for task, metric in shared}
-    found["average"] = share(*(sum(values[key] for key in shared) / len(shared) for values in (ours, theirs)))
+    means = [weighted_averages(values, {key: types[key] for key in shared}) for values in (ours, theirs)]
+    found |= {name: share(value, means[1][name]) for name, value in means[0].items()}
     return {task: value for task, value in found.items() if value is not None}
 
 
 def with_protocol(score: Score, protocol: str) -> Score:
-    """Return the score with the protocol's main metric. STS and retrieval scores stay as they are.
+    """Return the score with the protocol's main metric. Scores of other types stay as they are.
 
     Errors: DistilvecError if the metric is not among the score's.
     """
@@ -87,7 +134,14 @@ def with_protocol(score: Score, protocol: str) -> Score:
 
 
 def _entry(score: Score | Mapping[str, Any]) -> dict[str, Any]:
-    return {"domain": None, **(score if isinstance(score, Mapping) else vars(score))}
+    return {"domain": None, "type": "", **(score if isinstance(score, Mapping) else vars(score))}
+
+
+def _types(scores: Scores) -> dict[tuple[str, str], str]:
+    """Types by (task, metric); one type for all where it is not known."""
+    if isinstance(scores, Mapping):
+        return {(task, ""): "" for task in scores}
+    return {(entry["task"], entry.get("metric", "")): entry["type"] for entry in map(_entry, scores)}
 
 
 def _by_task(scores: Scores) -> dict[tuple[str, str], float]:

@@ -1,4 +1,5 @@
-"""Scores of vectors with fewer dimensions (MRL), fewer bits per dimension, and both (REDACT, appendix D).
+"""Scores of vectors with fewer dimensions (MRL), fewer bits per dimension, and both (REDACT, section 4.1, figure 5 and
+appendix H).
 
 Nothing is embedded again: every dim and precision is made from the vectors in the shared cache.
 
@@ -8,8 +9,8 @@ Nothing is embedded again: every dim and precision is made from the vectors in t
     binary              signs; the cosine of +1 and -1 is 1 - 2 x Hamming distance / dim
     binary_rescored     retrieval only: nearest by Hamming distance, ranked by float query times document signs
 
-"Documents" are the second sentences of a pair and the training rows of a classification task, as in evaluator.py; in an
-asymmetric evaluation they are the teacher's, and so are the steps of int8.
+"Documents" are the second sentences of a pair and the training rows of a classification task, as in evaluator.py; in
+asymmetric retrieval they are the teacher's, and so are the steps of int8.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import metrics
-from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Progress, score_task
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Progress, embedders, score_task
 from distilvec.evaluation.search import pack_signs, rescored_top_k, top_k
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
 
@@ -115,6 +116,7 @@ def compression_rows(
     for done, (task, (name, pair)) in enumerate([(task, item) for task in tasks for item in models.items()]):
         if progress is not None:
             progress(f"{name}: {task.name}", done, total)
+        pair = embedders(task, *pair)
         role = "document" if isinstance(task, RetrievalTask) else task.role
         documents = memo.vectors(pair[1], _document_texts(task), role)
         full = documents.shape[1]

@@ -1,14 +1,15 @@
 """Scores of a pair (query embedder, document embedder) on local tasks.
 
 Standard evaluation passes one embedder, asymmetric evaluation two that share a space, such as a student for queries and
-its teacher for documents.
+its teacher for documents. Only retrieval has queries and documents; asymmetric scores of other types repeat those of
+the query embedder (REDACT, appendix E, table 6). A `mixed` evaluation takes both embedders for every type:
 
     type              query embedder     document embedder
-    sts, pair         sentence1          sentence2
-    classification    test rows          training rows of the classifier
     retrieval         queries            documents
+    sts, pair         sentence1          sentence2             (mixed)
+    classification    test rows          training rows         (mixed)
 
-Only retrieval has roles of its own; the texts of the other types all get the task's `role` (document by default).
+The texts of the other types all get the task's `role` (document by default).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTa
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]  # (name, done, all)
+MIXED = "mixed"  # the model that takes both embedders for every type of task
 
 
 class Embedder(Protocol):
@@ -124,11 +126,13 @@ def evaluate(
     progress: Progress | None = None,
     problems: list[TaskFailure] | None = None,
     samples: dict[str, Sample] | None = None,
+    mixed: bool = False,
 ) -> list[Score]:
     """Score one embedder, or a query and a document embedder, on every task, in order.
 
-    `memo` keeps vectors between calls; `samples` is filled with every task's Sample by name. A task that cannot be
-    scored is added to `problems`, and the others are scored; without `problems` it is an error.
+    `mixed` takes both embedders for every type of task (see above). `memo` keeps vectors between calls; `samples` is
+    filled with every task's Sample by name. A task that cannot be scored is added to `problems`, and the others are
+    scored; without `problems` it is an error.
     Errors: DistilvecError for no tasks, an embedder's faulty vectors, or two different dims.
     """
     if not tasks:
@@ -139,7 +143,7 @@ def evaluate(
         if progress is not None:
             progress(task.name, done, len(tasks))
         try:
-            score, sample = score_task(task, query, document, memo)
+            score, sample = score_task(task, *embedders(task, query, document, mixed), memo)
         except DistilvecError as error:
             if problems is None:
                 raise
@@ -151,6 +155,11 @@ def evaluate(
     if progress is not None:
         progress(tasks[-1].name, len(tasks), len(tasks))
     return scores
+
+
+def embedders(task: Task, query: Embedder, document: Embedder, mixed: bool = False) -> tuple[Embedder, Embedder]:
+    """Return the query and the document embedder of a task: the query embedder alone unless the task has documents."""
+    return query, document if mixed or isinstance(task, RetrievalTask) else query
 
 
 def score_task(

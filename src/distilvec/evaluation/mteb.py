@@ -1,13 +1,15 @@
 """Tasks and benchmarks of the package mteb 2, for one model or for a pair (query embedder, document embedder).
 
-Local folders (mteb_local.py) may replace mteb's data. Embedders of a pair, as in evaluator.py:
+Local folders (mteb_local.py) may replace mteb's data. Only retrieval, reranking and their kind have queries and
+documents: the scores of a pair on other types repeat those of the query embedder (REDACT, appendix E, table 6). The
+model `mixed` takes both, as in evaluator.py:
 
     type                                      query embedder     document embedder
-    STS, PairClassification                   sentence1          sentence2
-    Classification, MultilabelClassification  test rows          training rows of the classifier
     Retrieval, Reranking and their kind       queries            documents
+    STS, PairClassification                   sentence1          sentence2             (mixed)
+    Classification, MultilabelClassification  test rows          training rows         (mixed)
 
-Only the last line has roles of its own; all other texts get the document role's prompt.
+Texts of the other types all get the document role's prompt.
 Note: mteb's prompts by task for instruction-tuned models are not used.
 """
 
@@ -26,7 +28,6 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ import numpy as np
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
-from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Score
+from distilvec.evaluation.evaluator import MIXED, Embedder, EmbeddingCache, Score
+from distilvec.evaluation.mteb_benchmarks import NAMES, benchmark_tasks, is_prepared
 from distilvec.evaluation.mteb_local import LocalData, load_local
 from distilvec.evaluation.tasks import TaskFailure
 
@@ -65,12 +67,11 @@ def mteb_scores(
     """
     import_mteb(cache)
     chosen = find_tasks(tasks, benchmark)
-    embedders = {id(model): model for pair in models.values() for model in pair}
-    weights = {key: model.manifest().fingerprint if cache else "" for key, model in embedders.items()}  # type: ignore[attr-defined]
-    revisions = {name: "-".join(dict.fromkeys(weights[id(model)] for model in pair)) for name, pair in models.items()}
+    single = {id(model): model for pair in models.values() for model in pair}
+    weights = {key: model.manifest().fingerprint if cache else "" for key, model in single.items()}  # type: ignore[attr-defined]
     scores: dict[str, list[Score]] = {name: [] for name in models}
     for task in chosen:
-        memo, name = EmbeddingCache(), task.metadata.name
+        memo, name, known = EmbeddingCache(), task.metadata.name, dict[tuple[int, int], Score]()
         try:
             local = load_local(task, data / name) if data is not None and (data / name).is_dir() else None
             if local is not None:
@@ -79,12 +80,14 @@ def mteb_scores(
             problems.append(TaskFailure(name, str(error)))
             continue
         folder = None if cache is None else cache / (local.fingerprint if local else "hub")
-        for model, pair in models.items():
+        for model, asked in models.items():
+            pair = embedders(task.metadata.type, asked, model == MIXED)
+            key, revision = (id(pair[0]), id(pair[1])), "-".join(dict.fromkeys(weights[id(one)] for one in pair))
             try:
-                with _quiet():
-                    scores[model].append(
-                        score_task(task, MtebModel(*pair, revisions[model], memo), local, folder, data)
-                    )
+                if key not in known:
+                    with _quiet():
+                        known[key] = score_task(task, MtebModel(*pair, revision, memo), local, folder, data)
+                scores[model].append(known[key])
             except NoDataError as error:
                 problems.append(TaskFailure(name, str(error)))
                 break
@@ -97,16 +100,26 @@ def mteb_scores(
     return scores
 
 
+def embedders(kind: str, pair: Pair, mixed: bool = False) -> Pair:
+    """Return the query and the document embedder for a type of task; types without documents take the former alone."""
+    return pair if kind in (*SEARCH_TYPES, *((*PAIR_TYPES, *CLASS_TYPES) if mixed else ())) else (pair[0], pair[0])
+
+
 def find_tasks(names: list[str] | None, benchmark: str | None) -> list[Any]:
-    """Task objects of mteb, copied. Errors: DistilvecError with the nearest names for what mteb does not know."""
+    """Task objects of mteb, copied, or of our own benchmarks.
+
+    Errors: DistilvecError with the nearest names for what mteb does not know.
+    """
     mteb = import_mteb()
     if bool(names) == bool(benchmark):
         raise DistilvecError("[--mteb] expected task names or a benchmark, not both. Give --mteb or --benchmark.")
+    if benchmark in NAMES:
+        return benchmark_tasks(mteb, benchmark)
     if benchmark:
         try:
             return [copy.copy(task) for task in mteb.get_benchmark(benchmark).tasks]
         except KeyError:
-            near = _nearest(benchmark, [entry.name for entry in mteb.get_benchmarks()])
+            near = _nearest(benchmark, [*NAMES, *(entry.name for entry in mteb.get_benchmarks())])
             raise DistilvecError(f"[--benchmark] mteb has no benchmark '{benchmark}'{near}.") from None
     entries = vars(importlib.import_module("mteb.tasks")).values()
     known = [entry.metadata.name for entry in entries if hasattr(entry, "metadata")]
@@ -191,16 +204,19 @@ def score_task(task: Any, model: MtebModel, local: LocalData | None, folder: Pat
         _load_data(task, data)
     task.rng_state, task.np_rng = random.Random(task.seed), np.random.default_rng(task.seed)
     found = mteb.evaluate(model, task, co2_tracker=False, cache=results, show_progress_bar=False)
-    score = _as_score(task, found.task_results[0], local)
-    if model.query is not model.document and kind not in (*PAIR_TYPES, *CLASS_TYPES, *SEARCH_TYPES):
-        return replace(score, warnings=(*score.warnings, f"{kind} uses '{model.document.name}' alone"))
-    return score
+    return _as_score(task, found.task_results[0], local)
 
 
 def _load_data(task: Any, data: Path | None) -> None:
     """Load data from the hub. Note: mteb loads the parts of an aggregate task itself, one after the other."""
     if task.data_loaded or task.is_aggregate:
         return
+    if is_prepared(task):
+        source, name, data = task.metadata.dataset["path"], task.metadata.name, data or Path("DATA")
+        raise NoDataError(
+            f"[--data] the authors of TR-MTEB score rows that their code takes from {source}. Put these rows into "
+            f"{data / name} and pass --data {data}."
+        )
     try:
         task.load_data()
     except Exception as error:

@@ -36,16 +36,21 @@ class Interval:
 
 
 def average_interval(
-    pairs: Sequence[tuple[Sample, Sample]], draws: int = 1000, level: float = 0.95, seed: int = 0
+    pairs: Sequence[tuple[Sample, Sample]],
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    weights: Sequence[float] | None = None,
 ) -> Interval:
     """Mean over tasks of the difference (ours - theirs) in points; every resample takes the same rows of both.
 
+    `weights` are those of the tasks in the mean; by default all count alike.
     The interval is the percentile interval. p is twice the share of differences on the rarer side of 0, the observed
     one included, so at least 1 / (draws + 1). Resamples on which the metric is undefined are left out.
     Errors: DistilvecError if two are not of the same rows, or the metric is undefined on all resamples.
     """
     found = [_differences(*pair, draws, np.random.default_rng([seed, task])) for task, pair in enumerate(pairs)]
-    observed, drawn = (np.mean(values, axis=0) for values in zip(*found, strict=True))
+    observed, drawn = (np.average(values, axis=0, weights=weights) for values in zip(*found, strict=True))
     interval = percentile_interval(float(observed), drawn, level)
     if interval is None:
         metrics = ", ".join(dict.fromkeys(ours.metric for ours, _ in pairs))

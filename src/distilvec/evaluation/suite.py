@@ -25,10 +25,9 @@ from distilvec.config.schema import Role
 from distilvec.config.yaml_dialect import read_yaml
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.data.task_rows import TableOptions
+from distilvec.evaluation.aggregate import AVERAGES
 from distilvec.evaluation.task_files import Titles, load_classification, load_pairs, load_retrieval, load_sts
 from distilvec.evaluation.tasks import RetrievalTask, Task, TaskFailure, task_texts
-
-RESERVED = "average"
 
 
 class TaskSection(Section):
@@ -140,9 +139,9 @@ def read_suite(path: Path) -> list[TaskSection]:
         section = _section(number, entry, path.parent)
         if isinstance(section, list):
             problems += section
-        elif section.name == RESERVED or section.name in {other.name for other in sections}:
+        elif section.name in AVERAGES or section.name in {other.name for other in sections}:
             problems.append(
-                f"[{number}.name] '{section.name}' is a second task of this name, or the mean of all tasks."
+                f"[{number}.name] '{section.name}' is a second task of this name, or the name of an average."
             )
         else:
             sections.append(section)

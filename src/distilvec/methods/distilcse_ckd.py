@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, TextBatch, Weights
+from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, Projection, TextBatch, Weights
 from distilvec.core.options import Positive
 from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.contrastive import info_nce
@@ -68,6 +68,10 @@ class DistilCseCkd(Objective):
         return self.weighted_terms(
             ckd=lambda: self._contrast(batch.rows, projected, target), mse=lambda: mean_squared_error(projected, target)
         )
+
+    def space_projection(self) -> Projection | None:
+        """Return the trained projection of an embedding at length 1."""
+        return Projection(self.projection.weight * self.projection.in_features**0.5, self.projection.bias)
 
     def _contrast(self, rows: Int[Tensor, " batch"], projected: Tensor, target: Tensor) -> Tensor:
         loss = info_nce(projected, target, torch.exp(-self.log_scale), *self.negatives(rows))

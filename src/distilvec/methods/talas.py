@@ -1,6 +1,6 @@
 """TALAS (paper 004, section 3): upper layers anchored to the teacher's vector, lower ones to the layer above.
 
-ASAM is `train.update`. Needs cached sentence vectors only. What ships is the student in its own dim.
+ASAM is `train.update`. Needs cached sentence vectors only. What ships is the student in its own dim, without W_l.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, TextBatch, Weights
+from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, Projection, TextBatch, Weights
 from distilvec.core.options import Count, Positive, option_error
 from distilvec.core.outputs import LayerPooling, ModelOutputs, OutputSpec
 from distilvec.losses.distance import cosine_distance
@@ -98,6 +98,12 @@ class Talas(Objective):
             tamd=lambda: self._tamd(layers, teacher),
             lasd=lambda: layer_relation_gaps(torch.stack([layers[layer] for layer in self.related]), self.detach_guide),
         )
+
+    def space_projection(self) -> Projection | None:
+        """Return W_L, which anchors the last layer."""
+        weight = self.anchors[str(self.last)].weight
+        assert isinstance(weight, Tensor)
+        return Projection(weight, pre_dense=True) if self.weights["tamd"] else None
 
     def _tamd(self, layers: dict[int, Tensor], teacher: ModelOutputs) -> Tensor:
         assert teacher.embedding is not None

@@ -11,9 +11,11 @@ import numpy as np
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_file
 from distilvec.core.log import progress
-from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Sample, Score, evaluate
+from distilvec.evaluation.aggregate import task_weights
+from distilvec.evaluation.evaluator import MIXED, Embedder, EmbeddingCache, Sample, Score, evaluate
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.tasks import Task, TaskFailure
+from distilvec.report.earlier_formats import REPORT_FORMAT
 from distilvec.teachers.model import LocalTeacher
 
 Columns = dict[str, tuple[Embedder, Embedder]]
@@ -25,18 +27,23 @@ def make_columns(
     untrained: LocalTeacher | None = None,
     teacher: LocalTeacher | None = None,
     in_teacher_space: bool = True,
+    projected: LocalTeacher | None = None,
 ) -> Columns:
-    """Return query and document embedders by model: teacher, untrained, student, asymmetric.
+    """Return query and document embedders by model: teacher, untrained, student, projected, asymmetric, mixed.
 
-    Asymmetric is the student's queries against the teacher's documents. It needs a student in the teacher's space, with
-    embeddings of the same dim.
+    - projected: the student behind the linear map into the teacher's space that its method has trained
+    - asymmetric: the student's queries against the teacher's documents; other tasks than retrieval repeat the student's
+      score. Needs a student in the teacher's space, with embeddings of the same dim.
+    - mixed: both models in every task (evaluator.py)
     """
     columns: Columns = {} if teacher is None else {"teacher": (teacher, teacher)}
     if untrained is not None:
         columns["untrained"] = (untrained, untrained)
     columns["student"] = (student, student)
+    if projected is not None:
+        columns["projected"] = (projected, projected)
     if teacher is not None and in_teacher_space and teacher.dim == student.dim:
-        columns["asymmetric"] = (student, teacher)
+        columns |= {"asymmetric": (student, teacher), MIXED: (student, teacher)}
     return columns
 
 
@@ -54,16 +61,15 @@ def score_columns(
             def report(task: str, done: int, total: int, number: int = number, name: str = name) -> None:
                 advance(number * len(tasks) + done, f"{name}: {task}")
 
-            scores[name] = evaluate(tasks, query, document, cache, report, found, samples[name])
+            scores[name] = evaluate(tasks, query, document, cache, report, found, samples[name], name == MIXED)
             problems += [TaskFailure(problem.task, problem.message, name) for problem in found]
     return scores, samples
 
 
 def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> dict[str, dict[str, list[float]]]:
-    """Return [low, high, p] of each model's difference from the teacher, by task and on average (paired bootstrap,
-    points).
+    """Return [low, high, p] of each model's difference from the teacher in points, by task and average.
 
-    A task whose difference is undefined is added to `problems`; that model has no average then.
+    A task whose difference is undefined is added to `problems`; that model has no averages then.
     """
     report: dict[str, dict[str, list[float]]] = {}
     theirs = samples.get("teacher", {})
@@ -78,18 +84,20 @@ def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> dict
             except DistilvecError as error:
                 problems.append(TaskFailure(task, str(error), name))
         if len(found) == len(pairs):
-            found["average"] = average_interval(list(pairs.values()), draws=draws)
+            for average, weights in task_weights({task: ours[task].type for task in pairs}).items():
+                chosen = [pairs[task] for task in weights]
+                found[average] = average_interval(chosen, draws=draws, weights=list(weights.values()))
         report[name] = {task: [interval.low, interval.high, interval.p] for task, interval in found.items()}
     return report
 
 
 def write_samples(folder: Path, samples: Mapping[str, Mapping[str, Sample]]) -> None:
-    """Write samples.npz, whole or not at all; its arrays are named <model>/<task>/predicted and <model>/<task>/gold."""
+    """Write samples.npz, whole or not at all: arrays <model>/<task>/predicted and <model>/<task>/gold, the format."""
     arrays = {
         f"{column}/{task}/{name}": getattr(sample, name)
         for column, found in samples.items()
         for task, sample in found.items()
         for name in ("predicted", "gold")
     }
-    np.savez_compressed(content := io.BytesIO(), **arrays)
+    np.savez_compressed(content := io.BytesIO(), format=np.array(REPORT_FORMAT), **arrays)
     write_file(folder / "samples.npz", content.getvalue(), "samples.npz")

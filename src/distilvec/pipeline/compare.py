@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.core.errors import DistilvecError, nearest
-from distilvec.evaluation.aggregate import average, retention
+from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, retention, weighted_averages
 from distilvec.evaluation.significance import (
     draw_rows,
     holm,
@@ -30,7 +30,6 @@ from distilvec.report.scores import MODELS
 
 Groups = Mapping[str, Sequence[RunSummary]]  # the runs of a row by its name
 Drawn = dict[str, dict[str, np.ndarray[Any, Any]]]  # points on every resample, float64 [draws], by task and row
-AVERAGE = "average"
 LEVEL = 0.95
 
 
@@ -132,10 +131,8 @@ def _shared_tasks(runs: Sequence[RunSummary], column: str) -> tuple[list[str], l
 
 def _row(name: str, group: Sequence[RunSummary], column: str, tasks: Sequence[str]) -> dict[str, Any]:
     values = [_values(run, column, tasks) for run in group]
-    summary = {task: seed_summary([value[task] for value in values]) for task in tasks}
-    if tasks:
-        summary[AVERAGE] = seed_summary([average(value) for value in values])
-    kept = [retention(value, _values(run, "teacher", tasks)) for value, run in zip(values, group, strict=True)]
+    values = [value | weighted_averages(value, _types(group[0], column, tasks)) if tasks else {} for value in values]
+    summary = {task: seed_summary([value[task] for value in values]) for task in values[0]}
     records = [
         {part: run.record.get(part) or {} for part in ("training", "metrics", "method", "student")} for run in group
     ]
@@ -147,9 +144,8 @@ def _row(name: str, group: Sequence[RunSummary], column: str, tasks: Sequence[st
         "seeds": len(group),
         "mean": {task: mean for task, (mean, _) in summary.items()},
         "std": {task: deviation for task, (_, deviation) in summary.items()},
-        "retention": {
-            task: _mean(one.get(task) for one in kept) for task in kept[0] if all(task in one for one in kept)
-        },
+        "retention": _retention(group, column, tasks),
+        **({"asymmetric": _retention(group, "asymmetric", tasks)} if column == "student" else {}),
         "parameters": records[0]["student"].get("parameters"),
         "texts_per_second": _mean(_texts_per_second(run, role) for run in group),
         **{key: _mean(one["training"].get(key) for one in records) for key in ("minutes", "texts", "steps")},
@@ -160,10 +156,27 @@ def _row(name: str, group: Sequence[RunSummary], column: str, tasks: Sequence[st
     }
 
 
+def _retention(group: Sequence[RunSummary], column: str, tasks: Sequence[str]) -> dict[str, float | None]:
+    """Return the percent of each run's own teacher by task and average, a mean over seeds; {} unless all are scored."""
+    scored = [_scored(run, column, tasks) for run in group]
+    kept = [retention(ours, _scored(run, "teacher", tasks)) for ours, run in zip(scored, group, strict=True)]
+    return {task: _mean(one.get(task) for one in kept) for task in kept[0] if all(task in one for one in kept)}
+
+
+def _scored(run: RunSummary, column: str, tasks: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the scores on the tasks; empty unless every task was scored."""
+    scores = run.scores(column)
+    return [scores[task] for task in tasks] if all(task in scores for task in tasks) else []
+
+
+def _types(run: RunSummary, column: str, tasks: Sequence[str]) -> dict[str, str]:
+    scores = run.scores(column)
+    return {task: scores[task]["type"] for task in tasks}
+
+
 def _values(run: RunSummary, column: str, tasks: Sequence[str]) -> dict[str, float]:
     """Return values by task; empty unless every task was scored."""
-    scores = run.scores(column)
-    return {task: float(scores[task]["value"]) for task in tasks} if all(task in scores for task in tasks) else {}
+    return {score["task"]: float(score["value"]) for score in _scored(run, column, tasks)}
 
 
 def _texts_per_second(run: RunSummary, role: str) -> float | None:
@@ -183,7 +196,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _resample(groups: Groups, reference: str, column: str, tasks: Sequence[str], draws: int) -> Drawn:
-    """Return the mean over seeds on every resample, by task (and average) and row; others are missing."""
+    """Return the mean over seeds on every resample, by task, average, and row; others are missing."""
     samples = {name: [run.samples(column, tasks) for run in group] for name, group in groups.items()}
     drawn: Drawn = {}
     for number, task in enumerate(tasks):
@@ -199,8 +212,10 @@ def _resample(groups: Groups, reference: str, column: str, tasks: Sequence[str],
                 values[name].append(np.mean([resampled(sample, counts) for sample in seeds], axis=0))
         drawn[task] = {name: 100 * np.concatenate(blocks) for name, blocks in values.items() if blocks}
     complete = [name for name in groups if all(name in drawn[task] for task in tasks)]
-    drawn[AVERAGE] = {name: np.mean([drawn[task][name] for task in tasks], axis=0) for name in complete}
-    return drawn
+    types = _types(groups[reference][0], column, tasks)
+    means = {name: weighted_averages({task: drawn[task][name] for task in tasks}, types) for name in complete}
+    averages = [average for average in AVERAGES if any(average in found for found in means.values())] or [AVERAGE]
+    return {**drawn, **{average: {name: found[average] for name, found in means.items()} for average in averages}}
 
 
 def _differences(
@@ -233,7 +248,7 @@ def _remarks(reference: str, drawn: Drawn, names: Sequence[str], draws: int) -> 
     ]
     if others / (draws + 1) >= 1 - LEVEL:
         notes.append(f"{draws:,} resamples cannot show significance; take at least {20 * others:,}.")
-    missing = {name: [task for task in drawn if task != AVERAGE and name not in drawn[task]] for name in names}
+    missing = {name: [task for task in drawn if task not in AVERAGES and name not in drawn[task]] for name in names}
     if odd := [f"{name}: {', '.join(tasks)}" for name, tasks in missing.items() if tasks]:
         notes.append(f"No interval: no stored samples, or other test rows than {reference}: {'; '.join(odd)}.")
     return notes

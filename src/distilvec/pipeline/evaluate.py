@@ -25,14 +25,16 @@ from distilvec.pipeline.columns import Samples, intervals, score_columns, write_
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.parts import PARTS, Models, SavedStudent
 from distilvec.pipeline.prepare import untrained_student
+from distilvec.pipeline.projected import projected_student, trains_projection
 from distilvec.pipeline.run_dir import saved_folders
 from distilvec.pipeline.texts import test_split
+from distilvec.report.earlier_formats import REPORT_FORMAT
 from distilvec.report.run_files import REPORT, read_run_file
 from distilvec.students.task_head import load_head
 from distilvec.teachers.model import LocalTeacher, wrap_model
 from distilvec.train.metrics import read_metrics
 
-FORMAT = 2
+MEASURED = 2  # changes if the same models would get other scores
 LABELED_PARTS = ("experts", "tokens", "vocabulary")  # of a run that has a labeled task and no suite
 Report = dict[str, Any]
 
@@ -60,9 +62,11 @@ def stored_report(job: Job) -> Report:
     if job.tasks:
         chosen = {"columns", "every_classification", "draws", "speed_seconds"}
         settings = job.recipe.evaluation.model_dump(mode="json", include=chosen)
-        key = fingerprint(job.fingerprint, suite_fingerprint(list(job.tasks)), FORMAT, settings)
+        if not trains_projection(job):
+            settings["columns"] = [name for name in settings["columns"] if name != "projected"]
+        key = fingerprint(job.fingerprint, suite_fingerprint(list(job.tasks)), MEASURED, settings)
     else:
-        key = fingerprint(job.fingerprint, FORMAT, "supervised")
+        key = fingerprint(job.fingerprint, MEASURED, "supervised")
     try:
         found = read_run_file(job.folder, REPORT) or {}
     except DistilvecError as error:
@@ -71,7 +75,7 @@ def stored_report(job: Job) -> Report:
     if found.get("fingerprint") == key:
         return found
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"format": FORMAT, "fingerprint": key, "name": job.recipe.name, "created": created}
+    return {"format": REPORT_FORMAT, "fingerprint": key, "name": job.recipe.name, "created": created}
 
 
 def _steps(job: Job) -> list[str]:
@@ -87,14 +91,17 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
     """Load the run's models; the teacher's memory is freed at the end."""
     section, prompts = job.recipe.evaluation, job.teacher.info.prompts
     labeled = labelled_groups(job.examples, test_split(job.recipe, job.examples)) if job.examples is not None else []
+    student = load(job.folder / "student", device="cpu")
+    projected = projected_student(job, student) if "projected" in section.columns else None
     with job.teacher.load(job.recipe.train.device) as teacher:
         yield Models(
             section,
             job.tasks,
             job.corpus,
-            wrap_model(load(job.folder / "student", device="cpu"), "student", section.batch_tokens, prompts),
+            wrap_model(student, "student", section.batch_tokens, prompts),
             wrap_model(untrained_student(job), "untrained", section.batch_tokens, prompts),
             teacher if isinstance(teacher, LocalTeacher) else None,
+            None if projected is None else wrap_model(projected, "projected", section.batch_tokens, prompts),
             saved_students(job),
             job.in_teacher_space,
             labeled,
@@ -129,7 +136,7 @@ def _add_scores(
     job: Job, models: Models, report: Report, scores: dict[str, list[Score]], samples: Samples,
     problems: list[TaskFailure],
 ) -> None:  # fmt: skip
-    """Add scores, averages by domain, and intervals of the differences from the teacher; write samples.npz."""
+    """Add scores, averages, and intervals of the differences from the teacher; write samples.npz."""
     write_samples(job.folder, samples)
     report["scores"] = {name: [asdict(score) for score in column] for name, column in scores.items()}
     report["averages"] = {name: averages(column) for name, column in scores.items() if column}

@@ -1,4 +1,4 @@
-"""Export of a model to a file that needs no Python code of ours."""
+"""Export of a model: to a file that needs no Python code of ours, or with the projection that its method trained."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from distilvec.core.extras import require_extra
 from distilvec.formats.onnx import PROBES, OnnxEmbedder, check_onnx_place, export_copy, export_onnx, parity
 from distilvec.models.load import load_model
 from distilvec.models.unreadable import check_place
+from distilvec.pipeline.projected import export_projected
 
-FORMS = ("onnx",)
+FORMS = ("onnx", "projected")
 
 
 def export_model(
@@ -18,11 +19,14 @@ def export_model(
 ) -> tuple[Path, float]:
     """Write the model as one ONNX file; return its path, and the largest difference from PyTorch's vectors.
 
+    "projected" writes the student of a run behind its trained projection, a model folder; the difference is 0.
     Errors, before the model is loaded: DistilvecError for an unknown form, missing packages, a path that cannot be
     written.
     """
     if to not in FORMS:
         raise DistilvecError(f"[--to] no form '{to}'{nearest(to, FORMS) or '.'} Forms: {', '.join(FORMS)}.")
+    if to == "projected":
+        return export_projected(Path(model), out), 0.0
     require_extra("onnx", f"--to {to}")
     check_place(model, "model")
     if out is None and not Path(model).is_dir():

@@ -33,6 +33,7 @@ from distilvec.models.load import load
 from distilvec.pipeline.columns import Columns, make_columns
 from distilvec.teachers.model import LocalTeacher, wrap_model
 
+MAIN = ("teacher", "student", "asymmetric")
 SENTENCES, TOKEN_SENTENCES, PLANES = 150, 3, 4  # texts in the pictures
 
 
@@ -58,6 +59,7 @@ class Models:
     student: LocalTeacher
     untrained: LocalTeacher | None = None
     teacher: LocalTeacher | None = None
+    projected: LocalTeacher | None = None
     saved: Sequence[SavedStudent] = ()
     in_teacher_space: bool = True
     labeled: Sequence[Group] = ()
@@ -67,8 +69,13 @@ class Models:
     @property
     def columns(self) -> Columns:
         """Query and document embedder of every model that `evaluation.columns` names."""
-        columns = make_columns(self.student, self.untrained, self.teacher, self.in_teacher_space)
+        columns = make_columns(self.student, self.untrained, self.teacher, self.in_teacher_space, self.projected)
         return {name: pair for name, pair in columns.items() if name in self.section.columns}
+
+    @property
+    def main_columns(self) -> Columns:
+        """Teacher, student and asymmetric, as far as they are scored."""
+        return {name: pair for name, pair in self.columns.items() if name in MAIN}
 
     @cached_property
     def scored_tasks(self) -> list[Task]:
@@ -96,14 +103,14 @@ class Models:
 
 def agreement(models: Models) -> dict[str, Any]:
     """Compare the rankings of student and teacher, for every retrieval task."""
-    columns = {name: pair for name, pair in models.columns.items() if name != "untrained"}
+    columns = models.main_columns
     tasks = [task for task in models.scored_tasks if isinstance(task, RetrievalTask)]
     return {task.name: ranking_agreement(task, columns, models.cache) for task in tasks} if "teacher" in columns else {}
 
 
 def compression(models: Models) -> dict[str, Any]:
     """Score truncated embeddings and small number formats."""
-    columns = {name: pair for name, pair in models.columns.items() if name != "untrained"}
+    columns = models.main_columns
     tasks = models.quick_tasks
     with progress("dimensions and precisions", len(tasks) * len(columns), "tasks") as advance:
         rows = compression_rows(

@@ -17,7 +17,8 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.evaluator import Score
-from distilvec.report.model_card import FORMAT, DataRecord, Distillation, TeacherRecord, describe_student
+from distilvec.report.earlier_formats import RECORD_FORMAT
+from distilvec.report.model_card import DataRecord, Distillation, TeacherRecord, describe_student
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import SCORES, read_metrics, validation_metric
 from distilvec.train.stages import Stage
@@ -37,7 +38,7 @@ def distillation_record(
     recipe, train = last.recipe, last.recipe.train
     kept = recipe.student.layers if isinstance(recipe.student.layers, list) else None
     return {
-        "format": FORMAT,
+        "format": RECORD_FORMAT,
         "name": recipe.name,
         "teacher": teachers[0],
         **({"more_teachers": list(teachers[1:])} if len(teachers) > 1 else {}),

@@ -9,12 +9,12 @@ from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
-from distilvec.evaluation.aggregate import averages
+from distilvec.evaluation.aggregate import AVERAGE, averages
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load_model
 from distilvec.report.model_card import Distillation
-from distilvec.report.scores import AVERAGE, problem_text, score_frame, score_table, shares
+from distilvec.report.scores import problem_text, score_frame, score_table, shares
 from distilvec.report.tables import Table, html_list, to_html, words
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import MONITORED

@@ -6,8 +6,8 @@ Heavy imports come after the checks of the arguments, so that a mistake is repor
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +26,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Scores:
-    """Scores by model (teacher, student, asymmetric), and the tasks that could not be scored, or only in part."""
+    """Scores by model (teacher, student, asymmetric), and the tasks that could not be scored, or only in part.
+
+    `also` names further metrics that tables show, by type of task.
+    """
 
     columns: dict[str, list[Score]]
     problems: list[TaskFailure]
+    also: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def averages(self) -> dict[str, dict[str, Any]]:
+        """Return the averages by model: all, by_type, retrieval, in and out of domain, and the mean of each type."""
+        from distilvec.evaluation.aggregate import averages, type_averages
+
+        return {name: {**averages(found), "types": type_averages(found)} for name, found in self.columns.items()}
 
     def __repr__(self) -> str:
-        table = to_text(score_table(self.columns)) if any(self.columns.values()) else "no scores"
+        table = to_text(score_table(self.columns, also=self.also)) if any(self.columns.values()) else "no scores"
         return "\n".join([table, *self._problems()])
 
     def _repr_html_(self) -> str:
-        table = to_html(score_table(self.columns)) if any(self.columns.values()) else "<p>no scores</p>"
+        table = to_html(score_table(self.columns, also=self.also)) if any(self.columns.values()) else "<p>no scores</p>"
         return f"{table}\n{html_list(self._problems())}"
 
     def _problems(self) -> list[str]:
@@ -55,22 +65,25 @@ def score_models(
     benchmark: str | None = None,
     data: str | os.PathLike[str] | None = None,
     protocol: str = "mteb-like",
+    mixed: bool = False,
     prefix: str = "",
 ) -> Scores:
     """Score a model, and optionally its teacher, on the tasks of a suite file, or on tasks or a benchmark of MTEB.
 
     Args:
         model: A folder, an id or a SentenceTransformer, as `teacher`. With a teacher of the same dim there is a column
-            `asymmetric`: the model's queries, the teacher's documents.
+            `asymmetric`: the model's queries, the teacher's documents; other tasks than retrieval and reranking repeat
+            the model's score.
         mteb: Task names, also as one text with commas.
         data: A folder with <MTEB task>/ folders, read instead of the hub.
         protocol: Chooses the main metrics.
+        mixed: A further column, with both models in pairs, STS and classification too.
         prefix: Precedes the arguments' names in messages.
 
     Failed tasks are `problems`. Errors: DistilvecError for arguments and models that cannot be used.
     """
     _check_arguments(suite, teacher, mteb, benchmark, data, prefix)
-    from distilvec.evaluation.aggregate import PROTOCOLS, with_protocol
+    from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, with_protocol
     from distilvec.evaluation.evaluator import EmbeddingCache
     from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
     from distilvec.evaluation.suite import load_suite
@@ -93,6 +106,7 @@ def score_models(
     student = _embedder(model, "model", "student")
     other = None if teacher is None else _embedder(teacher, f"{prefix}teacher", "teacher")
     columns = make_columns(student, None, other)
+    columns = {name: pair for name, pair in columns.items() if mixed or name != "mixed"}
     if other is not None and "asymmetric" not in columns:
         ours, theirs = (one if isinstance(one, (str, os.PathLike)) else "the model" for one in (model, teacher))
         dims = f"vectors of {ours} have {student.dim} dimensions, those of {theirs} {other.dim}"
@@ -102,7 +116,7 @@ def score_models(
     else:
         found = mteb_scores(columns, names, benchmark, Path(data) if data else None, cache, problems=problems)
     scores = {name: [with_protocol(score, protocol) for score in column] for name, column in found.items()}
-    return Scores(scores, problems)
+    return Scores(scores, problems, ALSO.get(protocol, {}))
 
 
 def _check_arguments(suite: Any, teacher: Any, mteb: Any, benchmark: Any, data: Any, prefix: str) -> None:

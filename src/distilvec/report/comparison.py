@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from distilvec.core.escape import csv_cell, one_line
+from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, RETRIEVAL
 from distilvec.report.figures import lines_figure
 from distilvec.report.html import Draw, render
-from distilvec.report.scores import AVERAGE, change_cell
+from distilvec.report.scores import change_cell
 from distilvec.report.section import Block, Figure, make_section
 from distilvec.report.tables import (
     Cell,
@@ -38,10 +39,12 @@ def leaderboard(comparison: Part) -> Table:
     names = (row["run"] + (" (reference)" if row["run"] == reference else "") for row in rows)
     columns = {"Run": words(*names), "Method": words(*(row.get("method") for row in rows))}
     columns["Seeds"] = [number_cell(row.get("seeds"), 0) for row in rows]
-    for task in (*(comparison.get("tasks") or ()), AVERAGE):
+    for task in (*(comparison.get("tasks") or ()), *_averages(comparison)):
         means, deviations, stars = ([_at(row, key, task) for row in rows] for key in ("mean", "std", "marks"))
         columns[task] = _column(means, deviations, stars)
-    columns["% of teacher"] = _column([_at(row, "retention") for row in rows], digits=1)
+    for key, mode in (("retention", ""), ("asymmetric", ", asymmetric")):
+        for task, title in ((AVERAGE, "% of teacher"), (RETRIEVAL, "retrieval, %")):
+            columns[title + mode] = _column([_at(row, key, task) for row in rows], digits=1)
     for title, (key, digits, factor, better) in COSTS.items():
         values = [None if row.get(key) is None else factor * row[key] for row in rows]
         columns[title] = _column(values, [row.get(f"{key}_std") for row in rows], digits=digits, better=better)
@@ -113,7 +116,7 @@ def comparison_csv(comparison: Part) -> str:
 
 def flat_rows(comparison: Part) -> list[list[Any]]:
     """Return one row per run, header first: every number at full precision in its own column; None where unknown."""
-    tasks = [*comparison["tasks"], AVERAGE] if comparison["tasks"] else []
+    tasks = [*comparison["tasks"], *_averages(comparison)] if comparison["tasks"] else []
     plain = ("parameters", "texts_per_second", "minutes", "texts", "steps", "distance", "distance_std")
     parts = {"": "mean", "std": "std", "mark": "marks", "% of teacher": "retention"}
     header = [
@@ -159,6 +162,11 @@ def _column(values: Any, deviations: Any = (), stars: Any = (), digits: int = 2,
         shown = number_cell(value, digits)
         cells.append(Cell(shown.text + (star or ""), shown.value, note, "best" if shown.text == best else ""))
     return cells if known else []
+
+
+def _averages(comparison: Part) -> list[str]:
+    """The averages that some row has; the plain one always."""
+    return [name for name in AVERAGES if name == AVERAGE or any(_at(row, "mean", name) for row in comparison["rows"])]
 
 
 def _at(row: Part, key: str, task: str = AVERAGE) -> Any:

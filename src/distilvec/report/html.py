@@ -19,6 +19,8 @@ ORDER = (
 TILES = {  # key of the verdict: unit, label
     "retention": (" %", "of the teacher's average"),
     "asymmetric_retention": (" %", "of it with the teacher's documents"),
+    "retrieval": (" %", "of the teacher's retrieval score"),
+    "asymmetric_retrieval": (" %", "of it with the teacher's documents"),
     "speedup": (" times", "the teacher's speed on queries"),
     "document_speedup": (" times", "the teacher's speed on documents"),
     "smaller": (" times", "fewer parameters"),

@@ -14,7 +14,6 @@ from distilvec.core.escape import code_block, code_span, markdown, markdown_cell
 from distilvec.report.scores import score_table, task_table
 from distilvec.report.tables import Table, json_text, make_table, to_markdown
 
-FORMAT = 1
 TAGS = ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec", "knowledge-distillation"]
 
 
@@ -49,7 +48,7 @@ class Distillation(TypedDict, total=False):
     - `student`: see `describe_student`. Of several teachers `teacher` is the first, which all scores are compared with.
     - `method`: name, summary, options, weights of its terms, BibTeX `citation`.
     - `training`: settings and costs (steps, minutes, device, ...). `metrics`: distances on validation texts.
-    - `scores`: by model (teacher, untrained, student, asymmetric) a list of {task, type, metric, value}, times 100.
+    - `scores`: by model (`report.scores.MODELS`) a list of {task, type, metric, value}, times 100.
     - `teacher_compatible`: the vectors are in the teacher's space; if left out, it follows from equal dims.
     - `supervised`: metrics on a labelled task's test split.
     """

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distilvec.core.escape import one_line
-from distilvec.evaluation.aggregate import average, retention
+from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, average, averages, retention
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.significance import significance_mark
 from distilvec.report.tables import Cell, Part, Table, make_table, number, number_cell, to_frame, words
@@ -15,8 +15,9 @@ from distilvec.report.tables import Cell, Part, Table, make_table, number, numbe
 if TYPE_CHECKING:
     from distilvec.evaluation.tasks import TaskFailure
 
-MODELS = ("teacher", "untrained", "student", "asymmetric")
-AVERAGE = "average"
+MODELS = ("teacher", "untrained", "student", "projected", "asymmetric", "mixed")
+LABELS = {RETRIEVAL: "retrieval"}  # of averages
+COMPARED = ("student", "projected", "asymmetric")  # models with their changes against the teacher
 Scores = Mapping[str, Sequence[Score | Part]]
 
 
@@ -50,16 +51,23 @@ def shares(ours: Sequence[Score], theirs: Sequence[Score]) -> dict[str, float]:
     return retention(left, right) if left else {}
 
 
-def score_table(scores: Scores, intervals: Part | None = None) -> Table:
-    """Return one row per task, one column per model, then averages and their share of the teacher's average.
+def score_table(
+    scores: Scores, intervals: Part | None = None, also: Mapping[str, Sequence[str]] | None = None
+) -> Table:
+    """Return one row per task, one column per model, then averages and their share of the teacher's.
 
-    A model without a score on some task has no average. With `intervals` (report.json's), student and asymmetric get a
-    column with the change against the teacher in points, its stars and its interval.
+    A model without a score on some task has no averages. `also` names further metrics by type of task, which get rows
+    of their own and count in no average. With `intervals` (report.json's), the models of `COMPARED` get a column with
+    the change against the teacher in points, its stars and its interval.
     """
     columns = read_scores(scores)
-    compared = ("student", "asymmetric") if intervals is not None and "teacher" in columns else ()
-    tasks = dict.fromkeys((score.task, score.metric) for found in columns.values() for score in found)
-    values = {name: {(score.task, score.metric): score.value for score in found} for name, found in columns.items()}
+    compared = COMPARED if intervals is not None and "teacher" in columns else ()
+    every = [(name, score) for name, found in columns.items() for score in found]
+    tasks = dict.fromkeys((score.task, score.metric) for _, score in every)
+    values = {(name, score.task, score.metric): score.value for name, score in every}
+    further = {(name, s.task, m): s.metrics.get(m) for name, s in every for m in (also or {}).get(s.type, ())}
+    values = {key: value for key, value in further.items() if value is not None} | values
+    shown = dict.fromkeys(key for task in tasks for key in (task, *((t, m) for _, t, m in values if t == task[0])))
 
     def row(label: str, metric: str, found: Part, task: str | None, digits: int = 2) -> list[Cell]:
         cells = [*words(label), Cell(metric.replace("_", " "))]
@@ -72,15 +80,26 @@ def score_table(scores: Scores, intervals: Part | None = None) -> Table:
                 cells.append(Cell("") if task is None else change_cell(change, low, high, stars))
         return cells
 
-    rows = [row(*key, {name: values[name].get(key) for name in columns}, key[0]) for key in tasks]
+    rows = [
+        row(*key, {name: values.get((name, *key)) for name in columns}, key[0] if key in tasks else None)
+        for key in shown
+    ]
+    parts: list[tuple[str, str, str | None, dict[str, list[Score]]]] = []
+    for key, label in (("in", "in domain"), ("out", "out of domain")):
+        group = {name: [score for score in found if score.domain == key] for name, found in columns.items()}
+        parts.append((f"{AVERAGE} {label}", AVERAGE, None, group))
+    parts += [(name, name, name, columns) for name in (BY_TYPE, RETRIEVAL, AVERAGE)]
     foot = []
-    for domain, label in (("in", " in domain"), ("out", " out of domain"), (None, "")):
-        group = {name: [score for score in found if domain in (None, score.domain)] for name, found in columns.items()}
-        whole = max(map(len, group.values()), default=0) if domain else len(tasks)
-        means = {name: average(found) if found and len(found) == whole else None for name, found in group.items()}
-        kept = {name: shares(found, group.get("teacher", ())).get(AVERAGE) for name, found in group.items()}
-        foot += [row(AVERAGE + label, "", means, None if domain else AVERAGE)] if whole else []
-        foot += [row(f"% of teacher{label}", "", kept, None, 1)] if whole and "teacher" in columns else []
+    for title, name, tested, group in parts:
+        whole = len(tasks) if tested else max(map(len, group.values()), default=0)
+        means = {model: averages(found).get(AVERAGES[name]) for model, found in group.items()}
+        if any(value is not None for value in means.values()):
+            means = {model: value if len(group[model]) == whole else None for model, value in means.items()}
+            kept = {model: shares(found, group.get("teacher", ())).get(name) for model, found in group.items()}
+            foot.append(row(LABELS.get(title, title), "", means, tested))
+            of_it = title.removeprefix(AVERAGE)
+            share = row(f"% of teacher{',' if tested and of_it else ''}{of_it}", "", kept, None, 1)
+            foot += [share] if "teacher" in columns else []
     header = [title for name in columns for title in ([name, f"{name}, change"] if name in compared else [name])]
     return Table("score-table", "Scores, times 100", ["Task", "Metric", *header], rows, foot, words=2)
 
@@ -126,15 +145,16 @@ def make_verdict(scores: Scores, intervals: Part | None, speed: Part | None, rec
     """Return report.json's "verdict": `text` and its numbers, None where a number is unknown.
 
     - `retention`, `asymmetric_retention`: percent of the teacher's average, over the tasks that both were scored on.
+    - `retrieval`, `asymmetric_retrieval`: the same over the retrieval tasks, if there are others as well.
     - `tasks`: their number. `worst_task`, `worst_change`: the lowest retention, as a change in percent.
     - `speedup`, `document_speedup`: the teacher's time over the student's, for queries and for documents.
     - `smaller`: the teacher's parameters over the student's.
     - `within_interval`: whether the confidence interval of the difference of averages contains 0.
     """
     columns, record, speed = read_scores(scores), record or {}, speed or {}
-    student, teacher, mixed = (columns.get(name, []) for name in ("student", "teacher", "asymmetric"))
-    kept, ratio = shares(student, teacher), speed.get("ratio") or {}
-    tasks = {task: share for task, share in kept.items() if task != AVERAGE}
+    student, teacher, pair = (columns.get(name, []) for name in ("student", "teacher", "asymmetric"))
+    kept, with_pair, ratio = shares(student, teacher), shares(pair, teacher), speed.get("ratio") or {}
+    tasks = {task: share for task, share in kept.items() if task not in AVERAGES}
     worst = min(tasks, key=lambda task: tasks[task], default=None)
     low, high, *_ = ((intervals or {}).get("student") or {}).get(AVERAGE) or (None, None)
     sizes = [
@@ -143,7 +163,9 @@ def make_verdict(scores: Scores, intervals: Part | None, speed: Part | None, rec
     ]
     verdict: dict[str, Any] = {
         "retention": kept.get(AVERAGE),
-        "asymmetric_retention": shares(mixed, teacher).get(AVERAGE),
+        "asymmetric_retention": with_pair.get(AVERAGE),
+        "retrieval": kept.get(RETRIEVAL),
+        "asymmetric_retrieval": with_pair.get(RETRIEVAL),
         "speedup": _positive(ratio.get("query")),
         "document_speedup": _positive(ratio.get("document")),
         "smaller": next((theirs / ours for theirs, ours in sizes if theirs and ours), None),
@@ -164,6 +186,10 @@ def _verdict_text(verdict: Part, student: Sequence[Score], supervised: Part) -> 
     if verdict["retention"] is not None:
         within = " (difference within its 95 % interval)" if verdict["within_interval"] else ""
         texts.append(f"{verdict['retention']:.1f} % of the teacher's average on {verdict['tasks']} tasks{within}")
+        if verdict["retrieval"] is not None:
+            pair = verdict["asymmetric_retrieval"]
+            more = "" if pair is None else f", {pair:.1f} % with the teacher's documents"
+            texts.append(f"{verdict['retrieval']:.1f} % on retrieval{more}")
     elif student and not supervised:
         texts.append(f"{average(student):.1f} on average over {verdict['tasks']} tasks")
     return ", ".join(texts) or "not evaluated"

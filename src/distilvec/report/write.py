@@ -45,6 +45,10 @@ def refresh_report(folder: Path) -> Path | None:
     if content is None:
         return None
     found = content | {"sharpness": read_run_file(folder, SHARPNESS)}
+    if found.get("verdict"):
+        found["verdict"] = make_verdict(
+            found["scores"], found.get("intervals"), found.get("speed"), found.get("record")
+        )
     try:
         page = draw_report(folder, found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -24,6 +24,7 @@ from distilvec.core.info import UNLIMITED
 from distilvec.core.info import TeacherInfo as TeacherInfo
 from distilvec.models.adapters import merge_adapters
 from distilvec.models.bidirectional import lift_causal_mask
+from distilvec.core.objective import Projection
 from distilvec.models.experts import Experts
 from distilvec.models.limits import lengthen, position_limit
 from distilvec.models.load import load_backbone, load_tokenizer
@@ -82,6 +83,27 @@ def build_student(
     prompts = {role: teacher.prompts.get(role, "") for role in ROLES}
     student = SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name="cosine", device="cpu")
     return student.float().eval()
+
+
+def with_projection(student: SentenceTransformer, projection: Projection) -> SentenceTransformer:
+    """Return the student behind a projection: a Dense layer and Normalize in the place of what follows the pooling.
+
+    Modules are shared with the student, not copied. A projection of the embedding keeps them all.
+    """
+    modules = list(student)
+    if projection.pre_dense:
+        names = [type(module).__name__ for module in modules]
+        modules = modules[: next((n for n, name in enumerate(names) if name in ("Dense", "Normalize")), len(names))]
+    elif type(modules[-1]).__name__ != "Normalize":
+        modules.append(Normalize())
+    rows, columns = projection.weight.shape
+    dense = Dense(columns, rows, bias=projection.bias is not None, activation_function=nn.Identity())
+    parameters = {"linear.weight": projection.weight, "linear.bias": projection.bias}
+    dense.load_state_dict({name: value.detach() for name, value in parameters.items() if value is not None})
+    made = SentenceTransformer(
+        modules=[*modules, dense, Normalize()], prompts=dict(student.prompts), similarity_fn_name="cosine", device="cpu"
+    )
+    return made.eval()
 
 
 def load_modules(section: StudentSection, teacher: TeacherInfo) -> list[Any]:

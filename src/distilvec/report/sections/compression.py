@@ -1,4 +1,4 @@
-"""Scores with fewer dimensions and fewer bits (REDACT, section 4.2)."""
+"""Scores with fewer dimensions and fewer bits (REDACT, section 4.1, figure 5)."""
 
 from __future__ import annotations
 

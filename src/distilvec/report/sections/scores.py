@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from distilvec.evaluation.aggregate import average
+from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, averages
 from distilvec.report.figures import dots_figure
-from distilvec.report.scores import AVERAGE, Scores, read_scores, score_table, shared, shares, task_table
+from distilvec.report.scores import Scores, read_scores, score_table, shared, shares, task_table
 from distilvec.report.section import Block, Figure, Section, folded, get, make_section
 from distilvec.report.tables import Part, make_table, number_cell, pivot
 
@@ -14,7 +14,13 @@ TESTED = (
     "Changes are in points against the teacher, with the 95 % interval of a paired bootstrap over the test rows; "
     "* p < 0.05, ** p < 0.01, *** p < 0.001."
 )
-ASYMMETRIC = "Asymmetric: queries embedded by the student, documents by the teacher."
+NOTES = {
+    "projected": "Projected: the student behind the linear map into the teacher's space that was trained with it.",
+    "asymmetric": "Asymmetric: in retrieval, queries embedded by the student, documents by the teacher; on other tasks "
+    "the student's own score.",
+    "mixed": "Mixed: first sentences, queries and test rows by the student; second sentences, documents and training "
+    "rows by the teacher.",
+}
 
 
 def section(report: Part) -> Section | None:
@@ -31,7 +37,7 @@ def section(report: Part) -> Section | None:
         task_table(get(report, "record.supervised")),
         score_table(scores, intervals),
         TESTED if scores and any(intervals.values()) else "",
-        ASYMMETRIC if "asymmetric" in scores else "",
+        *(note for name, note in NOTES.items() if name in scores),
         folded(f"Remarks on tasks ({len(remarks)})", Block("list", list(remarks))),
         retention_figure(retained(scores, intervals), "teacher" in scores),
         folded("Every metric", metrics if any(len(score.metrics) > 1 for _, score in every) else None),
@@ -39,7 +45,7 @@ def section(report: Part) -> Section | None:
 
 
 def retained(scores: Scores, intervals: Part) -> list[dict[str, Any]]:
-    """Return rows {model, task, value, low, high} in percent of the teacher's score, every model's average last.
+    """Return rows {model, task, value, low, high} in percent of the teacher's score, every model's averages last.
 
     `low` and `high` come from the intervals of the differences from the teacher. Without a teacher the values are the
     scores. Tasks on which the teacher's score is not above 0 are left out.
@@ -48,7 +54,9 @@ def retained(scores: Scores, intervals: Part) -> list[dict[str, Any]]:
     teacher = columns.pop("teacher", None)
     for name, found in columns.items():
         ours, theirs = shared(found, found if teacher is None else teacher)
-        wholes = {score.task: score.value for score in theirs} | ({AVERAGE: average(theirs)} if theirs else {})
+        known = averages(theirs)
+        wholes = {score.task: score.value for score in theirs}
+        wholes |= {title: known[key] for title, key in AVERAGES.items() if key in known}
         for task, value in (wholes if teacher is None else shares(ours, theirs)).items():
             tested = None if teacher is None else (intervals.get(name) or {}).get(task)
             low, high = (
@@ -59,7 +67,7 @@ def retained(scores: Scores, intervals: Part) -> list[dict[str, Any]]:
 
 
 def retention_figure(rows: list[dict[str, Any]], teacher: bool) -> Figure:
-    """Return the shares by task, the average last; the untrained student is in the data only."""
+    """Return the shares by task, the averages last; the untrained student is in the data only."""
     unit, title = (
         ("% of the teacher's score", "Share of the teacher's scores")
         if teacher
@@ -67,6 +75,7 @@ def retention_figure(rows: list[dict[str, Any]], teacher: bool) -> Figure:
     )
     columns = {"Model": "model", "Task": "task", unit: ("value", 1), "low": ("low", 1), "high": ("high", 1)}
     data = make_table("data-scores", f"{unit}, with 95 % intervals", rows, columns)
-    shown = sorted((row for row in rows if row["model"] != "untrained"), key=lambda row: row["task"] == AVERAGE)
+    order = {name: number for number, name in enumerate((BY_TYPE, RETRIEVAL, AVERAGE), 1)}
+    shown = sorted((row for row in rows if row["model"] != "untrained"), key=lambda row: order.get(row["task"], 0))
     points = [("", row["task"], row["model"], row["value"], row["low"], row["high"]) for row in shown]
     return dots_figure("scores", title, points, unit, data, 100.0 if teacher else None)

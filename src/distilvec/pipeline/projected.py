@@ -1,0 +1,62 @@
+"""A student behind the projection into the teacher's space that was trained with the student, and not shipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config import recipe as recipes
+from distilvec.core.errors import DistilvecError
+from distilvec.core.objective import Objective
+from distilvec.core.registry import method_class
+from distilvec.formats.sentence_transformers import save_student
+from distilvec.models.load import load
+from distilvec.pipeline.job import Job
+from distilvec.pipeline.resolve import make_objective, resolve
+from distilvec.report.model_card import describe_student, model_card
+from distilvec.report.run_files import RECORD, read_run_file
+from distilvec.students.build import with_projection
+from distilvec.train.checkpoint import load_objective, objective_file
+
+
+def trains_projection(job: Job) -> bool:
+    """Return whether the method has a projection of the student's vectors into the teacher's space."""
+    return method_class(job.stages[-1].recipe.method.name).space_projection is not Objective.space_projection
+
+
+def projected_student(job: Job, student: SentenceTransformer) -> SentenceTransformer | None:
+    """Return the student behind the projection that was trained with the student; None without one."""
+    path = objective_file(job.folder / "student")
+    if not trains_projection(job) or not path.exists():
+        return None
+    objective = make_objective(job.stages[-1], job.context)
+    load_objective(path, objective)
+    found = objective.space_projection()
+    return None if found is None else with_projection(student, found)
+
+
+def export_projected(student: Path, out: Path | None) -> Path:
+    """Write a finished run's student behind its projection as a plain model, by default as RUN/projected.
+
+    Errors: DistilvecError for a folder that is no run's student, and for a method without a projection.
+    """
+    run = student.resolve().parent
+    record = read_run_file(run, RECORD)
+    if record is None or student.resolve() != run / "student" or not (run / "recipe.yaml").exists():
+        raise DistilvecError(
+            f"[model] {student} is not the student of a finished run. Give RUN/student for --to projected."
+        )
+    job = resolve(recipes.load(run / "recipe.yaml"), run, record)
+    made = projected_student(job, load(student, device="cpu"))
+    if made is None:
+        raise DistilvecError(
+            f"[--to] method '{job.stages[-1].recipe.method.name}' trains no projection of the student's vectors. "
+            "Use the student itself."
+        )
+    about = describe_student(made, f"{record['name']}-projected", record["student"].get("base_model"))
+    width = record["teacher"].get("width")
+    projected = {key: value for key, value in record.items() if key not in ("seal", "scores", "supervised")}
+    projected |= {"name": about["name"], "student": about, "teacher_compatible": about["width"] == width}
+    save_student(made, out or run / "projected", projected, model_card(projected), key="--out")
+    return out or run / "projected"

@@ -11,7 +11,7 @@ from torch import Tensor
 from distilvec.core.errors import DistilvecError
 
 LayerPooling = Literal["own", "mean", "cls", "lasttoken"]
-AlignmentKind = Literal["offsets", "overlap", "mined", "strict"]
+AlignmentKind = Literal["offsets", "overlap", "mined", "mined_types", "strict"]
 
 
 @dataclass(frozen=True)

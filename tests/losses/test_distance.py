@@ -39,7 +39,9 @@ def test_l2_agrees_with_the_paper_written_as_a_loop(vectors):
         sum((a - b) ** 2 for a, b in zip(y, z, strict=True)) ** 0.5
         for y, z in zip(student.tolist(), teacher.tolist(), strict=True)
     ]
-    torch.testing.assert_close(l2_distance(student, teacher), torch.tensor(loop, dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        l2_distance(student, teacher), torch.tensor(loop, dtype=torch.float64), atol=1e-6, rtol=0
+    )
 
 
 def test_l2_gradient_has_unit_length_and_is_zero_at_equal_vectors():

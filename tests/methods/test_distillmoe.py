@@ -285,7 +285,7 @@ def test_two_teachers_of_equal_weight_are_added_up():
 
 
 def test_a_term_without_weight_asks_for_nothing():
-    states = TokenOutputSpec(hidden=(-1, -2))
+    states = TokenOutputSpec(hidden=(-1, -2), precision="float16")
     full = moe()
     assert full.student_outputs == OutputSpec(hidden_layers=(-2, -1), experts=True) and full.needs_fixed_batch
     assert full.teacher_outputs == OutputSpec(embedding=True, tokens=states)

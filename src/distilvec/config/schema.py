@@ -201,7 +201,9 @@ class CacheSection(Section):
     path: Path | None = None
     root: Path | None = key(None, "default: $DISTILVEC_CACHE, else ~/.cache/distilvec")
     dtype: Literal["float16", "float32"] = "float16"
-    hidden: Literal["int8", "float16"] = key("int8", "hidden states of tokens, for methods that use them")
+    hidden: Literal["int8", "float16"] | None = key(
+        None, "hidden states of tokens; by default what the method needs: float16 for distillmoe, else int8"
+    )
     shard_rows: Rows = key(16384, "at most 2048 with tokens; a killed job loses one shard's work")
 
 

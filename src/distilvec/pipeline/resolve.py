@@ -173,7 +173,8 @@ def _manifest(
     if required.tokens is None:
         return made
     tokenizer = context.student.tokenizer or ""
-    settings = token_settings(required.tokens, recipe.cache.hidden, info.hidden_size, tokenizer, length)
+    hidden = recipe.cache.hidden or required.tokens.precision
+    settings = token_settings(required.tokens, hidden, info.hidden_size, tokenizer, length)
     return replace(made, tokens=settings)
 
 

@@ -68,6 +68,14 @@ class ExpertsSection(Section):
     width: Units = key(1024, "of an expert's hidden layer")
     gate_width: Units | None = key(None, "of the gate's hidden layer; linear by default")
     dropout: float = Field(0.1, ge=0, lt=1)
+    residual: bool | None = key(None, "add an expert's input to its output, which starts from the input alone")
+
+
+class HeadSection(Section):
+    """The head of a labelled task: dropout and a hidden layer before its linear layer."""
+
+    dropout: float | None = key(None, "of the vector that the head reads, in training; none by default", ge=0, lt=1)
+    hidden: Units | None = key(None, "size of a hidden layer with tanh; none by default")
 
 
 class VocabularySection(Section):
@@ -122,6 +130,7 @@ class StudentSection(Section):
         "auto", "the linear layer to the teacher's dim; 'auto': where the method needs it; 'keep': the model's own"
     )
     experts: ExpertsSection | None = None
+    head: HeadSection | None = key(None, "only with a task")
     vocabulary: VocabularySection | None = None
     lora: LoraSection | None = None
     trust_remote_code: bool = False

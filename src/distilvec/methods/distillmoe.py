@@ -64,6 +64,7 @@ class DistillMoE(Objective):
     Note: the floor is part of eq. 6 for every task; the authors' code leaves it out for STS.
     Note: dynamic_cka needs float16 states in the cache: aggregates are close to each other, and int8 rounding moves
     the gradient by 7 to 16 percent.
+    Note: contrastive and pairwise compare texts of like length, as train.window sorts by length (1: at random).
     Note: the gate is one linear layer (the paper's 4.7 M parameters; student.experts.gate_width: 1024 is the code's).
     """
 
@@ -117,7 +118,7 @@ class DistillMoE(Objective):
         teachers = context.teachers
         mean = sum(teacher.weight for teacher in teachers) / len(teachers)
         self.shares = [teacher.weight / mean for teacher in teachers]
-        numbers = [f"_{number}" for number in range(1, 1 + len(teachers))] if len(teachers) > 1 else [""]
+        numbers = [f"_{number}" for number in range(len(teachers))] if len(teachers) > 1 else [""]
         self.names = [f"{facet}{number}" for number in numbers for facet in facets]
         if len({*facets}) < len(facets):
             raise option_error("facets", facets, "each facet once")

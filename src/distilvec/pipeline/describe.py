@@ -95,7 +95,7 @@ def describe_student(
         content = describe()
     else:
         files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ and path.is_file()]
-        settings = _settings(section, {"lora"})
+        settings = _settings(section, {"lora": True, "head": True, "experts": {"residual"}})
         tokenizer = None if vocabulary is None else tokenizer_hash(vocabulary)
         known = asdict(replace(teacher, name="", weight=1.0, logits=False))
         known = {key: value for key, value in known.items() if key != "adapters"}  # no size depends on them
@@ -133,7 +133,7 @@ def student_info(model: SentenceTransformer) -> StudentInfo:
     )
 
 
-def _settings(section: Section, unread: set[str]) -> dict[str, Any]:
+def _settings(section: Section, unread: Any) -> dict[str, Any]:
     """Return a section's settings but those in `unread`; keys of later versions count only if they are set."""
     found = section.model_dump(mode="json", exclude=unread)
     later = ("adapters", "attention")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError, explain, first_line
 from distilvec.core.extras import require_extra
+from distilvec.data.public.table import how_to_get
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -57,7 +58,8 @@ def check_readable(path: Path, key: str) -> None:
         problem = (
             f"unknown extension '{path.suffix}'" if path.is_file() else "a folder" if path.is_dir() else "not found"
         )
-        raise DistilvecError(f"[{key}] {path}: {problem}. Give a file: {', '.join(READABLE)}.")
+        fix = (None if path.exists() else how_to_get(path)) or f"Give a file: {', '.join(READABLE)}."
+        raise DistilvecError(f"[{key}] {path}: {problem}. {fix}")
 
 
 def extension(path: Path) -> str:

@@ -173,7 +173,10 @@ def test_other_content_than_expected_is_thrown_away(server, lines, tmp_path, mon
     assert visible(tmp_path) == [] and not (tmp_path / get.KEPT / "lines").exists()
     right = hashlib.sha256(b"".join(b'{"text": "line %d"}\n' % n for n in range(20_000))).hexdigest()
     publish(
-        monkeypatch, lines={"texts/lines.jsonl.gz": [{"format": "lines", "files": ["a b.txt"]}]}, sha256=right, rows=20_000
+        monkeypatch,
+        lines={"texts/lines.jsonl.gz": [{"format": "lines", "files": ["a b.txt"]}]},
+        sha256=right,
+        rows=20_000,
     )
     assert len(texts(get.get("lines", tmp_path)[0])) == 20_000
 
@@ -205,7 +208,10 @@ def tar(members):
 def test_members_of_a_repository_in_the_order_of_numbers(server, tmp_path, monkeypatch):
     link = tarfile.TarInfo("texts-000/a/3.txt")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    members = {f"texts-000/a/{n}.txt": f"text {n}".encode() for n in (10, 2, 1)} | {"texts-000/b.txt": b"no", "link": link}
+    members = {f"texts-000/a/{n}.txt": f"text {n}".encode() for n in (10, 2, 1)} | {
+        "texts-000/b.txt": b"no",
+        "link": link,
+    }
     server.files[f"/archives/someone/texts/tar.gz/{COMMIT}"] = tar(members)
     part = {"format": "documents", "archive": "repository", "files": ["a/*.txt"], "columns": {"text": "text"}}
     publish(monkeypatch, reviews={"reviews.jsonl.gz": [part | {"natural": True}]})
@@ -224,7 +230,7 @@ def test_no_member_leaves_the_folder(server, tmp_path, monkeypatch, name):
     publish(monkeypatch, files={"files.jsonl.gz": [part]})
     (path,) = get.get("files", tmp_path / "data")
     assert sorted(texts(path)) == ["inside", "outside"]
-    assert [one for one in tmp_path.rglob("*escaped*")] == []
+    assert not any(tmp_path.rglob("*escaped*"))
 
 
 @pytest.mark.parametrize("content", [b"no archive", tar({"texts-000/a/1.txt": b"x" * 5000})[:-40]])
@@ -270,7 +276,9 @@ def test_a_missing_file_of_a_recipe_names_the_command(tmp_path, monkeypatch, tin
     tree["corpus"]["sources"] = [{"path": "$DISTILVEC_DATA/english_text/english_text.jsonl.gz"}]
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps(tree))
-    problem = r"\[corpus\.sources\.0\.path\] .*none/english_text.*not found\. Get it with: distilvec data get english-text"
+    problem = (
+        r"\[corpus\.sources\.0\.path\] .*none/english_text.*not found\. Get it with: distilvec data get english-text"
+    )
     with pytest.raises(DistilvecError, match=problem):
         resolve(recipes.load(path), tmp_path / "run")
 

@@ -15,7 +15,7 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.sweep import expand
 
 RECIPE, SWEEP = recipe_file("offline_cosine"), recipe_file("tokenizers")
-SIZE = 120
+SIZE = 85
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,9 @@ def test_the_full_run_is_the_papers():
     limits = {source.name: source.limit for source in full.corpus.sources}
     assert limits.pop("wikipedia-tr") == limits.pop("wikipedia-en") == 100_000
     assert len(limits) == 38 and set(limits.values()) == {10_000}
-    pair = [member.recipe for member in expand(recipe_file("vocabulary_size"), ["sweep.variants=[hybrid-128k,hybrid-64k]"])]
+    pair = [
+        member.recipe for member in expand(recipe_file("vocabulary_size"), ["sweep.variants=[hybrid-128k,hybrid-64k]"])
+    ]
     assert [one.student for one in pair] == [full.student, small.student]
     assert all(one.corpus == full.corpus for one in pair)
 
@@ -88,13 +90,24 @@ def test_both_vectors_of_a_teacher_that_has_one(tiny_model, tmp_path):
 
 def test_four_tokenizers_begin_with_the_same_weights(tiny_model, tmp_path):
     tokenizers = [tiny_model, tmp_path / "other"]
-    architectures.metaspace("[CLS] $A", ["[CLS]", "[PAD]", "[UNK]"]).save_pretrained(tokenizers[1])
+    architectures.metaspace("<s> $A </s>", ["<s>", "</s>", "<unk>", "<pad>"]).save_pretrained(tokenizers[1])
     overrides = [f"teacher.model={tiny_model}"]
     (tmp_path / "texts.txt").write_text("\n".join(make_texts(200)), encoding="utf-8")
-    overrides += [f"corpus.sources=[{{path: {tmp_path / 'texts.txt'}}}]", "corpus.holdout_batches=1", "train.batch_size=8"]
-    config = "{model_type: bert, vocab_size: 3000, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 32}"
-    overrides += [f"student.config={config}", "student.max_length=32", "train.device=cpu", "evaluation={}"]
-    runs = (recipes.load(SWEEP, "local-own", [*overrides, f"student.tokenizer={one}", "sweep=null"]) for one in tokenizers)
+    overrides += [
+        f"corpus.sources=[{{path: {tmp_path / 'texts.txt'}}}]",
+        "corpus.holdout_batches=1",
+        "train.batch_size=8",
+    ]
+    sizes = "vocab_size: 3000, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 32"
+    overrides += [
+        f"student.config={{model_type: bert, {sizes}}}",
+        "student.max_length=32",
+        "train.device=cpu",
+        "evaluation={}",
+    ]
+    runs = (
+        recipes.load(SWEEP, "local-own", [*overrides, f"student.tokenizer={one}", "sweep=null"]) for one in tokenizers
+    )
     first, second = (untrained_student(resolve(recipe, tmp_path / "run")) for recipe in runs)
     assert first.tokenizer.get_vocab() != second.tokenizer.get_vocab()
     theirs = second.state_dict()

@@ -1,7 +1,8 @@
 """Reads files and Hugging Face datasets row by row, each row with its location for messages.
 
 Formats: .txt, .jsonl, .csv and .tsv (each also as .gz), and .parquet. Nothing is read whole: lines stream, Parquet is
-read by record batch. A .json that is named, not found in a folder, maps words to lists of texts; it is read whole. Every problem is a DistilvecError "[key] FILE, line N: problem. Fix."
+read by record batch. A .json that is named, not found in a folder, maps words to lists of texts; it is read whole.
+Every problem is a DistilvecError "[key] FILE, line N: problem. Fix."
 """
 
 from __future__ import annotations
@@ -157,13 +158,15 @@ def _mapping_rows(path: Path, key: str) -> Rows:
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DistilvecError(f"[{key}] {path}: not JSON ({first_line(error)}); {expected}.") from None
+        raise DistilvecError(
+            f"[{key}] {path}: not JSON ({first_line(error)}); {expected}. Name JSON Lines .jsonl."
+        ) from None
     if not isinstance(found, dict):
-        raise DistilvecError(f"[{key}] {path}: a JSON {type(found).__name__}; {expected}. Lines are a .jsonl file.")
+        raise DistilvecError(f"[{key}] {path}: a JSON {type(found).__name__}; {expected}. Name JSON Lines .jsonl.")
     for word, texts in found.items():
         where = f"[{key}] {path}, word {word[:40]!r}"
         if not isinstance(texts, list):
-            raise DistilvecError(f"{where}: a JSON {type(texts).__name__}; {expected}. Make it a list.")
+            raise DistilvecError(f"{where}: a JSON {type(texts).__name__}; {expected}. Name JSON Lines .jsonl.")
         yield from ((where, {"word": word, "text": text}) for text in texts)
 
 

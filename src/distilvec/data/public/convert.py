@@ -16,6 +16,7 @@ import yaml
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.data.public.table import Part
 
+
 class Unusable(DistilvecError):
     """Downloaded content that is not the expected one."""
 
@@ -61,7 +62,9 @@ def _cleaned(part: Part, row: Row) -> Row:
 def _named(part: Part, cells: Any) -> Row:
     """The part's columns of a row; several of theirs become one text, with the part's separator between them."""
     return {
-        ours: part.separator.join(map(str, map(cells.__getitem__, theirs))) if isinstance(theirs, list) else cells[theirs]
+        ours: part.separator.join(map(str, map(cells.__getitem__, theirs)))
+        if isinstance(theirs, list)
+        else cells[theirs]
         for ours, theirs in part.columns.items()
     }
 

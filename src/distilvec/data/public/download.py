@@ -72,7 +72,10 @@ def _fetch(url: str, part: Path, done: int, most: int) -> None:
         if total is not None and total > most:
             raise _Refused(f"{total:,} bytes, more than the {most:,} allowed")
         name = unquote(url.rpartition("/")[2])[:40]
-        with part.open("ab" if done else "wb") as file, progress(f"fetching {name}", total or 0, "bytes", done) as advance:
+        with (
+            part.open("ab" if done else "wb") as file,
+            progress(f"fetching {name}", total or 0, "bytes", done) as advance,
+        ):
             for chunk in answer.iter_content(_CHUNK):
                 done += len(chunk)
                 if done > most:

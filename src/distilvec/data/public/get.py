@@ -91,7 +91,9 @@ def _make(name: str, entry: DataSet, file: OutFile, path: Path, kept: Path) -> N
         for what, found, expected in (("rows", count, file.rows), ("checksum", digest, file.sha256)):
             if expected is not None and found != expected:
                 problem = f"{path.name} has {what} {found}; expected {expected}"
-                raise Unusable(f"[data] {name}: {problem}. The source differs from its pinned version; nothing is kept.")
+                raise Unusable(
+                    f"[data] {name}: {problem}. The source differs from its pinned version; nothing is kept."
+                )
         new.replace(path)
     finally:
         remove(new)
@@ -102,7 +104,7 @@ def _write(rows: Iterable[Mapping[str, Any]], path: Path, name: str) -> tuple[in
     """Write rows as JSON Lines, or as TSV; their number, and the SHA-256 before compression."""
     count, digest = 0, hashlib.sha256()
     table = name.endswith(".tsv")
-    with path.open("wb") as raw, (raw if table else gzip.GzipFile("", "wb", fileobj=raw, mtime=0)) as file:
+    with path.open("wb") as raw, raw if table else gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
         for row in rows:
             line = "\t".join(map(str, row.values())) if table else json.dumps(row, ensure_ascii=False)
             text = "\t".join(row) + "\n" if table and count == 0 else ""

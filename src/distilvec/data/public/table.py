@@ -15,7 +15,9 @@ from distilvec.config.paths import data_folders
 from distilvec.config.yaml_dialect import read_yaml
 from distilvec.core.errors import DistilvecError
 
-Format = Literal["csv", "tsv", "lines", "jsonl", "documents", "paragraphs", "tagged", "smart", "squad", "wordnet", "dataset"]
+Format = Literal[
+    "csv", "tsv", "lines", "jsonl", "documents", "paragraphs", "tagged", "smart", "squad", "wordnet", "dataset"
+]
 Repository = Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+@[0-9a-f]{40}$")]
 
 

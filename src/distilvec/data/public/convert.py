@@ -39,7 +39,7 @@ def rows_of(part: Part, files: Files, given: Iterable[Mapping[str, Any]] | None 
             if part.distinct and (row["text"] in seen or not row["text"]):
                 continue
             if part.distinct:
-                seen.add(row["text"])
+                seen.add(str(row["text"]))
             yield row
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, csv.Error, yaml.YAMLError) as error:
         problem = f"not the expected {part.format} ({type(error).__name__}: {first_line(error)})"

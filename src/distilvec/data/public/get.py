@@ -30,7 +30,7 @@ RAW = "https://raw.githubusercontent.com"
 ARCHIVES = "https://codeload.github.com"
 KEPT = ".downloads"  # below the data folder: files as published, until their set is complete
 NOTES = "LICENCES.json"  # below the data folder: licence and sources of every set
-MOST_UNPACKED = 4_000_000_000  # bytes of an archive's chosen members
+MOST_UNPACKED = 4_000_000_000  # bytes of the chosen files of an archive
 
 
 def get(name: str, folder: Path, again: bool = False) -> list[Path]:
@@ -53,7 +53,7 @@ def get(name: str, folder: Path, again: bool = False) -> list[Path]:
 
 
 def _fetch(name: str, entry: DataSet, wanted: Mapping[Path, OutFile], folder: Path) -> None:
-    """Make the files that are wanted, then note the licence."""
+    """Make the missing files, then note the licence."""
     kept = folder / KEPT / name
     kept.mkdir(exist_ok=True)
     try:
@@ -134,10 +134,10 @@ def _files(part: Part, repository: str, kept: Path) -> dict[str, Path]:
     stem = repository.replace("/", "+")
     if part.archive == "repository":
         archive = _fetched(f"{ARCHIVES}/{owner}/tar.gz/{commit}", kept / f"{stem}.tar.gz")
-        return _members(archive, part, kept / f"{stem}.members")
+        return _unpacked(archive, part, kept / f"{stem}.members")
     if part.archive is not None:
         archive = _fetched(f"{RAW}/{owner}/{commit}/{quote(part.archive)}", kept / f"{stem}+{Path(part.archive).name}")
-        return _members(archive, part, archive.with_name(f"{archive.name}.members"))
+        return _unpacked(archive, part, archive.with_name(f"{archive.name}.members"))
     return {
         name: _fetched(f"{RAW}/{owner}/{commit}/{quote(name)}", kept / f"{stem}+{name.replace('/', '+')}")
         for name in part.files
@@ -148,10 +148,10 @@ def _fetched(url: str, path: Path) -> Path:
     return path if path.exists() else download(url, path)
 
 
-def _members(archive: Path, part: Part, folder: Path) -> dict[str, Path]:
-    """Unpack the members of a .zip or .tar.gz that the part names; in the order of its patterns, then by name.
+def _unpacked(archive: Path, part: Part, folder: Path) -> dict[str, Path]:
+    """Unpack the files of a .zip or .tar.gz that the part names; in the order of its patterns, then by name.
 
-    Members are stored under numbers: no name of an archive becomes a path. Links and devices are passed over.
+    Files are stored under numbers: no name of an archive becomes a path. Links and devices are passed over.
     """
     remove(folder)
     folder.mkdir()
@@ -170,7 +170,7 @@ def _members(archive: Path, part: Part, folder: Path) -> dict[str, Path]:
     by_pattern = (sorted(fnmatch.filter(found, one), key=_natural if part.natural else str) for one in part.files)
     ordered = dict.fromkeys(chain.from_iterable(by_pattern))
     if not ordered:
-        raise Unusable(f"[data] {archive.name} has no member like {part.files[0]}.")
+        raise Unusable(f"[data] {archive.name} has no file like {part.files[0]}.")
     return {name: found[name] for name in ordered}
 
 

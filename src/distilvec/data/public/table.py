@@ -25,9 +25,9 @@ class Part(Section):
     """Rows that are made of some published files by one rule."""
 
     format: Format
-    files: list[str] = key([], "published names: below the repository, or patterns of an archive's members")
+    files: list[str] = key([], "published names: below the repository, or patterns of an archive's entries")
     repository: Repository | None = key(None, "owner/name@commit on GitHub; the set's by default")
-    archive: str | None = key(None, "'repository', or a .zip of it: `files` are patterns of its members")
+    archive: str | None = key(None, "'repository', or a .zip of it: `files` are patterns of its entries")
     dataset: str | None = key(None, "Hugging Face id instead of files (needs the package datasets)")
     config: str | None = None
     split: str = "train"
@@ -37,7 +37,7 @@ class Part(Section):
     clean: Literal["nothing", "ends", "spaces", "escapes"] = key(
         "nothing", "strip texts; 'spaces': also single spaces inside; 'escapes': backslashes are spaces, too"
     )
-    natural: bool = key(False, "members of an archive by number: 2.txt before 10.txt")
+    natural: bool = key(False, "files of an archive by number: 2.txt before 10.txt")
     pattern: str = key("(?P<text>.*)", "of lines: its named groups are columns")
     values: dict[str, dict[str, str | int]] = key({}, "by column: their values with ours")
     numbers: list[str] = key([], "columns that are numbers")

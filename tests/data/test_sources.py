@@ -83,7 +83,9 @@ def test_column_and_where(tmp_path):
 def test_files_that_cannot_be_read_are_named(tmp_path):
     key = "corpus.sources.2.path"
     refused(key, "not found", path=tmp_path / "none.txt", position=2)
-    refused(key, "'.json'", ".jsonl", path=write_jsonl(tmp_path / "a.json", [{}]), position=2)
+    refused(key, "'.json5'", ".jsonl", path=write_jsonl(tmp_path / "a.json5", [{}]), position=2)
+    lines = write_jsonl(tmp_path / "a.json", [{"text": "a"}, {"text": "b"}])
+    refused(key, "not JSON", "Name JSON Lines .jsonl", path=lines, position=2)
     (tmp_path / "empty").mkdir()
     refused(key, "no readable file", path=tmp_path / "empty", position=2)
     (tmp_path / "broken.jsonl").write_text("{")
@@ -135,3 +137,42 @@ def test_saved_dataset_folder(tmp_path):
         read(tmp_path / "one")
     with pytest.raises(DistilvecError, match=r"^\[corpus\.sources\.0\.column\].*found: sentence1, sentence2, label"):
         list(read_source(SourceSection(dataset=str(tmp_path / "one"), column="text"), 0))
+
+
+def test_facts_by_word(tmp_path):
+    """The form of REDACT's Vocabulary set; such a file is read if it is named, not if a folder has it."""
+    path = tmp_path / "vocabulary.json"
+    path.write_text(json.dumps({"linking": ["Linking is joining.", "Linking combines code."], "Pinckney": []}))
+    assert read(path) == ["Linking is joining.", "Linking combines code."]
+    refused("corpus.sources.0.path", "no readable file", path=tmp_path)
+    path.write_text('["Linking is joining."]')
+    refused("corpus.sources.0.path", "a JSON list", path=path)
+    path.write_text('{"linking": "Linking is joining."}')
+    refused("corpus.sources.0.path", "word 'linking'", path=path)
+    path.write_text('{"linking": [')
+    refused("corpus.sources.0.path", "not JSON", path=path)
+
+
+def test_every_token_of_a_tokenizer(tiny_model):
+    from transformers import AutoTokenizer
+
+    source = SourceSection(tokenizer=str(tiny_model))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    texts = list(read_source(source, 0))
+    assert len(texts) == len(tokenizer) - len(set(tokenizer.all_special_ids)) and "[CLS]" not in texts
+    assert [file.name for file in source_files(source, 0)].count("tokenizer.json") == 1
+
+
+def test_sources_from_before_the_key_tokenizer_keep_their_fingerprint(tmp_path):
+    """The fingerprint as it was computed then."""
+    from distilvec.config.recipe import fingerprint
+    from distilvec.config.schema import CorpusSection
+    from distilvec.core.hashing import hash_files
+    from distilvec.data.corpus import FORMAT, corpus_fingerprint
+
+    path = tmp_path / "a.txt"
+    path.write_text("a")
+    section = CorpusSection(sources=[SourceSection(path=path)])
+    keys = section.model_dump(mode="json") | {"exclude_evaluation": True}
+    del keys["sources"][0]["tokenizer"]
+    assert corpus_fingerprint(section, {}, 4, "x") == fingerprint(FORMAT, keys, hash_files([path]), None, {}, 4, "x")

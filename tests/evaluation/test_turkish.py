@@ -17,8 +17,9 @@ from distilvec.evaluation.suite import load_suite
 
 
 @pytest.fixture
-def suite(tmp_path):
-    """A copy of the suite in a tree like the project's, its data beside it."""
+def suite(tmp_path, monkeypatch):
+    """A copy of the suite, and its data in the data folder."""
+    monkeypatch.setenv("DISTILVEC_DATA", str(tmp_path / "data"))
     (source,) = {path.parent / "suites" / "turkish.yaml" for path in recipe_files() if path.stem == "offline_cosine"}
     copy = tmp_path / "project" / "recipes" / "suites" / source.name
     copy.parent.mkdir(parents=True)
@@ -34,8 +35,8 @@ def suite(tmp_path):
         }
         for n in range(30)
     ]
-    write(tmp_path / "shared/data/stsb_tr/stsb_tr.jsonl.gz", pairs)
-    folder = tmp_path / "shared/data/tquad_retrieval_dev"
+    write(tmp_path / "data/stsb_tr/stsb_tr.jsonl.gz", pairs)
+    folder = tmp_path / "data/tquad_retrieval_dev"
     write(
         folder / "corpus.jsonl.gz",
         [{"id": f"d{n}", "title": "Çok güzel", "text": text} for n, text in enumerate(texts[:20])],

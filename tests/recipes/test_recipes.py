@@ -39,6 +39,8 @@ def tiny_form(recipe):
     student = recipe.student.model_dump(mode="json", exclude={"model", "config", "tokenizer", "revision", "max_length"})
     if student["experts"]:
         del student["experts"]["width"]
+    if student["vocabulary"]:
+        student["vocabulary"] |= {"size": None, "share": None, "letters": None}
     task = recipe.task and (recipe.task.type, recipe.task.encode)
     rest = recipe.model_dump(mode="json", include={"stages", "cache"})
     options = {
@@ -60,6 +62,8 @@ def distinct_forms():
 def tiny_vocabulary(recipe):
     """Overrides that ask for as many tokens as a few texts give."""
     section = recipe.student.vocabulary
+    if section and section.kind == "hybrid":
+        return [f"student.vocabulary.{key}" for key in ("size=85", "share=20", "letters=seen")]
     size = {"bpe": 290, "unigram": 320, "wordpiece": 90}
     return [f"student.vocabulary.size={size.get(section.kind, 'null')}"] if section else []
 
@@ -70,9 +74,22 @@ def names(cases):
 
 def tiny_corpus(recipe, folder):
     """Overrides that put a few generated texts in the place of the recipe's."""
-    texts = folder / "texts.txt"
-    texts.write_text("\n".join(make_texts(3 * recipe.train.batch_size)), encoding="utf-8")
-    return [f"corpus.sources=[{{path: {texts}}}]", "corpus.holdout_batches=1"]
+    section = recipe.student.vocabulary
+    languages = ["tr", "en"] if section and section.kind == "hybrid" else ["en"]
+    texts = make_texts(len(languages) * max(3 * recipe.train.batch_size, 400 * (len(languages) - 1)))
+    for number, language in enumerate(languages):
+        part = texts[number :: len(languages)]
+        (folder / f"{language}.txt").write_text("\n".join(part), encoding="utf-8")
+    sources = ", ".join(f"{{path: {folder / name}.txt, language: {name}}}" for name in languages)
+    return [f"corpus.sources=[{sources}]", "corpus.holdout_batches=1"]
+
+
+def tiny_student(recipe, model):
+    """Overrides that put a tiny backbone in the place of the recipe's, a fresh one if it is one."""
+    if recipe.student.config is None:
+        return [f"student.model={model}"]
+    sizes = "hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 32"
+    return [f"student.config={{model_type: bert, {sizes}}}", f"student.tokenizer={model}"]
 
 
 def tiny_task(recipe, model, folder):
@@ -137,7 +154,7 @@ def test_trains_on_tiny_models(path, variant, tiny_model, dense_model, tmp_path,
         [
             f"teacher={{model: {teacher}, max_length: 32, live: {recipe.teacher.live}}}",
             *([f"more_teachers=[{{model: {tiny_model}, max_length: 32}}]"] if recipe.more_teachers else []),
-            f"student.model={tiny_model}",
+            *tiny_student(recipe, tiny_model),
             f"student.layers={min(layers, 2) if isinstance(layers, int) else list(range(min(len(layers), 4))) if layers else 'null'}",  # noqa: E501
             "student.max_length=32",
             *tiny_vocabulary(recipe),

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from distilvec.cli.cache import cache_app
+from distilvec.cli.data import data_app
 from distilvec.cli.layout import Grouped, example
 from distilvec.cli.measure import compare, evaluate, sharpness, speed
 from distilvec.cli.models import align, export, finetune, transplant
@@ -84,3 +85,4 @@ for verb in (quickstart, run, plan, finetune, align, evaluate, compare, speed, s
     app.command(epilog=example(verb.__name__))(verb)
 app.add_typer(recipes_app, name="recipes")
 app.add_typer(cache_app, name="cache")
+app.add_typer(data_app, name="data")

@@ -19,6 +19,13 @@ def recipe_names() -> Completions:
     return [(path.stem, _short(str(read_tree(path).get("description", "")))) for path in recipe_files()]
 
 
+def data_names() -> Completions:
+    """The sets of public data."""
+    from distilvec.data.public.table import data_sets
+
+    return [(name, _short(entry.about)) for name, entry in data_sets().items()]
+
+
 def variant_names(ctx: Any) -> list[str]:
     """The variants of the recipe on the command line; none without one."""
     from distilvec.config.builtin import recipe_file

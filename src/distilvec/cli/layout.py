@@ -19,6 +19,7 @@ GROUPS = {  # the verbs of each group, with the arguments of an example
         "recipes": "",
     },
     "Teachers and data": {
+        "data": "get banking77",
         "cache": "talas --variant local",
         "finetune": "BAAI/bge-m3 --task intents.csv --type classification --out runs/teacher",
         "align": "--teacher BAAI/bge-m3 --student bert-base-uncased --texts texts.txt",

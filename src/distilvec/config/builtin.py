@@ -12,7 +12,7 @@ import yaml
 
 from distilvec.config.base import excerpt
 from distilvec.config.messages import unknown
-from distilvec.config.paths import resolve_tree
+from distilvec.config.paths import DATA, resolve_tree
 from distilvec.config.recipe import read_tree
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError, explained
@@ -67,7 +67,8 @@ def moved_text(path: Path) -> str:
             changes[node.start_mark.index, node.end_mark.index] = new
         else:
             end = text.find("\n", node.end_mark.index) % (len(text) + 1)  # -1: the text ends without a line break
-            changes[end, end] = "  # not found; set a path of your own"
+            fix = "`distilvec data list` has public data" if node.value.startswith(DATA) else "set a path of your own"
+            changes[end, end] = f"  # not found; {fix}"
     for (start, end), new in sorted(changes.items(), reverse=True):
         text = text[:start] + new + text[end:]
     return text

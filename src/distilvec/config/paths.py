@@ -1,11 +1,13 @@
 """Relative paths in recipes: every path key of the schema, absolute before the recipe is validated.
 
 Paths in a recipe file are relative to its folder, those typed on the command line to the current folder. Path keys are
-fields of type Path, and those with a kind in `json_schema_extra` (config/base.py).
+fields of type Path, and those with a kind in `json_schema_extra` (config/base.py). `$DISTILVEC_DATA/FILE` is a file of
+the data folder, which `distilvec data get` fills.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,9 @@ from distilvec.config.base import (
     kinds,
 )
 from distilvec.core.errors import DistilvecError, first_line
+
+DATA = "$DISTILVEC_DATA"  # begins the paths of public data in recipes and suites
+_BESIDE = Path(__file__).parents[4] / "shared" / "data"  # of a checkout
 
 
 def resolve_tree(tree: Any, folder: Path, section: type[Section]) -> Any:
@@ -48,9 +53,23 @@ def absolute(text: str, folder: Path, key: str) -> str:
     if not text.strip():
         raise DistilvecError(f"[{key}] the path is empty. Give a file or a folder, or leave the key out.")
     try:
+        if text.split("/")[0] == DATA:
+            return str(data_path(text[len(DATA) + 1 :]).resolve())
         return str((folder / Path(text).expanduser()).resolve())
     except (OSError, RuntimeError, ValueError) as error:
         raise DistilvecError(f"[{key}] {excerpt(text)} is no path: {first_line(error)}. Give another one.") from None
+
+
+def data_folders() -> list[Path]:
+    """The folders that public data is looked for in: $DISTILVEC_DATA alone, else `data` and the one near a checkout."""
+    given = os.environ.get("DISTILVEC_DATA")
+    return [Path(given).expanduser()] if given else [Path("data"), _BESIDE]
+
+
+def data_path(name: str) -> Path:
+    """A file or folder of the data folder: the first that exists, else its path in the first folder."""
+    folders = data_folders()
+    return next((folder / name for folder in folders if (folder / name).exists()), folders[0] / name)
 
 
 def _resolve(annotation: Any, kind: Any, value: Any, folder: Path, key: str, root: type[Section]) -> Any:

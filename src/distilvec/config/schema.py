@@ -148,10 +148,11 @@ class StudentSection(Section):
 
 
 class SourceSection(Section):
-    """One source of texts. Exactly one of `path` (file or folder), `dataset` (Hugging Face) and `builtin`."""
+    """One source of texts. Exactly one of `path` (file or folder), `dataset` (Hugging Face), `tokenizer`, `builtin`."""
 
-    one_of = ("path", "dataset", "builtin")
+    one_of = ("path", "dataset", "tokenizer", "builtin")
     path: Path | None = None
+    tokenizer: str | None = key(None, "every token of a tokenizer as a text: folder or hub id", MODEL)
     dataset: str | None = key(None, "Hugging Face id or folder written by save_to_disk", MODEL)
     builtin: Literal["python-docstrings"] | None = None
     name: Name | None = key(None, "short name used in reports; the file's by default")
@@ -169,7 +170,8 @@ class SourceSection(Section):
     @property
     def label(self) -> str:
         """The source's name in reports."""
-        return self.name or str(self.path.name.split(".")[0] if self.path else self.dataset or self.builtin)
+        own = self.path.name.split(".")[0] if self.path else self.dataset or self.tokenizer or self.builtin
+        return self.name or str(own)
 
 
 class CorpusSection(Section):
@@ -216,6 +218,7 @@ class CacheSection(Section):
     hidden: Literal["int8", "float16"] | None = key(
         None, "hidden states of tokens; by default what the method needs: float16 for distillmoe, else int8"
     )
+    pre_dense: bool = key(False, "also vectors before the teacher's first Dense layer, if the method needs none")
     shard_rows: Rows = key(16384, "at most 2048 with tokens; a killed job loses one shard's work")
 
 

@@ -146,6 +146,9 @@ def corpus_fingerprint(
         hash_files(source_files(source, position), key=f"corpus.sources.{position}.path")
     python = sys.version if any(source.builtin for source in section.sources) else None
     settings = section.model_dump(mode="json") | {"exclude_evaluation": bool(section.exclude_evaluation)}
+    for source in settings["sources"]:
+        if source["tokenizer"] is None:  # corpora from before this key stay valid
+            del source["tokenizer"]
     return fingerprint(FORMAT, settings, hash_files(_files(section)), python, prompts, batch_size, excluded_fingerprint)
 
 

@@ -1,7 +1,8 @@
 """Reads files and Hugging Face datasets row by row, each row with its location for messages.
 
 Formats: .txt, .jsonl, .csv and .tsv (each also as .gz), and .parquet. Nothing is read whole: lines stream, Parquet is
-read by record batch. Every problem is a DistilvecError "[key] FILE, line N: problem. Fix."
+read by record batch. A .json that is named, not found in a folder, maps words to lists of texts; it is read whole.
+Every problem is a DistilvecError "[key] FILE, line N: problem. Fix."
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from distilvec.config.schema import SourceSection
-from distilvec.core.errors import DistilvecError, explain, first_line
+from distilvec.core.errors import DistilvecError, explain, explained, first_line
 from distilvec.core.extras import require_extra
+from distilvec.data.public.table import how_to_get
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -28,6 +30,7 @@ Choose = Callable[[list[str]], Collection[str]]  # of the columns, those to read
 
 TABLES = (*(f".{name}{gz}" for name in ("jsonl", "csv", "tsv") for gz in ("", ".gz")), ".parquet")
 READABLE = (".txt", ".txt.gz", *TABLES)
+MAPPING = ".json"
 _PARQUET_ROWS = 1024
 _LONGEST_FIELD = 1 << 30  # characters; the csv module's own limit of 131072 is below the length of some documents
 _DAMAGE: dict[type[Exception], str] = {  # the first that fits
@@ -48,16 +51,19 @@ def read_rows(path: Path, key: str, choose: Choose | None = None) -> Rows:
     """
     check_readable(path, key)
     ending = extension(path)
+    if ending == MAPPING:
+        return _mapping_rows(path, key)
     return _parquet_rows(path, key, choose) if ending == ".parquet" else _line_rows(path, key, ending.split(".")[1])
 
 
 def check_readable(path: Path, key: str) -> None:
     """DistilvecError if there is no such file, or its extension is unknown."""
-    if not path.is_file() or extension(path) not in READABLE:
+    if not path.is_file() or extension(path) not in (*READABLE, MAPPING):
         problem = (
             f"unknown extension '{path.suffix}'" if path.is_file() else "a folder" if path.is_dir() else "not found"
         )
-        raise DistilvecError(f"[{key}] {path}: {problem}. Give a file: {', '.join(READABLE)}.")
+        fix = (None if path.exists() else how_to_get(path)) or f"Give a file: {', '.join(READABLE)}."
+        raise DistilvecError(f"[{key}] {path}: {problem}. {fix}")
 
 
 def extension(path: Path) -> str:
@@ -142,6 +148,26 @@ def _records(table: Iterator[list[str]], lines: _Lines) -> Iterator[Row]:
             problem = f"{len(fields)} fields, the header has {len(header)} ({', '.join(header)[:200]})"
             raise DistilvecError(f"{lines.where}: {problem}. Quote fields that hold the separator.")
         yield dict(zip(header, fields, strict=True))
+
+
+def _mapping_rows(path: Path, key: str) -> Rows:
+    """The texts of {word: [text, ...]}, each with its word."""
+    expected = 'expected {"word": ["text", ...], ...}'
+    with explained(key, path):
+        content = path.read_text(encoding="utf-8-sig")
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DistilvecError(
+            f"[{key}] {path}: not JSON ({first_line(error)}); {expected}. Name JSON Lines .jsonl."
+        ) from None
+    if not isinstance(found, dict):
+        raise DistilvecError(f"[{key}] {path}: a JSON {type(found).__name__}; {expected}. Name JSON Lines .jsonl.")
+    for word, texts in found.items():
+        where = f"[{key}] {path}, word {word[:40]!r}"
+        if not isinstance(texts, list):
+            raise DistilvecError(f"{where}: a JSON {type(texts).__name__}; {expected}. Name JSON Lines .jsonl.")
+        yield from ((where, {"word": word, "text": text}) for text in texts)
 
 
 # -- Parquet ---------------------------------------------------------------------------------------------------------

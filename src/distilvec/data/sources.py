@@ -12,7 +12,9 @@ from distilvec.core.errors import DistilvecError, nearest
 from distilvec.data import docstrings, readers
 from distilvec.data.readers import READABLE, extension
 from distilvec.data.task_rows import found_value
+from distilvec.models.load import load_tokenizer
 
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model")
 COLUMNS = (  # the first group of which every column exists gives the texts
     ["text"],
     ["sentence"],
@@ -33,6 +35,8 @@ def read_source(source: SourceSection, position: int) -> Iterator[str]:
     key = f"corpus.sources.{position}"
     if source.builtin is not None:
         yield from docstrings.passages()
+    elif source.tokenizer is not None:
+        yield from _tokens(source.tokenizer, source.revision, f"{key}.tokenizer")
     elif source.dataset is not None:
         read = partial(readers.read_dataset, source, f"{key}.dataset")
         yield from _texts(read, source, key, f"dataset {source.dataset}")
@@ -47,6 +51,8 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
     """
     if source.dataset is not None:
         return sorted(path for path in Path(source.dataset).rglob("*") if path.is_file())
+    if source.tokenizer is not None:
+        return [path for name in TOKENIZER_FILES if (path := Path(source.tokenizer) / name).is_file()]
     if source.path is None:
         return []
     path, key = source.path, f"corpus.sources.{position}.path"
@@ -63,6 +69,15 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
         )
         raise DistilvecError(f"[{key}] {path}: no readable file in the folder. {fix}.")
     return files
+
+
+def _tokens(name: str, revision: str | None, key: str) -> Iterator[str]:
+    """The texts of a tokenizer's tokens but its special ones, by number."""
+    tokenizer = load_tokenizer(name, key, revision=revision)
+    special = set(tokenizer.all_special_tokens)
+    for token, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
+        if token not in special:
+            yield tokenizer.convert_tokens_to_string([token])
 
 
 def text_columns(names: list[str], source: SourceSection, key: str, place: str) -> list[str]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from distilvec.config.schema import Role
 from distilvec.core.errors import explained
+from distilvec.data.public.table import how_to_get
 from distilvec.data.readers import TABLES, read_rows
 from distilvec.data.task_rows import (
     TableOptions,
@@ -114,7 +115,8 @@ def load_retrieval(
     """
     with explained(KEY, path):
         if not path.is_dir():
-            raise DataError(f"folder not found: {path}. Expected a folder with corpus, queries and qrels.tsv.")
+            fix = how_to_get(path) or "Expected a folder with corpus, queries and qrels.tsv."
+            raise DataError(f"folder not found: {path}. {fix}")
         corpus, queries = _texts_by_id(path, "corpus"), _texts_by_id(path, "queries")
         files = [path / qrels] if qrels else [path / "qrels.tsv", path / "qrels" / f"{split}.tsv"]
         file = next((candidate for candidate in files if candidate.is_file()), None)

@@ -18,7 +18,7 @@ from distilvec.core.hashing import hash_files
 from distilvec.core.info import UNLIMITED, StudentInfo, TeacherInfo
 from distilvec.models.load import folder_of, load, resolve_model
 from distilvec.models.tokenizers import tokenizer_hash
-from distilvec.models.unreadable import readable
+from distilvec.models.unreadable import Kind, readable
 from distilvec.pipeline.job import errors_of
 from distilvec.students.build import build_student, dropout_rates
 from distilvec.students.encoder import Encoder
@@ -90,7 +90,10 @@ def describe_student(
     name, revision = section.model or section.tokenizer, section.revision
     if section.model == "teacher":
         name, revision = teacher.model or section.tokenizer, teacher.revision
-    folder = _folder(name, revision, "student.model")
+    fresh = section.config is not None
+    folder = _folder(
+        name, revision, "student.tokenizer" if fresh else "student.model", "tokenizer" if fresh else "model"
+    )
     if folder is None:
         content = describe()
     else:
@@ -140,11 +143,11 @@ def _settings(section: Section, unread: Any) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key not in later or value is not None}
 
 
-def _folder(name: str | None, revision: str | None, key: str) -> Path | None:
+def _folder(name: str | None, revision: str | None, key: str, kind: Kind = "model") -> Path | None:
     """Return the folder of a model's files, None without a name or if it is not on this machine yet."""
     if name is None:
         return None
-    with readable(name, key):
+    with readable(name, key, kind):
         return folder_of(resolve_model(name), revision)[0]
 
 

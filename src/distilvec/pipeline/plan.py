@@ -32,7 +32,7 @@ from distilvec.pipeline.prepare import (
     untrained_student,
 )
 from distilvec.pipeline.resolve import make_objective, required_outputs
-from distilvec.pipeline.texts import left_out
+from distilvec.pipeline.texts import below_limits, left_out
 from distilvec.teachers.cache.fill import compute_tokens, count_missing
 from distilvec.teachers.cache.signals import Ragged
 from distilvec.teachers.model import LocalTeacher
@@ -96,11 +96,13 @@ def make_plan(job: Job) -> Lines:
     report, names, kept = corpus.report, corpus.source_names, np.bincount(corpus.sources)
     sources = [n if names.count(n) == 1 else f"{n} (corpus.sources.{number})" for number, n in enumerate(names)]
     count = f"{report['train'] + report['holdout']:,} ({report['holdout']:,} for validation)"
-    dropped = left_out(report, job.recipe.corpus) if job.recipe.corpus is not None else []
+    section = job.recipe.corpus
+    dropped, below = ([], []) if section is None else (left_out(report, section), below_limits(report, section))
     return [
         ["texts" if job.examples is None else "examples", count],
         *[[f"  {name}", f"{kept[number] if number < len(kept) else 0:,}"] for number, name in enumerate(sources)],
         *[["  left out", line] for line in dropped],
+        *[["  warning", line] for line in below],
         ["student tokens a text", f"{tokens.lengths.mean():.1f} on average, {int(tokens.lengths.max())} at most"],
         *[line for lines in about for line in lines],
         ["student", f"{sum(weight.numel() for weight in model.parameters()) / 1e6:.1f} M parameters"],

@@ -179,11 +179,12 @@ def _manifest(
 ) -> Manifest:
     """Return the manifest of everything that is required of a teacher."""
     info, made = found.info, replace(found.manifest, store_dtype=recipe.cache.dtype)
-    if required.pre_dense:
+    if required.pre_dense or recipe.cache.pre_dense:
         if info.pre_dense_dim is None:
+            asked = "the method requires" if required.pre_dense else "cache.pre_dense asks for"
             raise DistilvecError(
-                f"[{key}] {info.name} has no vectors from before a Dense layer, which the method requires. "
-                "Take another teacher or method."
+                f"[{key}] {info.name} has no vectors from before a Dense layer, which {asked}. "
+                "Take another teacher, or another method and cache.pre_dense=false."
             )
         made = replace(made, pre_dense_width=info.pre_dense_dim)
     if required.logits or required.vector:

@@ -76,6 +76,8 @@ def load_corpus(recipe: Recipe, teacher: TeacherInfo, tasks: list[Task], store: 
     dropped = "; ".join(left_out(found.report, section))
     more = f"; left out: {dropped}" if dropped else ""
     log(f"corpus: {found.report['kept']:,} texts, {found.report['holdout']:,} of them for validation{more}")
+    for line in below_limits(found.report, section):
+        log(f"warning: {line}")
     return found
 
 
@@ -89,6 +91,15 @@ def left_out(report: dict[str, Any], section: CorpusSection) -> list[str]:
         "left_out": "beyond the limits of their sources",
     }
     return [f"{report[name]:,} {reason}" for name, reason in reasons.items() if report.get(name)]
+
+
+def below_limits(report: dict[str, Any], section: CorpusSection) -> list[str]:
+    """List the sources that have fewer texts than their limit."""
+    return [
+        f"{source.label} has {count['kept']:,} distinct texts, fewer than its limit of {source.limit:,}"
+        for source, count in zip(section.sources, report["sources"], strict=True)
+        if source.limit is not None and count["kept"] < source.limit
+    ]
 
 
 def load_vocabulary(

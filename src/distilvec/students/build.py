@@ -22,9 +22,9 @@ from distilvec.config.schema import Role, StudentSection
 from distilvec.core.errors import DistilvecError, first_line, nearest
 from distilvec.core.info import UNLIMITED
 from distilvec.core.info import TeacherInfo as TeacherInfo
+from distilvec.core.objective import Projection
 from distilvec.models.adapters import merge_adapters
 from distilvec.models.bidirectional import lift_causal_mask
-from distilvec.core.objective import Projection
 from distilvec.models.experts import Experts
 from distilvec.models.limits import lengthen, position_limit
 from distilvec.models.load import load_backbone, load_tokenizer

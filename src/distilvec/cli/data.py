@@ -1,0 +1,59 @@
+"""The verbs of `distilvec data`: fetch the public data that the built-in recipes read, and list it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from distilvec.cli.completion import data_names
+from distilvec.cli.layout import Listed, example
+from distilvec.cli.options import argument, option
+from distilvec.core.files import check_output_folder
+
+data_app = typer.Typer(
+    cls=Listed,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Public data of the built-in recipes: list it, fetch it.",
+    epilog=example("data", "list", "get banking77"),
+)
+Names = Annotated[list[str], argument("Names of data sets (see `distilvec data list`).", autocompletion=data_names)]
+DataFolder = Annotated[
+    Path | None, option("The data folder; $DISTILVEC_DATA by default, else `data` in the current folder.")
+]
+
+
+@data_app.command("list", epilog=example("data list", ""))
+def list_data() -> None:
+    """List the data sets with size, licence, and whether they are there."""
+    from distilvec.data.public.table import data_sets, present
+
+    for name, entry in data_sets().items():
+        state = "present" if present(entry) else f"{entry.size:g} MB" if not entry.manual else "by hand"
+        print(f"{name:27} {state:8} {entry.about}")
+        print(f"{'':27} {'':8} licence: {entry.licence}")
+
+
+@data_app.command("get", epilog=example("data get", "banking77 stsb", "english-text --out /disk/data"))
+def get_data(
+    names: Names,
+    out: DataFolder = None,
+    again: Annotated[bool, option("Fetch files that are there again.", "--again")] = False,
+) -> None:
+    """Fetch data sets into the data folder; run again to continue a download.
+
+    Licences are shown before the download, and stored in LICENCES.json in the data folder.
+    """
+    from distilvec.config.paths import data_folders
+    from distilvec.data.public.get import get
+    from distilvec.data.public.table import data_set
+
+    folder = out or data_folders()[0]
+    check_output_folder(folder, "--out")
+    for name in names:
+        data_set(name)  # a wrong name is reported before the first download
+    for name in names:
+        for path in get(name, folder, again):
+            print(path)

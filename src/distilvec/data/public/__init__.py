@@ -1,0 +1,1 @@
+"""Public data that the built-in recipes read: where it is published, its licence, download and conversion."""

@@ -1,0 +1,213 @@
+"""Rows of JSON Lines from files as their authors publish them. Nothing in a file is run or unpickled."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, cast
+
+import yaml
+
+from distilvec.core.errors import DistilvecError, first_line
+from distilvec.data.public.table import Part
+
+
+class Unusable(DistilvecError):
+    """Downloaded content that is not the expected one."""
+
+
+Files = Mapping[str, Path]  # the files of a part by their published names, in order
+Row = dict[str, Any]
+_LONGEST_FIELD = 1 << 30
+
+
+def rows_of(part: Part, files: Files, given: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Row]:
+    """The rows of a part, cleaned, with its constant columns: of its files, or those `given` by a data set.
+
+    Errors: DistilvecError with the files, for content that is not of the part's format.
+    """
+    seen = set[str]()
+    first = {name: value for name, value in part.constant.items() if name == "split"}
+    try:
+        for found in READERS[part.format](part, files) if given is None else (_named(part, row) for row in given):
+            row = first | _cleaned(part, found) | part.constant
+            if part.distinct and (row["text"] in seen or not row["text"]):
+                continue
+            if part.distinct:
+                seen.add(str(row["text"]))
+            yield row
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, csv.Error, yaml.YAMLError) as error:
+        problem = f"not the expected {part.format} ({type(error).__name__}: {first_line(error)})"
+        raise Unusable(f"[data] {', '.join(files)[:200]}: {problem}.") from error
+
+
+def _cleaned(part: Part, row: Row) -> Row:
+    """A row with its texts cleaned, labels renamed and numbers as numbers."""
+    for column, value in row.items():
+        if isinstance(value, str) and part.clean != "nothing":
+            text = value.replace("\\", " ") if part.clean == "escapes" else value
+            row[column] = text.strip() if part.clean == "ends" else " ".join(text.split())
+    for column, names in part.values.items():
+        row[column] = names[str(row[column])]
+    for column in part.numbers:
+        row[column] = float(row[column])
+    return row
+
+
+def _named(part: Part, cells: Any) -> Row:
+    """The part's columns of a row; several of theirs become one text, with the part's separator between them."""
+    return {
+        ours: part.separator.join(map(str, map(cells.__getitem__, theirs)))
+        if isinstance(theirs, list)
+        else cells[theirs]
+        for ours, theirs in part.columns.items()
+    }
+
+
+def _numbered(part: Part) -> bool:
+    """Whether columns have numbers, because the table has no header."""
+    return not any(isinstance(theirs, str) for theirs in chain.from_iterable(map(_listed, part.columns.values())))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _text(part: Part, path: Path) -> IO[str]:
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    opened = gzip.open if zipped else open
+    return cast(IO[str], opened(path, "rt", encoding=part.encoding, newline=""))
+
+
+def _csv(part: Part, files: Files) -> Iterator[Row]:
+    csv.field_size_limit(_LONGEST_FIELD)
+    for path in files.values():
+        with _text(part, path) as file:
+            table: Iterable[Any] = csv.reader(file) if _numbered(part) else csv.DictReader(file)
+            for cells in table:
+                if part.each:
+                    yield from ({ours: cells[one]} for ours, theirs in part.columns.items() for one in _listed(theirs))
+                else:
+                    yield _named(part, cells)
+
+
+def _tsv(part: Part, files: Files) -> Iterator[Row]:
+    """Rows of fields between tabs, without quotes. Several files are one table: their n-th lines are one row."""
+    tables = [path.read_text(encoding=part.encoding).rstrip("\n").split("\n") for path in files.values()]
+    header: list[str] = []
+    for number, lines in enumerate(zip(*tables, strict=True)):
+        cells = list(chain.from_iterable(line.rstrip("\r").split("\t") for line in lines))
+        if number == 0 and not _numbered(part):
+            header = cells
+        else:
+            yield _named(part, dict(zip(header, cells, strict=False)) if header else cells)
+
+
+def _lines(part: Part, files: Files) -> Iterator[Row]:
+    """Lines that match the pattern, whose named groups are columns; the others are left out."""
+    pattern = re.compile(part.pattern)
+    for path in files.values():
+        with _text(part, path) as file:
+            for line in file:
+                if found := pattern.fullmatch(line.rstrip("\r\n")):
+                    yield _named(part, found.groupdict()) if part.columns else found.groupdict()
+
+
+def _jsonl(part: Part, files: Files) -> Iterator[Row]:
+    for path in files.values():
+        with _text(part, path) as file:
+            for line in filter(str.strip, file):
+                row = _named(part, json.loads(line))
+                yield {name: " ".join(value) if isinstance(value, list) else value for name, value in row.items()}
+
+
+def _documents(part: Part, files: Files) -> Iterator[Row]:
+    """Whole files, each with its name and the folder that it is in."""
+    for name, path in files.items():
+        *_, folder, file = name.split("/")
+        cells = {"text": path.read_text(encoding=part.encoding), "folder": folder, "file": file.partition(".")[0]}
+        yield _named(part, cells)
+
+
+def _paragraphs(part: Part, files: Files) -> Iterator[Row]:
+    """Paragraphs between empty lines; those of more than `longest` words line by line."""
+    for path in files.values():
+        for block in re.split(r"\n\s*\n", path.read_text(encoding=part.encoding)):
+            long = part.longest is not None and len(block.split()) > part.longest
+            yield from ({"text": text} for text in (block.split("\n") if long else [block]) if text.strip())
+
+
+def _tagged(part: Part, files: Files) -> Iterator[Row]:
+    """Paragraphs of words with their tags (word/tag), as plain text: tags removed, punctuation joined."""
+    for row in _paragraphs(part, files):
+        text = " ".join(token.rpartition("/")[0] or token for token in row["text"].split())
+        text = re.sub(r"`` ?| ?''", '"', text)
+        text = re.sub(r" (?=[,.;:?!)\]}])|(?<=[(\[{]) ", "", text)
+        yield {"text": re.sub(r"([.?!;,:])\1+", r"\1", text)}
+
+
+def _smart(part: Part, files: Files) -> Iterator[Row]:
+    """Records of the SMART system: `.I` begins one, `.T`, `.W` and others its fields."""
+    for path in files.values():
+        records = re.split(r"(?m)^\.I[ \t]+(\d+)", path.read_text(encoding=part.encoding))[1:]
+        for number, (key, record) in enumerate(zip(records[::2], records[1::2], strict=True), 1):
+            fields = re.split(r"(?m)^\.([A-HJ-Z])[ \t]*\n", record)[1:]
+            found = {"T": "", "W": ""}
+            for name, text in zip(fields[::2], fields[1::2], strict=True):
+                found[name] = f"{found.get(name, '')} {text}"
+            yield _named(part, {**found, "I": key, "number": str(number)})
+
+
+def _squad(part: Part, files: Files) -> Iterator[Row]:
+    """Questions and paragraphs of SQuAD's JSON. A repeated paragraph is one document; questions are numbered."""
+    documents: dict[str, str] = {}
+    questions = 0
+    for path in files.values():
+        for article in json.loads(path.read_text(encoding=part.encoding))["data"]:
+            for paragraph in article["paragraphs"]:
+                text = paragraph["context"]
+                new = text not in documents
+                document = documents.setdefault(text, f"d{len(documents)}")
+                cells = {"document": document, "title": article["title"], "text": text}
+                if part.rows == "documents" and new:
+                    yield _named(part, cells)
+                for asked in paragraph["qas"] if part.rows == "questions" else ():
+                    cells |= {"query": f"q{questions}", "question": asked["question"], "one": 1}
+                    questions += 1
+                    yield _named(part, cells)
+
+
+def _wordnet(part: Part, files: Files) -> Iterator[Row]:
+    """Definitions, one row for each word of a synset, or usage examples, of English WordNet's YAML."""
+    kinds = {"n": "noun", "v": "verb", "a": "adj", "s": "adj", "r": "adv"}
+    for path in files.values():
+        with _text(part, path) as file:
+            synsets = yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        for key, synset in synsets.items():
+            if part.rows == "examples":
+                found = (one if isinstance(one, str) else one["text"] for one in synset.get("example", ()))
+                yield from ({"text": text} for text in found)
+                continue
+            definition = "; ".join(synset["definition"])
+            for word in synset["members"]:
+                yield {"word": word, "pos": kinds[key[-1]], "definition": definition, "synset": key}
+
+
+READERS: dict[str, Callable[[Part, Files], Iterator[Row]]] = {
+    "csv": _csv,
+    "tsv": _tsv,
+    "lines": _lines,
+    "jsonl": _jsonl,
+    "documents": _documents,
+    "paragraphs": _paragraphs,
+    "tagged": _tagged,
+    "smart": _smart,
+    "squad": _squad,
+    "wordnet": _wordnet,
+}

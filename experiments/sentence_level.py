@@ -35,12 +35,16 @@ PAPER: dict[str, dict[str, float | None]] = {
     # has one pair, talas two, relations-embeddings three.
     "relations": {"relations-2": None, "talas": 73.86, "relations-embeddings": 74.62},
     "updates": {"talas_plain": 72.85, "sam": 73.90, "disam": 74.37, "talas": 74.79},
+    "radius": dict.fromkeys(["talas", "asam-0.5", "asam-1.5", "asam-5", "sam", "redact", "redact-sam"]),
+    "lasd": dict.fromkeys(["simcse-tamd-asam", "lasd-0.1", "talas", "detached"]),
 }
 TITLES = {
     "parts": "The parts of TALAS (the paper's table 2)",
     "anchored": "Anchored layers K (table 7; `talas` is K = 2)",
     "relations": "Pairs of layers in LASD (table 8; `relations-2` has one, `talas` two, `relations-embeddings` three)",
     "updates": "Kinds of SAM (table 9; `talas_plain` is AdamW alone, `talas` ASAM)",
+    "radius": "The radius rho of ASAM (`talas` has the paper's 0.05), and SAM for REDACT",
+    "lasd": "The weight of LASD (0 in `simcse-tamd-asam`, 1 in `talas`), and its guide detached",
 }
 Rows = Sequence[Mapping[str, Any]]
 
@@ -55,12 +59,10 @@ def shootout_tables(report: Mapping[str, Any]) -> str:
     info = f"{report['epochs']} epoch, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."  # noqa: E501
     parts = [info, average_table(methods), task_table(methods), "The order of the methods. " + order("methods", found)]
     for name, title in TITLES.items():
-        if chosen := {
-            run: found[run] for run in PAPER[name] if run in found and len(set(PAPER[name]) & set(found)) > 1
-        }:
-            first = {run: [row for row in rows if row["seed"] == rows[0]["seed"]] for run, rows in chosen.items()}
-            if set(chosen) & ablations:
-                parts += [f"**{title}**, one seed.", average_table(first, PAPER[name]), order(name, first)]
+        chosen = {run: found[run] for run in PAPER[name] if run in found}
+        if len(chosen) > 1 and set(chosen) & ablations:
+            parts += [f"**{title}**.", average_table(chosen, PAPER[name])]
+            parts += [order(name, chosen)] if any(PAPER[name].values()) else []
     return "\n\n".join(parts)
 
 

@@ -1,15 +1,15 @@
 """The sentence-level methods side by side, and the ablations of TALAS: tables 1, 2, 7, 8 and 9 of its paper on local
 data.
 
-    python -m experiments.shootout_sentence_level --json results/shootout_sentence_level.json     within two hours of
-    two cores python -m experiments.shootout_sentence_level --quick                                         within ten
-    minutes
+    python -m experiments.testbed_student --out runs/testbed/student                               the student, once
+    python -m experiments.shootout_sentence_level --json results/shootout_sentence_level.json      all of it
+    python -m experiments.shootout_sentence_level --quick                                          within ten minutes
 
-Runs recipes/sweeps/sentence_level.yaml: its methods with every seed, its other variants (the ablations) with the first
-one. Each member's scores are written to FILE as soon as they are there, with a mark of what was trained and scored. A
-run that was killed goes on where it stopped: a member whose mark stands in FILE is not run again, whether or not its
-folder is still there. Figures follow TALAS' protocol: macro F1, average precision, Spearman; plain means over tasks.
-`python -m experiments.readme` writes the tables into docs/sentence_level.md.
+Runs recipes/sweeps/sentence_level.yaml, its methods and then its other variants (the ablations), seed by seed. Each
+member's scores are written to FILE as soon as they are there, with a mark of what was trained and scored. A run that
+was killed goes on where it stopped: a member whose mark stands in FILE is not run again, whether or not its folder is
+still there. Figures follow TALAS' protocol: macro F1, average precision, Spearman; plain means over tasks. `python -m
+experiments.readme` writes the tables into docs/sentence_level.md.
 """
 
 from __future__ import annotations
@@ -75,19 +75,14 @@ def shootout(
 
 
 def plan(recipe: Path, quick: bool, overrides: list[str]) -> list[Member]:
-    """The members: all methods with the first seed, then the ablations, then the methods with the other seeds."""
+    """The members seed by seed: all methods, then the ablations."""
     tree = recipes.read_tree(recipe)
     methods, seeds = tree["sweep"]["variants"], tree["sweep"]["seeds"]
-    ablations = [name for name in tree["variants"] if name not in methods]
     if quick:
         return expand(recipe, [*QUICK, *overrides, f"sweep.seeds={seeds[:1]}"])
-    runs = expand(recipe, overrides)
-    first, later = (
-        [member for member in runs if (member.recipe.train.seed == seeds[0]) is wanted] for wanted in (True, False)
-    )
-    parts = [f"sweep.variants={json.dumps(ablations)}", f"sweep.seeds={seeds[:1]}"]
-    later.sort(key=lambda member: member.recipe.train.seed)
-    return [*first, *(expand(recipe, [*overrides, *parts]) if ablations else []), *later]
+    names = json.dumps([*methods, *(name for name in tree["variants"] if name not in methods)])
+    members = expand(recipe, [f"sweep.variants={names}", *overrides])
+    return sorted(members, key=lambda member: member.recipe.train.seed)
 
 
 def describe(members: list[Member], quick: bool) -> dict[str, Any]:

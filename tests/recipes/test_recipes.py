@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import architectures
 import pytest
@@ -22,7 +23,20 @@ from distilvec.models.load import load
 from distilvec.pipeline.run import run
 from distilvec.students.task_head import save_head
 
-CASES = [(path, variant) for path in recipe_files() for variant in [None, *recipes.variants(path)]]
+TASKS = {"patent", "imdb", "banking77", "scitail", "control", "anli-r2", "stsb", "sts12", "sick"}
+CLASSES = TASKS - {"stsb", "sts12", "sick"}
+VALIDATED = TASKS - {"banking77", "sts12"}  # sets with an official validation split
+TOKEN_LEVEL = [path for path in recipe_files() if len(TASKS & {*recipes.variants(path)}) > 2]
+
+
+def cases():
+    """Every recipe with each variant, and with the variants that its sweep combines."""
+    for path in recipe_files():
+        combined = [name for name in (recipes.read_tree(path).get("sweep") or {}).get("variants") or [] if "+" in name]
+        yield from ((path, variant) for variant in [None, *recipes.variants(path), *combined])
+
+
+CASES = list(cases())
 
 
 # settings that two steps on tiny models cannot tell apart
@@ -108,6 +122,37 @@ def test_documents_of_its_suite_are_in_no_corpus(path, variant):
     assert not retrieval or recipe.corpus is None or recipe.corpus.exclude_evaluation == "documents"
 
 
+@pytest.mark.parametrize("path", TOKEN_LEVEL, ids=lambda path: path.stem)
+def test_token_level_recipes_have_the_tasks_of_the_papers(path):
+    found = {*recipes.variants(path)}
+    assert found >= CLASSES | {"tinybert-4l", "tinybert-6l", "local"} and TASKS & found in (CLASSES, TASKS)
+    assert path.stem == "task" or found >= {"bge-m3", "qwen3"}
+    for task in TASKS & found:
+        recipe = recipes.load(path, task)
+        assert recipe.task.validation_split == ("validation" if task in VALIDATED else None)
+        assert recipe.task.name == task and (path.stem == "task" or Path(recipe.teacher.model).parts[-2] == task)
+
+
+def test_the_token_level_recipes_are_those_of_the_papers():
+    baselines = {"uld", "mined", "dskd", "multilevel_ot", "cdm", "task"}
+    assert {path.stem for path in TOKEN_LEVEL} == {"emo", "distillmoe", *baselines}
+
+
+@pytest.mark.parametrize("path", TOKEN_LEVEL, ids=lambda path: path.stem)
+def test_task_teacher_and_student_combine(path):
+    if path.stem == "task":
+        return
+    recipe = recipes.load(path, "imdb+qwen3+tinybert-4l")
+    assert recipe.teacher.model.endswith("runs/teachers/imdb_qwen3/student") and recipe.task.name == "imdb"
+    assert recipe.student.model == "huawei-noah/TinyBERT_General_4L_312D"
+
+
+@pytest.mark.parametrize("path", TOKEN_LEVEL, ids=lambda path: path.stem)
+def test_local_students_have_never_seen_the_teacher(path):
+    student = recipes.load(path, "local").student
+    assert student.model is None and student.config and student.vocabulary.kind == "bpe"
+
+
 FORMS = distinct_forms()
 
 
@@ -138,6 +183,8 @@ def test_trains_on_tiny_models(path, variant, tiny_model, dense_model, tmp_path,
             f"teacher={{model: {teacher}, max_length: 32, live: {recipe.teacher.live}}}",
             *([f"more_teachers=[{{model: {tiny_model}, max_length: 32}}]"] if recipe.more_teachers else []),
             f"student.model={tiny_model}",
+            "student.config=null",
+            "student.tokenizer=null",
             f"student.layers={min(layers, 2) if isinstance(layers, int) else list(range(min(len(layers), 4))) if layers else 'null'}",  # noqa: E501
             "student.max_length=32",
             *tiny_vocabulary(recipe),

@@ -95,15 +95,13 @@ def load_vocabulary(
     section: StudentSection, teacher: TeacherInfo, corpus: Corpus, store: ArtifactStore
 ) -> PreTrainedTokenizerFast | None:
     """Choose or train the tokenizer of `student.vocabulary` on the corpus; None if the backbone keeps its own."""
-    vocabulary, model = section.vocabulary, teacher.model if section.model == "teacher" else section.model
+    vocabulary, key = section.vocabulary, "student.model" if section.model else "student.tokenizer"
+    model = teacher.model if section.model == "teacher" else section.model or section.tokenizer
     if vocabulary is None:
         return None
     if model is None:
-        raise DistilvecError(
-            "[student.vocabulary] needs student.model: a fresh backbone has the tokenizer of student.tokenizer, or "
-            "none."
-        )
-    pieces = Pieces(load_tokenizer(model, "student.model"), "the backbone's tokenizer", "student.model")
+        raise DistilvecError("[student.model] is 'teacher', but the teacher is a table of vectors. Name a model.")
+    pieces = Pieces(load_tokenizer(model, key), "the backbone's tokenizer", key)
     parts = [
         vocabulary.model_dump(exclude={"compose", "keep_norm"}),
         corpus.fingerprint,

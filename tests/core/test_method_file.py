@@ -61,6 +61,9 @@ def test_runs_with_the_packages_own_methods_keep_their_fingerprints():
     """Values of the version before method files counted."""
     assert fingerprint() == "fd1f11c8aa3da856" and fingerprint(stages=STAGES) == "1cc95b809214ca39"
     assert mark_of(recipes.validate(TREE)) == "6bb4c7a16d1f8a0b"
+    task = {"type": "classification", "path": "t.jsonl"}
+    assert fingerprint(corpus=None, task=task) == fingerprint()
+    assert fingerprint(corpus=None, task={**task, "type": "sts"}) != fingerprint(corpus=None, task=task)
     assert {method_code(name) for name in method_names()} == {None}
 
 

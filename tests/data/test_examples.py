@@ -14,9 +14,11 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.config.schema import TaskSection
 from distilvec.core.errors import DistilvecError
+from distilvec.core.outputs import ModelOutputs
 from distilvec.data.corpus import SEPARATOR, text_key
 from distilvec.data.labeled import build_examples, read_split
 from distilvec.data.tokens import build_tokens
+from distilvec.methods.base.terms import task_term
 from distilvec.teachers.model import load_teacher, wrap_model
 from distilvec.train.dataset import TrainingData
 
@@ -203,3 +205,18 @@ def test_examples_make_batches_of_first_and_then_second_texts(tmp_path, tiny_mod
         and plain.batch(np.arange(3)).labels is None
         and plain.batch(np.arange(3)).texts_per_example == 1
     )
+    assert plain.batch(np.arange(3)).score_range == 1.0
+
+
+def test_the_loss_of_scores_is_the_squared_error_in_the_tasks_own_scale(tmp_path, tiny_model):
+    """EMO and DistillMoE: MSE of 5 sigmoid(x) on labels from 0 to 5; here the labels are those of SICK, from 1 to 5."""
+    grades = [1.0, 5.0, 2.0, 4.5, 3.0]
+    rows = pairs_of(*[(f"a {n}", f"b {n}", grade, "train") for n, grade in enumerate(grades)], column="score")
+    rows += pairs_of(("c", "d", 2.5, "test"), column="score")
+    _, examples = make(tmp_path, rows, "sts", encode="joint", validation_split="test")
+    tokens = build_tokens(examples.corpus, SentenceTransformer(str(tiny_model)).tokenizer, 64, tmp_path / "tokens")
+    data = TrainingData(examples.corpus, tokens, None, examples.train, examples.holdout, examples=examples)
+    batch, predicted = data.batch(np.arange(5)), torch.tensor([[0.1], [0.9], [0.5], [0.2], [0.3]])
+    expected = [(1 + 4 * float(score) - grade) ** 2 for score, grade in zip(predicted, grades, strict=True)]
+    assert batch.score_range == 4.0
+    assert task_term(batch, ModelOutputs(logits=predicted)).tolist() == pytest.approx(expected, abs=1e-5)

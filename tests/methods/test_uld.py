@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from token_signals import CLASSES, CONTEXT, SCORES, TASK, assert_padding_is_nothing, signals, texts_of
@@ -85,3 +87,21 @@ def test_the_weight_of_the_task(name):
         "task": 0.1,
         **{term: pytest.approx(weight * 9 / 8) for term, weight in terms.items()},
     }
+
+
+@pytest.mark.parametrize("name", ["uld", "mined", "multilevel_ot", "cdm", "dskd", "emo", "distillmoe"])
+def test_the_weight_of_distillation_is_one_option_with_an_older_spelling(name):
+    context = replace(TASK, student=replace(TASK.student, experts=3, layers=2))
+
+    def weights(**options):
+        return build_objective(name, options, {"dynamic_cka": 0.0} if name == "distillmoe" else {}, context).weights
+
+    whole = {term: weight for term, weight in weights(distillation_weight=1.0).items() if term != "task"}
+    expected = {"task": 0.7, **{term: 0.3 * weight for term, weight in whole.items()}}
+    assert weights(distillation_weight=0.3) == pytest.approx(expected)
+    assert weights(alpha=0.7) == pytest.approx(expected)
+    assert weights() == weights(distillation_weight=0.5) == weights(alpha=0.5)
+    with pytest.raises(DistilvecError, match=r"^\[method.options.alpha\] found 0.7; expected distillation_weight"):
+        weights(distillation_weight=0.3, alpha=0.7)
+    with pytest.raises(DistilvecError, match=r"\[method.options.distillation_weight\] found 1.5"):
+        weights(distillation_weight=1.5)

@@ -36,6 +36,7 @@ class TextBatch:
     second ones. `rows` are corpus row numbers, the keys of every cache; `sources` number the data set of each row.
     `tokens` holds the student's `input_ids`, `attention_mask` (1 = token) only if there is padding, and
     `token_type_ids` for pairs in one input. `labels` are one per example: int64 classes, or float32 scores from 0 to 1.
+    `score_range` is the greatest less the least score in the task's own scale.
     """
 
     rows: Int[Tensor, " batch"]
@@ -44,6 +45,7 @@ class TextBatch:
     texts: list[Text] | None = None
     labels: Int[Tensor, " examples"] | Float[Tensor, " examples"] | None = None
     texts_per_example: int = 1
+    score_range: float = 1.0
     alignment: Alignment | None = None
 
     def __len__(self) -> int:

@@ -62,6 +62,11 @@ class Examples:
         return len(self.labels)
 
     @property
+    def score_range(self) -> float:
+        """The greatest less the least score; 1 for classes."""
+        return float(self.scale[1] - self.scale[0]) if self.scale else 1.0
+
+    @property
     def line(self) -> str:
         """A line for the log."""
         kinds = f"{len(self.classes)} classes" if self.classes else "scores"

@@ -8,9 +8,15 @@ from torch import Tensor
 
 
 def task_loss(
-    logits: Float[Tensor, "examples classes"], labels: Int[Tensor, " examples"] | Float[Tensor, " examples"]
+    logits: Float[Tensor, "examples classes"],
+    labels: Int[Tensor, " examples"] | Float[Tensor, " examples"],
+    score_range: float = 1.0,
 ) -> Float[Tensor, " examples"]:
-    """Return the cross-entropy of class logits, or the squared error of scores (float labels, from 0 to 1)."""
+    """Return the cross-entropy of class logits, or the squared error of scores (float labels, from 0 to 1).
+
+    The error is that of the task's own scale, whose greatest and least score differ by `score_range` (of STS-B by 5):
+    EMO's and DistillMoE's squared error is that of 0 to 5, so that the task keeps its weight against other terms.
+    """
     if labels.is_floating_point():
-        return (logits[:, 0] - labels).square()
+        return score_range**2 * (logits[:, 0] - labels).square()
     return F.cross_entropy(logits, labels, reduction="none")

@@ -12,7 +12,7 @@ from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.logits import soft_kl
 from distilvec.losses.tokens import token_mean, unit_squares
-from distilvec.methods.base.terms import bibtex, embeddings, task_term
+from distilvec.methods.base.terms import bibtex, embeddings, task_shares, task_term
 from distilvec.methods.base.token_or_logit_kd import Form, On, TokenOrLogitKD, class_logits, paired_states
 
 
@@ -23,7 +23,8 @@ class Cdm(TokenOrLogitKD):
 
     Args:
         on: class logits or token states; "auto" takes logits if there are any, else states, also for STS
-        alpha: weight of the task; 1 - alpha is that of kl, or of 100 tokens + sentence
+        distillation_weight: of kl, or of 100 tokens + sentence
+        alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         temperature: of kl, which is multiplied by temperature^2
 
     Note: pairs are the "strict" ones of the alignment. The paper's time warping and its map between vocabularies need a
@@ -40,11 +41,12 @@ class Cdm(TokenOrLogitKD):
         context: ObjectiveContext,
         weights: Weights,
         on: On = "auto",
-        alpha: Share = 0.5,
+        distillation_weight: Share | None = None,
+        alpha: Share | None = None,
         temperature: Positive = 2.0,
     ) -> None:
         terms: dict[Form, Weights] = {"hidden": {"tokens": 100.0, "sentence": 1.0}, "logits": {"kl": 1.0}}
-        super().__init__(context, weights, on, alpha, terms, scores="hidden")
+        super().__init__(context, weights, on, task_shares(distillation_weight, alpha), terms, scores="hidden")
         self.temperature = temperature
         if self.form == "hidden":
             self.token_projection = nn.Linear(context.student.hidden_size, context.state_size)

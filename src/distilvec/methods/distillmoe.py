@@ -23,7 +23,7 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.distance import cosine_distance
 from distilvec.losses.dynamic_cka import RULES, dynamic_cka, kept_tokens, match_weights, token_similarity
 from distilvec.losses.moe import contrastive, diversity, gate_floor, pairwise_margin, towards_uniform
-from distilvec.methods.base.terms import bibtex, simcse_term, task_term, task_weights
+from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term, task_weights
 
 Facet = Literal["pointwise", "contrastive", "pairwise"]
 FACETS: tuple[Facet, ...] = ("pointwise", "contrastive", "pairwise")
@@ -33,14 +33,15 @@ SIMCSE_TEMPERATURE = 0.05  # SimCSE's own
 class DistillMoE(Objective):
     """moe, diversity: the facets' losses, weighed by the gate, and L_div (eq. 7); uniform: eq. 8; dynamic_cka: eq. 13.
 
-    The loss is alpha task + (1 - alpha) (mix (moe + diversity + beta uniform) + (1 - mix) dynamic_cka) (eq. 14),
-    without a task its second part alone. With several teachers there is an expert for each facet of each teacher, the
+    The loss is (1 - w) task + w (mix (moe + diversity + beta uniform) + (1 - mix) dynamic_cka) (eq. 14), without a task
+    its second part alone. w is `distillation_weight`. With several teachers there is an expert for each facet of each teacher, the
     first teacher's first, and one gate. A teacher's weight, relative to the mean weight, multiplies its facets' losses;
     dynamic_cka is the weighted mean, with a Q for each. The recipe may give the projections a learning rate
     (objective.projections).
 
     Args:
-        alpha: weight of the task
+        distillation_weight: of all terms but the task (0.1 to 0.5, see docs/token_level.md)
+        alpha: weight of the task, as eq. 14 is printed: 1 - distillation_weight, an older spelling
         mix: lambda, the share of the experts; the rest is dynamic_cka's (authors' code, classification: 0.1)
         facets: of one expert each: pointwise (eq. 1), contrastive (InfoNCE, eq. 3), pairwise (in-batch cosines, eq. 5)
         temperature, margin: of contrastive and of pairwise; 0.1 in the authors' code, not in the paper
@@ -70,7 +71,8 @@ class DistillMoE(Objective):
         self,
         context: ObjectiveContext,
         weights: Weights,
-        alpha: Share = 0.5,
+        distillation_weight: Share | None = None,
+        alpha: Share | None = None,
         mix: Share = 0.8,
         facets: Annotated[Sequence[Facet], Field(min_length=1)] = FACETS,
         temperature: Positive = 0.1,
@@ -88,11 +90,12 @@ class DistillMoE(Objective):
         simcse: bool = False,
     ) -> None:
         mixture = {"moe": mix} if manual is not None else {"moe": mix, "diversity": mix, "uniform": mix * beta}
-        defaults = task_weights(alpha, {**mixture, "dynamic_cka": 1 - mix}, context)
+        shares = task_shares(distillation_weight, alpha)
+        defaults = task_weights(shares, {**mixture, "dynamic_cka": 1 - mix}, context)
         if simcse:
             if context.task is not None:
                 raise option_error("simcse", True, "false for a recipe with labels")
-            defaults = {"simcse": alpha, **{name: (1 - alpha) * weight for name, weight in defaults.items()}}
+            defaults = {"simcse": shares[0], **{name: shares[1] * weight for name, weight in defaults.items()}}
         super().__init__(context, weights, defaults)
         self.facets, self.layers, self.share_projection, self.manual = (
             facets,

@@ -17,7 +17,7 @@ from distilvec.core.task_head import TaskHead
 from distilvec.losses.logits import soft_kl
 from distilvec.losses.supervised import task_loss
 from distilvec.losses.tokens import cross_attention, mean_state, token_mean, unit_squares
-from distilvec.methods.base.terms import bibtex, embeddings, task_term
+from distilvec.methods.base.terms import bibtex, embeddings, task_shares, task_term
 from distilvec.methods.base.token_or_logit_kd import Form, On, TokenOrLogitKD, Tokens, class_logits, token_states
 
 TERMS: dict[Form, tuple[str, ...]] = {
@@ -38,7 +38,8 @@ class Dskd(TokenOrLogitKD):
 
     Args:
         on: class logits or token states; "auto" takes logits if there are any, else states, also for STS
-        alpha: weight of the task; 1 - alpha is that of each other term (EMO, eq. 22)
+        distillation_weight: of each other term (EMO, eq. 22)
+        alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         temperature: of KL, which is multiplied by temperature^2 (Hinton et al. 2015)
 
     Note: attention runs over the tokens of one text. EMO's authors attend across the texts of the batch, from first
@@ -46,7 +47,7 @@ class Dskd(TokenOrLogitKD):
     Note: keys and queries are last hidden states, the teacher's divided by their root mean square. The paper's are
     embeddings of input and target tokens, divided by a deviation over the batch.
     Note: the teacher's head is not available in training: `probe` learns it from the teacher's mean states and logits,
-    with weight 1 - alpha, and gives gradient to nothing else.
+    with the weight of the other terms, and gives gradient to nothing else.
     Note: TALAS' authors take the mean over dimensions of the squared error, which is small next to a task. Special
     tokens take part here. The layer from teacher to student is a constant (Xavier), as their layer, which is detached,
     never learns.
@@ -61,11 +62,12 @@ class Dskd(TokenOrLogitKD):
         context: ObjectiveContext,
         weights: Weights,
         on: On = "auto",
-        alpha: Share = 0.5,
+        distillation_weight: Share | None = None,
+        alpha: Share | None = None,
         temperature: Positive = 2.0,
     ) -> None:
         terms = {form: dict.fromkeys(names, 1.0) for form, names in TERMS.items()}
-        super().__init__(context, weights, on, alpha, terms, scores="hidden")
+        super().__init__(context, weights, on, task_shares(distillation_weight, alpha), terms, scores="hidden")
         self.temperature = temperature
         student, teacher, dim = context.student.hidden_size, context.state_size, context.teacher.dim
         if self.form == "logits":

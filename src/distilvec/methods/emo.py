@@ -18,17 +18,18 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.emo import intra_model_relation, otis_cost, student_importance
 from distilvec.losses.transport import transport_cost
 from distilvec.methods.base.layerwise import require_layers
-from distilvec.methods.base.terms import bibtex, task_term, task_weights
+from distilvec.methods.base.terms import bibtex, task_shares, task_term, task_weights
 
 
 class Emo(Objective):
     """task: labels; ira: 1 - sqrt(CKA) of attention rows, summed over layers (eq. 14); otis: transport cost (eq. 21).
 
-    The loss is alpha task + (1 - alpha) (ira + otis) (eq. 22), or ira + otis without a task. The projection P (eq. 17)
-    learns here; the recipe gives it a learning rate of its own.
+    The loss is (1 - w) task + w (ira + otis) with w = `distillation_weight` (eq. 22), or ira + otis without a task. The
+    projection P (eq. 17) learns here; the recipe gives it a learning rate of its own.
 
     Args:
-        alpha: weight of the task (paper: 0.1 to 0.5, see docs/token_level.md)
+        distillation_weight: of ira and otis together (0.1 or 0.5, see docs/token_level.md)
+        alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         ira_layers: z, the number of the student's last layers in ira (paper: 2)
         ira_weight: of ira relative to otis; 0.1 in the authors' code
         layer_map: "paper" compares the student's layer k with the teacher's floor(h_t / h_s) k (of 12 and 32 layers the
@@ -51,7 +52,8 @@ class Emo(Objective):
         self,
         context: ObjectiveContext,
         weights: Weights,
-        alpha: Share = 0.5,
+        distillation_weight: Share | None = None,
+        alpha: Share | None = None,
         ira_layers: Count = 2,
         ira_weight: NonNegative = 1.0,
         layer_map: Literal["paper", "last_aligned"] = "paper",
@@ -62,7 +64,8 @@ class Emo(Objective):
         unroll: bool = False,
         drop_special: bool = False,
     ) -> None:
-        super().__init__(context, weights, task_weights(alpha, {"ira": ira_weight, "otis": 1.0}, context))
+        shares = task_shares(distillation_weight, alpha)
+        super().__init__(context, weights, task_weights(shares, {"ira": ira_weight, "otis": 1.0}, context))
         if ira_layers > context.student.layers:
             raise option_error("ira_layers", ira_layers, f"1 to {context.student.layers}, the student's layers")
         self.drop_special, self.epsilon, self.iterations, self.unroll = drop_special, epsilon, iterations, unroll

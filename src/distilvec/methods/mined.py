@@ -11,7 +11,7 @@ from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.logits import soft_kl
 from distilvec.losses.tokens import token_mean, unit_squares
-from distilvec.methods.base.terms import bibtex, task_term
+from distilvec.methods.base.terms import bibtex, task_shares, task_term
 from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, class_logits, paired_states
 
 
@@ -20,7 +20,8 @@ class Mined(TokenOrLogitKD):
 
     Args:
         on: class logits or token states; "auto" takes logits if there are any
-        alpha: weight of the task; 1 - alpha is that of mined (EMO, eq. 22)
+        distillation_weight: of mined (EMO, eq. 22)
+        alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         temperature: of KL, which is multiplied by temperature^2 (Hinton et al. 2015); 2 in EMO's scripts
         distance: of states: "cosine", 1 - cos, or "mse", the mean squared error
 
@@ -36,11 +37,18 @@ class Mined(TokenOrLogitKD):
         context: ObjectiveContext,
         weights: Weights,
         on: On = "auto",
-        alpha: Share = 0.5,
+        distillation_weight: Share | None = None,
+        alpha: Share | None = None,
         temperature: Positive = 2.0,
         distance: Literal["cosine", "mse"] = "cosine",
     ) -> None:
-        super().__init__(context, weights, on, alpha, {"logits": {"mined": 1.0}, "hidden": {"mined": 1.0}})
+        super().__init__(
+            context,
+            weights,
+            on,
+            task_shares(distillation_weight, alpha),
+            {"logits": {"mined": 1.0}, "hidden": {"mined": 1.0}},
+        )
         self.temperature, self.distance = temperature, distance
         if self.form == "hidden":
             self.projection = nn.Linear(context.student.hidden_size, context.state_size)

@@ -12,7 +12,7 @@ from distilvec.losses.logits import (
     scaled_probabilities,
     swapped_cross_entropy,
 )
-from distilvec.methods.base.terms import bibtex, task_term
+from distilvec.methods.base.terms import bibtex, task_shares, task_term
 from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD
 
 LOSSES = {"absolute": absolute_gaps, "cross_entropy": swapped_cross_entropy, "sinkhorn": normalised_plan_cost}
@@ -24,7 +24,8 @@ class MultilevelOt(TokenOrLogitKD):
 
     Args:
         on: class logits or token states; "auto" takes logits if there are any
-        alpha: weight of the task; 1 - alpha is that of the levels, 1 : 0.1 : 0.0001 among themselves
+        distillation_weight: of the levels, 1 : 0.1 : 0.0001 among themselves
+        alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         kept: number of classes, the most probable ones of the whole batch, for student and teacher separately
         temperature: of the softmax, after logits are divided by their standard deviation
 
@@ -45,11 +46,14 @@ class MultilevelOt(TokenOrLogitKD):
         context: ObjectiveContext,
         weights: Weights,
         on: On = "auto",
-        alpha: Share = 0.5,
+        distillation_weight: Share | None = None,
+        alpha: Share | None = None,
         kept: Count = 50,
         temperature: Positive = 1.0,
     ) -> None:
-        super().__init__(context, weights, on, alpha, dict.fromkeys(("logits", "hidden"), LEVELS))
+        super().__init__(
+            context, weights, on, task_shares(distillation_weight, alpha), dict.fromkeys(("logits", "hidden"), LEVELS)
+        )
         self.kept, self.temperature = kept, temperature
         if any(self.weights[name] for name in LEVELS):
             self.require(states=self.form == "hidden", logits=self.form == "logits")

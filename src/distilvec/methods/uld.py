@@ -10,7 +10,7 @@ from distilvec.core.objective import LossTerms, ObjectiveContext, TextBatch, Wei
 from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.logits import absolute_gaps, sorted_probabilities
-from distilvec.methods.base.terms import bibtex, task_term
+from distilvec.methods.base.terms import bibtex, task_shares, task_term
 from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD
 
 
@@ -19,7 +19,8 @@ class Uld(TokenOrLogitKD):
 
     Args:
         on: class logits or token states; "auto" takes logits if there are any
-        alpha: weight of the task; 1 - alpha is that of uld (EMO, eq. 22). The official weights are 1 and 1.5.
+        distillation_weight: of uld (EMO, eq. 22). The official weights are 1 and 1.5.
+        alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         student_temperature, teacher_temperature: of the two softmaxes
         reduction: "mean" divides by the number of classes, as EMO's authors do; the official code sums
 
@@ -35,12 +36,19 @@ class Uld(TokenOrLogitKD):
         context: ObjectiveContext,
         weights: Weights,
         on: On = "auto",
-        alpha: Share = 0.5,
+        distillation_weight: Share | None = None,
+        alpha: Share | None = None,
         student_temperature: Positive = 1.0,
         teacher_temperature: Positive = 1.0,
         reduction: Literal["sum", "mean"] = "sum",
     ) -> None:
-        super().__init__(context, weights, on, alpha, {"logits": {"uld": 1.0}, "hidden": {"uld": 1.0}})
+        super().__init__(
+            context,
+            weights,
+            on,
+            task_shares(distillation_weight, alpha),
+            {"logits": {"uld": 1.0}, "hidden": {"uld": 1.0}},
+        )
         self.temperatures, self.reduction = (student_temperature, teacher_temperature), reduction
         if self.weights["uld"]:
             self.require(states=self.form == "hidden", logits=self.form == "logits")

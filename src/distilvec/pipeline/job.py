@@ -121,6 +121,8 @@ def training_fingerprint(recipe: Recipe, stages: tuple[Stage, ...], vectors: str
         sections += [stage.recipe.method.model_dump(mode="json"), train]
     if recipe.stages:  # the student is drawn from the recipe's own seed
         sections += [recipe.train.seed, *(stage.name for stage in stages)]
+    if recipe.task is not None and recipe.task.type == "sts":
+        sections.append("squared error of scores in the task's own scale")  # before: of scores from 0 to 1
     codes = (method_code(stage.recipe.method.name) for stage in stages)
     return fingerprint(vectors, corpus, *sections, *(code for code in codes if code is not None))
 

@@ -64,10 +64,10 @@ class TrainingData:
 
     def batch(self, numbers: np.ndarray) -> TextBatch:
         """The student's batch of these examples, on the CPU; with two texts per example all first texts come first."""
-        labels, texts_per_example, rows = None, 1, numbers
+        labels, texts_per_example, score_range, rows = None, 1, 1.0, numbers
         if self.examples is not None:
             labels = torch.from_numpy(self.examples.labels[numbers])
-            texts_per_example = self.examples.info.texts_per_example
+            texts_per_example, score_range = self.examples.info.texts_per_example, self.examples.score_range
             rows = self.examples.rows[numbers].T.reshape(-1)
         return TextBatch(
             rows=torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)),
@@ -75,5 +75,6 @@ class TrainingData:
             sources=torch.from_numpy(self.corpus.sources[rows].astype(np.int64)),
             labels=labels,
             texts_per_example=texts_per_example,
+            score_range=score_range,
             alignment=self.alignment.batch(rows) if self.alignment is not None else None,
         )

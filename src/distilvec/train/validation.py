@@ -40,7 +40,7 @@ def task_metrics(
     """
     encoder.eval()
     head.eval()
-    logits, labels = [], []
+    logits, labels, score_range = [], [], 1.0
     for group in _groups(data, batch_size):
         batch = data.batch(group).to(accelerator.device)
         assert batch.labels is not None
@@ -48,8 +48,9 @@ def task_metrics(
             pooled = encoder(batch, OutputSpec(vector=True)).vector
         logits.append(head(pooled.float()))
         labels.append(batch.labels)
+        score_range = batch.score_range
     predicted, gold = torch.cat(logits), torch.cat(labels)
-    loss = {"task_loss": float(task_loss(predicted, gold).double().mean())}
+    loss = {"task_loss": float(task_loss(predicted, gold, score_range).double().mean())}
     if gold.is_floating_point():
         correlation = spearmanr(predicted[:, 0].cpu().numpy(), gold.cpu().numpy()).statistic
         return {"spearman": float(np.nan_to_num(correlation))} | loss

@@ -21,6 +21,7 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.registry import build_objective
 from distilvec.experimental.causal.data import IGNORED, Tokens
 from distilvec.experimental.causal.schema import CausalMethodSection
+from distilvec.methods.base.terms import task_shares
 from distilvec.models.experts import Experts
 from distilvec.students.dropout import install_fast_dropout
 from distilvec.students.encoder import Encoder
@@ -148,7 +149,9 @@ class CausalTeacher:
 
 
 class CausalObjective(Objective):
-    """alpha task + (1 - alpha) times the method's weighted terms (paper 001, eq. 14); without a method the task alone.
+    """(1 - w) task + w times the method's weighted terms (paper 001, eq. 14); without a method the task alone.
+
+    w is distillation_weight.
 
     task: the mean cross-entropy of a response's tokens. The method's texts are the responses: the mean of their last
     hidden states as vectors, their tokens' states as hidden states. `weights` replaces these weights, term by term.
@@ -159,12 +162,19 @@ class CausalObjective(Objective):
     in_teacher_space = False
 
     def __init__(
-        self, context: ObjectiveContext, method: Objective | None, alpha: float = 0.5, weights: Weights | None = None
+        self,
+        context: ObjectiveContext,
+        method: Objective | None,
+        weights: Weights | None = None,
+        distillation_weight: float | None = None,
+        alpha: float | None = None,
     ) -> None:
-        if not 0 <= alpha <= 1:
-            raise option_error("alpha", alpha, "a number from 0 (teacher alone) to 1 (task alone)")
-        shares = {} if method is None else {name: (1 - alpha) * weight for name, weight in method.weights.items()}
-        super().__init__(context, weights or {}, {"task": 1.0 if method is None else alpha, **shares})
+        for name, share in (("distillation_weight", distillation_weight), ("alpha", alpha)):
+            if share is not None and not 0 <= share <= 1:
+                raise option_error(name, share, "a number from 0 to 1")
+        task, rest = task_shares(distillation_weight, alpha)
+        shares = {} if method is None else {name: rest * weight for name, weight in method.weights.items()}
+        super().__init__(context, weights or {}, {"task": 1.0 if method is None else task, **shares})
         self.method = method
         self.student_outputs, self.teacher_outputs = OutputSpec(logits=True), OutputSpec()
         if method is not None:
@@ -183,8 +193,8 @@ class CausalObjective(Objective):
 
 
 def build_causal_objective(section: CausalMethodSection, context: ObjectiveContext) -> CausalObjective:
-    """Combine the recipe's method with the task; its option alpha and a weight of "task" are those of the whole."""
+    """Combine the recipe's method with the task; the task's share and a weight of "task" are those of the whole."""
     options = dict(section.options)
-    alpha = options.pop("alpha", 0.5)
+    shares = {name: options.pop(name, None) for name in ("distillation_weight", "alpha")}
     own = {term: weight for term, weight in section.weights.items() if term != "task"}
-    return CausalObjective(context, build_objective(section.name, options, own, context), alpha, section.weights)
+    return CausalObjective(context, build_objective(section.name, options, own, context), section.weights, **shares)

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from distilvec.core.objective import ObjectiveContext, TextBatch, Weights
+from distilvec.core.options import option_error
 from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.contrastive import info_nce
 from distilvec.losses.distance import PerRow, Rows
@@ -29,17 +30,33 @@ def embeddings(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Rows, Floa
     return student.embedding, teacher.embedding
 
 
-def task_weights(alpha: float, terms: Weights, context: ObjectiveContext) -> Weights:
-    """Return `alpha` for the task and 1 - alpha times the weights of `terms`; without a task the terms alone."""
+def task_shares(distillation_weight: float | None, alpha: float | None) -> tuple[float, float]:
+    """Return the weights of the task and of all distillation terms together (EMO, eq. 22; DistillMoE, eq. 14).
+
+    The equations print alpha as the task's weight. The authors' code has (1 - kd_rate) task + kd_rate distillation,
+    where kd_rate has the values that the papers' tables print as alpha.
+    Errors: DistilvecError if both are given.
+    """
+    if distillation_weight is not None and alpha is not None:
+        raise option_error("alpha", alpha, f"distillation_weight ({distillation_weight}) alone, which is 1 - alpha")
+    if alpha is not None:
+        return alpha, 1 - alpha
+    weight = 0.5 if distillation_weight is None else distillation_weight
+    return 1 - weight, weight
+
+
+def task_weights(shares: tuple[float, float], terms: Weights, context: ObjectiveContext) -> Weights:
+    """Return the weights of the task and of `terms`, each times its part of `shares`; without a task the terms."""
     if context.task is None:
         return terms
-    return {"task": alpha, **{name: (1 - alpha) * weight for name, weight in terms.items()}}
+    task, distillation = shares
+    return {"task": task, **{name: distillation * weight for name, weight in terms.items()}}
 
 
 def task_term(batch: TextBatch, student: ModelOutputs) -> PerRow:
     """Return the loss of the head's logits on the labels."""
     assert student.logits is not None and batch.labels is not None
-    return task_loss(student.logits, batch.labels)
+    return task_loss(student.logits, batch.labels, batch.score_range)
 
 
 def simcse_term(student: ModelOutputs, temperature: float) -> PerRow:

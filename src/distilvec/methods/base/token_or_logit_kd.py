@@ -28,7 +28,7 @@ class Tokens(NamedTuple):
 
 
 class TokenOrLogitKD(Objective):
-    """The terms of a `form`, logits or hidden, times 1 - alpha, and the task times alpha (EMO, eq. 22).
+    """The terms of a `form`, logits or hidden, and the task, weighed by `task_shares` (EMO, eq. 22).
 
     `on` chooses the form; "auto" is logits if student and teacher have a class head, else hidden. `scores` is the form
     of "auto" on a task with scores (STS); None if the paper has none.
@@ -42,12 +42,12 @@ class TokenOrLogitKD(Objective):
         context: ObjectiveContext,
         weights: Weights,
         on: On,
-        alpha: float,
+        shares: tuple[float, float],
         terms: Mapping[Form, Weights],
         scores: Form | None = None,
     ) -> None:
         form = _choose_form(on, context, scores)
-        super().__init__(context, weights, task_weights(alpha, terms[form], context))
+        super().__init__(context, weights, task_weights(shares, terms[form], context))
         self.form: Form = form
         self.student_outputs = self.teacher_outputs = OutputSpec()
 

@@ -13,14 +13,16 @@ from labelled import write_task
 from samples import make_texts
 
 from distilvec.config import recipe as recipes
-from distilvec.config.builtin import recipe_files
+from distilvec.config.builtin import recipe_files, recipe_folder
 from distilvec.config.schema import TaskSection
+from distilvec.core.errors import DistilvecError
 from distilvec.core.registry import method_class
 from distilvec.core.task_head import TaskHead
 from distilvec.data.labeled import build_examples
 from distilvec.evaluation.suite import read_suite
 from distilvec.models.load import load
 from distilvec.pipeline.run import run
+from distilvec.pipeline.texts import check_domains
 from distilvec.students.task_head import save_head
 
 TASKS = {"patent", "imdb", "banking77", "scitail", "control", "anli-r2", "stsb", "sts12", "sick"}
@@ -151,6 +153,27 @@ def test_task_teacher_and_student_combine(path):
 def test_local_students_have_never_seen_the_teacher(path):
     student = recipes.load(path, "local").student
     assert student.model is None and student.config and student.vocabulary.kind == "bpe"
+
+
+@pytest.mark.parametrize(("path", "variant"), CASES, ids=names(CASES))
+def test_no_task_out_of_domain_is_trained_on(path, variant):
+    check_domains(recipes.load(path, variant))
+
+
+@pytest.mark.parametrize("name", ["banking77", "tweeteval_sentiment", "mrpc"])
+def test_a_wrong_domain_is_refused(name, tmp_path):
+    suite = (recipe_folder() / "suites" / "out_of_domain.yaml").read_text(encoding="utf-8")
+    suite = suite.replace("../../../shared", str(recipe_folder().resolve().parents[1] / "shared"))
+    wrong = tmp_path / "suite.yaml"
+    wrong.write_text(
+        suite.replace(f"name: {name}, type", f"name: {name}, domain: out, type")
+        .replace("domain: out, type: classification, domain: in", "domain: out, type: classification")
+        .replace("domain: out, type: pair, domain: in", "domain: out, type: pair")
+    )
+    path = next(path for path in recipe_files() if path.stem == "out_of_domain")
+    recipe = recipes.load(path, "dskd", [f"evaluation.suite={wrong}"])
+    with pytest.raises(DistilvecError, match=rf"^\[evaluation.suite\] .*task '{name}' has domain: out, but the run"):
+        check_domains(recipe)
 
 
 FORMS = distinct_forms()

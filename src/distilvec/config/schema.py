@@ -35,7 +35,9 @@ class TeacherSection(Section):
     """Origin of the teacher's vectors: a model (`model`) or a table of vectors that exists already (`vectors`)."""
 
     one_of = ("model", "vectors")
-    model: str | None = key(None, "folder or hub id, or 'all-MiniLM-L6-v2'; '{task}' in it becomes the task's name", MODEL)
+    model: str | None = key(
+        None, "folder or hub id, or 'all-MiniLM-L6-v2'; '{task}' in it becomes the task's name", MODEL
+    )
     vectors: Path | None = key(None, "Parquet with columns text, teacher_embedding_final")
     name: str | None = key(None, "name in reports; the model's id or folder name by default")
     revision: str | None = None

@@ -229,6 +229,7 @@ class EvaluationSection(Section):
     batch_tokens: BatchTokens = 4096
     parts: list[Part] = key(list(PARTS), "parts of the report in addition to the scores")
     columns: list[Column] = key(list(COLUMNS), "models that are scored, if the run has them", min_length=1)
+    finetuned: Path | None = key(None, "a run without distillation, or its student: shown in the part 'tokens', too")
     every_classification: bool = key(False, "classification at every dimension, precision and saved checkpoint too")
     draws: int = key(1000, "bootstrap draws of every confidence interval", gt=0, le=MOST_DRAWS)
     speed_seconds: float = key(1.0, "time for each setting of the speed table", gt=0, le=3600)

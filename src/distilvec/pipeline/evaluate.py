@@ -63,6 +63,8 @@ def stored_report(job: Job) -> Report:
         key = fingerprint(job.fingerprint, suite_fingerprint(list(job.tasks)), FORMAT, settings)
     else:
         key = fingerprint(job.fingerprint, FORMAT, "supervised")
+    if job.recipe.evaluation.finetuned is not None:
+        key = fingerprint(key, str(job.recipe.evaluation.finetuned))
     try:
         found = read_run_file(job.folder, REPORT) or {}
     except DistilvecError as error:

@@ -5,8 +5,8 @@
 Two encoders with random weights, each with three experts of width 1024 behind its pooling and without: BERT-base (12
 layers, 768 wide, the paper's student) and 3 layers, 384 wide. They are measured as `distilvec speed` does, with its
 code: fp32 on this machine's processor, from random token ids (16 of a query, 256 of a document) to vectors, both taking
-turns in every repeat; and at batch size 1 from 128 and 512 tokens, as in table 19. That is done `rounds` times, in the other order every other time; a ratio (with experts to
-without) is the median of the rounds'.
+turns in every repeat; and at batch size 1 from 128 and 512 tokens, as in table 19. That is done `rounds` times, in the
+other order every other time; a ratio (with experts to without) is the median of the rounds'.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A recipe is complete by itself: no base files, no interpolation but `{task}` in a teacher's model. The data sets,
 teachers and students of a paper's tables are `variants` of one file, each a mapping of dotted keys to values;
-"patent+bge-m3" is both. So are the stages of training (`stages`), which change keys under `method` and `train` only. Unknown keys are
-errors with the nearest right one.
+"patent+bge-m3" is both. So are the stages of training (`stages`), which change keys under `method` and `train` only.
+Unknown keys are errors with the nearest right one.
 """
 
 from __future__ import annotations

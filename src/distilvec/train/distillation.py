@@ -103,7 +103,7 @@ class StepGradients:
         for name, values in terms.items():
             module.zero_grad(set_to_none=True)
             if values.requires_grad:
-                (self.objective.weights[name] * values.mean()).backward(retain_graph=True)
+                torch.autograd.backward(self.objective.weights[name] * values.mean(), retain_graph=True)
             gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
             found[f"gradient_{name}"] = float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
         module.zero_grad(set_to_none=True)

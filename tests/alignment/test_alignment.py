@@ -380,3 +380,37 @@ def test_rates():
     counted = aligner("wordpiece", "unigram", "offsets").align(["the text", "zz"]).report
     assert counted["student_special"] == counted["special_pairs"] == 4 and json.dumps(counted)
     assert counted["pairs"] == counted["student_mapped"] + 4 == counted["teacher_mapped"] + 4
+
+
+def levenshtein(one, two):
+    row = list(range(len(two) + 1))
+    for i, a in enumerate(one, 1):
+        above, row = row, [i]
+        for j, b in enumerate(two, 1):
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (a != b)))
+    return row[-1]
+
+
+@pytest.mark.parametrize(("student", "teacher"), [("wordpiece", "metaspace"), ("roberta", "wordpiece")])
+def test_mined_types_are_each_others_nearest_at_their_first_place(student, teacher):
+    """As EMO's code describes it: the distinct tokens as the vocabularies spell them, nearest in both directions."""
+    texts = [*architectures.TEXTS[:8], *HARD, "the text the text the student", "A"]
+    ours, theirs = tokenizer(student), tokenizer(teacher)
+    for text, (pairs, _) in zip(texts, split(aligner(student, teacher, "mined_types").align(texts)), strict=True):
+        sides = []
+        for one in (ours, theirs):
+            ids = one(text, truncation=True, max_length=64)["input_ids"]
+            special = {*one.all_special_ids} - {one.unk_token_id}
+            names = {}
+            for place, number in enumerate(ids):
+                if number not in special:
+                    names.setdefault(one.convert_ids_to_tokens(number), place)
+            sides.append(names)
+        own, other = sides
+        expected = set()
+        for piece, place in own.items():
+            nearest = min(other, key=lambda name: levenshtein(piece, name), default=None)
+            if nearest is not None and min(own, key=lambda name: levenshtein(name, nearest)) == piece:
+                expected.add((place, other[nearest]))
+        found = {tuple(pair) for pair in pairs}
+        assert {pair for pair in found if pair[0] in own.values()} == expected

@@ -39,7 +39,9 @@ def test_l2_agrees_with_the_paper_written_as_a_loop(vectors):
         sum((a - b) ** 2 for a, b in zip(y, z, strict=True)) ** 0.5
         for y, z in zip(student.tolist(), teacher.tolist(), strict=True)
     ]
-    torch.testing.assert_close(l2_distance(student, teacher), torch.tensor(loop), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        l2_distance(student, teacher), torch.tensor(loop, dtype=torch.float64), atol=1e-6, rtol=0
+    )
 
 
 def test_l2_gradient_has_unit_length_and_is_zero_at_equal_vectors():
@@ -74,3 +76,10 @@ def test_distances_reports_both_without_gradient():
     found = distances(x, x.detach() * 2)
     assert set(found) == {"distance", "cosine"} and not found["distance"].requires_grad
     torch.testing.assert_close(found["cosine"], torch.ones(3))
+
+
+def test_the_cosine_distance_keeps_float64():
+    student, teacher = torch.randn(3, 8, dtype=torch.float64), torch.randn(3, 8, dtype=torch.float64)
+    expected = [1 - float(a @ b / (a.norm() * b.norm())) for a, b in zip(student, teacher, strict=True)]
+    assert cosine_distance(student, teacher).tolist() == pytest.approx(expected, abs=1e-14)
+    assert cosine_distance(student.half(), teacher.half()).dtype == torch.float32

@@ -10,6 +10,7 @@ import pytest
 import torch
 from contexts import make_context
 
+from distilvec.config.training import TrainSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import TeacherInfo
@@ -20,6 +21,7 @@ from distilvec.core.task_head import TaskInfo
 from distilvec.losses.dynamic_cka import RULES, Rule
 from distilvec.methods.base.terms import SIMCSE_TEMPERATURE
 from distilvec.methods.distillmoe import FACETS
+from distilvec.train.optimizer import trained_parameters
 
 OURS, THEIRS = (5, 3, 6, 4), ((4, 5, 9, 2), (7, 2, 5, 6))  # tokens of the student, of two teachers
 OTHER = TeacherInfo(dim=7, hidden_size=4, layers=2, weight=3.0)
@@ -284,7 +286,7 @@ def test_two_teachers_of_equal_weight_are_added_up():
 
 
 def test_a_term_without_weight_asks_for_nothing():
-    states = TokenOutputSpec(hidden=(-1, -2))
+    states = TokenOutputSpec(hidden=(-1, -2), precision="float16")
     full = moe()
     assert full.student_outputs == OutputSpec(hidden_layers=(-2, -1), experts=True) and full.needs_fixed_batch
     assert full.teacher_outputs == OutputSpec(embedding=True, tokens=states)
@@ -352,7 +354,7 @@ def test_figures_tell_of_losses_and_tokens():
     batch, student, teacher = signals(6)
     objective = moe(BOTH)
     found = objective.metrics(batch, student, teacher)
-    names = [f"facet_{facet}_{number}" for number in (1, 2) for facet in FACETS]
+    names = [f"facet_{facet}_{number}" for number in (0, 1) for facet in FACETS]
     assert list(found) == [*names, "kept_tokens"] and all(value.shape == () for value in found.values())
     weighed = objective(batch, replace(student, gates=torch.full((4, 6), 1 / 6)), teacher)["moe"].mean()
     torch.testing.assert_close(sum(found[name] for name in names) / 6, weighed)
@@ -431,3 +433,23 @@ def test_one_match_alone_teaches_its_projection_nothing():
         loss = objective(batch, student, teacher)["dynamic_cka"].sum()
         slopes[most] = torch.autograd.grad(loss, objective.projection("tokens", 0))[0].abs().max().item()
     assert slopes[1] < 1e-9 < 1e-4 < slopes[2]
+
+
+def test_the_authors_floor_for_pairs_and_their_projection_that_no_optimizer_holds():
+    """moe + 5 mean sum relu(0.25 - gate)^2 + mean over pairs of relu(cos), one layer drawn at random and left so."""
+    batch, student, teacher = signals()
+    context = make_context(TASK, teacher_hidden_size=5)
+    states = {layer: values[..., :5] for layer, values in teacher.hidden_layers.items()}
+    options = {"floor": 0.25, "floor_weight": 5.0, "rule": "authors", "share_projection": True, "fix_projections": True}
+    objective = moe(context, mix=0.7, distillation_weight=0.5, **options)
+    found = objective(batch, student, replace(teacher, hidden_layers=states))
+    expected = torch.zeros(len(batch), dtype=torch.float64)
+    for row, (experts, gates) in enumerate(zip(student.experts.double(), student.gates.double(), strict=True)):
+        pairs = [cosine(experts[m], experts[n]).clamp_min(0) for m in range(3) for n in range(3) if m != n]
+        expected[row] = sum(pairs) / 6 + 5 * sum((0.25 - gate).clamp_min(0) ** 2 for gate in gates)
+    torch.testing.assert_close(found["diversity"].double(), expected, atol=1e-6, rtol=0)
+    assert not any(p.requires_grad for p in objective.projections.parameters())
+    weighted_loss(found, objective.weights).backward()
+    assert student.experts.grad.any() and all(p.grad is None for p in objective.projections.parameters())
+    trained = trained_parameters(objective, TrainSection())
+    assert trained and not any(name.startswith("projections") for name in trained)

@@ -163,11 +163,11 @@ def test_a_term_without_weight_asks_for_nothing(signals):
     batch, student, teacher, *_ = signals
     full, without_ira, without_otis = emo(), emo({"ira": 0}), emo({"otis": 0})
     assert full.student_outputs == OutputSpec(hidden_layers=(-1,), attention_layers=(2, 3))
-    assert full.teacher_outputs.tokens == TokenOutputSpec("offsets", (-1,), True, (4, 6), 3)
+    assert full.teacher_outputs.tokens == TokenOutputSpec("offsets", (-1,), True, (4, 6), 3, False)
     assert without_ira.student_outputs == OutputSpec(hidden_layers=(-1,))
     assert without_ira.teacher_outputs.tokens == TokenOutputSpec("offsets", (-1,), True, (), 3)
     assert without_otis.student_outputs == OutputSpec(attention_layers=(2, 3))
-    assert without_otis.teacher_outputs.tokens == TokenOutputSpec("offsets", (), False, (4, 6), 3)
+    assert without_otis.teacher_outputs.tokens == TokenOutputSpec("offsets", (), False, (4, 6), 3, False)
     expected = full(batch, student, teacher)
     for objective, name in ((without_ira, "otis"), (without_otis, "ira")):
         terms = objective(batch, student, teacher)
@@ -221,7 +221,11 @@ def test_a_text_with_one_pair_has_nothing_to_align_and_hurts_nothing(signals):
         values[0] = 0
     student.attentions[3].requires_grad_()
     terms = emo({"otis": 0})(batch, student, replace(teacher, selected=selected, grams=grams))
-    terms["ira"].sum().backward()
+    terms["ira"].mean().backward()
+    expected = emo({"otis": 0})(batch, student, teacher)["ira"].detach()
+    assert float(terms["ira"].detach().mean()) == pytest.approx(float(expected[1:].mean()), abs=1e-6), (
+        "the mean over the others"
+    )
     assert terms["ira"][0] == 0 and torch.isfinite(student.attentions[3].grad).all()
     assert student.attentions[3].grad[0].abs().sum() == 0
 
@@ -241,3 +245,67 @@ def test_a_text_with_one_pair_has_nothing_to_align_and_hurts_nothing(signals):
 def test_what_cannot_be_is_refused(options, context, match):
     with pytest.raises(DistilvecError, match=match):
         emo(context=context, **options)
+
+
+def test_texts_with_fewer_than_two_tokens_for_ira_are_in_no_mean(signals):
+    batch, student, teacher, *_ = signals
+    keep = emo({"otis": 0}, ira_special_tokens="keep", divisor=3)  # m of the texts: 7 // 3, 4 // 3, 2 // 3
+    dropped = emo({"otis": 0}, divisor=3)  # what is selected has been dropped before
+    assert keep.teacher_outputs.tokens.special_tokens and not dropped.teacher_outputs.tokens.special_tokens
+    every = dropped(batch, student, teacher)["ira"]
+    found = keep(batch, student, teacher)["ira"]
+    assert found.tolist() == pytest.approx([3 * float(every[0]), 0, 0], abs=1e-5)
+    assert keep.metrics(batch, student, teacher)["without_ira"].item() == pytest.approx(2 / 3)
+    assert dropped.metrics(batch, student, teacher)["without_ira"].item() == 0
+    none = emo({"otis": 0}, ira_special_tokens="keep", divisor=8)
+    student.attentions[3].requires_grad_()
+    terms = none(batch, student, teacher)["ira"]
+    terms.sum().backward()
+    assert terms.tolist() == [0, 0, 0] and not student.attentions[3].grad.any()
+    assert emo({"ira": 0}).metrics(batch, student, teacher) == {}
+
+
+def doubled(outputs):
+    """Outputs in float64."""
+    layers = {
+        name: {layer: values.double() for layer, values in getattr(outputs, name).items()}
+        for name in ("hidden_layers", "attentions", "grams")
+    }
+    return replace(outputs, **layers, importance=None if outputs.importance is None else outputs.importance.double())
+
+
+def authors_otis(row, student, teacher, maps, projection):
+    """The transport of one text as published: softmax of the sums of attention, copied, and softmax again."""
+    students, teachers = LENGTHS[row]
+    mu = maps[7][row, :teachers, :teachers].double().sum(0).softmax(0)
+    partner = dict(PAIRS[row])
+    nu = torch.stack([mu[partner[i]] if i in partner else mu.min() for i in range(students)]).softmax(0)
+    ours, theirs = (
+        student.hidden_layers[-1][row, :students].double(),
+        teacher.hidden_layers[-1][row, :teachers].double(),
+    )
+    cost = 1 - (ours @ (theirs @ projection).T / 6**0.5).softmax(1)
+    kernel, u = (-cost / 0.1).exp(), torch.ones(students, dtype=torch.float64)
+    for _ in range(100):
+        v = mu / (kernel.T @ u)
+        u = nu / (kernel @ v)
+    return float((u[:, None] * kernel * v * cost).sum())
+
+
+def test_the_authors_weights_and_masses_equal_their_description(signals):
+    """kd_rate (0.1 sum over the samples of IRA + mean of OT) + (1 - kd_rate) CE, with two softmaxes for the masses."""
+    batch, student, teacher, full, maps = signals
+    options = {"distillation_weight": 0.3, "ira_weight": 0.1, "ira_reduction": "sum", "importance": "softmax"}
+    objective = emo(context=make_context(CONTEXT, task=TaskInfo("classification", 4)), **options).double()
+    exact = importance(maps[7].double(), teacher.mask)
+    selected = select(batch.alignment.pairs, exact, 1)
+    grams = {layer: selected_gram(values.double(), selected[..., 1]) for layer, values in maps.items()}
+    found = objective(batch, doubled(student), replace(doubled(teacher), importance=exact, grams=grams))
+    loss = weighted_loss(found, objective.weights).item()
+    projection = objective.projection.weight.detach().T
+    ira = sum(ira_of_one_text(row, full, maps, {2: 4, 3: 6}) for row in range(3))
+    otis = [authors_otis(row, student, teacher, maps, projection) for row in range(3)]
+    entropy = torch.nn.functional.cross_entropy(student.logits, batch.labels).item()
+    assert found["otis"].tolist() == pytest.approx(otis, abs=1e-6)
+    assert found["ira"].mean().item() == pytest.approx(ira, abs=1e-6)
+    assert loss == pytest.approx(0.7 * entropy + 0.3 * (0.1 * ira + sum(otis) / 3), abs=1e-6)

@@ -153,7 +153,7 @@ def test_two_teachers_have_three_experts_each(distillmoe, tiny_model, tmp_path):
     job = resolve(distillmoe(**two, student__experts__count=6), tmp_path / "run")
     run(job.recipe, job.folder)
     assert [list(open_cache(job, one).signals) for one in job.teachers] == [["embedding", "hidden", "hidden-2"]] * 2
-    assert len(series(tmp_path / "run", "facet_pairwise_2")) == 10
+    assert len(series(tmp_path / "run", "facet_pairwise_1")) == 10
     student = load(tmp_path / "run" / "student", device="cpu")
     assert student[2].experts == 6 and np.isfinite(student.encode("a text")).all()
 
@@ -167,3 +167,24 @@ def test_manual_weights_leave_a_plain_student(distillmoe, tmp_path):
         "Normalize",
     ]
     assert series(tmp_path / "run", "loss_moe") and not series(tmp_path / "run", "loss_diversity")
+
+
+def test_labels_alone_train_residual_experts_and_a_deeper_head(distillmoe, tmp_path):
+    """The method task through the same student: what the experts cost without any distillation."""
+    recipe = labelled(distillmoe, tmp_path, method={"name": "task"}, train__epochs=2)
+    tree = recipe.model_dump(mode="json")
+    tree["student"] |= {"experts": {"width": 24, "residual": True}, "head": {"dropout": 0.1, "hidden": 8}}
+    tree["train"]["learning_rate_factors"] = {"encoder.model.2.gate": 0.1, "encoder.model.2": 2}
+    result = run(type(recipe).model_validate(tree), tmp_path / "run")
+    folder = tmp_path / "run" / "student"
+    rows = [json.loads(line) for line in (tmp_path / "task.jsonl").read_text().splitlines()][120:]
+    student, texts = load(folder, device="cpu"), [row["text"] for row in rows]
+    assert student[2].residual and student[2].down.detach().abs().max() > 0, "the experts have left their start"
+    right = np.mean([answer == row["label"] for answer, row in zip(predict(folder, texts), rows, strict=True)])
+    assert right == pytest.approx(result.record["supervised"]["scores"]["student"]["accuracy"])
+    path = export_onnx(student, tmp_path / "student.onnx")
+    assert parity(student, OnnxEmbedder(path), texts) < 1e-5
+    alone = distillmoe().model_dump(mode="json")
+    alone["student"]["head"] = {"hidden": 8}
+    with pytest.raises(DistilvecError, match=r"^\[student.head\].* task"):
+        resolve(type(recipe).model_validate(alone), tmp_path / "other")

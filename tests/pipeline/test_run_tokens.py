@@ -175,3 +175,14 @@ def test_plan_tells_the_size_of_the_tokens(emo, tmp_path):
     told = float(rows["disk for them"].split()[0])
     cache = filled(emo(), tmp_path / "run")
     assert told == pytest.approx(cache.inspect()["bytes"] / 1e6, rel=0.2)
+
+
+def test_the_method_chooses_the_number_format_of_states_unless_the_recipe_does(emo, tiny_recipe, tmp_path):
+    def stored(recipe, number):
+        return resolve(recipe, tmp_path / str(number)).teacher.manifest.tokens.hidden
+
+    moe = {"method__name": "distillmoe", "method__options": {"layers": 1}}
+    student = {"model": "teacher", "experts": {"count": 3, "width": 8}}
+    assert stored(tiny_recipe(student=student, **moe), 0) == "float16"
+    assert stored(tiny_recipe(student=student, cache__hidden="int8", **moe), 1) == "int8"
+    assert stored(emo(), 2) == "int8" and stored(emo(cache__hidden="float16"), 3) == "float16"

@@ -19,8 +19,9 @@ NAMES = [f"{number} {name}" for number, name in enumerate(FACETS, 1)]
 def test_experts_are_called_by_what_they_learn():
     report = sample_report()
     assert expert_names(report) == NAMES
-    two = [{f"train/facet_{name}_{teacher}": 1.0 for teacher in (1, 2) for name in FACETS[:2]} | {"step": 1}]
-    assert expert_names({"history": two, "experts": {"count": 4}})[2] == "3 pointwise (teacher 2)"
+    for numbers in ((0, 1), (1, 2)):  # as in the projections' names, and as logs had them before
+        two = [{f"train/facet_{name}_{teacher}": 1.0 for teacher in numbers for name in FACETS[:2]} | {"step": 1}]
+        assert expert_names({"history": two, "experts": {"count": 4}})[2] == "3 pointwise (teacher 2)"
     for line in report["history"]:  # a method that logs no facets, or other ones
         line.pop("train/facet_pairwise", None)
     plain = ["expert 1", "expert 2", "expert 3"]

@@ -137,3 +137,20 @@ def test_the_file_needs_nothing_but_torch_and_safetensors() -> None:
 
 def _names(node: ast.Import) -> list[str]:
     return [alias.name for alias in node.names]
+
+
+def test_residual_experts_begin_as_the_student_without_them_and_learn(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    experts, pooled = Experts(DIM, COUNT, WIDTH, residual=True).eval(), torch.randn(5, DIM)
+    vector, _, outputs = answer(experts, pooled)
+    torch.testing.assert_close(vector, pooled)
+    torch.testing.assert_close(outputs, pooled[:, None].expand(-1, COUNT, -1))
+    torch.nn.init.normal_(experts.down)
+    vector, gates, outputs = answer(experts, pooled)
+    hidden = torch.relu(pooled @ experts.up.weight.T + experts.up.bias).view(5, COUNT, WIDTH)
+    for number in range(COUNT):
+        torch.testing.assert_close(outputs[:, number], pooled + hidden[:, number] @ experts.down[number])
+    torch.testing.assert_close(vector, (gates[..., None] * outputs).sum(1))
+    experts.save(str(tmp_path))
+    torch.testing.assert_close(answer(Experts.load(str(tmp_path)), pooled)[0], vector)
+    assert "residual" not in mixture().settings(), "older students' files keep their content"

@@ -7,7 +7,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.task_head import TaskHead, TaskInfo
+from distilvec.core.task_head import HeadInfo, TaskHead, TaskInfo
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.task_head import load_head, predict, save_head
 
@@ -66,3 +66,18 @@ def test_predicts_scores_of_pairs_on_the_tasks_scale(members, tiny_model, tmp_pa
     assert (same == pytest.approx(5.0, abs=1e-4) and other < 5) if members == 2 else 1 < same < 5
     with pytest.raises(DistilvecError, match="pairs of texts"):
         predict(tmp_path / "student", ["a text"])
+
+
+def test_the_authors_head_of_scores_and_dropout_before_a_head_of_classes(tmp_path):
+    """5 sigmoid(w' tanh(W v + b) + c) of a vector; dropout in training alone."""
+    head, pooled = TaskHead(8, TaskInfo("sts", 1), HeadInfo(hidden=5)), torch.randn(6, 8)
+    save_head(tmp_path, head, [], (0.0, 5.0))
+    one, two = (tensor.detach() for tensor in (head.hidden.weight, head.linear.weight))
+    score = 5 / (1 + (-((pooled @ one.T + head.hidden.bias).tanh() @ two.T + head.linear.bias)).exp())
+    torch.testing.assert_close(5 * load_head(tmp_path)[0](pooled), score)
+    drops = TaskHead(8, TASKS[0], HeadInfo(dropout=0.5))
+    assert set(drops.state_dict()) == {"linear.weight", "linear.bias"} == set(TaskHead(8, TASKS[0]).state_dict())
+    assert not torch.equal(drops(pooled), drops(pooled))
+    drops.eval()
+    torch.testing.assert_close(drops(pooled), pooled @ drops.linear.weight.T + drops.linear.bias)
+    assert TaskHead(8, TASKS[3], HeadInfo(0.1, 5)).linear is None

@@ -12,6 +12,7 @@ import torch
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs, TokenOutputSpec
+from distilvec.losses.dynamic_cka import RULES, dynamic_cka
 from distilvec.teachers.cache.signals import Ragged, compress, decompress, token_settings
 
 WANTS = TokenOutputSpec("offsets", hidden=(-1,), importance=True, gram_layers=(2, 4), divisor=3)
@@ -144,3 +145,37 @@ def test_an_empty_selection_everywhere():
     back, _ = there_and_back(nothing)
     assert back.selected.shape == (5, 0, 2) and back.grams[2].shape == (5, 0, 0)
     assert isinstance(compress(nothing, token_settings(WANTS, "int8", 16, "cafe", 64))["grams"], Ragged)
+
+
+def token_states(width, seed, texts=12, tokens=30):
+    """States with a large common part, a part of the text and outlying dimensions, as encoders have them."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    scale = 1 + 4 * (draw(width) > 2.3)
+    lengths = torch.randint(6, tokens + 1, (texts,), generator=generator)
+    mask = torch.arange(tokens) < lengths[:, None]
+    return (draw(width) + 0.6 * draw(texts, 1, width) + 0.5 * draw(texts, tokens, width)) * scale * mask[
+        ..., None
+    ], mask
+
+
+@pytest.mark.parametrize("rule", ["paper", "authors"])
+def test_dynamic_cka_has_the_live_teachers_gradient_from_float16_states(rule):
+    (theirs, their_mask), (ours, our_mask) = token_states(384, 0), token_states(96, 1)
+    projection = 0.06 * torch.randn(384, 96, generator=torch.Generator().manual_seed(2))
+
+    def gradient(teacher):
+        leaf = ours.clone().requires_grad_()
+        dynamic_cka(leaf, teacher, projection, our_mask, their_mask, RULES[rule]).mean().backward()
+        return leaf.grad
+
+    live, gaps = gradient(theirs), {}
+    for hidden in ("float16", "int8"):
+        settings = token_settings(TokenOutputSpec(hidden=(-1,)), hidden, 384, "", 64)
+        stored = compress(ModelOutputs(hidden_layers={-1: theirs}, mask=their_mask), settings)
+        states = decompress(stored, settings, CPU)["hidden_layers"][-1]
+        gaps[hidden] = float((gradient(states) - live).norm() / live.norm())
+    assert gaps["float16"] < 0.04 < gaps["int8"]

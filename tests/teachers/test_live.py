@@ -211,3 +211,30 @@ def test_texts_of_pairs_keep_their_token_types(tmp_path):
     assert not torch.allclose(
         found.embedding, Encoder(teacher.model)(batch, OutputSpec(embedding=True)).embedding, atol=1e-3
     )
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_ira_reads_no_special_token(tmp_path, tiny_model, paired):
+    """[CLS] and [SEP], the one between the texts of a pair too, are not selected; an unknown word is."""
+    teacher = load_teacher(TeacherSection(model=str(tiny_model)), "cpu")
+    tokenizer, texts = teacher.model.tokenizer, make_texts(4)
+    features = tokenizer(texts, texts[::-1] if paired else None, padding=True, return_tensors="pt")
+    ids = features["input_ids"]
+    ids[0, 2] = tokenizer.unk_token_id
+
+    class Rows:
+        def batch(self, rows):
+            return {name: features[name][rows] for name in ("input_ids", "attention_mask")}
+
+    real = features["attention_mask"].bool()
+    positions = torch.arange(ids.shape[1]).expand_as(ids).where(real, -1)
+    rows = torch.arange(4)
+    batch = TextBatch(rows, {}, rows, alignment=Alignment(positions[..., None].expand(-1, -1, 2)))
+    required = OutputSpec(tokens=TokenOutputSpec("offsets", gram_layers=(1,), divisor=1, special_tokens=False))
+    found = LiveTeacher(teacher, Rows(), required).signals(batch).selected
+    special = torch.isin(ids, torch.tensor([tokenizer.cls_token_id, tokenizer.sep_token_id])) & real
+    for row in range(4):
+        chosen = [pair[1] for pair in found[row].tolist() if pair[0] >= 0]
+        assert sorted(chosen) == [n for n in positions[row].tolist() if n >= 0 and not special[row, n]]
+    kept = LiveTeacher(teacher, Rows(), replace(required, tokens=replace(required.tokens, special_tokens=True)))
+    assert ((kept.signals(batch).selected[..., 0] >= 0).sum(1) == real.sum(1)).all()

@@ -202,4 +202,4 @@ def test_a_manifest_without_tokens_is_written_as_it_always_was(tmp_path):
     assert MANIFEST.fingerprint == "945d395ccafecb58"
     (tmp_path / "manifest.json").write_text(WITH_TOKENS.to_json())
     assert read_manifest(tmp_path / "manifest.json") == WITH_TOKENS
-    assert WITH_TOKENS.fingerprint != MANIFEST.fingerprint
+    assert WITH_TOKENS.fingerprint == "f9c58d78dec98f9f", "as before special tokens could be left out"

@@ -99,6 +99,21 @@ def test_selected_pairs_equal_a_loop(divisor):
     assert found.shape[1] <= max(2, pairs.shape[1] // divisor)
 
 
+@pytest.mark.parametrize("divisor", [1, 2, 3, 100])
+def test_pairs_of_special_tokens_are_left_out_and_two_are_needed(divisor):
+    maps, mask = random_maps()
+    mass, pairs = importance(maps, mask), random_pairs(mask)
+    ordinary = mask.clone()
+    ordinary[:, 0] = False
+    ordinary[torch.arange(len(mask)), mask.sum(1) - 1] = False
+    found = select(pairs, mass, divisor, ordinary)
+    for text in range(len(mask)):
+        own = [pair for pair in pairs[text].tolist() if pair[0] >= 0 and ordinary[text, pair[1]]]
+        count = len(own) // divisor if len(own) // divisor >= 2 else 0
+        expected = sorted(own, key=lambda pair: -float(mass[text, pair[1]]))[:count]
+        assert found[text, :count].tolist() == expected and (found[text, count:] == -1).all()
+
+
 def test_ties_stay_in_order_and_texts_without_pairs_have_none():
     pairs = torch.tensor([[[0, 2], [1, 0], [3, 1], [4, 3]], [[-1, -1]] * 4])
     found = select(pairs, torch.full((2, 4), 0.25), 2)

@@ -1,7 +1,8 @@
 """Pairs of a student's and a teacher's tokens for many texts at once.
 
 Kinds: "offsets", one-to-one pairs that cover the same characters (methods.md, 1.3); "overlap", many-to-many, by shared
-characters; "mined" and "strict", by edit distance (edit_distance.py). Special tokens are always paired by role.
+characters; "mined", "mined_types" and "strict", by edit distance (edit_distance.py). Special tokens are always paired
+by role.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
-from distilvec.alignment.edit_distance import warped_pairs
+from distilvec.alignment.edit_distance import type_pairs, warped_pairs
 from distilvec.alignment.offsets import FURTHER, ORDINARY, Numbers, Placed, SpanReader, join
 from distilvec.core.batch import Text
 from distilvec.core.outputs import AlignmentKind
@@ -74,6 +75,8 @@ class Aligner:
             found = pairs_by_offsets(student, teacher)
         elif self.kind == "overlap":
             found = pairs_by_overlap(student, teacher)
+        elif self.kind == "mined_types":
+            found = (*type_pairs(student, teacher, self.student.spelled, self.teacher.spelled), None)
         else:
             strict = self.kind == "strict"
             found = (*warped_pairs(student, teacher, self.student.pieces, self.teacher.pieces, strict), None)

@@ -1,4 +1,4 @@
-"""Token pairs by edit distance with dynamic time warping: MinED (FuseLLM; methods.md 6.2), CDM's strict pairs (6.5)."""
+"""Token pairs by edit distance: time warping (MinED, CDM's strict pairs; methods.md 6.2, 6.5), nearest types (EMO)."""
 
 from __future__ import annotations
 
@@ -46,6 +46,37 @@ def warped_pairs(
     one, two = (np.concatenate(numbers) for numbers in zip(*found, strict=True))
     same = own[one] == other[two] if strict else slice(None)
     return one[same], two[same]
+
+
+def type_pairs(
+    student: Placed, teacher: Placed, student_pieces: npt.NDArray[np.object_], teacher_pieces: npt.NDArray[np.object_]
+) -> tuple[Numbers, Numbers]:
+    """Return pairs of token types that are each other's nearest in a text, at the first token of both (EMO's code).
+
+    Ordinary tokens alone. The pieces are as the vocabularies spell them, with ## and ▁. Ties: the type that comes first
+    in the text; the code leaves these to the order of a set.
+    Note: that code sorts the rows of either model by position, which pairs some with others; these stay pairs.
+    """
+    sides = ((student, student_pieces), (teacher, teacher_pieces))
+    ours, theirs = (_types(side, pieces[side.ids]) for side, pieces in sides)
+    found: list[tuple[int, int]] = []
+    for text, own in ours.items():
+        if other := theirs.get(text):
+            distances = edit_distances(list(own), list(other))
+            nearest, back = distances.argmin(1), distances.argmin(0)
+            firsts, others = list(own.values()), list(other.values())
+            found += [(firsts[n], others[m]) for n, m in enumerate(nearest) if back[m] == n]
+    one, two = np.array(found, dtype=np.int64).reshape(-1, 2).T
+    return one, two
+
+
+def _types(side: Placed, spelled: npt.NDArray[np.object_]) -> dict[int, dict[str, int]]:
+    """Return the number of the first ordinary token of every type, by text."""
+    found: dict[int, dict[str, int]] = {}
+    ordinary = np.flatnonzero(side.roles == ORDINARY)
+    for number, text in zip(ordinary.tolist(), side.texts[ordinary].tolist(), strict=True):
+        found.setdefault(text, {}).setdefault(spelled[number], number)
+    return found
 
 
 def edit_distances(own: Sequence[str], other: Sequence[str]) -> npt.NDArray[np.int32]:

@@ -99,7 +99,7 @@ class SpanReader:
     """Fast tokenizer with the character spans of its tokens. The tokenizer itself does not change.
 
     `max_length` counts special tokens (those of a pair of texts with `paired`); longer texts are truncated on `side`.
-    `pieces` [vocabulary]: the plain text of every token.
+    `pieces` [vocabulary]: the plain text of every token; `spelled`: as the vocabulary spells it (##ing, ▁the).
     Errors: DistilvecError, with the recipe's section `key`, for a slow tokenizer or a limit without room.
     """
 
@@ -120,7 +120,7 @@ class SpanReader:
                 f"Give at least {special + 1}."
             )
         self._around = special_around(self._tokenizer)
-        self.pieces = plain_pieces(pieces)
+        self.pieces, self.spelled = plain_pieces(pieces), np.array(pieces.tokens, dtype=object)
         self._spaces = np.array([piece == "" for piece in self.pieces], dtype=np.bool_)
         self._tokenizer.enable_truncation(max_length, direction=side, strategy="longest_first")
 

@@ -112,7 +112,7 @@ def align(
     texts: Annotated[list[Path], option("A file or folder of texts, as in a recipe's corpus; may be repeated.")],
     column: TextColumns = None,
     kind: Annotated[
-        Literal["offsets", "overlap", "mined", "strict"],
+        Literal["offsets", "overlap", "mined", "mined_types", "strict"],
         option("offsets: same characters; overlap: common characters; mined: edit distance; strict: mined and equal."),
     ] = "offsets",
     limit: TextLimit = None,

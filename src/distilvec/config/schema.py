@@ -70,6 +70,14 @@ class ExpertsSection(Section):
     width: Units = key(1024, "of an expert's hidden layer")
     gate_width: Units | None = key(None, "of the gate's hidden layer; linear by default")
     dropout: float = Field(0.1, ge=0, lt=1)
+    residual: bool | None = key(None, "add an expert's input to its output, which starts from the input alone")
+
+
+class HeadSection(Section):
+    """The head of a labelled task: dropout and a hidden layer before its linear layer."""
+
+    dropout: float | None = key(None, "of the vector that the head reads, in training; none by default", ge=0, lt=1)
+    hidden: Units | None = key(None, "size of a hidden layer with tanh; none by default")
 
 
 class VocabularySection(Section):
@@ -124,6 +132,7 @@ class StudentSection(Section):
         "auto", "the linear layer to the teacher's dim; 'auto': where the method needs it; 'keep': the model's own"
     )
     experts: ExpertsSection | None = None
+    head: HeadSection | None = key(None, "only with a task")
     vocabulary: VocabularySection | None = None
     lora: LoraSection | None = None
     trust_remote_code: bool = False
@@ -203,7 +212,9 @@ class CacheSection(Section):
     path: Path | None = None
     root: Path | None = key(None, "default: $DISTILVEC_CACHE, else ~/.cache/distilvec")
     dtype: Literal["float16", "float32"] = "float16"
-    hidden: Literal["int8", "float16"] = key("int8", "hidden states of tokens, for methods that use them")
+    hidden: Literal["int8", "float16"] | None = key(
+        None, "hidden states of tokens; by default what the method needs: float16 for distillmoe, else int8"
+    )
     shard_rows: Rows = key(16384, "at most 2048 with tokens; a killed job loses one shard's work")
 
 

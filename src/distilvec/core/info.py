@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from distilvec.core.task_head import TaskInfo
+from distilvec.core.task_head import HeadInfo, TaskInfo
 
 Role = Literal["query", "document"]
 UNLIMITED = 1_000_000  # tokens: longer than any model's input
@@ -60,13 +60,15 @@ class ObjectiveContext:
     """Everything an objective may know when it is made.
 
     `teachers` holds at least one; the first is the one the student is compared with. `task` is None for texts without
-    labels. `matmul_dtype` is the precision of large products: bf16 if the run trains in bf16, else None.
+    labels; `head` describes the head that the task gets. `matmul_dtype` is the precision of large products: bf16 if the
+    run trains in bf16, else None.
     """
 
     student: StudentInfo
     teachers: tuple[TeacherInfo, ...]
     task: TaskInfo | None = None
     matmul_dtype: torch.dtype | None = None
+    head: HeadInfo = field(default_factory=HeadInfo)
 
     @property
     def teacher(self) -> TeacherInfo:

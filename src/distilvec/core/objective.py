@@ -81,7 +81,7 @@ class Objective(nn.Module):
     def add_task_head(self) -> None:
         """Add the head of the recipe's labelled task, if it has one."""
         if self.context.task is not None:
-            self.head = TaskHead(self.context.student.hidden_size, self.context.task)
+            self.head = TaskHead(self.context.student.hidden_size, self.context.task, self.context.head)
             self.student_outputs |= OutputSpec(vector=True)
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:

@@ -11,7 +11,8 @@ from torch import Tensor
 from distilvec.core.errors import DistilvecError
 
 LayerPooling = Literal["own", "mean", "cls", "lasttoken"]
-AlignmentKind = Literal["offsets", "overlap", "mined", "strict"]
+Precision = Literal["int8", "float16"]
+AlignmentKind = Literal["offsets", "overlap", "mined", "mined_types", "strict"]
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,12 @@ class TokenOutputSpec:
     """Required outputs of a teacher's single tokens, which a cache keeps compressed (teachers/token_signals.py).
 
     - `alignment`: how the student's tokens are matched with the teacher's; None if nothing depends on the match.
-    - `hidden`: the hidden states of these layers, counted from the last (-1).
+    - `hidden`: the hidden states of these layers, counted from the last (-1); a cache stores them in `precision` if the
+      recipe does not choose another one.
     - `importance`: the attention that a token receives (EMO, eq. 6 and 15).
     - `gram_layers`, `divisor`: Gram matrices of attention rows in these layers, numbered from 1 (EMO, eq. 10), over the
-      max(2, n // `divisor`) of n one-to-one pairs whose teacher tokens are the most important.
+      n // `divisor` of n one-to-one pairs whose teacher tokens are the most important. With `special_tokens` n counts
+      all pairs, and 2 are taken at least; else n counts those of ordinary tokens.
     """
 
     alignment: AlignmentKind | None = None
@@ -30,6 +33,8 @@ class TokenOutputSpec:
     importance: bool = False
     gram_layers: tuple[int, ...] = ()
     divisor: int = 3
+    special_tokens: bool = True
+    precision: Precision = "int8"
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,28 @@ class TaskInfo:
     texts_per_example: int = 1
 
 
+@dataclass(frozen=True)
+class HeadInfo:
+    """The head's dropout rate, in training, and the size of its hidden layer (tanh); None: a linear layer alone."""
+
+    dropout: float = 0.0
+    hidden: int | None = None
+
+
 class TaskHead(nn.Module):
-    """A linear layer on `ModelOutputs.vector`, for classes or for a score from 0 to 1.
+    """A linear layer on `ModelOutputs.vector`, for classes or for a score from 0 to 1; `info` adds a layer before it.
 
     - Classes: logits of the vector, or of [u, v, |u - v|] for two texts encoded separately (Sentence-BERT, section 3).
-    - STS: the sigmoid of one logit, or the cosine of two vectors, which needs no parameters.
+    - STS: the sigmoid of one logit, or the cosine of two vectors, which needs no parameters and ignores `info`.
     """
 
-    def __init__(self, width: int, task: TaskInfo) -> None:
+    def __init__(self, width: int, task: TaskInfo, info: HeadInfo = HeadInfo()) -> None:
         super().__init__()
-        self.task, self.width, pair = task, width, task.texts_per_example == 2
-        self.linear = None if pair and task.kind == "sts" else nn.Linear(width * (3 if pair else 1), task.classes)
+        self.task, self.width, self.info, pair = task, width, info, task.texts_per_example == 2
+        inputs, self.hidden, self.linear = width * (3 if pair else 1), None, None
+        if not (pair and task.kind == "sts"):
+            self.hidden = None if info.hidden is None else nn.Linear(inputs, info.hidden)
+            self.linear = nn.Linear(info.hidden or inputs, task.classes)
 
     def forward(self, pooled: Float[Tensor, "texts dim"]) -> Float[Tensor, "examples classes"]:
         """Return logits [examples, classes] or scores [examples, 1]; first texts come before all second ones."""
@@ -39,5 +50,6 @@ class TaskHead(nn.Module):
                 return nn.functional.cosine_similarity(first, second, dim=-1)[:, None]
             pooled = torch.cat([first, second, (first - second).abs()], dim=-1)
         assert self.linear is not None
-        logits: Tensor = self.linear(pooled)
+        pooled = nn.functional.dropout(pooled, self.info.dropout, self.training)
+        logits: Tensor = self.linear(pooled if self.hidden is None else self.hidden(pooled).tanh())
         return logits.sigmoid() if self.task.kind == "sts" else logits

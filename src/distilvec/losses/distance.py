@@ -25,17 +25,17 @@ def l2_distance(student: Rows, teacher: Rows) -> PerRow:
     The gradient has unit length, and is zero for equal vectors: the squared distance is clamped to 1e-12, so that
     nothing is NaN.
     """
-    return (student.float() - teacher.float()).square().sum(-1).clamp_min(1e-12).sqrt()
+    return (full_precision(student) - full_precision(teacher)).square().sum(-1).clamp_min(1e-12).sqrt()
 
 
 def mean_squared_error(student: Rows, teacher: Rows) -> PerRow:
     """Return the mean over the dimensions of the squared difference."""
-    return (student.float() - teacher.float()).square().mean(-1)
+    return (full_precision(student) - full_precision(teacher)).square().mean(-1)
 
 
 def cosine_distance(student: Rows, teacher: Rows) -> PerRow:
     """Return 1 - cos(y, y_hat): 0 for equal directions, 1 for orthogonal ones, 2 for opposite ones."""
-    return 1 - F.cosine_similarity(student.float(), teacher.float(), dim=-1, eps=1e-8)
+    return 1 - F.cosine_similarity(full_precision(student), full_precision(teacher), dim=-1, eps=1e-8)
 
 
 DISTANCES = {"l2": l2_distance, "mse": mean_squared_error, "cosine": cosine_distance}

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from distilvec.losses.cka import Grams, centred_gram, root_cka, unit_gram
+from distilvec.losses.distance import full_precision
 from distilvec.losses.transport import NOTHING
 
 Pairs = Int[Tensor, "batch pairs 2"]
@@ -25,26 +26,31 @@ def importance(attention: Float[Tensor, "batch tokens tokens"], mask: Bool[Tenso
     """Return eq. 6 with the sum 1 (mu of eq. 15): the attention that each token receives from all tokens; 0 at padding.
 
     `attention` is the head-averaged map of the teacher's last layer; its rows of padding do not count.
-    Note: the authors' code takes the softmax of the sums, which leaves nearly everything to one token; the paper
-    divides.
+    Note: the authors' code takes the softmax of the sums (`softmax_importance`); the paper divides.
     """
     here = mask.to(attention.dtype)
     received = torch.bmm(here[:, None], attention)[:, 0] * here
     return received / received.sum(1, keepdim=True)
 
 
-def select(pairs: Pairs, importance: Importance, divisor: int) -> Int[Tensor, "batch selected 2"]:
-    """Return the top m = max(2, n // divisor) of a text's n pairs, by the importance of the teacher's token.
+def select(
+    pairs: Pairs, importance: Importance, divisor: int, ordinary: Bool[Tensor, "batch tokens"] | None = None
+) -> Int[Tensor, "batch selected 2"]:
+    """Return the top m = n // divisor of a text's n pairs, by the importance of the teacher's token.
 
     In descending importance, ties in the order of `pairs`; -1 fills up. The number of columns depends on that of
-    `pairs` alone.
+    `pairs` alone. `ordinary` is False at the teacher's special tokens: their pairs are left out, and a text with m < 2
+    has none. Without `ordinary` all pairs count and m is 2 at least.
     """
     there = pairs[..., 0] >= 0
+    if ordinary is not None:
+        there = there & ordinary.gather(1, pairs[..., 1].clamp_min(0))
     scores = importance.gather(1, pairs[..., 1].clamp_min(0)).where(there, -1.0)
     order = scores.argsort(dim=1, descending=True, stable=True)
     most = min(pairs.shape[1], max(2, pairs.shape[1] // divisor))
     chosen = pairs.gather(1, order[:, :most, None].expand(-1, -1, 2))
-    count = (there.sum(1) // divisor).clamp_min(2)  # absent pairs come last, and are -1 themselves
+    count = there.sum(1) // divisor
+    count = count.clamp_min(2) if ordinary is None else count.where(count > 1, 0)  # absent pairs are last, and -1
     return chosen.where((torch.arange(most, device=pairs.device) < count[:, None])[..., None], -1)
 
 
@@ -73,16 +79,34 @@ def intra_model_relation(
     return (1 - root_cka(grams, torch.cat(list(teacher_grams)))).view(len(student_rows), -1).sum(0)
 
 
+def over_texts(values: Float[Tensor, " batch"], counted: Bool[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """Return values whose mean over the batch is that of the `counted` texts, 0 and without gradient at others."""
+    return values.where(counted, 0.0) * (len(values) / counted.sum().clamp_min(1))
+
+
 # -- section 3.2: OTIS ----------------------------------------------------------------------------------------------
 
 
+def softmax_importance(share: Importance, mask: Bool[Tensor, "batch tokens"]) -> Importance:
+    """Return the softmax of the attention received, of which `share` (`importance`) is the part of each token.
+
+    The sums add up to the number of tokens, as every token gives attention of sum 1. With a token that receives most
+    of the attention nearly everything is left to that token.
+    """
+    received = share * mask.sum(1, keepdim=True)
+    return received.where(mask, NOTHING).softmax(1) * mask
+
+
 def student_importance(
-    importance: Float[Tensor, "batch _teacher_tokens"], pairs: Pairs, mask: Bool[Tensor, "batch student_tokens"]
+    importance: Float[Tensor, "batch _teacher_tokens"],
+    pairs: Pairs,
+    mask: Bool[Tensor, "batch student_tokens"],
+    softmax: bool = False,
 ) -> Float[Tensor, "batch student_tokens"]:
     """Return nu (eq. 16): each of the student's tokens has its partner's importance, others the smallest one; of sum 1.
 
     `mask` is the student's. The importance of several partners is added up. The smallest is that of tokens, not of
-    padding.
+    padding. `softmax` instead of the division by the sum is the authors' code's, and nearly uniform.
     """
     student, teacher = pairs.clamp_min(0).unbind(-1)
     there = (pairs[..., 0] >= 0).to(importance.dtype)
@@ -91,6 +115,8 @@ def student_importance(
     matched = empty.scatter_add(1, student, there) > 0
     smallest = importance.where(importance > 0, torch.inf).amin(1, keepdim=True)
     nu = received.where(matched, smallest) * mask
+    if softmax:
+        return nu.where(mask, NOTHING).softmax(1) * mask
     return nu / nu.sum(1, keepdim=True)
 
 
@@ -103,6 +129,6 @@ def otis_cost(
 
     `projected` is h^T P, the teacher's last hidden states in the student's hidden size.
     """
-    student, projected = student.float(), projected.float()
-    bias = torch.zeros((), device=projected.device).where(teacher_mask, NOTHING)[:, None]
+    student, projected = full_precision(student), full_precision(projected)
+    bias = torch.zeros((), dtype=projected.dtype, device=projected.device).where(teacher_mask, NOTHING)[:, None]
     return 1 - torch.baddbmm(bias, student, projected.mT, alpha=student.shape[-1] ** -0.5).softmax(-1)

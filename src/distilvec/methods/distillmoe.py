@@ -33,10 +33,10 @@ class DistillMoE(Objective):
     """moe, diversity: the facets' losses, weighed by the gate, and L_div (eq. 7); uniform: eq. 8; dynamic_cka: eq. 13.
 
     The loss is (1 - w) task + w (mix (moe + diversity + beta uniform) + (1 - mix) dynamic_cka) (eq. 14), without a task
-    its second part alone. w is `distillation_weight`. With several teachers there is an expert for each facet of each teacher, the
-    first teacher's first, and one gate. A teacher's weight, relative to the mean weight, multiplies its facets' losses;
-    dynamic_cka is the weighted mean, with a Q for each. The recipe may give the projections a learning rate
-    (objective.projections).
+    its second part alone. w is `distillation_weight`. With several teachers there is an expert for each facet of each
+    teacher, the first teacher's first, and one gate. A teacher's weight, relative to the mean weight, multiplies its
+    facets' losses; dynamic_cka is the weighted mean, with a Q for each. The recipe may give the projections a learning
+    rate (objective.projections).
 
     Args:
         distillation_weight: of all terms but the task (0.1 to 0.5, see docs/token_level.md)
@@ -45,18 +45,25 @@ class DistillMoE(Objective):
         facets: of one expert each: pointwise (eq. 1), contrastive (InfoNCE, eq. 3), pairwise (in-batch cosines, eq. 5)
         temperature, margin: of contrastive and of pairwise; 0.1 in the authors' code, not in the paper
         floor: the gate's smallest weight without a loss (eq. 6)
+        floor_weight: of that part of diversity; 5 with a floor of 0.25 in the authors' code for pairs
         beta: weight of uniform relative to moe, 0 in the paper: the gate then goes to the smallest loss (theorem 3.2)
         layers: Z, the number of last layers in dynamic_cka
         rule: of matching tokens: "paper" (nucleus of 0.9) or "authors" (0.95, at most 3, of cosine 0.3 at least)
         threshold, match_temperature, most, least: replace parts of the rule
         share_projection: true makes W1, W2 and Q one layer, as in the authors' code
+        fix_projections: true leaves W1, W2 and Q as they are drawn, as in the authors' code, where the optimizer does
+            not hold them
         manual: fixed weights of the facets on the student's own vector, for a student without experts (table 11)
         simcse: true trains on unlabelled texts, with unsupervised SimCSE as the task (table 14)
 
-    Note: a token with a single match teaches Q nothing: its weight is 1. With "authors", Q needs share_projection.
+    Note: a token with a single match teaches Q nothing: its weight is 1, as soon with "authors". share_projection lets
+    Q learn by the facets.
     Note: the authors' code takes the mean over the teacher's states with padding; here it is the teacher's own vector.
     Note: eq. 12 compares the student's own states by text; the authors' code projected ones of the batch with padding.
     Note: the floor is part of eq. 6 for every task; the authors' code leaves it out for STS.
+    Note: dynamic_cka needs float16 states in the cache: aggregates are close to each other, and int8 rounding moves
+    the gradient by 7 to 16 percent.
+    Note: contrastive and pairwise compare texts of like length, as train.window sorts by length (1: at random).
     Note: the gate is one linear layer (the paper's 4.7 M parameters; student.experts.gate_width: 1024 is the code's).
     """
 
@@ -77,6 +84,7 @@ class DistillMoE(Objective):
         temperature: Positive = 0.1,
         margin: NonNegative = 0.1,
         floor: Share = 0.1,
+        floor_weight: NonNegative = 1.0,
         beta: NonNegative = 0.0,
         layers: Count = 3,
         rule: Literal["paper", "authors"] = "paper",
@@ -85,6 +93,7 @@ class DistillMoE(Objective):
         most: Count | None = None,
         least: Annotated[float, Field(ge=-1, le=1)] | None = None,
         share_projection: bool = False,
+        fix_projections: bool = False,
         manual: Sequence[float] | None = None,
         simcse: bool = False,
     ) -> None:
@@ -97,13 +106,13 @@ class DistillMoE(Objective):
             share_projection,
             manual is not None,
         )
-        self.temperature, self.margin, self.floor = temperature, margin, floor
+        self.temperature, self.margin, self.floor, self.floor_weight = temperature, margin, floor, floor_weight
         parts: dict[str, Any] = {"threshold": threshold, "temperature": match_temperature, "most": most, "least": least}
         self.rule = replace(RULES[rule], **{name: value for name, value in parts.items() if value is not None})
         teachers = context.teachers
         mean = sum(teacher.weight for teacher in teachers) / len(teachers)
         self.shares = [teacher.weight / mean for teacher in teachers]
-        numbers = [f"_{number}" for number in range(1, 1 + len(teachers))] if len(teachers) > 1 else [""]
+        numbers = [f"_{number}" for number in range(len(teachers))] if len(teachers) > 1 else [""]
         self.names = [f"{facet}{number}" for number in numbers for facet in facets]
         if len({*facets}) < len(facets):
             raise option_error("facets", facets, "each facet once")
@@ -118,6 +127,7 @@ class DistillMoE(Objective):
         self.student_outputs = self.teacher_outputs = OutputSpec()
         self.add_task_head()
         self._require_outputs()
+        self.projections.requires_grad_(not fix_projections)
 
     def _require_outputs(self) -> None:
         """Check the models for the terms that have a weight, make their projections and require their outputs."""
@@ -145,7 +155,8 @@ class DistillMoE(Objective):
         self.student_outputs |= OutputSpec(
             embedding=simcse, second_view=simcse, hidden_layers=states, vector=moe and self.manual, experts=mixture
         )
-        self.teacher_outputs |= OutputSpec(embedding=moe, tokens=TokenOutputSpec(hidden=states) if cka else None)
+        tokens = TokenOutputSpec(hidden=states, precision="float16") if cka else None
+        self.teacher_outputs |= OutputSpec(embedding=moe, tokens=tokens)
 
     def _state_size(self, teacher: TeacherInfo) -> int:
         """Return the hidden size of a teacher that has the layers of dynamic_cka."""
@@ -187,7 +198,7 @@ class DistillMoE(Objective):
     def _diversity(self, student: ModelOutputs) -> Float[Tensor, " batch"]:
         """Return L_div (eq. 6)."""
         assert student.experts is not None
-        return diversity(student.experts) + gate_floor(self._gates(student), self.floor)
+        return diversity(student.experts) + self.floor_weight * gate_floor(self._gates(student), self.floor)
 
     def _losses(self, student: ModelOutputs, teacher: ModelOutputs) -> Float[Tensor, "batch experts"]:
         """Return the loss of each facet of each teacher, in the experts' order, times the teacher's share."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Count, NonNegative, Positive, Share, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
-from distilvec.losses.emo import intra_model_relation, otis_cost, student_importance
+from distilvec.losses.distance import full_precision
+from distilvec.losses.emo import intra_model_relation, otis_cost, over_texts, softmax_importance, student_importance
 from distilvec.losses.transport import transport_cost
 from distilvec.methods.base.layerwise import require_layers
 from distilvec.methods.base.terms import bibtex, task_shares, task_term, task_weights
@@ -31,18 +32,24 @@ class Emo(Objective):
         distillation_weight: of ira and otis together (0.1 or 0.5, see docs/token_level.md)
         alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         ira_layers: z, the number of the student's last layers in ira (paper: 2)
-        ira_weight: of ira relative to otis; 0.1 in the authors' code
+        ira_weight: of ira relative to otis
         layer_map: "paper" compares the student's layer k with the teacher's floor(h_t / h_s) k (of 12 and 32 layers the
             12th with the 24th); "last_aligned" counts in the same steps from the teacher's last layer
-        divisor: ira takes an n / divisor of the n mapped tokens (paper: 3)
-        alignment: of tokens: by character offsets, by minimum edit distance (paper), or offsets with equal text
+        divisor: ira takes m = n / divisor of the n mapped tokens (paper: 3)
+        ira_special_tokens: "drop" ranks ordinary tokens alone in ira, as the authors' code does; "keep" takes [CLS],
+            [SEP] and the like in, which receive most attention
+        alignment: of tokens: by character offsets, by minimum edit distance (paper), of these pairs of equal text, or
+            "mined_types", token types that are each other's nearest (the authors' code)
+        ira_reduction: "sum" adds up the texts of a batch, as the authors' code does, whose ira_weight is 0.1
+        importance: mu (eq. 15) as the "share" of the attention received, or the "softmax" of its sums, as in the
+            authors' code; nu is then the softmax of the importance that eq. 16 gives to the student's tokens
         epsilon: 1 / lambda of eq. 19, which the paper does not print; 0.1 in the authors' code
         iterations: of Sinkhorn
         unroll: true sends a gradient through the iterations, too, as the authors' code does
         drop_special: true leaves the special tokens that begin and end a text out of otis
 
-    Note: importance is each token's share of the attention received. The authors' code takes the softmax, which leaves
-    nearly all of it to one token.
+    Note: the authors' code also lower-cases the texts of ira, strips punctuation and stop words before it ranks tokens,
+    and gives a token's importance to all tokens of the nearest type. These have no option.
     """
 
     in_teacher_space = False
@@ -58,7 +65,10 @@ class Emo(Objective):
         ira_weight: NonNegative = 1.0,
         layer_map: Literal["paper", "last_aligned"] = "paper",
         divisor: Count = 3,
-        alignment: Literal["offsets", "mined", "strict"] = "offsets",
+        ira_special_tokens: Literal["drop", "keep"] = "drop",
+        alignment: Literal["offsets", "mined", "mined_types", "strict"] = "offsets",
+        ira_reduction: Literal["mean", "sum"] = "mean",
+        importance: Literal["share", "softmax"] = "share",
         epsilon: Positive = 0.1,
         iterations: Count = 100,
         unroll: bool = False,
@@ -68,6 +78,7 @@ class Emo(Objective):
         super().__init__(context, weights, task_weights(shares, {"ira": ira_weight, "otis": 1.0}, context))
         if ira_layers > context.student.layers:
             raise option_error("ira_layers", ira_layers, f"1 to {context.student.layers}, the student's layers")
+        self.sums_ira, self.softmax = ira_reduction == "sum", importance == "softmax"
         self.drop_special, self.epsilon, self.iterations, self.unroll = drop_special, epsilon, iterations, unroll
         self.projection = nn.Linear(context.state_size, context.student.hidden_size, bias=False)
         ira, is_otis = bool(self.weights["ira"]), bool(self.weights["otis"])
@@ -77,7 +88,9 @@ class Emo(Objective):
             require_layers(context.teacher)
         self.layers = _layer_map(context, ira_layers, layer_map) if ira else {}
         states: tuple[int, ...] = (-1,) if is_otis else ()
-        tokens = TokenOutputSpec(alignment, states, is_otis, tuple(self.layers.values()), divisor)
+        self.divisor, self.keeps_special = divisor, not ira or ira_special_tokens == "keep"
+        grams = tuple(self.layers.values())
+        tokens = TokenOutputSpec(alignment, states, is_otis, grams, divisor, self.keeps_special)
         self.student_outputs = OutputSpec(hidden_layers=states, attention_layers=tuple(self.layers))
         self.teacher_outputs = OutputSpec(tokens=tokens if ira or is_otis else None)
         self.add_task_head()
@@ -86,15 +99,29 @@ class Emo(Objective):
         """Return the terms that have a weight."""
         return self.weighted_terms(
             task=lambda: task_term(batch, student),
-            ira=lambda: self._ira(student, teacher),
+            ira=lambda: self._ira(batch, student, teacher),
             otis=lambda: self._otis(batch, student, teacher),
         )
 
-    def _ira(self, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
+    def _ira(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         assert teacher.selected is not None
         rows = [student.attentions[layer] for layer in self.layers]
         grams = [teacher.grams[layer] for layer in self.layers.values()]
-        return intra_model_relation(rows, grams, teacher.selected[..., 0] >= 0)
+        values = intra_model_relation(rows, grams, teacher.selected[..., 0] >= 0)
+        values = over_texts(values, counted := self._compares(batch, teacher))
+        return values * counted.sum() if self.sums_ira else values
+
+    def _compares(self, batch: TextBatch, teacher: ModelOutputs) -> Bool[Tensor, " batch"]:
+        """Return whether a text has the m >= 2 tokens that CKA needs."""
+        assert teacher.selected is not None and batch.alignment is not None
+        selected = (teacher.selected[..., 0] >= 0).sum(1)
+        if self.keeps_special:  # 2 are selected of fewer than 2 divisor pairs
+            selected = selected.minimum((batch.alignment.pairs[..., 0] >= 0).sum(1) // self.divisor)
+        return selected > 1
+
+    def metrics(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
+        """Return the share of texts with too few mapped tokens for ira (m < 2), which add nothing to its mean."""
+        return {"without_ira": (~self._compares(batch, teacher)).float().mean()} if self.layers else {}
 
     def _otis(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         ours, theirs, mu = student.mask, teacher.mask, teacher.importance
@@ -104,8 +131,11 @@ class Emo(Objective):
             theirs = _inside(theirs, self.context.teacher.special_tokens)
             mu = mu * theirs
             mu = (mu / mu.sum(1, keepdim=True)).nan_to_num(0.0)  # 0 for a text of special tokens alone
-        nu = student_importance(mu, batch.alignment.pairs, ours).nan_to_num(0.0)
-        cost = otis_cost(student.hidden_layers[-1], self.projection(teacher.hidden_layers[-1].float()), theirs)
+        if self.softmax:
+            mu = softmax_importance(mu, theirs)
+        nu = student_importance(mu, batch.alignment.pairs, ours, self.softmax).nan_to_num(0.0)
+        projected = self.projection(full_precision(teacher.hidden_layers[-1]))
+        cost = otis_cost(student.hidden_layers[-1], projected, theirs)
         return transport_cost(cost, nu, mu, self.unroll, self.epsilon, self.iterations)  # eq. 19 to 21
 
 

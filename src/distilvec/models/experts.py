@@ -23,18 +23,28 @@ class Experts(nn.Module):
 
     The gate is linear; with `gate_width` the gate has one hidden layer. `forward` reads the features' key
     "sentence_embedding" [batch, dim] and replaces the vector by the mixture. It adds "gates" [batch, experts], of sum
-    1, and "experts" [batch, experts, dim], the outputs of the experts.
+    1, and "experts" [batch, experts, dim], the outputs of the experts. With `residual` each network's output is added
+    to its input and is 0 at first, so that a model with experts begins as the model without them.
     """
 
     def __init__(
-        self, dim: int, experts: int = 3, width: int = 1024, gate_width: int | None = None, dropout: float = 0.1
+        self,
+        dim: int,
+        experts: int = 3,
+        width: int = 1024,
+        gate_width: int | None = None,
+        dropout: float = 0.1,
+        residual: bool = False,
     ) -> None:
         super().__init__()
         self.dim, self.experts, self.width, self.gate_width, self.rate = dim, experts, width, gate_width, dropout
-        root = math.sqrt(width)  # bounds as in nn.Linear
+        self.residual, root = residual, math.sqrt(width)  # bounds as in nn.Linear
         self.up = nn.Linear(dim, experts * width)
         self.down = nn.Parameter(torch.empty(experts, width, dim).uniform_(-1, 1) / root)
         self.bias = nn.Parameter(torch.empty(experts, 1, dim).uniform_(-1, 1) / root)
+        if residual:
+            nn.init.zeros_(self.down)
+            nn.init.zeros_(self.bias)
         self.dropout = nn.Dropout(dropout)
         if gate_width is None:
             self.gate: nn.Module = nn.Linear(dim, experts)
@@ -47,6 +57,8 @@ class Experts(nn.Module):
         pooled: Tensor = features["sentence_embedding"]
         hidden = self.dropout(torch.relu(self.up(pooled))).view(-1, self.experts, self.width)
         outputs = torch.baddbmm(self.bias, hidden.transpose(0, 1), self.down).transpose(0, 1)
+        if self.residual:
+            outputs = outputs + pooled[:, None]
         gates = torch.softmax(self.gate(pooled), dim=-1)
         mixture = torch.bmm(gates[:, None], outputs)[:, 0]
         return {**features, "sentence_embedding": mixture, "gates": gates, "experts": outputs}
@@ -54,7 +66,8 @@ class Experts(nn.Module):
     def settings(self) -> dict[str, Any]:
         """Return the arguments of `__init__`."""
         names = ("dim", "experts", "width", "gate_width")
-        return {**{name: getattr(self, name) for name in names}, "dropout": self.rate}
+        known = {**{name: getattr(self, name) for name in names}, "dropout": self.rate}
+        return {**known, "residual": True} if self.residual else known
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Write config.json and model.safetensors into a folder."""

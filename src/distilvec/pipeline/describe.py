@@ -93,7 +93,7 @@ def describe_student(
         content = describe()
     else:
         files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ and path.is_file()]
-        settings = section.model_dump(mode="json", exclude={"lora"})
+        settings = section.model_dump(mode="json", exclude={"lora": True, "head": True, "experts": {"residual"}})
         tokenizer = None if vocabulary is None else tokenizer_hash(vocabulary)
         known = asdict(replace(teacher, name="", weight=1.0, logits=False))
         parts = [FORMAT, settings, hash_files(files, folder, "student.model"), tokenizer, known, in_teacher_space]

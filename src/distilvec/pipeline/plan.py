@@ -147,6 +147,8 @@ def _describe(
     missing = len(teacher.corpus) if cache is None else count_missing(cache, teacher.corpus)
     existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     room = f"{missing * size / 1e6:,.1f} MB in {folder} ({shutil.disk_usage(existing).free / 1e9:,.1f} GB free)"
+    if teacher.manifest.tokens is not None and teacher.manifest.tokens.hidden is not None:
+        room += f", hidden states in {teacher.manifest.tokens.hidden} (cache.hidden)"
     lines += [
         ["teacher vectors to compute", f"{missing:,} of {len(job.corpus):,}: about {_duration(missing * seconds)}"],
         ["disk for them", room],

@@ -21,7 +21,7 @@ from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import build_objective, method_class
-from distilvec.core.task_head import TaskHead
+from distilvec.core.task_head import HeadInfo, TaskHead
 from distilvec.data.corpus import with_prompts
 from distilvec.data.labeled import Examples
 from distilvec.pipeline.caches import find_cache
@@ -76,7 +76,8 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
         key: replace(found.info, weight=sections[key].weight, logits=heads[key] is not None)
         for key, found in described.items()
     }
-    context = ObjectiveContext(student, tuple(infos.values()), None if examples is None else examples.info)
+    task, head = None if examples is None else examples.info, _head_info(recipe)
+    context = ObjectiveContext(student, tuple(infos.values()), task, head=head)
     required = reduce(or_, (required_outputs(make_objective(stage, context), examples) for stage in stages))
     teachers = tuple(
         Teacher(
@@ -138,6 +139,18 @@ def required_outputs(objective: Objective, examples: Examples | None) -> OutputS
     return objective.teacher_outputs | OutputSpec(embedding=examples is None)
 
 
+def _head_info(recipe: Recipe) -> HeadInfo:
+    """Return the head's layers. DistilvecError for a head without a task."""
+    section = recipe.student.head
+    if section is None:
+        return HeadInfo()
+    if recipe.task is None:
+        raise DistilvecError(
+            "[student.head] is the head of a labelled task. Give the recipe a task, or remove the key."
+        )
+    return HeadInfo(section.dropout or 0.0, section.hidden)
+
+
 def _head(section: TeacherSection, key: str, examples: Examples | None) -> TaskHead | None:
     """Read the head of a teacher that `distilvec finetune` trained. DistilvecError if it is that of another task."""
     found = load_head(Path(section.model)) if section.model and examples is not None else None
@@ -175,7 +188,8 @@ def _manifest(
     if required.tokens is None:
         return made
     tokenizer = context.student.tokenizer or ""
-    settings = token_settings(required.tokens, recipe.cache.hidden, info.hidden_size, tokenizer, length)
+    hidden = recipe.cache.hidden or required.tokens.precision
+    settings = token_settings(required.tokens, hidden, info.hidden_size, tokenizer, length)
     return replace(made, tokens=settings)
 
 

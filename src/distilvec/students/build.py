@@ -69,7 +69,9 @@ def build_student(
         lengthen(transformer, choose_length(section.max_length, transformer, teacher))
         dim = backbone.config.get_text_config().hidden_size
         pooling, linear, experts = Pooling(dim, section.pooling), list[Any](), section.experts
-        mixture = [Experts(dim, experts.count, **experts.model_dump(exclude={"count"}))] if experts else []
+        mixture = (
+            [Experts(dim, experts.count, **experts.model_dump(exclude={"count"}, exclude_none=True))] if experts else []
+        )
         if section.dense == "keep":
             pooling, *linear = kept_modules(section, others, dim, teacher.dim if compatible else None)
         elif section.dense == "always" or (compatible and dim != teacher.dim):

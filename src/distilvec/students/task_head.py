@@ -19,7 +19,7 @@ from torch import Tensor
 from distilvec.core.batch import Text
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import read_json
-from distilvec.core.task_head import TaskHead, TaskInfo
+from distilvec.core.task_head import HeadInfo, TaskHead, TaskInfo
 from distilvec.models.load import evaluating, load_model
 
 WEIGHTS, FACTS = "head.safetensors", "head.json"
@@ -37,6 +37,7 @@ def save_head(
     """
     task = {"kind": head.task.kind, "classes": head.task.classes, "members": head.task.texts_per_example}
     info = {"task": task, "width": head.width, "classes": list(classes), "scale": scale, "prompt": prompt}
+    info |= {} if head.info.hidden is None else {"hidden": head.info.hidden}
     weights = {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}
     save_file(weights, folder / WEIGHTS)
     (folder / FACTS).write_text(json.dumps(info, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -53,7 +54,7 @@ def load_head(folder: Path) -> tuple[TaskHead, list[str]] | None:
     if found is None:
         return None
     try:
-        head = TaskHead(found["width"], _task(**found["task"]))
+        head = TaskHead(found["width"], _task(**found["task"]), HeadInfo(hidden=found.get("hidden")))
         classes = [str(name) for name in found["classes"]]
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"

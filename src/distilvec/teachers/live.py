@@ -45,7 +45,7 @@ class LiveTeacher:
             with teacher.autocast():
                 read = self.encoder(own, self.reading)
             read = _convert(read, teacher.model.device)
-            found = token_signals(read, required.tokens, own.alignment)
+            found = token_signals(read, required.tokens, own.alignment, self._ordinary(own))
             if required.logits:
                 assert self.head is not None
                 found = replace(found, logits=self.head(read.vector).float())
@@ -59,6 +59,14 @@ class LiveTeacher:
             vector=found.vector if required.vector else None,
         )
         return _convert(kept, device)
+
+    def _ordinary(self, batch: TextBatch) -> Tensor | None:
+        """True at tokens that are not special; None if special tokens take part. Unknown words are ordinary."""
+        if self.required.tokens is None or self.required.tokens.special_tokens:
+            return None
+        tokenizer, ids = self.teacher.model.tokenizer, batch.tokens["input_ids"]
+        special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id, tokenizer.mask_token_id}
+        return ~torch.isin(ids, torch.tensor(sorted(special), dtype=ids.dtype, device=ids.device))
 
     def _cut(self, embedding: Tensor) -> Tensor:
         """The dimensions that the teacher keeps, of length 1 again if the model normalises."""

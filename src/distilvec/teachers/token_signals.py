@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jaxtyping import Bool
+from torch import Tensor
+
 from distilvec.core.batch import Alignment
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
@@ -21,9 +24,15 @@ def token_reading(required: TokenOutputSpec | None) -> OutputSpec:
     return OutputSpec(hidden_layers=required.hidden, attention_layers=tuple(sorted({*last, *required.gram_layers})))
 
 
-def token_signals(read: ModelOutputs, required: TokenOutputSpec | None, alignment: Alignment | None) -> ModelOutputs:
+def token_signals(
+    read: ModelOutputs,
+    required: TokenOutputSpec | None,
+    alignment: Alignment | None,
+    ordinary: Bool[Tensor, "batch tokens"] | None = None,
+) -> ModelOutputs:
     """`read` (the outputs of `token_reading`) with importance, selected pairs and Gram matrices.
 
+    `ordinary` is False at the teacher's special tokens; pairs of those are selected only without `ordinary`.
     Errors: DistilvecError for Gram matrices of texts without an alignment.
     """
     if required is None or not (required.importance or required.gram_layers):
@@ -37,6 +46,6 @@ def token_signals(read: ModelOutputs, required: TokenOutputSpec | None, alignmen
             "[method.name] Gram matrices of a teacher's tokens need an alignment; this batch has none. "
             "Give the teacher and the student fast tokenizers."
         )
-    selected = select(alignment.pairs, received, required.divisor)
+    selected = select(alignment.pairs, received, required.divisor, ordinary)
     grams = {layer: selected_gram(read.attentions[layer], selected[..., 1]) for layer in required.gram_layers}
     return replace(read, importance=received if required.importance else None, selected=selected, grams=grams)

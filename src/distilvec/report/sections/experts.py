@@ -42,7 +42,11 @@ def expert_names(report: Part) -> list[str]:
     facets = next((found for line in lines if (found := _facets(line))), {})
     if len(facets) != count:
         return [f"expert {number}" for number in range(1, count + 1)]
-    return [f"{number} " + re.sub(r"_([0-9]+)$", r" (teacher \1)", facet) for number, facet in enumerate(facets, 1)]
+    split = [re.fullmatch(r"(.+?)(?:_([0-9]+))?", facet) for facet in facets]
+    pairs = [(match[1], match[2] or "") for match in split if match is not None]
+    teachers = list(dict.fromkeys(teacher for _, teacher in pairs))  # in the recipe's order, from 0 or, before, from 1
+    origins = [f" (teacher {teachers.index(teacher) + 1})" if teacher else "" for _, teacher in pairs]
+    return [f"{number} {name}{of}" for number, ((name, _), of) in enumerate(zip(pairs, origins, strict=True), 1)]
 
 
 def routing_points(history: Sequence[Part], names: Sequence[str]) -> list[tuple[str, str, float, float]]:

@@ -73,7 +73,10 @@ class Manifest:
 
     def settings(self) -> dict[str, Any]:
         """Fields by name, as they are written down."""
-        return {name: value for name, value in asdict(self).items() if name not in _LATER or value is not None}
+        fields = {name: value for name, value in asdict(self).items() if name not in _LATER or value is not None}
+        if self.tokens is not None and self.tokens.special_tokens is None:
+            del fields["tokens"]["special_tokens"]  # older caches lack it
+        return fields
 
     @property
     def fingerprint(self) -> str:

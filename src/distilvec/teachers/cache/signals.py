@@ -72,7 +72,8 @@ class TokenSettings:
     """Token signals of a cache and all that they depend on in addition to the teacher; None means "does not apply".
 
     `hidden` is the number format of the hidden states of `hidden_layers` (-1: the last). The student's tokenizer and
-    `student_max_length` change the pairs, and with them the selected ones and their Gram matrices.
+    `student_max_length` change the pairs, and with them the selected ones and their Gram matrices. `special_tokens` is
+    "drop" if these leave the teacher's special tokens out.
     """
 
     hidden: str | None = None
@@ -84,6 +85,7 @@ class TokenSettings:
     alignment: str | None = None
     student_tokenizer: str | None = None
     student_max_length: int | None = None
+    special_tokens: str | None = None
 
     @property
     def hidden_names(self) -> dict[int, str]:
@@ -114,6 +116,7 @@ def token_settings(
     if required.gram_layers:
         kept |= {"divisor": required.divisor, "alignment": required.alignment}
         kept |= {"student_tokenizer": student_tokenizer, "student_max_length": student_max_length}
+        kept |= {} if required.special_tokens else {"special_tokens": "drop"}
     layers = tuple(sorted(required.hidden, reverse=True))
     return TokenSettings(hidden_layers=layers, importance=required.importance, gram_layers=required.gram_layers, **kept)
 

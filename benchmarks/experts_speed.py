@@ -1,12 +1,12 @@
-"""What a mixture of experts adds to a student's inference (DistillMoE, tables 17 and 18).
+"""What a mixture of experts adds to a student's inference (DistillMoE, tables 17 to 19).
 
     python -m benchmarks.experts_speed --json results/experts_speed.json
 
 Two encoders with random weights, each with three experts of width 1024 behind its pooling and without: BERT-base (12
 layers, 768 wide, the paper's student) and 3 layers, 384 wide. They are measured as `distilvec speed` does, with its
 code: fp32 on this machine's processor, from random token ids (16 of a query, 256 of a document) to vectors, both taking
-turns in every repeat. That is done `rounds` times, in the other order every other time; a ratio (with experts to
-without) is the median of the rounds'.
+turns in every repeat; and at batch size 1 from 128 and 512 tokens, as in table 19. That is done `rounds` times, in the
+other order every other time; a ratio (with experts to without) is the median of the rounds'.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from distilvec.models.experts import Experts
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.teachers.model import BUILTIN
 
+LENGTHS = (128, 512)  # tokens at batch size 1 (table 19)
 MODELS = {"bert-base": (12, 768), "small": (3, 384)}  # layers, width
 MARKS = {
     1: 1.12,
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--backends", nargs="+", choices=list(BACKENDS), default=list(BACKENDS))
     parser.add_argument("--roles", nargs="+", choices=list(ROLE_TOKENS), default=list(ROLE_TOKENS))
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=list(MARKS))
+    parser.add_argument("--lengths", nargs="*", type=int, default=list(LENGTHS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=50, help="of one round")
     parser.add_argument(
@@ -63,7 +65,11 @@ def main() -> None:
         models = make_models(*MODELS[name])
         counts = {kind: sum(weight.numel() for weight in model.parameters()) for kind, model in models.items()}
         report["models"][name] = {"parameters": counts, "experts": counts[WITH] - counts[WITHOUT]}
-        settings = [one for one in plan_settings(arguments.batch_sizes, ()) if one.role in arguments.roles]
+        settings = [
+            one
+            for one in plan_settings(arguments.batch_sizes, arguments.lengths)
+            if one.role in (*arguments.roles, None)
+        ]
         for backend in arguments.backends:
             found = report["models"][name][backend] = measure_all(backend, models, settings, timing, arguments.rounds)
             for setting, figures in found.items():
@@ -90,7 +96,9 @@ def make_models(layers: int, width: int) -> dict[str, SentenceTransformer]:
 def measure_all(
     backend: str, models: Mapping[str, SentenceTransformer], settings: Sequence[Setting], timing: Timing, rounds: int
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds without and with experts, the ratio, its lowest and highest round, by role and batch size."""
+    """Milliseconds without and with experts (median, p99 and deviation: medians of the rounds'), the ratio, its lowest
+    and highest round, by role and batch size, or by length.
+    """
     found = {}
     with tempfile.TemporaryDirectory(prefix="experts-speed-") as folder:
         notes: list[str] = []
@@ -98,12 +106,16 @@ def measure_all(
         if notes:
             raise SystemExit("; ".join(notes))
         for setting in settings:
-            medians = [
+            taken = [
                 one_round(backend, setting, encoders, models, timing, bool(number % 2)) for number in range(rounds)
             ]
-            ratios = [times[WITH] / times[WITHOUT] for times in medians]
-            found[f"{setting.role} x {setting.batch_size}"] = {
-                **{f"{kind}_ms": round(statistics.median(times[kind] for times in medians), 3) for kind in models},
+            ratios = [times[WITH]["median_ms"] / times[WITHOUT]["median_ms"] for times in taken]
+            found[f"{setting.role or f'{setting.tokens} tokens'} x {setting.batch_size}"] = {
+                **{
+                    f"{kind}_{part}": round(statistics.median(times[kind][f"{name}_ms"] for times in taken), 3)
+                    for kind in models
+                    for name, part in {"median": "ms", "p99": "p99_ms", "std": "std_ms"}.items()
+                },
                 "ratio": round(statistics.median(ratios), 4),
                 "lowest": round(min(ratios), 4),
                 "highest": round(max(ratios), 4),
@@ -118,11 +130,11 @@ def one_round(
     models: Mapping[str, SentenceTransformer],
     timing: Timing,
     turned: bool,
-) -> dict[str, float]:
-    """Median milliseconds of both models, which take turns; `turned`: the other one begins."""
+) -> dict[str, dict[str, float]]:
+    """The timings of both models in a round, which take turns; `turned`: the other one begins."""
     order = list(encoders)[:: -1 if turned else 1]
     rows = measure(backend, setting, {kind: encoders[kind] for kind in order}, models, timing)
-    return {row["model"]: row["median_ms"] for row in rows}
+    return {row["model"]: row for row in rows}
 
 
 if __name__ == "__main__":

@@ -53,10 +53,11 @@ class Timed(Trainer):
         self.seconds: list[float] = []
         self.update = self.watch = Stopwatch(self.update, self.device.type)  # type: ignore[assignment]
 
-    def _step(self, batches: Batches, index: int) -> None:
+    def _step(self, batches: Batches, index: int) -> dict[str, float]:
         began = now(self.device.type)
-        super()._step(batches, index)
+        norms = super()._step(batches, index)
         self.seconds.append(now(self.device.type) - began)
+        return norms
 
     def _validate(self) -> None:
         """Nothing."""

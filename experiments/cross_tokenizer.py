@@ -8,7 +8,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.shootout import agreement, spread
+from distilvec.config.builtin import recipe_folder
+from distilvec.config.recipe import read_tree
+from experiments.shootout import agreement, deviation, spread
 
 # EMO, tables 1 to 4, LLM2Vec-Mistral-7B to BERT-base: accuracy, accuracy, Spearman. The paper has no MRPC; SciTail
 # stands in for the order.
@@ -86,7 +88,8 @@ def emo_tables(report: Mapping[str, Any]) -> str:
     """EMO, its parts and its baselines, and how their order agrees with the paper's."""
     rows = [row for row in report["rows"] if row["method"] in OF_EMO]
     words = [f"- {task}: {order(rows, PAPER[task], task)}" for task in tasks_of(rows)]
-    return "\n\n".join([table(report, rows), "\n".join(words)]) if rows else ""
+    parts = [table(report, rows), findings(rows, "emo", "cross_tokenizer"), "\n".join(words)] if rows else []
+    return "\n\n".join(parts)
 
 
 def distillmoe_tables(report: Mapping[str, Any]) -> str:
@@ -97,7 +100,56 @@ def distillmoe_tables(report: Mapping[str, Any]) -> str:
     rows = [row for row in report["rows"] if row["method"] in OF_MOE and row["task"] in tasks]
     words = [f"- {task}, methods: {order(rows, MOE_PAPER[task], task)}" for task in tasks_of(rows)]
     words += [f"- {task}, parts and settings: {order(rows, MOE_PARTS[task], task)}" for task in tasks_of(rows)]
-    return "\n\n".join([table(report, rows), gates(rows), "\n".join(words)])
+    found = findings(rows, "distillmoe", "distillmoe")
+    return "\n\n".join([table(report, rows), found, gates(rows), "\n".join(words)])
+
+
+def findings(rows: Rows, whole: str, sweep: str) -> str:
+    """The conclusions in words, and every member's difference from the whole method, task by task, all from the rows.
+
+    What a member leaves out is read in the sweep's file.
+    """
+    tasks = tasks_of(rows)
+    names = [name for name in dict.fromkeys((*OF_EMO, *OF_MOE)) if any(row["method"] == name for row in rows)]
+    if whole not in names or "task" not in names:
+        return ""
+    columns: dict[str, dict[str, list[float]]] = {task: {n: values(rows, task, n) for n in names} for task in tasks}
+    if len(tasks) > 1:
+        columns["mean"] = {name: overall(rows, name, tasks) for name in names}
+    left_out = parts_left_out(sweep)
+    head = [f"against `{whole}`", *columns]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * len(columns)]
+    for name in (name for name in names if name != whole):
+        label = f"{name} (without {left_out[name]})" if name in left_out else name
+        cells = [difference(found[name], found[whole]) for found in columns.values()]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    key, last = [*columns.items()][-1]
+    means = {name: statistics.mean(found) for name, found in last.items() if found}
+    best = max(means, key=means.__getitem__)
+    text = f"Best on {key if key in tasks else 'the mean of the tasks'}: `{best}`, {means[best]:.2f}; "
+    text += f"`{whole}` {means[whole]:.2f}, the student alone (`task`) {means['task']:.2f}."
+    for task in tasks:
+        found = {name: statistics.mean(own) for name, own in columns[task].items() if own}
+        above = [f"`{name}`" for name in found if found[name] > found["task"]]
+        text += f" Above the student alone on {task}: {', '.join(above) or 'none'}."
+    note = "\\*: more than the larger of the two deviations over seeds."
+    return "\n\n".join([text, "\n".join(lines), note])
+
+
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """A cell: the difference of two means, with a star if it is larger than both deviations over seeds."""
+    if not ours or not theirs:
+        return ""
+    gap = statistics.mean(ours) - statistics.mean(theirs)
+    return f"{gap:+.2f}" + ("\\*" if abs(gap) > max(deviation(ours), deviation(theirs)) else "")
+
+
+def parts_left_out(sweep: str) -> dict[str, str]:
+    """The terms whose weight a sweep's member sets to 0, by the member's name."""
+    variants = read_tree(recipe_folder() / "sweeps" / f"{sweep}.yaml")["variants"]
+    weights = {name: (changes or {}).get("method.weights") or {} for name, changes in variants.items()}
+    found = {name: [term for term, weight in own.items() if not weight] for name, own in weights.items()}
+    return {name: " and ".join(terms) for name, terms in found.items() if terms}
 
 
 def gates(rows: Rows) -> str:

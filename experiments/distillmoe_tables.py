@@ -53,11 +53,16 @@ def aggregation_line(found: Mapping[str, Any]) -> str:
 
 
 def experts_speed_table(found: Mapping[str, Any]) -> str:
-    """What experts add to inference, beside tables 17 and 18."""
+    """What experts add to inference, beside tables 17 to 19; p99 in brackets where it was measured."""
     lines = [
         "| encoder | backend | tokens x texts | without, ms | with experts, ms | ratio |",
         "|---|---|---|---:|---:|---:|",
     ]
+
+    def cell(part: Mapping[str, Any], kind: str) -> str:
+        more = f" ± {part[f'{kind}_std_ms']:.2f} (p99 {part[f'{kind}_p99_ms']:.2f})" if f"{kind}_p99_ms" in part else ""
+        return f"{part[f'{kind}_ms']:.2f}{more}"
+
     for name, model in found["models"].items():
         for backend, settings in model.items():
             if backend in ("parameters", "experts"):
@@ -65,7 +70,7 @@ def experts_speed_table(found: Mapping[str, Any]) -> str:
             for setting, part in settings.items():
                 ratio = f"{part['ratio']:.3f} ({part['lowest']:.3f} to {part['highest']:.3f})"
                 lines.append(
-                    f"| {name} | {backend} | {setting} | {part['without_ms']:.2f} | {part['with_ms']:.2f} | {ratio} |"
+                    f"| {name} | {backend} | {setting} | {cell(part, 'without')} | {cell(part, 'with')} | {ratio} |"
                 )
     paper = ", ".join(f"{with_ms / without:.3f} at batch {batch}" for batch, (without, with_ms) in PAPER_MS.items())
     marks = ", ".join(f"{mark} at batch {batch}" for batch, mark in found["marks"].items())

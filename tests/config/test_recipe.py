@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import yaml
 
 from distilvec.config import recipe
 from distilvec.config.schema import CorpusSection
@@ -113,6 +114,33 @@ def test_no_message_prints_a_whole_value(file):
     with pytest.raises(DistilvecError) as caught:
         recipe.load(file)
     assert len(str(caught.value)) < 3000 and str(caught.value).count("aaaaaaaaaa") < 200
+
+
+def test_variants_are_combined_in_their_order(file):
+    file.write_text(
+        MINIMAL.partition("variants:")[0]
+        + """variants:
+  a: {train.epochs: 2, train.schedule: {name: cosine}, method.weights: {x: 1}}
+  b: {train.epochs: 3, train.schedule.warmup: 5}
+"""
+    )
+    found = recipe.load(file, "a+b")
+    assert (found.train.epochs, found.train.schedule.name, found.train.schedule.warmup) == (3, "cosine", 5)
+    assert recipe.load(file, "b+a").train.epochs == 2 and recipe.load(file, "b+a").train.schedule.warmup == 0
+    assert found.name.endswith("-a+b") and found.method.weights == {"x": 1}
+    with pytest.raises(DistilvecError, match=r"^\[variant\] no variant 'c'"):
+        recipe.load(file, "a+c")
+
+
+def test_a_teacher_is_named_after_the_task(file):
+    tree = yaml.safe_load(MINIMAL.partition("variants:")[0])
+    del tree["corpus"]
+    tree["teacher"] = {"model": "./teachers/{task}/student"}
+    for task, name in (({"name": "intents"}, "intents"), ({}, "rows")):
+        tree["task"] = {"type": "classification", "path": "rows.jsonl.gz", **task}
+        file.write_text(dump_yaml(tree))
+        found = recipe.load(file)
+        assert found.teacher.model == str(file.parent.resolve() / "teachers" / name / "student")
 
 
 @pytest.mark.parametrize("variants", ["[a]", "{a: 1}", "{a: [b]}", "{a: {1: 2}}", "x"])

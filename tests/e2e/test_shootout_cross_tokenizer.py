@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import statistics
 from pathlib import Path
 
 import pytest
 
 from experiments.cross_tokenizer import MAIN, MOE_PAPER, MOE_PARTS, OF_EMO, OF_MOE, PAPER, distillmoe_tables, emo_tables
+from experiments.readme import pages
 from experiments.shootout import mark_of
 from experiments.shootout_cross_tokenizer import NO_LOGITS, SWEEPS, TASKS, Chosen, name_of, plan
+
+ROOT = Path(__file__).parents[2]
 
 
 def members(task: str, folder: str = "/runs", sweep: str = "cross_tokenizer"):
@@ -59,6 +64,32 @@ def test_the_second_sweep_is_trained_as_the_first_one():
             )
     marks = [mark_of(member.recipe) for sweep in SWEEPS for task in TASKS for member in members(task, sweep=sweep)]
     assert len(set(marks)) == len(marks) == 99 + 3 * 3 * len(OF_MOE[7:])
+
+
+@pytest.mark.parametrize("page", ["docs/token_level.md", "docs/distillmoe.md"])
+def test_the_pages_hold_what_the_rows_give(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    part = pages()[page]["cross" if "token" in page else "moe"]
+    assert part and part in text
+
+
+@pytest.mark.parametrize(("member", "left_out"), [("emo-ira", "otis"), ("emo-otis", "ira")])
+def test_the_page_names_the_part_that_a_member_leaves_out(member, left_out):
+    """Against the rows of the result file, read here once more."""
+    rows = json.loads((ROOT / "results" / "shootout_cross_tokenizer.json").read_text())["rows"]
+    (line,) = [
+        line for line in (ROOT / "docs" / "token_level.md").read_text().splitlines() if line.startswith(f"| {member} (")
+    ]
+    name, *cells = line.strip("| ").split(" | ")
+    assert name == f"{member} (without {left_out})"
+    for task, cell in zip(MAIN, cells, strict=False):
+        own, whole = (
+            [row["scores"][MAIN[task]] for row in rows if (row["task"], row["method"]) == (task, method)]
+            for method in (member, "emo")
+        )
+        gap = sum(own) / len(own) - sum(whole) / len(whole)
+        assert float(cell.removesuffix("\\*")) == pytest.approx(gap, abs=0.0051)
+        assert cell.endswith("*") == (abs(gap) > max(statistics.stdev(own), statistics.stdev(whole)))
 
 
 def test_tables_and_words():

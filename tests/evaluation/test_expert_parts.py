@@ -159,6 +159,9 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path):
         evaluation__suite=str(tmp_path / "suite.yaml"),
         evaluation__columns=["teacher", "student", "untrained"],
     )
+    plain = recipes.validate(recipe.model_dump(mode="json") | {"evaluation": {}})
+    alone = run(plain, tmp_path / "alone").folder
+    recipe = recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update={"finetuned": alone})})
     result = run(recipe, tmp_path / "run")
     found = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
     assert [row["name"] for row in found["experts"]["groups"]] == ["graded"] and len(
@@ -168,11 +171,16 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path):
         "text",
         "teacher",
         "student",
+        "finetuned",
         "untrained",
         "likeness",
     }
+    assert found["tokens"][0]["finetuned"]["tokens"] == found["tokens"][0]["student"]["tokens"]
+    plane = found["experts"]["plane"]
+    for turned, raw in zip([*plane["experts"], plane["mixture"]], plane["raw"], strict=True):
+        assert np.shape(raw) == np.shape(turned) and not np.allclose(raw, turned)
     names = {path.stem for path in (tmp_path / "run" / "figures").glob("*.svg")}
-    assert {"experts", "experts_gates", "experts_training", "token_planes"} <= names
+    assert {"experts", "experts_raw", "experts_gates", "experts_training", "token_planes"} <= names
     page = result.page.read_text(encoding="utf-8")
     assert '<section id="experts"' in page and "gate-table" in page
     before = {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}

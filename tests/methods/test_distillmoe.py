@@ -19,7 +19,8 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.core.registry import build_objective
 from distilvec.core.task_head import TaskInfo
 from distilvec.losses.dynamic_cka import RULES, Rule
-from distilvec.methods.distillmoe import FACETS, SIMCSE_TEMPERATURE
+from distilvec.methods.base.terms import SIMCSE_TEMPERATURE
+from distilvec.methods.distillmoe import FACETS
 from distilvec.train.optimizer import trained_parameters
 
 OURS, THEIRS = (5, 3, 6, 4), ((4, 5, 9, 2), (7, 2, 5, 6))  # tokens of the student, of two teachers

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+import token_signals
 import torch
 from contexts import make_context
 
@@ -49,3 +52,23 @@ def test_the_head_is_a_linear_layer_and_tanh(student):
 def test_an_unknown_head():
     with pytest.raises(DistilvecError, match=r"\[method.options.head\] found 'cls'; expected one of none, mlp"):
         build_objective("simcse", {"head": "cls"}, {}, CONTEXT)
+
+
+@pytest.mark.parametrize("name", ["dskd", "mined", "cdm"])
+def test_baselines_without_labels_have_simcse_in_the_role_of_the_task(name):
+    objective = build_objective(name, {"simcse": True, "distillation_weight": 0.25}, {}, token_signals.CONTEXT).double()
+    plain = build_objective(name, {}, {}, token_signals.CONTEXT).weights
+    assert objective.weights == {"simcse": 0.75, **{term: 0.25 * weight for term, weight in plain.items()}}
+    assert objective.student_outputs.second_view and objective.student_outputs.embedding
+    assert objective.needs_fixed_batch
+    batch, student, teacher = token_signals.signals()
+    views = torch.randn_like(student.embedding)
+    terms = objective(batch, dataclasses.replace(student, second_view=views), teacher)
+    assert terms.keys() == objective.weights.keys()
+    for row, own in enumerate(student.embedding):
+        scores = torch.stack([torch.cosine_similarity(own, other, dim=0) for other in views]) / 0.05
+        torch.testing.assert_close(terms["simcse"][row], -scores.log_softmax(0)[row], atol=1e-6, rtol=0)
+    without = build_objective(name, {"simcse": True}, {"simcse": 0.0}, token_signals.CONTEXT)
+    assert not without.student_outputs.second_view and not without.needs_fixed_batch
+    with pytest.raises(DistilvecError, match=r"\[method.options.simcse\]"):
+        build_objective(name, {"simcse": True}, {}, token_signals.TASK)

@@ -80,7 +80,7 @@ def test_a_tokenizer_counts_by_what_is_in_it(recipe, tmp_path):
         untrained_student(resolve(recipe(student__vocabulary={"tokenizer": str(path)}), tmp_path / "none"))
 
 
-def test_a_fresh_backbone_has_no_vocabulary_to_change(recipe, tiny_model, tmp_path):
+def test_a_fresh_backbone_gets_a_vocabulary_of_its_own(recipe, tiny_model, tmp_path):
     config = {
         "model_type": "bert",
         "hidden_size": 32,
@@ -88,6 +88,8 @@ def test_a_fresh_backbone_has_no_vocabulary_to_change(recipe, tiny_model, tmp_pa
         "num_attention_heads": 2,
         "intermediate_size": 32,
     }
-    student = {"config": config, "tokenizer": str(tiny_model), "vocabulary": {}}
-    with pytest.raises(DistilvecError, match=r"\[student.vocabulary\] needs student.model"):
-        untrained_student(resolve(recipe(student=student), tmp_path / "run"))
+    student = {"config": config, "tokenizer": str(tiny_model), "vocabulary": {"kind": "bpe", "size": 290}}
+    made = untrained_student(resolve(recipe(student=student), tmp_path / "run"))
+    embeddings = made[0].auto_model.get_input_embeddings().weight
+    assert len(made.tokenizer) == len(embeddings) == 290
+    assert embeddings.std().item() == pytest.approx(0.02, rel=0.1)  # drawn, not composed of other rows

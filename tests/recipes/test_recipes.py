@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import architectures
 import pytest
@@ -12,17 +13,32 @@ from labelled import write_task
 from samples import make_texts
 
 from distilvec.config import recipe as recipes
-from distilvec.config.builtin import recipe_files
+from distilvec.config.builtin import recipe_files, recipe_folder
 from distilvec.config.schema import TaskSection
+from distilvec.core.errors import DistilvecError
 from distilvec.core.registry import method_class
 from distilvec.core.task_head import TaskHead
 from distilvec.data.labeled import build_examples
 from distilvec.evaluation.suite import read_suite
 from distilvec.models.load import load
 from distilvec.pipeline.run import run
+from distilvec.pipeline.texts import check_domains
 from distilvec.students.task_head import save_head
 
-CASES = [(path, variant) for path in recipe_files() for variant in [None, *recipes.variants(path)]]
+TASKS = {"patent", "imdb", "banking77", "scitail", "control", "anli-r2", "stsb", "sts12", "sick"}
+CLASSES = TASKS - {"stsb", "sts12", "sick"}
+VALIDATED = TASKS - {"banking77", "sts12"}  # sets with an official validation split
+TOKEN_LEVEL = [path for path in recipe_files() if len(TASKS & {*recipes.variants(path)}) > 2]
+
+
+def cases():
+    """Every recipe with each variant, and with the variants that its sweep combines."""
+    for path in recipe_files():
+        combined = [name for name in (recipes.read_tree(path).get("sweep") or {}).get("variants") or [] if "+" in name]
+        yield from ((path, variant) for variant in [None, *recipes.variants(path), *combined])
+
+
+CASES = list(cases())
 
 
 # settings that two steps on tiny models cannot tell apart
@@ -123,6 +139,58 @@ def test_documents_of_its_suite_are_in_no_corpus(path, variant):
     suite = recipe.evaluation.suite
     retrieval = recipe.evaluation.builtin or (suite and any(task.type == "retrieval" for task in read_suite(suite)))
     assert not retrieval or recipe.corpus is None or recipe.corpus.exclude_evaluation == "documents"
+
+
+@pytest.mark.parametrize("path", TOKEN_LEVEL, ids=lambda path: path.stem)
+def test_token_level_recipes_have_the_tasks_of_the_papers(path):
+    found = {*recipes.variants(path)}
+    assert found >= CLASSES | {"tinybert-4l", "tinybert-6l", "local"} and TASKS & found in (CLASSES, TASKS)
+    assert path.stem == "task" or found >= {"bge-m3", "qwen3"}
+    for task in TASKS & found:
+        recipe = recipes.load(path, task)
+        assert recipe.task.validation_split == ("validation" if task in VALIDATED else None)
+        assert recipe.task.name == task and (path.stem == "task" or Path(recipe.teacher.model).parts[-2] == task)
+
+
+def test_the_token_level_recipes_are_those_of_the_papers():
+    baselines = {"uld", "mined", "dskd", "multilevel_ot", "cdm", "task"}
+    assert {path.stem for path in TOKEN_LEVEL} == {"emo", "distillmoe", *baselines}
+
+
+@pytest.mark.parametrize("path", TOKEN_LEVEL, ids=lambda path: path.stem)
+def test_task_teacher_and_student_combine(path):
+    if path.stem == "task":
+        return
+    recipe = recipes.load(path, "imdb+qwen3+tinybert-4l")
+    assert recipe.teacher.model.endswith("runs/teachers/imdb_qwen3/student") and recipe.task.name == "imdb"
+    assert recipe.student.model == "huawei-noah/TinyBERT_General_4L_312D"
+
+
+@pytest.mark.parametrize("path", TOKEN_LEVEL, ids=lambda path: path.stem)
+def test_local_students_have_never_seen_the_teacher(path):
+    student = recipes.load(path, "local").student
+    assert student.model is None and student.config and student.vocabulary.kind == "bpe"
+
+
+@pytest.mark.parametrize(("path", "variant"), CASES, ids=names(CASES))
+def test_no_task_out_of_domain_is_trained_on(path, variant):
+    check_domains(recipes.load(path, variant))
+
+
+@pytest.mark.parametrize("name", ["banking77", "tweeteval_sentiment", "mrpc"])
+def test_a_wrong_domain_is_refused(name, tmp_path):
+    suite = (recipe_folder() / "suites" / "out_of_domain.yaml").read_text(encoding="utf-8")
+    suite = suite.replace("../../../shared", str(recipe_folder().resolve().parents[1] / "shared"))
+    wrong = tmp_path / "suite.yaml"
+    wrong.write_text(
+        suite.replace(f"name: {name}, type", f"name: {name}, domain: out, type")
+        .replace("domain: out, type: classification, domain: in", "domain: out, type: classification")
+        .replace("domain: out, type: pair, domain: in", "domain: out, type: pair")
+    )
+    path = next(path for path in recipe_files() if path.stem == "out_of_domain")
+    recipe = recipes.load(path, "dskd", [f"evaluation.suite={wrong}"])
+    with pytest.raises(DistilvecError, match=rf"^\[evaluation.suite\] .*task '{name}' has domain: out, but the run"):
+        check_domains(recipe)
 
 
 FORMS = distinct_forms()

@@ -78,3 +78,13 @@ def test_kept_tokens_are_a_number_of_the_training():
 
 def test_a_student_without_experts_has_no_section():
     assert section.section({"history": [{"step": 1, "train/loss": 1.0}], "experts": {}}) is None
+
+
+def test_raw_planes_have_no_teacher_in_them():
+    plane = sample_experts()["plane"]
+    sets = {"teacher": plane["teacher"], "expert 1": plane["mixture"]}
+    figure = plane_figure("experts_raw", "x", sets, {}, plane, raw=True)
+    shown = figure.draw().axes[:2]
+    assert [axes.get_title(loc="left") for axes in shown] == list(sets)
+    groups = len(set(plane["groups"]))
+    assert all(len(axes.get_lines()) == groups for axes in shown)  # points by group, no lines to a reference

@@ -4,7 +4,7 @@ from scipy.stats import ortho_group
 from sklearn.decomposition import PCA
 
 from distilvec.core.errors import DistilvecError
-from distilvec.evaluation.projection import project_sentences, project_tokens, rotate, token_states
+from distilvec.evaluation.projection import project_experts, project_sentences, project_tokens, rotate, token_states
 from tests.architectures import TEXTS, bert, roberta
 
 
@@ -138,3 +138,15 @@ def test_token_states_are_the_last_hidden_states_of_real_tokens(architecture, tm
         alone = model.encode([text], output_value="token_embeddings")[0].numpy()  # with the two special tokens
         assert hidden.dtype == np.float32 and hidden.shape == (len(tokens), 32)
         np.testing.assert_allclose(hidden, alone[1:-1], atol=1e-5)
+
+
+def test_raw_planes_of_experts_are_their_principal_components():
+    generator = np.random.default_rng(3)
+    teacher, expert = generator.normal(size=(40, 6)), generator.normal(size=(40, 5)) * (4, 2, 1, 1, 1)
+    found = project_experts(teacher, [expert], expert)["raw"]
+    unit = expert / np.linalg.norm(expert, axis=1, keepdims=True)
+    points = PCA(8 if len(teacher) // 5 > 8 else 5).fit_transform(unit)
+    points /= np.sqrt((points**2).sum(1).mean())
+    for raw in found:
+        signs = np.sign((np.array(raw) * points[:, :2]).sum(0))
+        np.testing.assert_allclose(np.array(raw) * signs, points[:, :2], atol=1e-4)

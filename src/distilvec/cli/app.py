@@ -12,7 +12,7 @@ from distilvec.cli.data import data_app
 from distilvec.cli.layout import Grouped, example
 from distilvec.cli.measure import compare, evaluate, sharpness, speed
 from distilvec.cli.models import align, export, finetune, transplant
-from distilvec.cli.options import Out, Overrides, RecipeFile, Restart, Variant, load_recipe, option
+from distilvec.cli.options import Out, Overrides, RecipeFile, Restart, Variant, combined, load_recipe, option
 from distilvec.cli.recipes import recipes_app
 
 app = typer.Typer(cls=Grouped, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -31,7 +31,7 @@ def run(
     from distilvec.pipeline.sweep import expand, has_sweep, refuse_run, run_sweep
 
     swept = has_sweep(recipe_file(recipe), overrides or [])
-    runs = expand(recipe_file(recipe), overrides or [], variant) if swept else []
+    runs = expand(recipe_file(recipe), overrides or [], combined(variant)) if swept else []
     loaded = runs[0].recipe if swept else load_recipe(recipe, variant, overrides)
 
     from distilvec.cli.terminal import show_comparison, show_finished

@@ -40,7 +40,9 @@ Overrides = Annotated[
     list[str] | None,
     argument("Changes to the recipe, such as train.epochs=3", metavar="KEY=VALUE", autocompletion=recipe_keys),
 ]
-Variant = Annotated[str | None, option("One of the recipe's variants.", autocompletion=variant_names)]
+Variant = Annotated[
+    list[str] | None, option("A variant of the recipe; repeat to combine several.", autocompletion=variant_names)
+]
 Out = Annotated[Path | None, option("The run folder; <output>/<recipe's name> by default.")]
 Restart = Annotated[bool, option("Move the run in the folder aside (<name>.old-<time>) and start over.", "--restart")]
 JsonFile = Annotated[Path | None, option("Write all metrics here.", "--json")]
@@ -52,12 +54,17 @@ TrustRemoteCode = Annotated[
 ]
 
 
-def load_recipe(name: str, variant: str | None, overrides: list[str] | None) -> Any:
-    """A recipe by file or built-in name, with its variant and changes applied."""
+def combined(variant: list[str] | None) -> str | None:
+    """The variants of a command line as the one name that Python takes: "first+second"."""
+    return "+".join(variant) if variant else None
+
+
+def load_recipe(name: str, variant: list[str] | None, overrides: list[str] | None) -> Any:
+    """A recipe by file or built-in name, with its variants and changes applied."""
     from distilvec.config.builtin import recipe_file
     from distilvec.config.recipe import load
 
-    return load(recipe_file(name), variant, overrides)
+    return load(recipe_file(name), combined(variant), overrides)
 
 
 # -- options made of config fields -------------------------------------------------------------------------------------

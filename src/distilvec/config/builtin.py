@@ -20,7 +20,7 @@ from distilvec.core.errors import DistilvecError, explained
 _PLAIN = re.compile(r"[\w/.~+-]+")  # a path that needs no quotes in YAML
 _OWN_KEYWORDS = {"path": str, "labels": bool}  # of `json_schema_extra`; see config/base.py
 _VARIANTS = {
-    "description": "named changes of the recipe: dotted keys with their values, chosen by --variant",
+    "description": "named changes of the recipe: dotted keys with their values, chosen by --variant; several combine",
     "type": ["object", "null"],
     "default": {},
     "additionalProperties": {"type": ["object", "null"], "additionalProperties": True},

@@ -1,8 +1,9 @@
 """The recipe: one strict YAML file that names teacher, student, corpus, method, training and evaluation.
 
-A recipe is complete by itself: no base files, no interpolation. The many teacher-student pairs of a paper's table are
-`variants` of one file, each a mapping of dotted keys to values. So are the stages of training (`stages`), which change
-keys under `method` and `train` only. Unknown keys are errors with the nearest right one.
+A recipe is complete by itself: no base files, no interpolation but `{task}` in a teacher's model. The data sets,
+teachers and students of a paper's tables are `variants` of one file, each a mapping of dotted keys to values;
+"patent+bge-m3" is both. So are the stages of training (`stages`), which change keys under `method` and `train` only.
+Unknown keys are errors with the nearest right one.
 """
 
 from __future__ import annotations
@@ -71,10 +72,13 @@ def take_variants(tree: dict[str, Any], origin: str) -> dict[str, dict[str, Any]
 
 
 def find_variant(known: Mapping[str, dict[str, Any]], name: str, key: str, origin: str) -> dict[str, Any]:
-    """A variant's changes; `key` is in the message about an unknown name."""
-    if name not in known:
-        raise DistilvecError(f"[{key}] no variant {excerpt(name)}{unknown(name, known)} In {origin}.")
-    return known[name]
+    """A variant's changes, or those of several ("first+second"), later ones last; `key` is for the error message."""
+    found: dict[str, Any] = {}
+    for part in [name] if name in known else name.split("+"):
+        if part not in known:
+            raise DistilvecError(f"[{key}] no variant {excerpt(part)}{unknown(part, known)} In {origin}.")
+        found = {old: value for old, value in found.items() if old not in known[part]} | known[part]
+    return found
 
 
 def read_tree(path: Path) -> dict[str, Any]:

@@ -35,7 +35,9 @@ class TeacherSection(Section):
     """Origin of the teacher's vectors: a model (`model`) or a table of vectors that exists already (`vectors`)."""
 
     one_of = ("model", "vectors")
-    model: str | None = key(None, "folder or hub id of a model, or 'all-MiniLM-L6-v2'", MODEL)
+    model: str | None = key(
+        None, "folder or hub id, or 'all-MiniLM-L6-v2'; '{task}' in it becomes the task's name", MODEL
+    )
     vectors: Path | None = key(None, "Parquet with columns text, teacher_embedding_final")
     name: str | None = key(None, "name in reports; the model's id or folder name by default")
     revision: str | None = None
@@ -120,7 +122,7 @@ class StudentSection(Section):
     one_of = ("model", "config")
     model: str | None = key(None, "folder or hub id; 'teacher': the teacher's backbone", MODEL)
     config: dict[str, Any] | None = key(None, "a fresh backbone: transformers config with 'model_type'")
-    tokenizer: str | None = key(None, "only with 'config': folder or hub id", MODEL)
+    tokenizer: str | None = key(None, "only with 'config': folder or hub id; vocabulary may replace its tokens", MODEL)
     revision: str | None = None
     layers: int | list[int] | None = key(None, "layers to keep, from 0; a number keeps that many, evenly spread")
     reinitialize: int | None = key(None, "last n layers kept that start from random weights, by seed", gt=0)
@@ -246,6 +248,7 @@ class EvaluationSection(Section):
     columns: list[Column] = key(
         list(COLUMNS), "models that are scored, if the run has them; mixed: docs/report.md", min_length=1
     )
+    finetuned: Path | None = key(None, "a run without distillation, or its student: shown in the part 'tokens', too")
     every_classification: bool = key(False, "classification at every dimension, precision and saved checkpoint too")
     draws: int = key(1000, "bootstrap draws of every confidence interval", gt=0, le=MOST_DRAWS)
     speed_seconds: float = key(1.0, "time for each setting of the speed table", gt=0, le=3600)
@@ -270,6 +273,23 @@ class Recipe(Section):
     stages: list[StageSection] = key([], "stages of training, one after another")
     evaluation: EvaluationSection = EvaluationSection()
     sweep: SweepSection | None = key(None, "many runs of this recipe, one for each combination")
+
+    @model_validator(mode="before")
+    @classmethod
+    def name_task(cls, tree: Any) -> Any:
+        """Replace `{task}` in the models of teachers by the task's name."""
+        task = tree.get("task") if isinstance(tree, dict) else None
+        if not isinstance(task, dict):
+            return tree
+        name = str(task.get("name") or Path(str(task.get("path"))).name.split(".")[0])
+
+        def named(teacher: Any) -> Any:
+            model = teacher.get("model") if isinstance(teacher, dict) else None
+            return {**teacher, "model": model.replace("{task}", name)} if isinstance(model, str) else teacher
+
+        more = tree.get("more_teachers")
+        changes = {"teacher": named(tree["teacher"])} if "teacher" in tree else {}
+        return {**tree, **changes, **({"more_teachers": [*map(named, more)]} if isinstance(more, list) else {})}
 
     @field_validator("stages")
     @classmethod

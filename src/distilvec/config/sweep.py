@@ -18,7 +18,7 @@ class SweepSection(Section):
     """Values of keys, variants of the recipe and seeds of training that a sweep varies; its runs are their product."""
 
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = key({}, "dotted keys with lists of values", GRID)
-    variants: list[str] | None = key(None, "names of the recipe's variants, in turn", min_length=1)
+    variants: list[str] | None = key(None, "names of the recipe's variants, in turn; a+b combines two", min_length=1)
     seeds: list[Seed] | None = key(None, "values of train.seed, in turn", min_length=1)
 
     @property

@@ -74,6 +74,9 @@ class TrainSection(Section):
     compile: bool = False
     seed: Seed = 0
     logging_steps: Steps = 50
+    gradient_steps: Steps | None = key(
+        None, "log the norm of each term's gradient every n steps; a backward pass a term"
+    )
     checkpoint_minutes: float = key(5.0, "time between checkpoints; one follows every epoch too", gt=0, le=MOST_STEPS)
     checkpoint_steps: Steps | None = key(None, "a checkpoint every n steps as well")
     keep_students: int | None = key(None, "save n students along the way, evenly spread, in students/", gt=0, le=10000)

@@ -115,7 +115,7 @@ def project_experts(teacher: Array, experts: Sequence[Array], mixture: Array) ->
     Experts have axes of their own: their unit vectors are centred, brought to one size, and rotated in their first
     principal components. `likeness` (of each expert, then of the mixture) is the correlation with the teacher over the
     rotated axes: 1 is the teacher's geometry, 0 nothing in common. `axes` is their number, `variance` their share of
-    the teacher's variance.
+    the teacher's variance. `raw` are the planes before rotation (DistillMoE, figure 2), the mixture's last.
     Errors: DistilvecError as `fit_plane`.
     """
     sets = {"teacher": teacher} | {f"expert {n}": found for n, found in enumerate(experts, 1)} | {"mixture": mixture}
@@ -134,6 +134,7 @@ def project_experts(teacher: Array, experts: Sequence[Array], mixture: Array) ->
         "teacher": _listed(target[:, :2]),
         "experts": listed,
         "mixture": mixed,
+        "raw": [_listed(found[:, :2]) for found in points.values()],
         "likeness": [round(value, 4) for value in likeness],
         "axes": axes,
         "variance": round(variance[0], 4),
@@ -211,11 +212,9 @@ def project_token_planes(
         _, states, words = parts[reference]
         target = _scaled_points(states, reference)
         for name, (tokens, own_states, own_words) in parts.items():
-            points = (
-                target
-                if name == reference
-                else _rotate_words(_scaled_points(own_states, name), own_words, target, words)
-            )
+            points = target
+            if name != reference:
+                points = _rotate_words(_scaled_points(own_states, name), own_words, target, words)
             row[name] = {"tokens": tokens, "places": _listed(points)}
             if name != reference:
                 row["likeness"][name] = word_likeness(own_states, own_words, states, words)

@@ -12,7 +12,7 @@ from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.logits import soft_kl
 from distilvec.losses.tokens import token_mean, unit_squares
-from distilvec.methods.base.terms import bibtex, embeddings, task_shares, task_term
+from distilvec.methods.base.terms import bibtex, embeddings, simcse_term, task_shares, task_term
 from distilvec.methods.base.token_or_logit_kd import Form, On, TokenOrLogitKD, class_logits, paired_states
 
 
@@ -26,6 +26,7 @@ class Cdm(TokenOrLogitKD):
         distillation_weight: of kl, or of 100 tokens + sentence
         alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         temperature: of kl, which is multiplied by temperature^2
+        simcse: with texts without labels, unsupervised SimCSE in the role of the task (DistillMoE, table 14)
 
     Note: pairs are the "strict" ones of the alignment. The paper's time warping and its map between vocabularies need a
     distribution over tokens, which embedding models lack.
@@ -44,9 +45,12 @@ class Cdm(TokenOrLogitKD):
         distillation_weight: Share | None = None,
         alpha: Share | None = None,
         temperature: Positive = 2.0,
+        simcse: bool = False,
     ) -> None:
         terms: dict[Form, Weights] = {"hidden": {"tokens": 100.0, "sentence": 1.0}, "logits": {"kl": 1.0}}
-        super().__init__(context, weights, on, task_shares(distillation_weight, alpha), terms, scores="hidden")
+        super().__init__(
+            context, weights, on, task_shares(distillation_weight, alpha), terms, scores="hidden", simcse=simcse
+        )
         self.temperature = temperature
         if self.form == "hidden":
             self.token_projection = nn.Linear(context.student.hidden_size, context.state_size)
@@ -58,6 +62,7 @@ class Cdm(TokenOrLogitKD):
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
         """Return the terms that have a weight."""
         return self.weighted_terms(
+            simcse=lambda: simcse_term(student),
             task=lambda: task_term(batch, student),
             kl=lambda: soft_kl(*class_logits(student, teacher), self.temperature),
             tokens=lambda: self._tokens(batch, student, teacher),

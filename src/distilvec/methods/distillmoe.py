@@ -27,7 +27,6 @@ from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_
 
 Facet = Literal["pointwise", "contrastive", "pairwise"]
 FACETS: tuple[Facet, ...] = ("pointwise", "contrastive", "pairwise")
-SIMCSE_TEMPERATURE = 0.05  # SimCSE's own
 
 
 class DistillMoE(Objective):
@@ -100,12 +99,7 @@ class DistillMoE(Objective):
     ) -> None:
         mixture = {"moe": mix} if manual is not None else {"moe": mix, "diversity": mix, "uniform": mix * beta}
         shares = task_shares(distillation_weight, alpha)
-        defaults = task_weights(shares, {**mixture, "dynamic_cka": 1 - mix}, context)
-        if simcse:
-            if context.task is not None:
-                raise option_error("simcse", True, "false for a recipe with labels")
-            defaults = {"simcse": shares[0], **{name: shares[1] * weight for name, weight in defaults.items()}}
-        super().__init__(context, weights, defaults)
+        super().__init__(context, weights, task_weights(shares, {**mixture, "dynamic_cka": 1 - mix}, context, simcse))
         self.facets, self.layers, self.share_projection, self.manual = (
             facets,
             layers,
@@ -189,7 +183,7 @@ class DistillMoE(Objective):
         """Return the terms that have a weight."""
         return self.weighted_terms(
             task=lambda: task_term(batch, student),
-            simcse=lambda: simcse_term(student, SIMCSE_TEMPERATURE),
+            simcse=lambda: simcse_term(student),
             moe=lambda: (self._gates(student) * self._losses(student, teacher)).sum(1),
             diversity=lambda: self._diversity(student),
             uniform=lambda: towards_uniform(self._gates(student)),

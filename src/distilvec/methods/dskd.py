@@ -17,7 +17,7 @@ from distilvec.core.task_head import TaskHead
 from distilvec.losses.logits import soft_kl
 from distilvec.losses.supervised import task_loss
 from distilvec.losses.tokens import cross_attention, mean_state, token_mean, unit_squares
-from distilvec.methods.base.terms import bibtex, embeddings, task_shares, task_term
+from distilvec.methods.base.terms import bibtex, embeddings, simcse_term, task_shares, task_term
 from distilvec.methods.base.token_or_logit_kd import Form, On, TokenOrLogitKD, Tokens, class_logits, token_states
 
 TERMS: dict[Form, tuple[str, ...]] = {
@@ -41,6 +41,7 @@ class Dskd(TokenOrLogitKD):
         distillation_weight: of each other term (EMO, eq. 22)
         alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         temperature: of KL, which is multiplied by temperature^2 (Hinton et al. 2015)
+        simcse: with texts without labels, unsupervised SimCSE in the role of the task (DistillMoE, table 14)
 
     Note: attention runs over the tokens of one text. EMO's authors attend across the texts of the batch, from first
     positions.
@@ -65,9 +66,12 @@ class Dskd(TokenOrLogitKD):
         distillation_weight: Share | None = None,
         alpha: Share | None = None,
         temperature: Positive = 2.0,
+        simcse: bool = False,
     ) -> None:
         terms = {form: dict.fromkeys(names, 1.0) for form, names in TERMS.items()}
-        super().__init__(context, weights, on, task_shares(distillation_weight, alpha), terms, scores="hidden")
+        super().__init__(
+            context, weights, on, task_shares(distillation_weight, alpha), terms, scores="hidden", simcse=simcse
+        )
         self.temperature = temperature
         student, teacher, dim = context.student.hidden_size, context.state_size, context.teacher.dim
         if self.form == "logits":
@@ -91,6 +95,7 @@ class Dskd(TokenOrLogitKD):
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
         """Return the terms of the form that have a weight."""
         terms = self.weighted_terms(
+            simcse=lambda: simcse_term(student),
             task=lambda: task_term(batch, student),
             sentence=lambda: self._sentence(*embeddings(student, teacher)),
             token=lambda: self._token(*token_states(student, teacher)),

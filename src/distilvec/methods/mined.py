@@ -11,7 +11,7 @@ from distilvec.core.options import Positive, Share
 from distilvec.core.outputs import ModelOutputs
 from distilvec.losses.logits import soft_kl
 from distilvec.losses.tokens import token_mean, unit_squares
-from distilvec.methods.base.terms import bibtex, task_shares, task_term
+from distilvec.methods.base.terms import bibtex, simcse_term, task_shares, task_term
 from distilvec.methods.base.token_or_logit_kd import On, TokenOrLogitKD, class_logits, paired_states
 
 
@@ -23,6 +23,7 @@ class Mined(TokenOrLogitKD):
         distillation_weight: of mined (EMO, eq. 22)
         alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         temperature: of KL, which is multiplied by temperature^2 (Hinton et al. 2015); 2 in EMO's scripts
+        simcse: with texts without labels, unsupervised SimCSE in the role of the task (DistillMoE, table 14)
         distance: of states: "cosine", 1 - cos, or "mse", the mean squared error
 
     Note: the paper has logits only. On token states the one-to-one pairs of the "mined" alignment are compared;
@@ -41,6 +42,7 @@ class Mined(TokenOrLogitKD):
         alpha: Share | None = None,
         temperature: Positive = 2.0,
         distance: Literal["cosine", "mse"] = "cosine",
+        simcse: bool = False,
     ) -> None:
         super().__init__(
             context,
@@ -48,6 +50,7 @@ class Mined(TokenOrLogitKD):
             on,
             task_shares(distillation_weight, alpha),
             {"logits": {"mined": 1.0}, "hidden": {"mined": 1.0}},
+            simcse=simcse,
         )
         self.temperature, self.distance = temperature, distance
         if self.form == "hidden":
@@ -59,7 +62,9 @@ class Mined(TokenOrLogitKD):
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
         """Return the terms that have a weight."""
         return self.weighted_terms(
-            task=lambda: task_term(batch, student), mined=lambda: self._mined(batch, student, teacher)
+            simcse=lambda: simcse_term(student),
+            task=lambda: task_term(batch, student),
+            mined=lambda: self._mined(batch, student, teacher),
         )
 
     def _mined(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:

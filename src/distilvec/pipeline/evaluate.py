@@ -67,6 +67,8 @@ def stored_report(job: Job) -> Report:
         key = fingerprint(job.fingerprint, suite_fingerprint(list(job.tasks)), MEASURED, settings)
     else:
         key = fingerprint(job.fingerprint, MEASURED, "supervised")
+    if job.recipe.evaluation.finetuned is not None:
+        key = fingerprint(key, str(job.recipe.evaluation.finetuned))
     try:
         found = read_run_file(job.folder, REPORT) or {}
     except DistilvecError as error:

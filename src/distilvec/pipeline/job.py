@@ -28,7 +28,13 @@ from distilvec.teachers.precomputed import VectorsTeacher
 from distilvec.teachers.teacher import open_teacher
 from distilvec.train.stages import Stage
 
-UNTRACKED = ("logging_steps", "checkpoint_minutes", "checkpoint_steps", "trackers")  # change no weight
+UNTRACKED = (
+    "logging_steps",
+    "gradient_steps",
+    "checkpoint_minutes",
+    "checkpoint_steps",
+    "trackers",
+)  # change no weight
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from distilvec.evaluation.projection import (
 )
 from distilvec.evaluation.speed import Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, task_texts
-from distilvec.models.load import load
+from distilvec.models.load import load, load_model
 from distilvec.pipeline.columns import Columns, make_columns
 from distilvec.teachers.model import LocalTeacher, wrap_model
 
@@ -183,9 +183,11 @@ def tokens(models: Models) -> list[dict[str, Any]]:
     texts = [part for text in found for part in ((text,) if isinstance(text, str) else text)]
     if models.teacher is None or not texts:
         return []
-    return project_token_planes(
-        draw_sentences(texts, PLANES), {name: model.model for name, model in models.present.items()}
-    )
+    shown = {name: model.model for name, model in models.present.items()}
+    if (folder := models.section.finetuned) is not None:
+        own = folder / "student" if (folder / "student").is_dir() else folder
+        shown["finetuned"] = load_model(str(own), "evaluation.finetuned")
+    return project_token_planes(draw_sentences(texts, PLANES), shown)
 
 
 def vocabulary(models: Models) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from distilvec.pipeline.describe import (
     known_teacher,
 )
 from distilvec.pipeline.job import Job, Teacher
-from distilvec.pipeline.texts import load_corpus, load_examples, load_tasks, load_vocabulary
+from distilvec.pipeline.texts import check_domains, load_corpus, load_examples, load_tasks, load_vocabulary
 from distilvec.students.task_head import load_head
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import token_settings
@@ -60,6 +60,8 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
     sections = {"teacher": recipe.teacher} | {f"more_teachers.{n}": s for n, s in enumerate(recipe.more_teachers)}
     described = _describe(recipe, sections, store, record)
     first = described["teacher"].info
+    if record is None:
+        check_domains(recipe)
     tasks, examples = load_tasks(recipe.evaluation, store), load_examples(recipe, first, store)
     corpus = examples.corpus if examples is not None else load_corpus(recipe, first, tasks, store)
     vocabulary = None

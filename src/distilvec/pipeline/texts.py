@@ -19,7 +19,7 @@ from distilvec.core.log import log
 from distilvec.data import docstrings
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
 from distilvec.data.labeled import Examples, Labelled, build_examples, examples_fingerprint, read_split
-from distilvec.evaluation.suite import load_suite, suite_texts
+from distilvec.evaluation.suite import load_suite, read_suite, suite_texts
 from distilvec.evaluation.tasks import Task
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
@@ -44,6 +44,19 @@ def load_tasks(section: EvaluationSection, store: ArtifactStore) -> list[Task]:
 
     name = f"{section.builtin}-{key}"
     return store.build("suites", name, key, "suite", _SUITE_BYTES, build, lambda f: load_suite(f / "suite.yaml"))
+
+
+def check_domains(recipe: Recipe) -> None:
+    """DistilvecError for a task of the suite with `domain: out` whose file the run trains on."""
+    files = [source.path.resolve() for source in (recipe.corpus.sources if recipe.corpus else ()) if source.path]
+    files += [recipe.task.path.resolve()] if recipe.task else []
+    for task in read_suite(recipe.evaluation.suite) if recipe.evaluation.suite else ():
+        own = task.path.resolve()
+        if task.domain == "out" and any(own == file or own in file.parents or file in own.parents for file in files):
+            raise DistilvecError(
+                f"[evaluation.suite] {recipe.evaluation.suite}: task '{task.name}' has domain: out, but the run trains "
+                f"on texts of {own.name}. Set domain: in, leave the key out, or take another suite."
+            )
 
 
 def load_examples(recipe: Recipe, teacher: TeacherInfo, store: ArtifactStore) -> Examples | None:
@@ -106,15 +119,13 @@ def load_vocabulary(
     section: StudentSection, teacher: TeacherInfo, corpus: Corpus, store: ArtifactStore
 ) -> PreTrainedTokenizerFast | None:
     """Choose or train the tokenizer of `student.vocabulary` on the corpus; None if the backbone keeps its own."""
-    vocabulary, model = section.vocabulary, teacher.model if section.model == "teacher" else section.model
+    vocabulary, key = section.vocabulary, "student.model" if section.model else "student.tokenizer"
+    model = teacher.model if section.model == "teacher" else section.model or section.tokenizer
     if vocabulary is None:
         return None
     if model is None:
-        raise DistilvecError(
-            "[student.vocabulary] needs student.model: a fresh backbone has the tokenizer of student.tokenizer, or "
-            "none."
-        )
-    pieces = Pieces(load_tokenizer(model, "student.model"), "the backbone's tokenizer", "student.model")
+        raise DistilvecError("[student.model] is 'teacher', but the teacher is a table of vectors. Name a model.")
+    pieces = Pieces(load_tokenizer(model, key), "the backbone's tokenizer", key)
     parts = [
         vocabulary.model_dump(exclude={"compose", "keep_norm"}),
         corpus.fingerprint,

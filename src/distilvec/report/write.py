@@ -82,8 +82,10 @@ def history(metrics: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl, training lines thinned evenly; every validation stays."""
     lines = [line for line in read_metrics(metrics) if "warning" not in line]
     training = [line for line in lines if validation_metric(line) is None]
-    every = max(1, -(-len(training) // HISTORY_LINES))
-    kept = {id(line) for line in training[::every]}
+    kept = set[int]()
+    for losses in (True, False):  # lines of gradients have none
+        own = [line for line in training if ("train/loss" in line) == losses]
+        kept |= {id(line) for line in own[:: max(1, -(-len(own) // HISTORY_LINES))]}
     return [line for line in lines if validation_metric(line) or id(line) in kept]
 
 

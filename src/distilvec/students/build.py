@@ -49,15 +49,15 @@ def build_student(
     Weights that do not come from a checkpoint (a fresh backbone, fresh layers, the linear layer: torch's
     initialisation) are drawn from `seed`; torch's global generator stays as it was. A student that is not `compatible`
     has a space of its own, and no linear layer to the teacher's. `vocabulary` is the tokenizer of the recipe's
-    `student.vocabulary`; the backbone's embedding table is composed for it.
+    `student.vocabulary`; the embedding table is composed for it, or drawn for it with a fresh backbone.
     Errors: DistilvecError for a model that cannot be found or read, layers, linear layers to keep or a length that the
     model lacks, a tokenizer that does not fit.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         fresh = section.config is not None
-        transformer, *others = [fresh_transformer(section)] if fresh else load_modules(section, teacher)
-        if vocabulary is not None and section.vocabulary is not None:
+        transformer, *others = [fresh_transformer(section, vocabulary)] if fresh else load_modules(section, teacher)
+        if vocabulary is not None and section.vocabulary is not None and not fresh:
             give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
         backbone = transformer.auto_model
         if section.layers is not None:
@@ -157,11 +157,16 @@ def kept_modules(section: StudentSection, modules: list[Any], hidden_size: int, 
     return kept
 
 
-def fresh_transformer(section: StudentSection) -> Transformer:
-    """A backbone from `section.config`, with random weights from torch's generator, and the recipe's tokenizer."""
+def fresh_transformer(section: StudentSection, vocabulary: PreTrainedTokenizerBase | None = None) -> Transformer:
+    """A backbone from `section.config`, with random weights from torch's generator, and the recipe's tokenizer.
+
+    `vocabulary` is the one that `student.vocabulary` made from it.
+    """
     assert section.config is not None and section.tokenizer is not None
     common: dict[str, Any] = {"trust_remote_code": section.trust_remote_code}  # a tokenizer with code of its own
-    tokenizer = load_tokenizer(section.tokenizer, "student.tokenizer", revision=section.revision, **common)
+    tokenizer = vocabulary or load_tokenizer(
+        section.tokenizer, "student.tokenizer", revision=section.revision, **common
+    )
     config = fresh_config(section.config, tokenizer)
     try:
         backbone = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)

@@ -92,6 +92,23 @@ class StepGradients:
             found.append({name: values.detach() for name, values in terms.items()})
         return {name: torch.cat([terms[name] for terms in found]) for name in found[0]}
 
+    def norms(self) -> dict[str, float]:
+        """Norm of each weighted term's gradient in the student, on the first micro-batch; gradients are cleared."""
+        self._rewind(more_to_come=True)
+        module: Any = getattr(self.module, "module", self.module)
+        trained = [parameter for parameter in module.encoder.parameters() if parameter.requires_grad]
+        with self.accelerator.autocast():
+            terms, _ = self._terms(0, 0, module)
+        found = {}
+        for name, values in terms.items():
+            module.zero_grad(set_to_none=True)
+            if values.requires_grad:
+                torch.autograd.backward(self.objective.weights[name] * values.mean(), retain_graph=True)
+            gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+            found[f"gradient_{name}"] = float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
+        module.zero_grad(set_to_none=True)
+        return found
+
     @torch.no_grad()
     def _shares(self, draw: int, weigh: Weigh) -> tuple[Tensor, ...]:
         """Weights of each micro-batch's rows, from a pass without gradient: they depend on all losses of the step."""
@@ -104,14 +121,14 @@ class StepGradients:
         losses, sources = (torch.cat(parts) for parts in zip(*found, strict=True))
         return torch.split(weigh(losses, sources), [len(group) for group in self.groups])
 
-    def _terms(self, number: int, draw: int) -> tuple[LossTerms, Tensor]:
+    def _terms(self, number: int, draw: int, module: nn.Module | None = None) -> tuple[LossTerms, Tensor]:
         """LossTerms and sources of a micro-batch; the batch stays in memory for a further pass."""
         if self.fetched is None or self.fetched[0] != number:
             batch = self.data.batch(self.groups[number]).to(self.accelerator.device)
             self.fetched = number, batch, self.data.teacher.signals(batch)
         _, batch, teacher = self.fetched
         seed_step(self.seed, self.step, number, self.accelerator.process_index, draw)
-        return self.module(batch, teacher), batch.sources[: len(batch) // batch.texts_per_example]
+        return (module or self.module)(batch, teacher), batch.sources[: len(batch) // batch.texts_per_example]
 
     def _rewind(self, more_to_come: bool = False) -> None:
         """Restore the objective's buffers of the first pass, which copies them if more passes follow."""

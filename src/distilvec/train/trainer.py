@@ -128,9 +128,11 @@ class Trainer:
         steps = self._steps_in(batches)
         for index in range(state.step_in_epoch, steps):
             began = time.monotonic()
-            self._step(batches, index)
+            norms = self._step(batches, index)
             state.seconds += time.monotonic() - began
             state.step, state.step_in_epoch = state.step + 1, index + 1
+            if norms:
+                self.metrics.write(state.step, self._epochs(), "train", norms)
             if self._log_due(state.step):
                 self._log()
             advance(state.step, self.note)
@@ -147,14 +149,16 @@ class Trainer:
         self._validate()
         self._checkpoint()
 
-    def _step(self, batches: Batches, index: int) -> None:
-        """Run one optimizer step: set the rate, compute the gradients of this process's micro-batches, update."""
+    def _step(self, batches: Batches, index: int) -> dict[str, float]:
+        """Run one optimizer step on this process's micro-batches; return the norms of the terms' gradients if due."""
         state, count = self.state, self.accelerator.num_processes
         rate = self.schedule(state.step, state.epoch)
         set_rate(self.optimizer, rate)
         groups = [batches[number] for number in self._mine(index, len(batches))]
         gradients = StepGradients(self.wrapped, self.data, self.accelerator, groups, self.train.seed, state.step)
         self.module.train()
+        every = self.train.gradient_steps
+        norms = gradients.norms() if every and (state.step + 1) % every == 0 else {}
         self.module.snapshot_due = self._log_due(state.step + 1)
         terms = self.update.step(gradients, state.step)
         if not self.guard.deferred:
@@ -163,6 +167,7 @@ class Trainer:
         state.texts += len(rows) * count
         state.tokens += int(self.data.lengths[rows].sum()) * count
         self.means.add(terms, rate)
+        return norms
 
     def _mine(self, index: int, count: int) -> list[int]:
         """Numbers of the micro-batches that this process runs in step `index`; the last step wraps around."""

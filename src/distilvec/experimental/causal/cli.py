@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distilvec.cli.options import Out, Overrides, RecipeFile, Restart, Variant
+from distilvec.cli.options import Out, Overrides, RecipeFile, Restart, Variant, combined
 
 
 def causal(
@@ -22,7 +22,7 @@ def causal(
     from distilvec.experimental.causal.run import run_causal
     from distilvec.experimental.causal.schema import load_causal
 
-    loaded = load_causal(recipe_file(recipe), variant, overrides)
+    loaded = load_causal(recipe_file(recipe), combined(variant), overrides)
     folder = out or loaded.output / loaded.name
     report = run_causal(loaded, folder, restart)
     if report is not None:

@@ -15,6 +15,7 @@ from distilvec.losses.contrastive import info_nce
 from distilvec.losses.distance import PerRow, Rows
 from distilvec.losses.supervised import task_loss
 
+SIMCSE_TEMPERATURE = 0.05  # of the SimCSE paper
 _REFERENCES = Path(__file__).parents[1] / "references.bib"
 
 
@@ -45,12 +46,19 @@ def task_shares(distillation_weight: float | None, alpha: float | None) -> tuple
     return 1 - weight, weight
 
 
-def task_weights(shares: tuple[float, float], terms: Weights, context: ObjectiveContext) -> Weights:
-    """Return the weights of the task and of `terms`, each times its part of `shares`; without a task the terms."""
-    if context.task is None:
+def task_weights(
+    shares: tuple[float, float], terms: Weights, context: ObjectiveContext, simcse: bool = False
+) -> Weights:
+    """Return the weights of the task and of `terms`, each times its part of `shares`; without a task the terms.
+
+    `simcse` adds SimCSE in the role of the task. Errors: DistilvecError for `simcse` with a task.
+    """
+    if context.task is not None and simcse:
+        raise option_error("simcse", True, "false for a recipe with labels")
+    if context.task is None and not simcse:
         return terms
     task, distillation = shares
-    return {"task": task, **{name: distillation * weight for name, weight in terms.items()}}
+    return {"simcse" if simcse else "task": task, **{name: distillation * weight for name, weight in terms.items()}}
 
 
 def task_term(batch: TextBatch, student: ModelOutputs) -> PerRow:
@@ -59,7 +67,7 @@ def task_term(batch: TextBatch, student: ModelOutputs) -> PerRow:
     return task_loss(student.logits, batch.labels, batch.score_range)
 
 
-def simcse_term(student: ModelOutputs, temperature: float) -> PerRow:
+def simcse_term(student: ModelOutputs, temperature: float = SIMCSE_TEMPERATURE) -> PerRow:
     """Return InfoNCE between the student's two dropout views (SimCSE, eq. 4)."""
     assert student.embedding is not None and student.second_view is not None
     return info_nce(student.embedding, student.second_view, temperature)

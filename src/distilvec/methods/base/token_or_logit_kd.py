@@ -31,7 +31,8 @@ class TokenOrLogitKD(Objective):
     """The terms of a `form`, logits or hidden, and the task, weighed by `task_shares` (EMO, eq. 22).
 
     `on` chooses the form; "auto" is logits if student and teacher have a class head, else hidden. `scores` is the form
-    of "auto" on a task with scores (STS); None if the paper has none.
+    of "auto" on a task with scores (STS); None if the paper has none. `simcse`: on texts without labels SimCSE has the
+    role of the task (DistillMoE, table 14).
     Errors: DistilvecError for a form that the task does not have.
     """
 
@@ -45,11 +46,13 @@ class TokenOrLogitKD(Objective):
         shares: tuple[float, float],
         terms: Mapping[Form, Weights],
         scores: Form | None = None,
+        simcse: bool = False,
     ) -> None:
         form = _choose_form(on, context, scores)
-        super().__init__(context, weights, task_weights(shares, terms[form], context))
+        super().__init__(context, weights, task_weights(shares, terms[form], context, simcse))
         self.form: Form = form
-        self.student_outputs = self.teacher_outputs = OutputSpec()
+        self.needs_fixed_batch = two = bool(self.weights.get("simcse"))
+        self.student_outputs, self.teacher_outputs = OutputSpec(embedding=two, second_view=two), OutputSpec()
 
     def require(
         self,

@@ -22,13 +22,16 @@ def section(report: Part) -> Section | None:
     """Return the figures of a student with experts."""
     experts, plane, names = get(report, "experts"), get(report, "experts.plane"), expert_names(report)
     training = lines_figure("experts_training", "Gates over training", routing_points(get(report, "history"), names))
-    outputs, text = None, ""
+    outputs, raw, text = None, None, ""
     if plane.get("teacher"):
         sets = {**dict(zip(names, plane["experts"], strict=True)), "mixture": plane["mixture"]}
         notes = {name: f"likeness {value:.2f}" for name, value in zip(sets, plane["likeness"], strict=True)}
         outputs = plane_figure("experts", "Texts by each expert", {"teacher": plane["teacher"], **sets}, notes, plane)
         text = LIKENESS.format(**plane)
-    return make_section("Experts", training, gates_figure(experts, names), outputs, text)
+        if plane.get("raw"):  # earlier reports have none
+            own = {"teacher": plane["teacher"], **dict(zip(sets, plane["raw"], strict=True))}
+            raw = plane_figure("experts_raw", "Texts by each expert, own axes", own, {}, plane, raw=True)
+    return make_section("Experts", training, gates_figure(experts, names), outputs, text, raw)
 
 
 def expert_names(report: Part) -> list[str]:

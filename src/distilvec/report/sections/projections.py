@@ -35,15 +35,22 @@ def section(report: Part) -> Section | None:
     )
 
 
-def plane_figure(name: str, title: str, sets: Mapping[str, Points], notes: Mapping[str, str], about: Part) -> Figure:
-    """Return one plane per set: the same texts by teacher (hollow) and set; `about` has their groups and labels."""
+def plane_figure(
+    name: str, title: str, sets: Mapping[str, Points], notes: Mapping[str, str], about: Part, raw: bool = False
+) -> Figure:
+    """Return one plane per set: the same texts by teacher (hollow) and set; `about` has their groups and labels.
+
+    `raw`: every set, the teacher too, has a plane of its own axes.
+    """
     teacher = sets["teacher"]
     groups, labels = about.get("groups") or ["texts"] * len(teacher), about.get("labels") or [""] * len(teacher)
-    planes = [Plane(other, sets[other], groups, teacher, notes.get(other, "")) for other in sets if other != "teacher"]
+    reference = () if raw else teacher
+    drawn = [other for other in sets if raw or other != "teacher"]
+    planes = [Plane(other, sets[other], groups, reference, notes.get(other, "")) for other in drawn]
     keys = [(group, f"{count} {label}") for count, (group, label) in enumerate(zip(groups, labels, strict=True), 1)]
     entries = ((key, other, _position(point)) for other in sets for key, point in zip(keys, sets[other], strict=True))
     data = pivot(f"data-{name}", f"{title}, positions", ["Group", "Text"], entries)
-    return Figure(name, title, partial(draw_planes, planes, 2 if len(planes) <= 6 else 3), data)
+    return Figure(name, title, partial(draw_planes, planes, 2 if len(planes) <= 6 else 3, not raw), data)
 
 
 def token_figure(name: str, title: str, rows: list[tuple[str, Sets]], joint: bool = False) -> Figure | None:
@@ -72,7 +79,7 @@ def _joint(row: Part) -> tuple[str, Sets]:
 def _separate(row: Part) -> tuple[str, Sets]:
     """A sentence of `tokens`, with the likeness to the teacher after each model's name."""
     notes = {name: f" ({value:.2f})" for name, value in row["likeness"].items() if value is not None}
-    models = by_model({name: row.get(name) for name in ("teacher", "student", "untrained")})
+    models = by_model({name: row.get(name) for name in ("teacher", "student", "finetuned", "untrained")})
     return row["text"], {name: (one["tokens"], one["places"], notes.get(name, "")) for name, one in models.items()}
 
 

@@ -30,11 +30,22 @@ def section(report: Part) -> Section | None:
     return make_section(
         "Training",
         lines_figure("training", "Training by step", training_points(history)),
+        lines_figure("gradients", "Share of each term in the gradient", gradient_points(history)),
         TOKENS.format(sum(last) / len(last)) if last else "",
         stages,
         pairs({**training, **get(report, "record.metrics")}),
         folded("Every evaluation", evaluations),
     )
+
+
+def gradient_points(history: Sequence[Part]) -> list[tuple[str, str, int, float]]:
+    """Return points of each term's gradient norm in the student over the sum of all terms' norms."""
+    points = []
+    for line in history:
+        norms = {key.removeprefix("train/gradient_"): line[key] for key in line if key.startswith("train/gradient_")}
+        total = sum(norms.values())
+        points += [("share of norms", name, line["step"], norm / total) for name, norm in norms.items() if total]
+    return points
 
 
 def training_points(history: Sequence[Part]) -> list[tuple[str, str, float, float]]:

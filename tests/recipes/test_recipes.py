@@ -104,7 +104,7 @@ def tiny_student(recipe, model):
     """Overrides that put a tiny backbone in the place of the recipe's, a fresh one if it is one."""
     if recipe.student.config is None:
         return [f"student.model={model}"]
-    sizes = "hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 32"
+    sizes = "hidden_size: 32, num_hidden_layers: 3, num_attention_heads: 2, intermediate_size: 32"
     return [f"student.config={{model_type: bert, {sizes}}}", f"student.tokenizer={model}"]
 
 

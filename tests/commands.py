@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,17 +20,26 @@ import psutil
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["distilvec.__main__", "distilvec.api", "distilvec.pipeline.run", "distilvec.pipeline.plan", "benchmarks.kills"]
+    [
+        "distilvec.__main__",
+        "distilvec.api",
+        "distilvec.pipeline.run",
+        "distilvec.pipeline.plan",
+        "distilvec.pipeline.transplant",
+        "transformers.models.bert.modeling_bert",
+    ]
 )
 
 
 class Command:
-    """A command line of distilvec while it runs and after, with the part of `subprocess.Popen` that tests need."""
+    """`python -m MODULE ARGUMENTS` while it runs and after, with the part of `subprocess.Popen` that tests need."""
 
-    def __init__(self, *arguments: object, folder: Path | None = None, **environment: str) -> None:
+    def __init__(
+        self, *arguments: object, module: str = "distilvec", folder: Path | None = None, **environment: str
+    ) -> None:
         self._output = tempfile.TemporaryDirectory(prefix="distilvec-command-")
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-        work = ([*map(str, arguments)], str(folder or Path.cwd()), environment, self._output.name)
+        work = (module, [*map(str, arguments)], str(folder or Path.cwd()), environment, self._output.name)
         self._process = SERVER.Process(target=_run, args=work)
         self._process.start()
         self.pid = self._process.pid
@@ -69,13 +80,37 @@ class Command:
             time.sleep(0.01)
 
 
-def _run(arguments: list[str], folder: str, environment: dict[str, str], output: str) -> None:
-    from distilvec.__main__ import run_command
+def forked(line: list[str], check: bool = False, cwd: Path | None = None, **_: object) -> subprocess.CompletedProcess:
+    """`subprocess.run` of `python -m ...` with both outputs."""
+    assert line[:2] == [sys.executable, "-m"], line
+    command = Command(*line[3:], module=line[2], folder=cwd)
+    done = subprocess.CompletedProcess(line, command.wait(), *command.communicate())
+    if check:
+        done.check_returncode()
+    return done
 
+
+def _run(module: str, arguments: list[str], folder: str, environment: dict[str, str], output: str) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
         with (Path(output) / name).open("wb") as file:
             os.dup2(file.fileno(), stream.fileno())
-    sys.exit(run_command(arguments))
+    subprocess.run = _forked_here
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _forked_here(line: list[str], check: bool = False, **_: object) -> subprocess.CompletedProcess:
+    """`forked` without the server, inside a process that it has started."""
+    with tempfile.TemporaryDirectory(prefix="distilvec-command-") as output:
+        work = (line[2], line[3:], str(Path.cwd()), dict(os.environ), output)
+        process = multiprocessing.get_context("fork").Process(target=_run, args=work)
+        process.start()
+        process.join()
+        outputs = [(Path(output) / name).read_text(encoding="utf-8") for name in ("out", "err")]
+    done = subprocess.CompletedProcess(line, process.exitcode, *outputs)
+    if check:
+        done.check_returncode()
+    return done

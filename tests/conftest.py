@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -62,6 +63,14 @@ def no_waiting_for_the_disk(monkeypatch):
 def own_cache(tmp_path, monkeypatch):
     """Nothing of a test lands in the user's cache folder."""
     monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def forked_modules(monkeypatch):
+    """What `subprocess.run` starts with `python -m` is forked from a server that has imported the package."""
+    from commands import forked
+
+    monkeypatch.setattr(subprocess, "run", forked)
 
 
 @pytest.fixture(scope="session")

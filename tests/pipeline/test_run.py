@@ -70,7 +70,7 @@ def test_whole_run_with_evaluation(tiny_recipe, suite, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_whole_report(tiny_recipe, suite, tmp_path):
+def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules):
     """Every part, from kept students to the page; a second run finds all of it done, a part that is missing is made
     alone.
     """

@@ -66,6 +66,12 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def no_pages(monkeypatch):
+    """Runs write their reports, and neither figures nor pages, which have tests of their own."""
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
+
+
+@pytest.fixture
 def forked_modules(monkeypatch):
     """What `subprocess.run` starts with `python -m` is forked from a server that has imported the package."""
     from commands import forked

@@ -40,16 +40,16 @@ def test_minilm_reaches_its_published_figure(minilm):
 
 @pytest.mark.parametrize("name", ["sts13", "sts14", "mrpc"])
 def test_real_rows_are_scored_as_by_the_formulas(minilm, name):
-    """Every twelfth row: Spearman's correlation and average precision, each computed here by its definition."""
+    """Every thirtieth row: Spearman's correlation and average precision, each computed here by its definition."""
     task = loaded(name)
-    rows = slice(None, None, 12)
+    rows = slice(None, None, 30)
     target = "positive" if name == "mrpc" else "gold"
     chosen = {key: getattr(task, key)[rows] for key in ("first", "second", target)}
     value = evaluate([replace(task, **chosen)], minilm)[0].value
     first, second = (minilm.embed(chosen[key]).astype(np.float64) for key in ("first", "second"))
     cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
     expected = average_precision(cosines, chosen[target]) if name == "mrpc" else spearman(cosines, chosen[target])
-    assert len(cosines) > 100 and value == pytest.approx(100 * expected, abs=1e-4)
+    assert len(cosines) >= 50 and value == pytest.approx(100 * expected, abs=1e-4)
 
 
 def loaded(name):

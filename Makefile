@@ -1,22 +1,27 @@
 # make quickstart   the main job on an embedded default, offline after installation
 # make test         style, types and every test, in an environment of its own
 # make test-fast    the tests of mathematics, data and methods, for the edit loop
+# make coverage     the tests again with the lines of src that they run, and the least share of them
 # make lock         write requirements/lock.txt from the current environment
 
 PYTHON ?= python3
 VENV   := .venv
 PIP    := $(VENV)/bin/pip install --quiet --disable-pip-version-check
 
-.PHONY: quickstart test test-fast check format lock clean
+.PHONY: quickstart test test-fast coverage check format lock clean
 
 quickstart: $(VENV)/quickstart
 	$(VENV)/bin/distilvec quickstart
 
 test: $(VENV)/dev .compat/installed check
-	DISTILVEC_REQUIRE_COMPAT=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --durations=15 -rs
+	DISTILVEC_REQUIRE_COMPAT=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=15 -rs
+
+# The tracer costs too much for every run: CI runs this beside `make test`
+coverage: $(VENV)/dev
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
 
 test-fast: $(VENV)/dev
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 -m "not slow" tests/core tests/config tests/data tests/losses tests/methods tests/alignment
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow" tests/core tests/config tests/data tests/losses tests/methods tests/alignment
 
 check: $(VENV)/dev
 	$(VENV)/bin/ruff check .

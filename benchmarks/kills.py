@@ -118,11 +118,10 @@ def under_fire(work: Work, out: Path, kills: int, seed: int, times: tuple[float,
     how many hit a running process, fewer than `kills` if the work ended first, and whether what was there after each of
     them was whole.
     """
-    line, environment = command(work.line(out), work.cache(out))
     generator, hits, whole = random.Random(seed), 0, True
     startup, share, longest = times
     for _ in range(kills):
-        process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = start(work.line(out), work.cache(out))
         delay = generator.uniform(0.6, 1.1) * startup + generator.uniform(0, 2) * share
         deadline = time.monotonic() + min(delay, longest)
         while process.poll() is None and time.monotonic() < deadline:
@@ -330,17 +329,19 @@ def students_load(out: Path) -> bool:
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-def command(arguments: list[str], cache: Path) -> tuple[list[str], dict[str, str]]:
-    return [sys.executable, "-m", "distilvec", *arguments], {**os.environ, "DISTILVEC_CACHE": str(cache)}
+def start(arguments: list[str], cache: Path) -> subprocess.Popen[str]:
+    """Start a distilvec command."""
+    line, environment = [sys.executable, "-m", "distilvec", *arguments], {**os.environ, "DISTILVEC_CACHE": str(cache)}
+    return subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def run_to_end(arguments: list[str], cache: Path) -> float:
     """Run a distilvec command in peace; seconds. Its own message is shown where it fails."""
-    line, environment = command(arguments, cache)
     began = time.monotonic()
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"distilvec {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    process = start(arguments, cache)
+    _, message = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"distilvec {' '.join(arguments)} ended with {process.returncode}:\n{message[-3000:]}")
     return time.monotonic() - began
 
 

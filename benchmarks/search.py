@@ -60,7 +60,7 @@ def measure(precision: str, documents: int, queries: int, width: int, count: int
         seconds = time.perf_counter() - start
     assert rows.shape == (queries, min(count, documents))
     return {
-        "seconds": round(seconds, 2),
+        "seconds": round(seconds, 4),
         "peak_mb": round(peak.megabytes),
         "documents_mb": round(stored.nbytes / 2**20),
     }

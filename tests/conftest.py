@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -40,17 +41,42 @@ def pytest_collection_finish():
 def no_network(monkeypatch):
     """Tests are offline: any attempt to open a connection fails loudly."""
 
+    local = socket.socket.connect
+
     def refuse(*args, **kwargs):
         raise AssertionError(f"a test tried to open a network connection: {args}")
 
-    monkeypatch.setattr(socket.socket, "connect", refuse)
+    def connect(one, address):
+        return local(one, address) if one.family == socket.AF_UNIX else refuse(address)  # processes of this machine
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
     monkeypatch.setattr(socket, "create_connection", refuse)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    """Files are written as always, but nothing waits for the disk: no test can cut the power."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     """Nothing of a test lands in the user's cache folder."""
     monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def no_pages(monkeypatch):
+    """Runs write their reports, and neither figures nor pages, which have tests of their own."""
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
+
+
+@pytest.fixture
+def forked_modules(monkeypatch):
+    """What `subprocess.run` starts with `python -m` is forked from a server that has imported the package."""
+    from commands import forked
+
+    monkeypatch.setattr(subprocess, "run", forked)
 
 
 @pytest.fixture(scope="session")

@@ -66,7 +66,7 @@ def test_what_is_refused(text):
     began = time.process_time()
     with pytest.raises(DistilvecError, match=rf"^\[recipe\] my.yaml is not valid YAML: .*({REFUSED[text]})") as caught:
         load_yaml(text, "recipe", "my.yaml")
-    assert len(str(caught.value)) < 400 and time.process_time() - began < 5
+    assert len(str(caught.value)) < 400 and time.process_time() - began < 20
 
 
 def test_a_bomb_of_aliases_ends_early():

@@ -4,11 +4,6 @@ here).
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from benchmarks import aggregation
@@ -16,21 +11,9 @@ from benchmarks.dynamic_cka_loop import draw
 from distilvec.losses.dynamic_cka import RULES, narrow_is_cheaper
 
 
-def test_aggregation_is_measured_at_equal_values(tmp_path):
-    line = [
-        sys.executable,
-        "-m",
-        "benchmarks.aggregation",
-        "--json",
-        str(tmp_path / "out.json"),
-        "--rounds",
-        "1",
-        "--loop-rounds",
-        "1",
-    ]
+def test_aggregation_is_measured_at_equal_values(measured):
     small = ["--texts", "3", "--student", "8", "--teacher", "10", "--widths", "16", "24", "384", "16"]
-    subprocess.run([*line, *small], check=True, capture_output=True, cwd=Path(__file__).parents[2], timeout=240)
-    found = json.loads((tmp_path / "out.json").read_text())
+    _, found = measured("aggregation", "--rounds", "1", "--loop-rounds", "1", *small)
     for name in ("3 texts, 16 to 24", "3 texts, 384 to 16", "4 texts, 256 to 256"):
         for rule in RULES:
             case = found[name][rule]

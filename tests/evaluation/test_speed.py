@@ -8,18 +8,22 @@ import functools
 import itertools
 import json
 import statistics
-import subprocess
 import sys
-import time
+import threading
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from architectures import bert, sentence_transformer
+from commands import SERVER
 from sentence_transformers import SentenceTransformer
+from torch.utils.flop_counter import FlopCounterMode
 
-from distilvec.evaluation import speed
+from distilvec.evaluation import memory, speed
 from distilvec.evaluation.memory import machine_info, measure_memory, random_tokens
 from distilvec.evaluation.speed import (
     LEAST_REPEATS,
@@ -226,16 +230,19 @@ def test_models_are_described(report: dict, models: dict[str, SentenceTransforme
 def test_a_quarter_of_the_layers_is_faster(
     models: dict[str, SentenceTransformer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the processor's time, so that other work on the machine does not count."""
-    monkeypatch.setattr(speed, "interleaved", functools.partial(speed.interleaved, clock=time.process_time))
+    """By a clock of floating-point operations, which goes alike on every machine."""
     setting = Setting("document", 1, 12)
-    found = measure(
-        "pytorch",
-        setting,
-        {name: lambda tokens, model=model: model(dict(tokens)) for name, model in models.items()},
-        models,
-        Timing(3, 25, None),
-    )
+    with FlopCounterMode(display=False) as counter:
+        monkeypatch.setattr(
+            speed, "interleaved", functools.partial(speed.interleaved, clock=lambda: counter.get_total_flops() / 1e9)
+        )
+        found = measure(
+            "pytorch",
+            setting,
+            {name: lambda tokens, model=model: model(dict(tokens)) for name, model in models.items()},
+            models,
+            Timing(1, 3, None),
+        )
     medians = {row["model"]: row["median_ms"] for row in found}
     assert 1.5 < medians["teacher"] / medians["student"] < 8
 
@@ -275,26 +282,38 @@ def test_memory_is_measured_in_a_process_of_its_own(models: dict[str, SentenceTr
 
 
 @pytest.mark.slow
-def test_memory_that_cannot_be_measured_is_said(tmp_path: Path) -> None:
+def test_memory_that_cannot_be_measured_is_said(tmp_path: Path, forked_modules: None) -> None:
     found = measure_memory(tmp_path / "missing", 1, 8, 1)
     assert found["memory_mb"] is None and found["problem"]
 
 
+def peak_of_a_call(results: SimpleQueue) -> None:
+    sampled = threading.Event()
+    before = psutil.Process().memory_info().rss
+
+    def call() -> None:
+        block = np.ones(25_000_000)  # 200 MB
+        block += 1
+        sampled.wait(60)  # until the other thread has had its turn
+
+    class Sampled(psutil.Process):
+        def memory_info(self) -> Any:
+            found = super().memory_info()
+            if found.rss - before > 150e6:
+                sampled.set()
+            return found
+
+    memory.psutil.Process = Sampled
+    results.put((before, memory.peak_memory(call), psutil.Process().memory_info().rss))
+
+
 def test_peak_sees_memory_that_is_given_back() -> None:
-    code = """
-import time
-import numpy as np
-import psutil
-from distilvec.evaluation.memory import peak_memory
-def call():
-    block = np.ones(25_000_000)  # 200 MB
-    block += 1
-    time.sleep(0.1)  # until the other thread has had its turn
-before = psutil.Process().memory_info().rss
-print(before, peak_memory(call), psutil.Process().memory_info().rss)
-"""  # in a process of its own: here earlier tests have left memory that would be taken again
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    before, peak, last = map(int, done.stdout.split())
+    """In a process of its own: here earlier tests have left memory that would be taken again."""
+    results = SERVER.SimpleQueue()
+    process = SERVER.Process(target=peak_of_a_call, args=(results,))
+    process.start()
+    before, peak, last = results.get()
+    process.join()
     assert peak - before > 150e6 and last < peak
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import subprocess
@@ -27,12 +28,10 @@ def small_disk(world: World, name: str, kilobytes: int) -> Path:
 def fill(folder: Path, leave: int = 0) -> None:
     """Write one file until the disk is full, then give back `leave` bytes."""
     ballast = folder / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        try:
-            while file.write(b"x" * 4096):
-                pass
-        except OSError:
+    with ballast.open("wb", buffering=0) as file, pytest.raises(OSError) as full:
+        while file.write(b"x" * 4096):
             pass
+    assert full.value.errno == errno.ENOSPC
     size = ballast.stat().st_size
     os.truncate(ballast, max(0, size - leave))
 

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
+from commands import Command
 
 from faults.harness import World, contents
 
-SLOW = {"train__epochs": 400, "train__checkpoint_steps": 20}
+# The method of the recipe, which waits in training while there is a file `hold`.
+HELD = """
+import time
+from pathlib import Path
+
+from distilvec.methods.redact import Redact
 
 
-def start(world: World, *arguments: object) -> subprocess.Popen[str]:
-    """Start a command in the world's folder."""
-    environment = {**os.environ, "DISTILVEC_CACHE": str(world.root / "cache"), "OMP_NUM_THREADS": "1"}
-    line = [sys.executable, "-m", "distilvec", *map(str, arguments)]
-    return subprocess.Popen(
-        line, cwd=world.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    """Until the file is there."""
-    while not path.exists():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.02)
+class Held(Redact):
+    def forward(self, batch, student, teacher):
+        while self.training and Path("hold").exists():
+            Path("held").touch()
+            time.sleep(0.01)
+        return super().forward(batch, student, teacher)
+"""
 
 
 @pytest.fixture
@@ -37,15 +31,36 @@ def world(tmp_path):
     return World(tmp_path)
 
 
-def test_the_second_run_in_one_folder_is_refused_with_the_first_ones_process_id(world):
-    recipe = world.recipe(**SLOW)
-    first = start(world, "run", recipe, "--out", "run")
-    wait_for(world.root / "run" / "checkpoint" / "state.safetensors", first)
+def start(world: World, *arguments: object) -> Command:
+    """Start a command in the world's folder."""
+    return Command(*arguments, folder=world.root, DISTILVEC_CACHE=str(world.root / "cache"))
+
+
+def held(world: World, recipe: str) -> Command:
+    """A run of the recipe that is in a training step, and waits there until `go_on`."""
+    (world.root / "held").unlink(missing_ok=True)
+    world.file("hold")
+    process = start(world, "run", recipe, "--out", "run")
+    process.wait_for(world.root / "held")
+    return process
+
+
+def go_on(world: World) -> None:
+    (world.root / "hold").unlink()
+
+
+@pytest.fixture
+def recipe(world) -> str:
+    return world.recipe(method__name=world.file("held.py", HELD))
+
+
+def test_the_second_run_in_one_folder_is_refused_with_the_first_ones_process_id(world, recipe):
+    first = held(world, recipe)
     second = start(world, "run", recipe, "--out", "run")
-    _, message = second.communicate()
     restarted = start(world, "run", recipe, "--out", "run", "--restart")
-    _, refused = restarted.communicate()
+    (_, message), (_, refused) = second.communicate(), restarted.communicate()
     first.send_signal(signal.SIGTERM)
+    go_on(world)
     _, stopped = first.communicate()
     assert second.returncode == restarted.returncode == 2
     assert f"distilvec: [--out] process {first.pid} is writing" in message
@@ -53,22 +68,19 @@ def test_the_second_run_in_one_folder_is_refused_with_the_first_ones_process_id(
     assert first.returncode == 143 and "same command again" in stopped
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_training_stops_with_its_status_and_the_same_command_goes_on(world, number):
-    recipe = world.recipe(train__epochs=60)
-    process = start(world, "run", recipe, "--out", "run")
-    wait_for(world.root / "run" / "metrics.jsonl", process)
-    process.send_signal(number)
-    _, message = process.communicate()
-    assert process.returncode == 128 + number and message.rstrip().endswith("Run the same command again to go on."), (
-        message
-    )
-    assert "distilvec: [train] stopped at step" in message and "Traceback" not in message
-    again = start(world, "run", recipe, "--out", "run")
-    _, message = again.communicate()
-    assert again.returncode == 0, message
-    whole = start(world, "run", recipe, "--out", "whole")
-    assert whole.wait() == 0
+def test_signals_in_training_stop_with_their_status_and_the_same_command_goes_on(world, recipe):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = held(world, recipe)
+        process.send_signal(number)
+        go_on(world)
+        _, message = process.communicate()
+        assert process.returncode == 128 + number
+        assert message.rstrip().endswith("Run the same command again to go on."), message
+        assert "distilvec: [train] stopped at step" in message and "Traceback" not in message
+    again, whole = (start(world, "run", recipe, "--out", name) for name in ("run", "whole"))
+    for process in (again, whole):
+        _, message = process.communicate()
+        assert process.returncode == 0, message
     weights = ("student/model.safetensors", "last/model.safetensors")
     files = [contents(world.root / name) for name in ("run", "whole")]
     assert [files[0][name] for name in weights] == [files[1][name] for name in weights]
@@ -91,12 +103,8 @@ def test_a_signal_elsewhere_says_that_the_same_command_goes_on(world, verb):
         ],
     }
     process = start(world, *lines[verb])
-    time.sleep(6)
-    assert process.poll() is None
+    process.wait_for_work(0.3)  # of many seconds
     process.send_signal(signal.SIGINT)
     _, message = process.communicate()
-    assert (
-        process.returncode == 130
-        and "interrupted. Run the same command again to go on." in message
-        and "Traceback" not in message
-    )
+    assert process.returncode == 130, message
+    assert "interrupted. Run the same command again to go on." in message and "Traceback" not in message

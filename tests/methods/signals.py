@@ -21,9 +21,8 @@ def labelled_batch(model: SentenceTransformer) -> TextBatch:
     """Texts of several lengths with three classes and the first tokens as aligned pairs."""
     tokens = model.tokenizer(make_texts(ROWS), padding=True, return_tensors="pt")
     tokens = {key: tokens[key] for key in ("input_ids", "attention_mask")}
-    positions = torch.arange(PAIRS)[None, :, None].expand(
-        ROWS, PAIRS, 2
-    )  # every text has so many tokens, and special ones
+    # every text has at least PAIRS tokens, special ones included
+    positions = torch.arange(PAIRS)[None, :, None].expand(ROWS, PAIRS, 2)
     labels = torch.arange(ROWS) % 3
     return TextBatch(
         torch.arange(ROWS),

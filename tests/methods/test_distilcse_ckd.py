@@ -102,7 +102,9 @@ def test_no_text_is_its_own_negative_and_a_second_pass_sees_the_same():
     first = terms(objective, [3, 4, 1])
     state = {name: value.clone() for name, value in objective.state_dict().items()}
     second = terms(objective, [3, 4, 1])
-    torch.testing.assert_close(first["ckd"], second["ckd"], rtol=1e-6, atol=1e-7)  # as ASAM's second pass
+    # As in ASAM's second pass. The texts of the first pass are in the queue by then: their columns are masked, but the
+    # product and its logsumexp are over 5 columns instead of 3, which the processor adds in another order.
+    torch.testing.assert_close(first["ckd"], second["ckd"], rtol=1e-6, atol=1e-7)
     assert all(torch.equal(value, state[name]) for name, value in objective.state_dict().items())
     assert torch.equal(negatives(objective, [3, 4, 1]), vectors_of([0, 2]))
 

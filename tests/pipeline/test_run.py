@@ -70,7 +70,7 @@ def test_whole_run_with_evaluation(tiny_recipe, suite, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_whole_report(tiny_recipe, suite, tmp_path):
+def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules):
     """Every part, from kept students to the page; a second run finds all of it done, a part that is missing is made
     alone.
     """
@@ -158,7 +158,7 @@ def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(tiny_recip
     assert "distances of two" not in result.page.read_text() and "margin" in result.page.read_text()
 
 
-def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_path, capsys):
+def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_path, capsys, no_pages):
     """A score that was edited by hand, and a damaged file, are not believed: the run finds its own figures again."""
     recipe, folder = tiny_recipe(evaluation__suite=str(suite)), tmp_path / "run"
     scores = run(recipe, folder).scores
@@ -192,7 +192,7 @@ def test_a_suite_of_which_nothing_can_be_read_is_named(tiny_model, tmp_path, mon
     assert "task 'lost'" in capsys.readouterr().err
 
 
-def test_the_second_run_does_nothing_again(tiny_recipe, suite, tmp_path, monkeypatch):
+def test_the_second_run_does_nothing_again(tiny_recipe, suite, tmp_path, monkeypatch, no_pages):
     recipe = tiny_recipe(evaluation__suite=str(suite))
     first = run(recipe, tmp_path / "run")
     weights = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
@@ -246,7 +246,7 @@ def test_a_fresh_student_with_its_own_tokenizer(tiny_recipe, tiny_model, tmp_pat
     assert run(tiny_recipe(student=section), tmp_path / "run").state.finished
 
 
-def test_a_table_of_vectors_as_teacher(tiny_recipe, suite, tmp_path):
+def test_a_table_of_vectors_as_teacher(tiny_recipe, suite, tmp_path, no_pages):
     texts = (tmp_path / "texts.txt", make_texts(200))
     texts[0].write_text("\n".join(texts[1]))
     vectors = np.random.default_rng(0).normal(size=(200, 20)).astype(np.float32)

@@ -16,7 +16,7 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 
 
-def test_a_run_with_experts(tiny_recipe, tmp_path, capsys):
+def test_a_run_with_experts(tiny_recipe, tmp_path, capsys, forked_modules):
     rows = [
         {"sentence1": f"text {i} of rows", "sentence2": f"text {i * i % 7} of rows", "score": i % 5} for i in range(20)
     ]

@@ -125,21 +125,22 @@ def test_the_record_the_card_and_the_page_name_the_stages(staged, tmp_path):
     assert [[cell.text for cell in row[:6]] for row in rows][1] == ["all", "redact", "everything", "0.001", "22", "336"]
 
 
-@pytest.mark.parametrize(
-    "stops", [(4,), (11,), (15,), (5, 9, 3)], ids=["first stage", "its last step", "second stage", "three times"]
-)
-def test_interrupted_equals_uninterrupted(staged, tmp_path, monkeypatch, stops):
+STOPS = {"first stage": (4,), "its last step": (11,), "second stage": (15,), "three times": (5, 9, 3)}
+
+
+def test_interrupted_equals_uninterrupted(staged, tmp_path, monkeypatch):
     run(staged(), tmp_path / "whole")
-    for steps in stops:
-        with (
-            monkeypatch.context() as patch,
-            pytest.raises(DistilvecError, match=r"stopped at step \d+ of \d+ of stage (head|all)"),
-        ):
-            interrupt_after(patch, steps)
-            run(staged(), tmp_path / "parts")
-    run(staged(), tmp_path / "parts")
-    for folder in (".", "stages/head"):
-        assert_same(trained(tmp_path / "whole" / folder), trained(tmp_path / "parts" / folder))
+    for name, stops in STOPS.items():
+        for steps in stops:
+            with (
+                monkeypatch.context() as patch,
+                pytest.raises(DistilvecError, match=r"stopped at step \d+ of \d+ of stage (head|all)"),
+            ):
+                interrupt_after(patch, steps)
+                run(staged(), tmp_path / name)
+        run(staged(), tmp_path / name)
+        for folder in (".", "stages/head"):
+            assert_same(trained(tmp_path / "whole" / folder), trained(tmp_path / name / folder))
 
 
 def test_killed_between_the_stages(staged, tmp_path, monkeypatch):

@@ -311,7 +311,7 @@ def test_a_writer_waits_for_another_and_readers_do_not(cache):
             TeacherCache.verify_folder(cache.folder, repair=True)
         waiting.join(0.5)
         assert waiting.is_alive() and len(TeacherCache.open(cache.folder)) == 3
-    waiting.join(60)
+    waiting.join()
     assert waiting.exitcode == 0
     assert len(TeacherCache.open(cache.folder)) == 4  # the other saw what was written meanwhile
     with (cache.folder / "lock").open() as file:
@@ -334,7 +334,7 @@ def test_processes_begin_and_fill_one_cache_together(tmp_path):
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join()
     assert [worker.exitcode for worker in workers] == [0] * 4
     cache = TeacherCache.open(tmp_path / "deep" / "cache")
     assert len(cache) == 40 and (cache.positions(keys(*range(40))) >= 0).all() and cache.verify() == []

@@ -5,13 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import socket
+import signal
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from commands import SERVER
 from samples import make_texts
 
 from distilvec.config.schema import CorpusSection, SourceSection, TeacherSection
@@ -93,46 +94,40 @@ def test_a_bad_vector_names_its_text_and_keeps_the_shards_before(teacher, tmp_pa
     assert len(cache) == len(corpus)
 
 
-def job(model: str, corpus: str, folder: str, shard_rows: int, ready) -> None:
-    """What is killed: one filling of the cache in `folder`."""
+def job(model: str, corpus: str, folder: str, most: int) -> None:
+    """What is killed: one filling of the cache in `folder`, which goes no further than `most` rows."""
     torch.set_num_threads(1)
     teacher = load_teacher(TeacherSection(model=model, prompts={"query": "find: "}), "cpu")
-    cache = TeacherCache.create_or_open(Path(folder), teacher.manifest(), shard_rows)
-    ready.set()
-    fill_cache(cache, Corpus(Path(corpus)), teacher)
+    cache = TeacherCache.create_or_open(Path(folder), teacher.manifest(), 64)
+    fill_cache(cache, Corpus(Path(corpus)), teacher, lambda done, total: signal.pause() if done > most else None)
 
 
-def run(context, *arguments, kill_after: float | None = None) -> float:
-    """Start the job in a process of its own and kill it (SIGKILL) so many seconds after it is ready; how long it ran."""  # noqa: E501
-    ready = context.Event()
-    process = context.Process(target=job, args=(*arguments, ready))
+def start(*arguments) -> multiprocessing.Process:
+    process = SERVER.Process(target=job, args=arguments)
     process.start()
-    assert ready.wait(120)
-    began = time.monotonic()
-    process.join(kill_after)
-    seconds = time.monotonic() - began
-    process.kill()
-    process.join()
-    assert kill_after is not None or process.exitcode == 0
-    process.close()
-    return seconds
+    return process
 
 
-def test_killed_at_random_moments_it_ends_with_the_same_bytes(tiny_model, tmp_path, monkeypatch):
-    """DISTILVEC_KILLS sets how many times the job is killed."""
-    monkeypatch.delattr(socket.socket, "connect")  # the fork server listens on a local socket
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["distilvec.teachers.model", "distilvec.teachers.cache.fill"])
+def test_killed_at_random_moments_it_ends_with_the_same_bytes(tiny_model, tmp_path):
+    """DISTILVEC_KILLS sets how many times the job is killed: a moment after some more shards are there."""
     corpus = make_corpus(tmp_path, 3000)
+    rows, folder, generator, sizes = len(corpus), tmp_path / "killed", random.Random(0), [0]
     arguments = (str(tiny_model), str(corpus.folder))
-    seconds = run(context, *arguments, str(tmp_path / "whole"), 64)
-    generator, sizes = random.Random(0), [0]
-    for _ in range(KILLS):
-        run(context, *arguments, str(tmp_path / "killed"), 64, kill_after=generator.uniform(0, seconds / KILLS))
-        sizes.append(len(TeacherCache.open(tmp_path / "killed")))
-    assert sizes == sorted(sizes)
-    assert 0 < sizes[-1] < len(corpus), f"killed too early or too late to show anything: {sizes}"
-    run(context, *arguments, str(tmp_path / "killed"), 64)
+    for number in range(1, KILLS + 1):
+        process = start(*arguments, str(folder), rows * number // (KILLS + 1))
+        files = 2 * generator.randint(sizes[-1], rows * number // (KILLS + 1) - 64) // 64
+        while len(list(folder.glob("*"))) < files:
+            assert process.is_alive()
+            time.sleep(0.001)
+        time.sleep(generator.uniform(0, 0.02))
+        process.kill()
+        process.join()
+        sizes.append(len(TeacherCache.open(folder)) if (folder / "manifest.json").exists() else 0)
+    assert sizes == sorted(sizes) and 0 < sizes[-1] < rows, sizes
+    ends = [start(*arguments, str(path), rows) for path in (folder, tmp_path / "whole")]
+    for process in ends:
+        process.join()
+        assert process.exitcode == 0
     whole = content(tmp_path / "whole")
-    assert content(tmp_path / "killed") == whole
+    assert content(folder) == whole
     assert len(whole) == 2 + 2 * -(-3300 // 64)

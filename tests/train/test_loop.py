@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
+import socket
 from pathlib import Path
 
 import pytest
 import torch
+from commands import Command
 from loops import make_loop, stop_after
 from safetensors.torch import load_file
 
@@ -224,20 +224,15 @@ def test_two_processes_train_one_student(tiny_recipe, tmp_path):
     """Two processes with half the batch each: the run ends, learns, and counts the texts of both."""
     file = tmp_path / "tiny.yaml"
     file.write_text(recipes.dump(tiny_recipe(train__epochs=3, train__batch_size=8, corpus__holdout_batches=2)))
-    line = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "-m",
-        "distilvec",
-        "run",
-        str(file),
-        "--out",
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    both = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        Command("run", file, "--out", tmp_path / "run", **both, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in (0, 1)
     ]
-    done = subprocess.run([*line, str(tmp_path / "run")], capture_output=True, text=True, timeout=250, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in ranks:
+        _, message = rank.communicate()
+        assert rank.returncode == 0, message[-3000:]
     state = json.loads((tmp_path / "run" / "distillation.json").read_text())["training"]
     assert state["steps"] == 3 * 12 and state["texts"] >= 3 * 184
     distances = [
@@ -247,9 +242,10 @@ def test_two_processes_train_one_student(tiny_recipe, tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_while_caching_and_training_ends_the_same(tiny_model, tmp_path):
+def test_killed_while_caching_and_training_ends_the_same(tiny_model, tmp_path, monkeypatch):
     """Two kills each; `python -m benchmarks.kills` does many with a real teacher, and kills other work, too."""
-    caching = kills.kill(kills.caching(tmp_path, str(tiny_model)), tmp_path / "caching", kills=2, seed=1)
+    monkeypatch.setattr(kills, "start", lambda line, cache: Command(*line, DISTILVEC_CACHE=str(cache)))
+    caching = kills.kill(kills.caching(tmp_path, str(tiny_model), 1000), tmp_path / "caching", kills=2, seed=1)
     assert caching["same"] and caching["files"] > 15 and caching["kills"] == 2
-    training = kills.kill(kills.training(tmp_path, str(tiny_model)), tmp_path / "training", kills=2, seed=1)
+    training = kills.kill(kills.training(tmp_path, str(tiny_model), 400), tmp_path / "training", kills=2, seed=1)
     assert training["same"] and training["kills"] == 2 and training["files"] >= 3

@@ -16,6 +16,7 @@ from pathlib import Path
 import architectures
 import numpy as np
 import pytest
+from commands import SERVER
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
@@ -131,7 +132,7 @@ def test_the_oldest_stack_has_the_same_tokens_and_vectors(folders, tmp_path):
         "TOKENIZERS_PARALLELISM": "false",
     }
     command = [sys.executable, str(ROOT / "tests" / "formats" / "oldest_stack.py"), str(job), str(answer)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, cwd=tmp_path)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     said = json.loads(answer.read_text())
     assert said["versions"]["sentence_transformers"] == "5.1.2"
@@ -163,28 +164,21 @@ def test_a_full_disk_leaves_what_was_there(models, tmp_path, place, monkeypatch)
     np.testing.assert_array_equal(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(ASKED), vectors)
 
 
-@pytest.mark.slow
+def killed_before_its_place(model: str, out: str) -> None:
+    portable.replace.replace_folder = lambda new, folder: os.kill(os.getpid(), signal.SIGKILL)
+    transplant_folder(model, VocabularySection(**BPE), {"en": lambda: iter(TEXTS)}, Path(out), overwrite=True)
+
+
 def test_killed_while_saving(models, tmp_path):
     """SIGKILL when everything is written but not in its place: no folder, or the earlier one; the next one takes the
     place.
     """
-    script = (
-        "import os, signal, sys; from pathlib import Path; from distilvec.formats import sentence_transformers as "
-        "portable; "
-        "from distilvec.config.schema import VocabularySection; from distilvec.pipeline.transplant import "
-        "transplant_folder; "
-        "portable.replace.replace_folder = lambda new, folder: os.kill(os.getpid(), signal.SIGKILL); "
-        "section = VocabularySection(kind='bpe', size=380); "
-        "transplant_folder(sys.argv[1], section, {'en': lambda: iter(sys.argv[3:])}, Path(sys.argv[2]), overwrite=True)"
-    )
     vectors = None
     for earlier in (False, True):
-        done = subprocess.run(
-            [sys.executable, "-c", script, models["bert"], str(tmp_path / "out"), *TEXTS],
-            capture_output=True,
-            timeout=280,
-        )
-        assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-3000:]
+        process = SERVER.Process(target=killed_before_its_place, args=(models["bert"], str(tmp_path / "out")))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         assert (tmp_path / "out").exists() == earlier and list(tmp_path.glob(".out.distilvec-*"))
         if vectors is not None:
             np.testing.assert_array_equal(

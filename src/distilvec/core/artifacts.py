@@ -96,14 +96,6 @@ class ArtifactStore:
         """Load an artifact; build it first if it is absent, damaged or of another fingerprint. See `open_or_build`."""
         return open_or_build(self.folder(kind, name), fingerprint, what, needed, build, load, meta)
 
-    def missing(self, kind: str, name: str, fingerprint: str | None = None, meta: str = META) -> bool:
-        """Return whether `build` would build this artifact, judged by its metadata alone."""
-        try:
-            content = json.loads((self.folder(kind, name) / meta).read_text(encoding="utf-8"))
-            return fingerprint is not None and content.get(FINGERPRINT, fingerprint) != fingerprint
-        except (OSError, ValueError, AttributeError):
-            return True
-
 
 def open_or_build(
     folder: Path,

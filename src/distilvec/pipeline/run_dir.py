@@ -25,13 +25,10 @@ from distilvec.config import recipe as recipes
 from distilvec.config.base import Section
 from distilvec.config.schema import Recipe
 from distilvec.config.training import TrainSection
-from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError, explained
 from distilvec.core.extras import require_extra
 from distilvec.core.files import check_output_folder, locked, write_file, write_json
 from distilvec.core.log import log
-from distilvec.formats.sentence_transformers import recover_student
-from distilvec.train.checkpoint import checkpoint_file
 
 MARKER = "distilvec-run.json"
 LOCK = "distilvec-run.lock"
@@ -55,6 +52,8 @@ def check_run(recipe: Recipe, folder: Path) -> None:
 
 def check_training(train: TrainSection) -> None:
     """DistilvecError if a device or a tracker that the training needs is missing."""
+    from distilvec.core.device import pick_device  # torch: a mistake in a recipe is reported before
+
     pick_device(train.device)
     for tracker in train.trackers:
         require_extra(tracker, f"train.trackers: {tracker}")
@@ -79,6 +78,8 @@ def claim_folder(folder: Path, recipe: Section, fingerprint: str, restart: bool)
     With `restart` an earlier run is moved aside. A run that has not begun to train accepts any recipe.
     Errors: DistilvecError for a foreign folder, one that another process writes to, or the training of another recipe.
     """
+    from distilvec.formats.sentence_transformers import recover_student
+
     own_folder(folder, restart)
     with locked(folder / LOCK, "--out", str(folder), wait=False):
         known, path = folder / FINGERPRINT, folder / "recipe.yaml"
@@ -114,6 +115,8 @@ def own_folder(folder: Path, restart: bool = False) -> None:
 
 def has_trained(folder: Path) -> bool:
     """Whether the folder has results of a training: a checkpoint, a student or a report."""
+    from distilvec.train.checkpoint import checkpoint_file
+
     checkpoints = [checkpoint_file(path) for path in (folder, *(folder / "stages").glob("*/"))]
     return any(path.exists() for path in (*checkpoints, *(folder / name for name in RESULTS)))
 

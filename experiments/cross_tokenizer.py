@@ -32,7 +32,6 @@ PAPER = {
         "emo": 81.3,
         "emo-ira": 80.9,
         "emo-otis": 78.5,
-        "emo-half": 80.6,
         "emo-all": 80.2,
     },
 }
@@ -74,10 +73,13 @@ MOE_PARTS = {
         "z1": 81.1, "z2": 81.7, "narrow": 81.7, "wide": 82.5,
     },
 }  # fmt: skip
-OF_EMO = ("task", "uld", "mined", "dskd", "multilevel_ot", "cdm", "emo", "emo-ira", "emo-otis", "emo-half", "emo-all")
+OF_EMO = (
+    "task-short", "task", "uld", "mined", "dskd", "multilevel_ot", "cdm", "emo", "emo-ira", "emo-otis", "emo-all", "emo-slow", "emo-light",  # noqa: E501
+)  # fmt: skip
 OF_MOE = (
-    *OF_EMO[:7], "distillmoe", "no-dynamic-cka", "no-head", "no-pointwise", "no-contrastive", "no-pairwise", "z1", "z2", "narrow", "wide",  # noqa: E501
-    "manual-equal", "manual-pointwise", "gate-held", "gate-held-fast", "authors", "sharp", "two-teachers",
+    *OF_EMO[:8], "distillmoe", "head-alone", "head-alone-residual", "residual", "light", "light-residual", "gate-held", "floor-held",  # noqa: E501
+    "no-dynamic-cka", "no-head", "no-pointwise", "no-contrastive", "no-pairwise", "z1", "z2", "narrow", "wide",
+    "manual-equal", "manual-pointwise", "gate-held-fast", "authors", "sharp", "two-teachers",
 )  # fmt: skip
 MAIN = {"banking77": "accuracy", "mrpc": "accuracy", "stsb": "spearman"}
 OTHERS = {"banking77": ["macro_f1"], "mrpc": ["macro_f1"], "stsb": ["pearson"]}
@@ -194,7 +196,11 @@ def table(report: Mapping[str, Any], rows: Rows) -> str:
         seeds = " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))
         mean = spread(means[method]) if means[method] else ""
         lines.append(f"| {method} | {seeds} | " + " | ".join([*cells, *(mean for _ in average)]) + " |")
-    info = f"{report['epochs']} epochs, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."  # noqa: E501
+    steps = ", ".join(f"{report['steps'][task]} on {task}" for task in tasks)
+    info = (
+        f"Steps: {steps}; batches of {report['batch_size']}, learning rate {report['learning_rate']:g}. Means over "
+        f"seeds ± their standard deviation; {report['machine']}."
+    )
     return "\n\n".join([info, "\n".join(lines)])
 
 

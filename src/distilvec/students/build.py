@@ -88,7 +88,7 @@ def build_student(
 
 
 def with_projection(student: SentenceTransformer, projection: Projection) -> SentenceTransformer:
-    """Return the student behind a projection: a Dense layer and Normalize in the place of what follows the pooling.
+    """Return the student behind a projection: a Dense layer and Normalize after the pooling, nothing else.
 
     Modules are shared with the student, not copied. A projection of the embedding keeps them all.
     """

@@ -6,6 +6,7 @@ import inspect
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from distilvec.alignment.store import AlignmentStore, build_alignment
@@ -73,15 +74,16 @@ def training_data(
 ) -> TrainingData:
     """Combine tokens, alignment and teachers; several teachers become one.
 
-    What requires nothing of a teacher trains on the labeled examples alone.
+    Examples without a label are left out if nothing is required of a teacher.
     """
-    train, validation = job.corpus.train_rows, job.corpus.holdout_rows
+    train, validation, unlabeled = job.corpus.train_rows, job.corpus.holdout_rows, None
     if job.examples is not None:
-        train = job.examples.train if required != OutputSpec() else job.examples.labeled
-        validation = job.examples.holdout
+        train, validation = job.examples.labeled, job.examples.holdout
+        if len(train) < len(job.examples.train) and required != OutputSpec():
+            unlabeled = np.setdiff1d(job.examples.train, train)
     first, *others = teachers
     teacher = SeveralTeachers(first, others) if others else first
-    return TrainingData(job.corpus, tokens, teacher, train, validation, alignment, examples=job.examples)
+    return TrainingData(job.corpus, tokens, teacher, train, validation, alignment, job.examples, unlabeled)
 
 
 def untrained_student(job: Job) -> SentenceTransformer:

@@ -28,6 +28,11 @@ class TrainingRows(Protocol):
     @property
     def train_rows(self) -> np.ndarray:
         """Numbers of the examples to train on, int64."""
+        ...
+
+    def pass_rows(self, epoch: int, seed: int) -> np.ndarray:
+        """Numbers of the examples of one pass, int64."""
+        ...
 
     @property
     def holdout_rows(self) -> np.ndarray:
@@ -46,6 +51,7 @@ class TrainingData:
     """Examples, their tokens and their teacher.
 
     `train_rows` and `holdout_rows` number examples, int64: those of `examples`, or, without any, the corpus's rows.
+    `unlabeled_rows` are further training examples, whose label is not used.
     """
 
     corpus: Corpus
@@ -55,6 +61,14 @@ class TrainingData:
     holdout_rows: np.ndarray
     alignment: AlignmentStore | None = None
     examples: Examples | None = None
+    unlabeled_rows: np.ndarray | None = None
+
+    def pass_rows(self, epoch: int, seed: int) -> np.ndarray:
+        """Numbers of the examples of one pass: `train_rows`, and at most as many without a label, others in every pass."""
+        if self.unlabeled_rows is None:
+            return self.train_rows
+        generator = np.random.Generator(np.random.PCG64([seed, epoch, 1]))
+        return np.concatenate([self.train_rows, generator.permutation(self.unlabeled_rows)[: len(self.train_rows)]])
 
     @cached_property
     def lengths(self) -> np.ndarray:

@@ -179,7 +179,8 @@ class Trainer:
         train = self.train
         options: dict[str, Any] = train.model_dump(include={"batch_size", "max_tokens", "window", "seed"})
         fixed = self.module.objective.needs_fixed_batch
-        return epoch_batches(self.data.train_rows, self.data.lengths, epoch=epoch, drop_last=fixed, **options)
+        rows = self.data.pass_rows(epoch, train.seed)
+        return epoch_batches(rows, self.data.lengths, epoch=epoch, drop_last=fixed, **options)
 
     def _steps_in(self, batches: Batches) -> int:
         return max(1, -(-len(batches) // self.micro_batches_a_step))

@@ -153,6 +153,10 @@ class CausalData:
         """The student's tokens of every row."""
         return self.tokens.lengths
 
+    def pass_rows(self, epoch: int, seed: int) -> npt.NDArray[np.int64]:
+        """Return the rows of one pass: all."""
+        return self.train_rows
+
     def batch(self, numbers: npt.NDArray[np.int64]) -> TextBatch:
         """These rows in the student's tokens, on the CPU."""
         rows = torch.from_numpy(np.ascontiguousarray(numbers))

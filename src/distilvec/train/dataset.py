@@ -64,7 +64,7 @@ class TrainingData:
     unlabeled_rows: np.ndarray | None = None
 
     def pass_rows(self, epoch: int, seed: int) -> np.ndarray:
-        """Numbers of the examples of one pass: `train_rows`, and at most as many without a label, others in every pass."""
+        """Numbers of the examples of one pass: `train_rows`, and at most as many others, not the same every time."""
         if self.unlabeled_rows is None:
             return self.train_rows
         generator = np.random.Generator(np.random.PCG64([seed, epoch, 1]))

@@ -1,7 +1,7 @@
 # make quickstart   the main job on an embedded default, offline after installation
 # make test         style, types and every test, in an environment of its own
 # make test-fast    the tests of mathematics, data and methods, for the edit loop
-# make coverage     the tests again with the lines of src that they run, and the least share of them
+# make coverage     the tests again with the lines of src that they run
 # make lock         write requirements/lock.txt from the current environment
 
 PYTHON ?= python3
@@ -16,7 +16,7 @@ quickstart: $(VENV)/quickstart
 test: $(VENV)/dev .compat/installed check
 	DISTILVEC_REQUIRE_COMPAT=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=15 -rs
 
-# The tracer costs too much for every run: CI runs this beside `make test`
+# The tracer makes the tests take two thirds more time: CI runs this beside `make test`
 coverage: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
 

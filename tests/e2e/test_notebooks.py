@@ -21,9 +21,9 @@ def test_notebooks_run(path, tmp_path, monkeypatch):
     monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "cache"))
     notebook = nbformat.read(path, as_version=4)
     assert STEPS in notebook.cells[1].source
-    notebook.cells[1].source = notebook.cells[1].source.replace(STEPS, "STEPS = 4")
+    notebook.cells[1].source = notebook.cells[1].source.replace(STEPS, "STEPS = 2")
     for cell in notebook.cells:  # fewer texts
-        cell.source = cell.source.replace("texts = sorted(texts)", "texts = sorted(texts)[:150]")
+        cell.source = cell.source.replace("texts = sorted(texts)", "texts = sorted(texts)[:80]")
     nbclient.NotebookClient(
         notebook, timeout=None, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()

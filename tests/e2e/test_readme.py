@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LESS = "corpus.sources.0.limit=200 corpus.holdout_batches=2 train.max_steps=6 evaluation={}".split()
+LESS = ("corpus.sources.0.limit=60 corpus.holdout_batches=1 train.batch_size=8 train.max_steps=2 evaluation={}").split()
 
 
 def readme_commands() -> list[list[str]]:

@@ -262,30 +262,27 @@ def _set_ticks(axis: Any, log: bool) -> None:
 
 def _add_labels(axes: Axes, points: Points, labels: Sequence[str], others: Points) -> None:
     """Write a label next to each point, on the side that covers least of all points and of the earlier labels."""
-    from matplotlib.transforms import Bbox
-
     if not labels:
         return
     axes.figure.draw_without_rendering()  # type: ignore[union-attr]
-    taken = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in axes.transData.transform([*points, *others])]
+    centers = axes.transData.transform([*points, *others])
+    taken, whole = np.stack([centers - 3, centers + 3], 1), axes.get_window_extent().get_points()[None]
     sides = [(right, up) for right in (5, -5, 0) for up in (0, 5, -5) if right or up]  # points of type
     for point, label in zip(points, labels, strict=True):
         at = (point[0], point[1])
         text: Any = axes.annotate(shortened(label, 12), at, (0, 0), textcoords="offset points", fontsize=8)
 
-        def covered(side: tuple[int, int], text: Any = text) -> float:
+        def covered(side: tuple[int, int], text: Any = text, taken: Any = taken) -> float:
             across, up = np.sign(side)
             text.set(position=side, ha=("center", "left", "right")[across], va=("center", "bottom", "top")[up])
-            own = text.get_window_extent()
-            covers, inside = (
-                sum(_shared(own, other) for other in boxes) for boxes in (taken, [axes.get_window_extent()])
-            )
-            return covers - 3 * inside
+            own = text.get_window_extent().get_points()
+            return _shared(own, taken) - 3 * _shared(own, whole)
 
         covered(min(sides, key=covered))
-        taken.append(text.get_window_extent())
+        taken = np.concatenate([taken, text.get_window_extent().get_points()[None]])
 
 
-def _shared(box: Any, other: Any) -> float:
-    """The area two boxes have in common."""
-    return float(np.prod(np.maximum(np.minimum(box.max, other.max) - np.maximum(box.min, other.min), 0)))
+def _shared(box: Any, others: Any) -> float:
+    """The area that a box [lowest or highest corner, xy] has in common with others, summed over them."""
+    common = np.minimum(box[1], others[:, 1]) - np.maximum(box[0], others[:, 0])
+    return float(np.maximum(common, 0).prod(1).sum())

@@ -201,9 +201,7 @@ class TaskSection(Section):
     test_split: str = "test"
     encode: Literal["joint", "separate"] = key("joint", "a pair as one input, or its texts apart")
     limit: int | None = key(None, "train on at most n examples, drawn by seed", gt=0)
-    labels: int | None = key(
-        None, "use n training labels; in a pass as many other examples help distillation", gt=1
-    )
+    labels: int | None = key(None, "use n training labels; in a pass as many other examples help distillation", gt=1)
     role: Role = "document"
     seed: Seed = key(0, "of the limit and of the validation rows")
 

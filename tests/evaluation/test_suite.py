@@ -148,10 +148,10 @@ def test_the_papers_suites_have_their_tasks():
         ("stsb_tr_test", "test"),
     ]
     own = {name: f"{name}/{name}.jsonl.gz" for name in ("emotion", "scitail", "sick", "sick_r", "sts12", "sts15")}
-    own["stsb_tr_test"] = "stsb_tr/stsb_tr_test.jsonl.gz"
+    own["stsb_tr_test"] = "stsb_tr/stsb_tr.jsonl.gz"
     page = (folder / "README.md").read_text(encoding="utf-8")
     paths = {task.name: str(task.path) for tasks in found.values() for task in tasks}
-    assert all(f"`{path}`" in page and paths[name].endswith(f"shared/data/{path}") for name, path in own.items())
+    assert all(f"`{path}`" in page and paths[name].endswith(f"data/{path}") for name, path in own.items())
 
 
 def test_the_suites_of_the_project_hold_together():

@@ -195,7 +195,7 @@ def test_otis_cost_check_value():
     assert cost[0, 0].tolist() == pytest.approx(
         [0.8282334877, 0.8359615558, 0.7854966187, 0.6795951295, 0.8707132084], abs=1e-6
     )
-    torch.testing.assert_close(cost.sum(2), torch.full((1, 3), 4.0))
+    torch.testing.assert_close(cost.sum(2), torch.full((1, 3), 4.0, dtype=torch.float64))
     mask = torch.tensor([[True] * 3 + [False] * 2])
     torch.testing.assert_close(
         otis_cost(student, teacher, mask)[..., :3], otis_cost(student, teacher[:, :3], mask[:, :3])

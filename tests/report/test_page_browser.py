@@ -145,7 +145,16 @@ def test_the_verdicts_numbers_are_report_jsons(opened, folder):
     page, verdict = opened(), json.loads((folder / "report.json").read_text(encoding="utf-8"))["verdict"]
     shown = page.locator("#verdict data")
     keys = [shown.nth(place).get_attribute("data-key") for place in range(shown.count())]
-    assert set(keys) == {"retention", "asymmetric_retention", "speedup", "document_speedup", "smaller", "worst_change"}
+    assert set(keys) == {
+        "retention",
+        "asymmetric_retention",
+        "retrieval",
+        "asymmetric_retrieval",
+        "speedup",
+        "document_speedup",
+        "smaller",
+        "worst_change",
+    }
     for place, key in enumerate(keys):
         assert float(shown.nth(place).get_attribute("value")) == verdict[key]
         assert shown.nth(place).inner_text() == number(verdict[key], 1, sign=key == "worst_change")

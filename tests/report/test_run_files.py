@@ -9,6 +9,7 @@ import pytest
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_json
 from distilvec.pipeline.record import best_distance
+from distilvec.report.earlier_formats import current_report
 from distilvec.report.run_files import RECORD, REPORT, SHARPNESS, read_run_file
 from distilvec.report.write import refresh_report
 from tests.report.report_sample import sample_report
@@ -25,7 +26,7 @@ def test_what_is_not_there(tmp_path):
 
 
 def test_a_whole_report_is_read_as_it_was_written(tmp_path):
-    report = json.loads(json.dumps(sample_report()))
+    report = json.loads(json.dumps(current_report(sample_report())))
     write_json(tmp_path / REPORT, report, sealed=True)
     write_json(tmp_path / RECORD, report["record"], sealed=True)
     found = read_run_file(tmp_path, REPORT)

@@ -86,7 +86,7 @@ def test_later_steps_are_skipped_until_the_flag_is_read(tiny_recipe, tmp_path):
     loop = make_loop(tiny_recipe(train__logging_steps=100), tmp_path / "run", Failing(3, float("nan")))
     loop.guard.__init__(loop.optimizer, loop.accelerator, deferred=True)
     step, before = loop._step, []
-    loop._step = lambda batches, index: (before.append(weights(loop)), step(batches, index))
+    loop._step = lambda batches, index: before.append(weights(loop)) or step(batches, index)
     with pytest.raises(DistilvecError, match=r"^\[train\] loss is nan at step 4 "):
         loop.run()
     assert len(before) == 11

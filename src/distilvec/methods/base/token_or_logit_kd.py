@@ -51,7 +51,8 @@ class TokenOrLogitKD(Objective):
         form = _choose_form(on, context, scores)
         super().__init__(context, weights, task_weights(shares, terms[form], context, simcse))
         self.form: Form = form
-        self.needs_fixed_batch = two = bool(self.weights.get("simcse"))
+        two = bool(self.weights.get("simcse"))
+        self.needs_fixed_batch = self.needs_fixed_batch or two
         self.student_outputs, self.teacher_outputs = OutputSpec(embedding=two, second_view=two), OutputSpec()
 
     def require(

@@ -134,7 +134,7 @@ def findings(rows: Rows, whole: str, sweep: str) -> str:
         found = {name: statistics.mean(own) for name, own in columns[task].items() if own}
         above = [f"`{name}`" for name in found if found[name] > found["task"]]
         text += f" Above the student alone on {task}: {', '.join(above) or 'none'}."
-    note = "\\*: more than the larger of the two deviations over seeds."
+    note = "\\*: more than the larger of the two deviations over seeds, where there are several."
     return "\n\n".join([text, "\n".join(lines), note])
 
 
@@ -143,7 +143,8 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
     if not ours or not theirs:
         return ""
     gap = statistics.mean(ours) - statistics.mean(theirs)
-    return f"{gap:+.2f}" + ("\\*" if abs(gap) > max(deviation(ours), deviation(theirs)) else "")
+    clear = min(len(ours), len(theirs)) > 1 and abs(gap) > max(deviation(ours), deviation(theirs))
+    return f"{gap:+.2f}" + ("\\*" if clear else "")
 
 
 def parts_left_out(sweep: str) -> dict[str, str]:

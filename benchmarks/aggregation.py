@@ -185,7 +185,7 @@ def caching(case: Case, rounds: int, step_rounds: int) -> dict[str, Any]:
     """The teacher's Gram matrix formed in the step, from states that are there for the cosines anyway, or read from a
     cache.
 
-    A cached one has m (m + 1) / 2 float16 numbers a text and layer, beside the m (width + 4) bytes of the states as
+    A cached one has m (m + 1) / 2 float16 numbers a text and layer, apart from the m (width + 4) bytes of the states as
     int8.
     """
     longest, width = case.teacher.shape[1:]

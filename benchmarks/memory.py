@@ -111,7 +111,7 @@ def tiny_teacher(folder: Path) -> str:
 
 
 class Peak:
-    """Memory while the block runs (by default RssAnon of this process), sampled every so many seconds; `megabytes` is
+    """Memory while the block runs (by default RssAnon of this process), sampled at an interval; `megabytes` is
     the highest.
     """
 

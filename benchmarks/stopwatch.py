@@ -17,7 +17,7 @@ from distilvec.train.update import Gradients, Update
 
 
 class Stopwatch:
-    """An update rule that notes what it spends, step by step, beside the passes and the optimiser: on moving weights
+    """An update rule that notes what it spends, step by step, besides the passes and the optimiser: on moving weights
     there and back.
     """
 

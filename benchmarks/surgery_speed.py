@@ -3,7 +3,7 @@
     python -m benchmarks.surgery_speed --json FILE
 
 Counting: english_text.jsonl.gz (generated texts where the data folder is absent) with the tokenizer of
-all-MiniLM-L6-v2; beside it the tokenizer on whole texts in batches, in the same run, with equal counts. Transplant: a
+all-MiniLM-L6-v2; next to it the tokenizer on whole texts in batches, in the same run, with equal counts. Transplant: a
 model of one layer with a table of 262,144 rows of 768 and a Unigram vocabulary of made-up words gets 131,072 others,
 half of them old ones: from folder to folder, so that loading, cutting every token into old pieces, composing and saving
 count. Memory is the most that the process grew by, over that of both tables. Medians of three rounds.

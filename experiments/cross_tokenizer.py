@@ -1,4 +1,4 @@
-"""The tables of docs/token_level.md and docs/distillmoe.md from the JSON of the shootout across tokenizers, beside the
+"""The tables of docs/token_level.md and docs/distillmoe.md from the JSON of the shootout across tokenizers, next to the
 papers' figures.
 """
 
@@ -13,7 +13,7 @@ from distilvec.config.recipe import read_tree
 from experiments.shootout import agreement, deviation, spread
 
 # EMO, tables 1 to 4, LLM2Vec-Mistral-7B to BERT-base: accuracy, accuracy, Spearman. The paper has no MRPC; SciTail
-# stands in for the order.
+# replaces it for the order.
 PAPER = {
     "banking77": {"task": 85.7, "uld": 91.4, "dskd": 91.2, "mined": 90.0, "multilevel_ot": 89.4, "emo": 92.3},
     "mrpc": {
@@ -35,7 +35,7 @@ PAPER = {
         "emo-all": 80.2,
     },
 }
-# DistillMoE, tables 1, 2, 8, 9, 12 and 13, LLM2Vec-Mistral-7B to BERT-base. SciTail stands in for MRPC; banking77's own
+# DistillMoE, tables 1, 2, 8, 9, 12 and 13, LLM2Vec-Mistral-7B to BERT-base. SciTail replaces MRPC; banking77's own
 # figures are those
 # of the methods, its parts are Patent's, compared with Patent's whole method. Table 11 is of other tasks.
 MOE_PAPER = {

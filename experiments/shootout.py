@@ -31,7 +31,7 @@ def run_members(
     """Run every member that is not done; gives what `path` then holds: `facts` and "rows", each with the mark of its
     member.
 
-    A member whose mark stands in `path` is not run again, whether or not its folder is still there. Rows of other
+    A member whose mark is in `path` is not run again, whether or not its folder is still there. Rows of other
     members stay (those of these members with other settings go), so that several processes may fill one file, each with
     members of its own.
     """

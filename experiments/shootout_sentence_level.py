@@ -7,7 +7,7 @@ data.
 
 Runs recipes/sweeps/sentence_level.yaml, its methods and then its other variants (the ablations), seed by seed. Each
 member's scores are written to FILE as soon as they are there, with a mark of what was trained and scored. A run that
-was killed goes on where it stopped: a member whose mark stands in FILE is not run again, whether or not its folder is
+was killed goes on where it stopped: a member whose mark is in FILE is not run again, whether or not its folder is
 still there. Figures follow TALAS' protocol: macro F1, average precision, Spearman; plain means over tasks. `python -m
 experiments.readme` writes the tables into docs/sentence_level.md.
 """

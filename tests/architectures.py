@@ -234,7 +234,7 @@ def wordpiece(changes: dict[str, Any] | None = None) -> PreTrainedTokenizerFast:
 def pieces(words: list[str], count: int) -> list[str]:
     """Every letter at the beginning of a word and within, then the commonest longer pieces: the same in every process.
 
-    The library's trainer breaks ties by chance, and with them the tiny models would differ from one session to the
+    The library's trainer breaks ties by chance, and with them the tiny models would differ from one run to the
     next.
     """
     letters = sorted({mark + letter for word in words for letter in word for mark in ("", "##")})

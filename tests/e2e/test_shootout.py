@@ -181,7 +181,7 @@ def test_projected_students_have_rows_of_their_own():
 
 
 def test_no_evaluation_text_enters_the_corpus(tiny_recipe, tmp_path):
-    """Training sentences that stand in the test split too, in another case or spacing, are dropped before the limit
+    """Training sentences that are in the test split too, in another case or spacing, are dropped before the limit
     counts.
     """
     pairs = [(f"a shared sentence {number}", f"a training sentence {number}") for number in range(40)]

@@ -1,5 +1,5 @@
 """A published figure of all-MiniLM-L6-v2, and scores of real rows by their definitions; skipped where the data folder
-beside the project or the model is absent.
+next to the project or the model is absent.
 """
 
 from dataclasses import replace

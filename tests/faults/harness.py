@@ -139,7 +139,7 @@ CASES: dict[str, Case] = {}
 def case(
     name: str, key: str | None, status: int | None = None
 ) -> Callable[[Callable[[World], list[str]]], Callable[[World], list[str]]]:
-    """Add a case to the table. `key` is what stands in the message's brackets; None means that the command must
+    """Add a case to the table. `key` is what the message has in brackets; None means that the command must
     succeed.
     """
 

@@ -46,7 +46,7 @@ def moe(context=CONTEXT, weights=None, **options):
 
 
 def signals(experts=3, padding=(0, 0), left=False):
-    """Batch, student with these many experts, a teacher for every three; arbitrary numbers stand in the padding, others
+    """Batch, student with these many experts, a teacher for every three; the padding has arbitrary numbers, others
     in every call.
     """
     generator = torch.Generator().manual_seed(0)

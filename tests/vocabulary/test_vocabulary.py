@@ -1,4 +1,4 @@
-"""Vocabularies chosen on texts: counted exactly, cut without loss, trained anew, mixed; and text comes back from each."""  # noqa: E501
+"""Vocabularies chosen on texts: counted exactly, cut without loss, trained, mixed; and text comes back from each."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ class TeacherSection(Section):
     """Origin of the teacher's vectors: a model (`model`) or a table of vectors that exists already (`vectors`)."""
 
     one_of = ("model", "vectors")
-    model: str | None = key(
-        None, "folder or hub id, or 'all-MiniLM-L6-v2'; '{task}' in it becomes the task's name", MODEL
-    )
+    model: str | None = key(None, "folder, hub id or 'all-MiniLM-L6-v2'; '{task}' becomes the task's name", MODEL)
     vectors: Path | None = key(None, "Parquet with columns text, teacher_embedding_final")
     name: str | None = key(None, "name in reports; the model's id or folder name by default")
     revision: str | None = None
@@ -217,9 +215,7 @@ class CacheSection(Section):
     path: Path | None = None
     root: Path | None = key(None, "default: $DISTILVEC_CACHE, else ~/.cache/distilvec")
     dtype: Literal["float16", "float32"] = "float16"
-    hidden: Literal["int8", "float16"] | None = key(
-        None, "hidden states of tokens; by default what the method needs: float16 for distillmoe, else int8"
-    )
+    hidden: Literal["int8", "float16"] | None = key(None, "hidden states of tokens; by default what the method needs")
     pre_dense: bool = key(False, "also vectors before the teacher's first Dense layer, if the method needs none")
     shard_rows: Rows = key(16384, "at most 2048 with tokens; a killed job loses one shard's work")
 

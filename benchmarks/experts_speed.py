@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config.schema import ExpertsSection, StudentSection
+from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.evaluation.memory import machine_info
 from distilvec.evaluation.speed import BACKENDS, ROLE_TOKENS, TIMED, Encode, Setting, Timing, measure, plan_settings
 from distilvec.formats.onnx import export_copy

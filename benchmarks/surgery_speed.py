@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks.memory import Peak
 from benchmarks.stopwatch import machine, settled_megabytes
 from benchmarks.texts import sample_texts
-from distilvec.config.schema import StudentSection, VocabularySection
+from distilvec.config.student import StudentSection, VocabularySection
 from distilvec.models.load import load_tokenizer
 from distilvec.pipeline.transplant import transplant_folder
 from distilvec.students.build import fresh_transformer

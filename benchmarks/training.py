@@ -30,7 +30,8 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from sentence_transformers.sentence_transformer.losses import EmbedDistillLoss
 
 from benchmarks.texts import sample_texts
-from distilvec.config.schema import CorpusSection, MethodSection, Recipe, SourceSection, StudentSection, TeacherSection
+from distilvec.config.schema import CorpusSection, MethodSection, Recipe, SourceSection, TeacherSection
+from distilvec.config.student import StudentSection
 from distilvec.config.training import ScheduleSection, TrainSection
 from distilvec.core.device import fast_bf16
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo

@@ -32,7 +32,8 @@ from sentence_transformers import SentenceTransformer
 from benchmarks.stopwatch import machine
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_folder
-from distilvec.config.schema import TeacherSection, VocabularySection
+from distilvec.config.schema import TeacherSection
+from distilvec.config.student import VocabularySection
 from distilvec.core.files import write_json
 from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.suite import load_suite

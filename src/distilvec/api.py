@@ -17,7 +17,8 @@ from distilvec.config import recipe as recipes
 from distilvec.config.base import Section
 from distilvec.config.builtin import recipe_file
 from distilvec.config.paths import resolve_key, resolve_tree
-from distilvec.config.schema import Recipe, VocabularySection
+from distilvec.config.schema import Recipe
+from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.verbosity import quiet_libraries
 from distilvec.models.load import load as load

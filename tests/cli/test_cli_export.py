@@ -9,7 +9,7 @@ import pytest
 from architectures import TEXTS, bert
 
 from distilvec.cli.models import export
-from distilvec.config.schema import ExpertsSection, StudentSection
+from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.onnx import OnnxEmbedder, check_onnx_place
 from distilvec.formats.sentence_transformers import save_student

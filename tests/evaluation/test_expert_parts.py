@@ -13,7 +13,7 @@ from labelled import write_task
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
-from distilvec.config.schema import ExpertsSection, StudentSection
+from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.labeled import Labelled

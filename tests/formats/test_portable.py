@@ -13,7 +13,7 @@ from architectures import ARCHITECTURES, TEXTS
 from safetensors import safe_open
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config.schema import StudentSection
+from distilvec.config.student import StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from architectures import ARCHITECTURES, TEXTS
 
-from distilvec.config.schema import ExpertsSection, StudentSection
+from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherInfo, build_student
 

@@ -14,7 +14,7 @@ import torch
 from architectures import TEXTS, bert
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config.schema import ExpertsSection, StudentSection
+from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models import experts as module

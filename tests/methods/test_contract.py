@@ -30,7 +30,7 @@ def name(request):
 
 @pytest.fixture
 def model(tiny_model, name):
-    from distilvec.config.schema import StudentSection
+    from distilvec.config.student import StudentSection
 
     info = TeacherInfo(dim=24, normalized=True, max_length=64, model=str(tiny_model))
     section = StudentSection(model="teacher", layers=2, **STUDENTS.get(name, {}))

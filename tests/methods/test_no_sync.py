@@ -17,7 +17,7 @@ from contexts import make_context
 from signals import OPTIONS, STUDENTS, labelled_batch, teacher_signals
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distilvec.config.schema import StudentSection
+from distilvec.config.student import StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import weighted_loss

@@ -15,7 +15,8 @@ from architectures import TEXTS, bert
 from sentence_transformers import SentenceTransformer
 
 import distilvec
-from distilvec.config.schema import ExpertsSection, StudentSection, TeacherSection
+from distilvec.config.schema import TeacherSection
+from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.formats.sentence_transformers import save_student

@@ -12,7 +12,7 @@ import yaml
 from architectures import bert
 from sentence_transformers import SentenceTransformer
 
-from distilvec.config.schema import ExpertsSection, StudentSection
+from distilvec.config.student import ExpertsSection, StudentSection
 from distilvec.models.load import EXPERTS_FILE
 from distilvec.report.model_card import (
     Distillation,

@@ -12,7 +12,7 @@ from architectures import ARCHITECTURES, TEXTS, bert, modernbert, sentence_trans
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from distilvec.config.schema import StudentSection
+from distilvec.config.student import StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.models.limits import position_limit
 from distilvec.students.build import TeacherInfo, build_student

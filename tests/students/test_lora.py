@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
-from distilvec.config.schema import LoraSection, StudentSection
+from distilvec.config.student import LoraSection, StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.run import run
 from distilvec.students.build import TeacherInfo, build_student

@@ -10,7 +10,7 @@ import torch
 from contexts import DEFAULT
 from loops import make_loop, stop_after
 
-from distilvec.config.schema import StudentSection
+from distilvec.config.student import StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec

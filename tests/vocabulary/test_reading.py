@@ -18,7 +18,7 @@ from samples import make_texts
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from distilvec.config.schema import VocabularySection
+from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError
 from distilvec.vocabulary.choose import choose
 from distilvec.vocabulary.edit import fast_tokenizer

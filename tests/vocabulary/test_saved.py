@@ -22,7 +22,7 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from distilvec.config.schema import VocabularySection
+from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError
 from distilvec.formats import sentence_transformers as portable
 from distilvec.formats.onnx import OnnxEmbedder, export_onnx

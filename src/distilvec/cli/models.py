@@ -185,7 +185,7 @@ def transplant(
 ) -> None:
     """Give a model another vocabulary: embeddings are composed of the old ones, every other weight stays."""
     from distilvec.config.recipe import section_of
-    from distilvec.config.schema import VocabularySection
+    from distilvec.config.student import VocabularySection
 
     with named_options(_TRANSPLANT):
         values = {field: given[name] for name, field in _VOCABULARY.items()}

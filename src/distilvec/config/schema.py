@@ -20,15 +20,13 @@ from distilvec.config.base import (
     Seed,
     Tokens,
     Units,
-    VocabularySize,
     key,
-    refused,
 )  # fmt: skip
+from distilvec.config.student import Pooling, StudentSection
 from distilvec.config.sweep import SweepSection
 from distilvec.config.training import StageSection, TrainSection
 
 Role = Literal["query", "document"]
-Pooling = Literal["mean", "cls", "lasttoken"]
 
 
 class TeacherSection(Section):
@@ -51,100 +49,6 @@ class TeacherSection(Section):
     weight: float = key(1.0, "relative to the weights of more_teachers", gt=0)
     live: bool = key(False, "run in every step instead of caching; for corpora seen once")
     trust_remote_code: bool = False
-
-
-class LoraSection(Section):
-    """Low-rank adapters (peft) instead of the backbone's own weights; merged into them when the student is saved."""
-
-    r: Units = key(256, "rank of the adapters")
-    alpha: float = key(32, "scale of the adapters, over their rank", gt=0)
-    dropout: float = key(0.1, "dropout before the adapters", ge=0, lt=1)
-    targets: list[str] | None = key(None, "names of the linear layers; all of the backbone's by default")
-
-
-class ExpertsSection(Section):
-    """A mixture of experts on the pooled vector (DistillMoE): feed-forward networks, weighted by a gate and summed."""
-
-    count: int = key(3, "one per facet and teacher", gt=0, le=256)
-    width: Units = key(1024, "of an expert's hidden layer")
-    gate_width: Units | None = key(None, "of the gate's hidden layer; linear by default")
-    dropout: float = Field(0.1, ge=0, lt=1)
-    residual: bool | None = key(None, "add an expert's input to its output, which starts from the input alone")
-
-
-class HeadSection(Section):
-    """The head of a labelled task: dropout and a hidden layer before its linear layer."""
-
-    dropout: float | None = key(None, "of the vector that the head reads, in training; none by default", ge=0, lt=1)
-    hidden: Units | None = key(None, "size of a hidden layer with tanh; none by default")
-
-
-class VocabularySection(Section):
-    """Another vocabulary than the backbone's own (tokenizer surgery): `tokenizer`, or one chosen on the corpus's texts.
-
-    `trim` keeps what the texts use, or `size` of it. `hybrid` has `share` tokens of the `target` language's own, and
-    fills up with those that other languages use most. `bpe`, `unigram` and `wordpiece` are trained on the texts.
-    """
-
-    kind: Literal["trim", "hybrid", "bpe", "unigram", "wordpiece"] = key(
-        "trim",
-        "tokens that the texts use (trim), with the target language's own (hybrid), or trained on the texts",
-    )
-    tokenizer: str | None = key(None, "an existing tokenizer instead: folder, id, tokenizer.json or .model", MODEL)
-    size: VocabularySize | None = key(None, "tokens in all; with trim all that the texts use by default")
-    letters: Literal["all", "seen"] = key("all", "of the old alphabet: all, or those seen in the texts")
-    target: str | None = key(None, "with hybrid: the language that gets tokens of its own")
-    share: VocabularySize | None = key(None, "with hybrid: how many")
-    compose: Literal["mean", "weighted", "first", "last"] = key("mean", "new embeddings of the old pieces' ones")
-    keep_norm: bool = key(False, "bring composed embeddings to the mean norm of their pieces")
-
-    @model_validator(mode="after")
-    def holds_together(self) -> VocabularySection:
-        """Refuse keys that do not belong to the kind, and a kind without what it needs."""
-        hybrid = self.kind == "hybrid"
-        if self.tokenizer is not None and (self.size or self.target or self.share or self.kind != "trim"):
-            raise refused("tokenizer", "is one that exists; leave out kind, size, target and share")
-        if self.kind != "trim" and self.size is None:
-            raise refused("size", f"is needed by kind '{self.kind}'; give a number of tokens")
-        for name in ("target", "share"):
-            if hybrid != (getattr(self, name) is not None):
-                raise refused(
-                    name, "is needed by kind 'hybrid'" if hybrid else f"is not for kind '{self.kind}'; leave it out"
-                )
-        return self
-
-
-class StudentSection(Section):
-    """The network that is trained and shipped: `model`, pruned to `layers`, or a fresh one from `config`."""
-
-    one_of = ("model", "config")
-    model: str | None = key(None, "folder or hub id; 'teacher': the teacher's backbone", MODEL)
-    config: dict[str, Any] | None = key(None, "a fresh backbone: transformers config with 'model_type'")
-    tokenizer: str | None = key(None, "only with 'config': folder or hub id; vocabulary may replace its tokens", MODEL)
-    revision: str | None = None
-    layers: int | list[int] | None = key(None, "layers to keep, from 0; a number keeps that many, evenly spread")
-    reinitialize: int | None = key(None, "last n layers kept that start from random weights, by seed", gt=0)
-    pooling: Pooling = "mean"
-    max_length: Tokens | None = key(None, "tokens; the smaller limit of student and teacher by default")
-    attention: Literal["bidirectional"] | None = key(None, "lifts a decoder's causal mask, in the saved model too")
-    dropout: float | None = key(None, "replaces every dropout rate of the backbone", ge=0, lt=1)
-    dense: Literal["auto", "always", "keep"] = key(
-        "auto", "the linear layer to the teacher's dim; 'auto': where the method needs it; 'keep': the model's own"
-    )
-    experts: ExpertsSection | None = None
-    head: HeadSection | None = key(None, "only with a task")
-    vocabulary: VocabularySection | None = None
-    lora: LoraSection | None = None
-    trust_remote_code: bool = False
-
-    @model_validator(mode="after")
-    def fresh_holds_together(self) -> StudentSection:
-        """Refuse a fresh student without a tokenizer, or with layers to keep."""
-        if self.config is not None and self.tokenizer is None:
-            raise ValueError("a fresh student ('config') needs a 'tokenizer'")
-        if self.config is not None and self.dense == "keep":
-            raise ValueError("a fresh student ('config') has no linear layers to keep ('dense: keep'); name a 'model'")
-        return self
 
 
 class SourceSection(Section):

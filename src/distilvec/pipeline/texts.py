@@ -11,7 +11,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from distilvec.config import recipe as recipes
-from distilvec.config.schema import CorpusSection, EvaluationSection, Recipe, StudentSection
+from distilvec.config.schema import CorpusSection, EvaluationSection, Recipe
+from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import TeacherInfo

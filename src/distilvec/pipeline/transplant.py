@@ -14,7 +14,8 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from sentence_transformers import SentenceTransformer
 
 from distilvec.alignment.coverage import unicode_texts
-from distilvec.config.schema import SourceSection, VocabularySection
+from distilvec.config.schema import SourceSection
+from distilvec.config.student import VocabularySection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_folder, write_json
 from distilvec.core.info import UNLIMITED

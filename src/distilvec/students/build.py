@@ -18,7 +18,8 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from distilvec.config.schema import Role, StudentSection
+from distilvec.config.schema import Role
+from distilvec.config.student import StudentSection
 from distilvec.core.errors import DistilvecError, first_line, nearest
 from distilvec.core.info import UNLIMITED
 from distilvec.core.info import TeacherInfo as TeacherInfo

@@ -9,7 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from distilvec.config.schema import LoraSection
+from distilvec.config.student import LoraSection
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.extras import require_extra
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from distilvec.config.schema import VocabularySection
+from distilvec.config.student import VocabularySection
 from distilvec.core.artifacts import CHECKSUMS, FINGERPRINT, open_or_build
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.files import SEAL

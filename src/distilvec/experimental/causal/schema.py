@@ -10,7 +10,8 @@ from pydantic import Field, ValidationError, model_validator
 from distilvec.config import recipe as recipes
 from distilvec.config.base import MODEL, MOST_ROWS, MOST_TOKENS, WORKING, Name, Section, Seed
 from distilvec.config.messages import explain, invalid
-from distilvec.config.schema import ExpertsSection, MethodSection
+from distilvec.config.schema import MethodSection
+from distilvec.config.student import ExpertsSection
 from distilvec.config.training import TrainSection
 
 INSTRUCTION = (

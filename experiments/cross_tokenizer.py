@@ -4,13 +4,16 @@ papers' figures.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scipy.stats import t as student_t
+
 from distilvec.config.builtin import recipe_folder
 from distilvec.config.recipe import read_tree
-from experiments.shootout import agreement, deviation, spread
+from experiments.shootout import agreement, spread
 
 # EMO, tables 1 to 4, LLM2Vec-Mistral-7B to BERT-base: accuracy, accuracy, Spearman. The paper has no MRPC; SciTail
 # replaces it for the order.
@@ -83,7 +86,9 @@ OF_MOE = (
 )  # fmt: skip
 MAIN = {"banking77": "accuracy", "mrpc": "accuracy", "stsb": "spearman"}
 OTHERS = {"banking77": ["macro_f1"], "mrpc": ["macro_f1"], "stsb": ["pearson"]}
+BASELINES = ("uld", "mined", "dskd", "multilevel_ot")
 Rows = Sequence[Mapping[str, Any]]
+Seeds = Mapping[int, float]  # a figure by seed
 
 
 def emo_tables(report: Mapping[str, Any]) -> str:
@@ -115,7 +120,7 @@ def findings(rows: Rows, whole: str, sweep: str) -> str:
     names = [name for name in dict.fromkeys((*OF_EMO, *OF_MOE)) if any(row["method"] == name for row in rows)]
     if whole not in names or "task" not in names:
         return ""
-    columns: dict[str, dict[str, list[float]]] = {task: {n: values(rows, task, n) for n in names} for task in tasks}
+    columns = {task: {name: values(rows, task, name) for name in names} for task in tasks}
     if len(tasks) > 1:
         columns["mean"] = {name: overall(rows, name, tasks) for name in names}
     left_out = parts_left_out(sweep)
@@ -125,26 +130,34 @@ def findings(rows: Rows, whole: str, sweep: str) -> str:
         label = f"{name} (without {left_out[name]})" if name in left_out else name
         cells = [difference(found[name], found[whole]) for found in columns.values()]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    key, last = [*columns.items()][-1]
-    means = {name: statistics.mean(found) for name, found in last.items() if found}
-    best = max(means, key=means.__getitem__)
-    text = f"Best on {key if key in tasks else 'the mean of the tasks'}: `{best}`, {means[best]:.2f}; "
-    text += f"`{whole}` {means[whole]:.2f}, the student alone (`task`) {means['task']:.2f}."
-    for task in tasks:
-        found = {name: statistics.mean(own) for name, own in columns[task].items() if own}
-        above = [f"`{name}`" for name in found if found[name] > found["task"]]
-        text += f" Above the student alone on {task}: {', '.join(above) or 'none'}."
-    note = "\\*: more than the larger of the two deviations over seeds, where there are several."
-    return "\n\n".join([text, "\n".join(lines), note])
+    note = "Brackets: 95 % confidence interval of the mean difference, paired by seed (Student's t), where two seeds or more are there."  # noqa: E501
+    return "\n\n".join([conclusions(columns, whole), "\n".join(lines), note])
 
 
-def difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """A cell: the difference of two means, with a star if it is larger than both deviations over seeds."""
-    if not ours or not theirs:
-        return ""
-    gap = statistics.mean(ours) - statistics.mean(theirs)
-    clear = min(len(ours), len(theirs)) > 1 and abs(gap) > max(deviation(ours), deviation(theirs))
-    return f"{gap:+.2f}" + ("\\*" if clear else "")
+def conclusions(columns: Mapping[str, Mapping[str, Seeds]], whole: str) -> str:
+    """In words, a line for each column: the best, and the whole method against the student alone and its baselines."""
+    lines = []
+    for column, found in columns.items():
+        means = {name: statistics.mean(own.values()) for name, own in found.items() if own}
+        best = max(means, key=means.__getitem__)
+        line = f"- {column}: best is `{best}`, {means[best]:.2f}; `{whole}` {means[whole]:.2f}"
+        line += f", {difference(found[whole], found['task'])} against the student alone (`task`)"
+        if others := [found[name] for name in BASELINES if found.get(name)]:
+            shared = set.intersection(*(set(own) for own in others))
+            average = {seed: statistics.mean(own[seed] for own in others) for seed in shared}
+            line += f", {difference(found[whole], average)} against the mean of {len(others)} baselines"
+        lines.append(f"{line}.")
+    return "\n".join(lines)
+
+
+def difference(ours: Seeds, theirs: Seeds) -> str:
+    """A cell: the mean difference over the seeds that both have, with its 95 % interval where there are several."""
+    gaps = [ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()]
+    if len(gaps) < 2:
+        return f"{gaps[0]:+.2f}" if gaps else ""
+    mean, half = statistics.mean(gaps), float(student_t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps)
+    half /= math.sqrt(len(gaps))
+    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
 
 
 def parts_left_out(sweep: str) -> dict[str, str]:
@@ -184,18 +197,19 @@ def table(report: Mapping[str, Any], rows: Rows) -> str:
     top = statistics.mean(report["teachers"][task][MAIN[task]] for task in tasks)
     lines.append("| teacher | 1 | " + " | ".join([*teacher, *(f"{top:.2f}" for _ in average)]) + " |")
     best = {
-        task: max(methods, key=lambda method: statistics.mean(values(rows, task, method) or [0.0])) for task in tasks
+        task: max(methods, key=lambda method: statistics.mean([*values(rows, task, method).values()] or [0.0]))
+        for task in tasks
     }
     for method in methods:
         cells = [
-            spread(found, bold=metric == MAIN[task] and best[task] == method)
+            spread([*found.values()], bold=metric == MAIN[task] and best[task] == method)
             if (found := values(rows, task, method, metric))
             else ""
             for task, metric in figures
         ]
         counts = [len(values(rows, task, method)) for task in tasks]
         seeds = " / ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))
-        mean = spread(means[method]) if means[method] else ""
+        mean = spread([*means[method].values()]) if means[method] else ""
         lines.append(f"| {method} | {seeds} | " + " | ".join([*cells, *(mean for _ in average)]) + " |")
     steps = ", ".join(f"{report['steps'][task]} on {task}" for task in tasks)
     info = (
@@ -205,23 +219,19 @@ def table(report: Mapping[str, Any], rows: Rows) -> str:
     return "\n\n".join([info, "\n".join(lines)])
 
 
-def values(rows: Rows, task: str, method: str, metric: str | None = None) -> list[float]:
-    """A method's figure on a task, seed by seed."""
-    return [row["scores"][metric or MAIN[task]] for row in rows if row["task"] == task and row["method"] == method]
+def values(rows: Rows, task: str, method: str, metric: str | None = None) -> Seeds:
+    """A method's figure on a task, by seed."""
+    own = [row for row in rows if row["task"] == task and row["method"] == method]
+    return {row["seed"]: row["scores"][metric or MAIN[task]] for row in own}
 
 
-def overall(rows: Rows, method: str, tasks: Sequence[str]) -> list[float]:
+def overall(rows: Rows, method: str, tasks: Sequence[str]) -> Seeds:
     """The mean of the tasks' main figures, for every seed that has all of them."""
-    own = {(row["task"], row["seed"]): row["scores"][MAIN[row["task"]]] for row in rows if row["method"] == method}
-    seeds = sorted({seed for _, seed in own})
-    return [
-        statistics.mean(own[task, seed] for task in tasks)
-        for seed in seeds
-        if all((task, seed) in own for task in tasks)
-    ]
+    own = [values(rows, task, method) for task in tasks]
+    return {seed: statistics.mean(found[seed] for found in own) for seed in set.intersection(*map(set, own))}
 
 
 def order(rows: Rows, paper: Mapping[str, float], task: str) -> str:
     """In words: how the order of the methods agrees with the paper's."""
-    found = {method: values(rows, task, method) for method in paper}
+    found = {method: [*values(rows, task, method).values()] for method in paper}
     return agreement(paper, {method: figures for method, figures in found.items() if figures})

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from pathlib import Path
 
 import pytest
+from scipy.stats import ttest_rel
 
 from experiments.cross_tokenizer import MAIN, MOE_PAPER, MOE_PARTS, OF_EMO, OF_MOE, PAPER, distillmoe_tables, emo_tables
 from experiments.readme import pages
@@ -75,22 +77,26 @@ def test_the_pages_hold_what_the_rows_give(page):
 
 @pytest.mark.parametrize(("member", "left_out"), [("emo-ira", "otis"), ("emo-otis", "ira")])
 def test_the_page_names_the_part_that_a_member_leaves_out(member, left_out):
-    """Against the rows of the result file, read here once more."""
+    """Against the rows of the result file, read here once more, and scipy's paired test."""
     rows = json.loads((ROOT / "results" / "shootout_cross_tokenizer.json").read_text())["rows"]
     (line,) = [
         line for line in (ROOT / "docs" / "token_level.md").read_text().splitlines() if line.startswith(f"| {member} (")
     ]
-    name, *cells = line.strip("| ").split(" | ")
-    assert name == f"{member} (without {left_out})"
-    for task, cell in zip(MAIN, cells, strict=False):
+    name, *cells = line.strip("|").split("|")
+    assert name.strip() == f"{member} (without {left_out})"
+    for task, cell in zip(MAIN, map(str.strip, cells), strict=False):
         own, whole = (
-            [row["scores"][MAIN[task]] for row in rows if (row["task"], row["method"]) == (task, method)]
+            {row["seed"]: row["scores"][MAIN[task]] for row in rows if (row["task"], row["method"]) == (task, method)}
             for method in (member, "emo")
         )
-        gap = sum(own) / len(own) - sum(whole) / len(whole)
-        assert float(cell.removesuffix("\\*")) == pytest.approx(gap, abs=0.0051)
-        several = len(own) > 1 and len(whole) > 1
-        assert cell.endswith("*") == (several and abs(gap) > max(statistics.stdev(own), statistics.stdev(whole)))
+        if not (seeds := sorted(own.keys() & whole.keys())):
+            assert cell == ""
+            continue
+        mean, *limits = (float(figure) for figure in re.findall(r"[+-][\d.]+", cell))
+        assert mean == pytest.approx(statistics.mean(own[seed] - whole[seed] for seed in seeds), abs=0.0051)
+        if len(seeds) > 1:
+            test = ttest_rel([own[seed] for seed in seeds], [whole[seed] for seed in seeds])
+            assert limits == pytest.approx([*test.confidence_interval(0.95)], abs=0.0051)
 
 
 def test_tables_and_words():

@@ -128,8 +128,17 @@ class Unsaved(Trainer):
 class Ours:
     """distilvec's loop, fed by its own corpus, tokens and cache."""
 
-    def __init__(self, job: Job, cache: TeacherCache, model: SentenceTransformer, precision: str) -> None:
+    def __init__(
+        self,
+        job: Job,
+        cache: TeacherCache,
+        model: SentenceTransformer,
+        precision: str,
+        device: str = "cpu",
+        batch: int = BATCH,
+    ) -> None:
         self.job, self.cache, self.model, self.precision, self.rounds = job, cache, model, precision, 0
+        self.device, self.batch = device, batch
         self.tokens = tokenize(job, job.corpus, model)
         self.encoder = Encoder(model)
 
@@ -145,7 +154,8 @@ class Ours:
             epochs=1,
             schedule=ScheduleSection(name="constant"),
             precision=self.precision,
-            device="cpu",
+            device=self.device,
+            batch_size=self.batch,
             checkpoint_minutes=60,
         )  # type: ignore[arg-type]
         loop = Unsaved(
@@ -159,8 +169,17 @@ class Ours:
 class Peer:
     """sentence-transformers' trainer with precomputed labels."""
 
-    def __init__(self, job: Job, cache: TeacherCache, model: SentenceTransformer, precision: str) -> None:
+    def __init__(
+        self,
+        job: Job,
+        cache: TeacherCache,
+        model: SentenceTransformer,
+        precision: str,
+        device: str = "cpu",
+        batch: int = BATCH,
+    ) -> None:
         self.job, self.cache, self.model, self.precision = job, cache, model, precision
+        self.device, self.batch = device, batch
 
     def train(self, rows: np.ndarray) -> float:
         """Train one round on `rows`; seconds."""
@@ -170,13 +189,13 @@ class Peer:
         arguments = SentenceTransformerTrainingArguments(
             output_dir=str(self.job.folder / "peer"),
             num_train_epochs=1,
-            per_device_train_batch_size=BATCH,
+            per_device_train_batch_size=self.batch,
             learning_rate=1e-4,
             lr_scheduler_type="constant",
             weight_decay=0.01,
             max_grad_norm=0.0,
             bf16=self.precision == "bf16",
-            use_cpu=True,
+            use_cpu=self.device == "cpu",
             optim="adamw_torch_fused",
             save_strategy="no",
             logging_strategy="no",

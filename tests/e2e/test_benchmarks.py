@@ -37,6 +37,21 @@ def test_ratios_are_written(name, measured, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_gpu_benchmark_runs_on_the_cpu(measured, tmp_path):
+    data = tmp_path / "short.jsonl.gz"
+    with gzip.open(data, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in make_texts(200))
+    small = ["--sizes", "tiny", "--device", "cpu", "--texts", "32", "--repeats", "1", "--batch-size", "16"]
+    _, found = measured("gpu", *small, "--data", str(data))
+    assert found["precision"] == ("bf16" if fast_bf16("cpu") else "fp32") and found["matmul_tflops"] > 0
+    for job in ("caching", "training"):
+        part = found["tiny"][job]
+        rates = part["texts_per_second"]
+        assert part["ratio"] == pytest.approx(rates["ours"] / rates["peer"], rel=0.02) and part["share_of_peak"] > 0
+        assert "busy" not in part and "peak_megabytes" not in part  # nothing is claimed of a GPU that is not there
+
+
+@pytest.mark.slow
 def test_memory_is_measured(measured):
     _, found = measured("memory", "--rows", "2000", "20000")
     assert found["growth"]["caching"] < 1.1 and found["growth"]["training"] < 1.1

@@ -14,6 +14,7 @@ from distilvec.cli.measure import compare, evaluate, sharpness, speed
 from distilvec.cli.models import align, export, finetune, transplant
 from distilvec.cli.options import Out, Overrides, RecipeFile, Restart, Variant, combined, load_recipe, option
 from distilvec.cli.recipes import recipes_app
+from distilvec.cli.serve import serve
 
 app = typer.Typer(cls=Grouped, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -81,7 +82,7 @@ def options(
         raise typer.Exit
 
 
-for verb in (quickstart, run, plan, finetune, align, evaluate, compare, speed, sharpness, transplant, export):
+for verb in (quickstart, run, plan, finetune, align, evaluate, compare, speed, sharpness, transplant, export, serve):
     app.command(epilog=example(verb.__name__))(verb)
 app.add_typer(recipes_app, name="recipes")
 app.add_typer(cache_app, name="cache")

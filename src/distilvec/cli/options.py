@@ -92,7 +92,7 @@ def with_config_options(command: Any) -> Any:
     """A command, with the options that `config_options` gave its verb."""
     if not hasattr(getattr(command, "callback", None), "config"):
         return command
-    from distilvec.config import schema
+    from distilvec.config import student, training
     from distilvec.config.base import kinds
 
     verb = inspect.unwrap(command.callback)
@@ -102,9 +102,10 @@ def with_config_options(command: Any) -> Any:
 
     signature, types = inspect.signature(verb), get_type_hints(verb, include_extras=True)
     parameters = [one.replace(annotation=types[one.name]) for one in signature.parameters.values()]
+    sections = vars(student) | vars(training)
     for section, fields, defaults in verb.config:
         for name, field in fields.items():
-            info = getattr(schema, section).model_fields[field]
+            info = sections[section].model_fields[field]
             default, (kind, *_) = defaults.get(name, info.default), kinds(info.annotation)
             about = option(f"{info.description[0].upper()}{info.description[1:]}.")
             annotation: Any = Annotated[kind | None if default is None else kind, about]

@@ -1,4 +1,4 @@
-"""What a recipe says of the student: its layers, vocabulary, experts, adapters and head."""
+"""The student of a recipe: its layers, vocabulary, experts, adapters and head."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ PACKAGES = {
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "datasets": ("datasets",),
     "dataframe": ("pandas",),
+    "serve": ("starlette", "uvicorn", "prometheus_client"),
     "finetune": ("peft",),
     "causal": ("rouge_score",),
     "tensorboard": ("tensorboard",),

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import base64
 import json
-import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -22,6 +19,7 @@ import uvicorn
 from openai import OpenAI
 from sentence_transformers import SentenceTransformer
 
+from benchmarks.serve import measure
 from distilvec.serving.app import make_app
 from distilvec.serving.model import ServedModel
 from distilvec.serving.requests import Limits
@@ -222,25 +220,16 @@ def test_many_clients_lose_nothing(served, tiny_model):
     assert "distilvec_texts_total 200.0" in metrics
 
 
-def test_the_command_serves_until_it_is_stopped(tiny_model, tmp_path):
-    pytest.importorskip("starlette")
-    line = [sys.executable, "-m", "distilvec", "serve", str(tiny_model), "--port", "0"]
-    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "200"}) as process:
-        try:
-            text = process.stderr.readline()
-            address = re.search(r"http://\S+?:\d+", text)[0]
-            end = time.monotonic() + 60
-            while time.monotonic() < end:
-                try:
-                    answer = httpx.post(address + PATH, json={"input": "a"}, timeout=30)
-                    break
-                except httpx.ConnectError:
-                    time.sleep(0.05)
-            assert answer.status_code == 200 and len(answer.json()["data"][0]["embedding"]) == 32
-        finally:
-            process.send_signal(signal.SIGTERM)
-            rest = process.stderr.read()
-    assert process.returncode in (0, 143) and "Traceback" not in rest
+@pytest.mark.slow
+def test_the_command_under_load(tiny_model):
+    """benchmarks/serve.py starts `distilvec serve`, sends texts and wrong requests, and stops it."""
+    arguments = argparse.Namespace(model=str(tiny_model), requests=40, concurrency=8, data=Path("absent"))
+    found = measure(arguments)
+    assert found["largest_difference_to_encode"] < 1e-5
+    server = found["server"]
+    assert server["answered"] == 40 and server["refused_with_a_message"] == "4 of 4"
+    assert server["exit_status"] in (0, 143, -15) and not server["traceback"]
+    assert server["p50_ms"] <= server["p99_ms"] and len(server["megabytes_after_a_quarter_and_all"]) == 2
 
 
 def test_a_port_in_use_is_named_before_the_model_is_loaded(tiny_model):

@@ -1,0 +1,158 @@
+"""The server under load: requests of one text by many clients at once, next to a plain loop over `encode`.
+
+    python -m benchmarks.serve --json FILE [--model FOLDER] [--requests 2000] [--concurrency 32]
+
+`distilvec serve` runs in a process of its own; one client keeps `--concurrency` requests in flight over 127.0.0.1.
+Every vector is compared with `encode`'s. The loop encodes the same texts one after another, as a program would that has
+no server. Memory is the server's own (RssAnon), after a quarter of the requests and after the last one. Then a tenth as
+many requests are malformed or too large: each must be refused with a message. At the end the server gets SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from benchmarks.stopwatch import machine
+from benchmarks.texts import sample_texts
+from distilvec.models.load import resolve_model
+
+PATH = "/v1/embeddings"
+WRONG = {  # bodies that are refused, with their status
+    400: [b"{", b"[" * 10_000, b'{"input": [1, 2]}', b'{"input": ""}', b'{"input": "a", "dimensions": 100000}'],
+    404: [b'{"input": "a", "model": "another"}'],
+    413: [b'{"input": "' + b"a" * 5_000_000 + b'"}'],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--model", default="all-MiniLM-L6-v2")
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--concurrency", type=int, default=32)
+    parser.add_argument(
+        "--data", type=Path, default=None, help="english_text.jsonl.gz; generated texts where it is absent"
+    )
+    arguments = parser.parse_args()
+    result = measure(arguments)
+    arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Both sides, and what the server's memory did."""
+    texts, origin = sample_texts(arguments.requests, arguments.data)
+    model = SentenceTransformer(resolve_model(arguments.model), device="cpu")
+    model.encode(texts[:8], show_progress_bar=False)
+    expected, loop = [], []
+    for text in texts:
+        began = time.perf_counter()
+        expected.append(model.encode(text, show_progress_bar=False))
+        loop.append(time.perf_counter() - began)
+    line = [sys.executable, "-m", "distilvec", "serve", arguments.model, "--port", "0", "--truncate"]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "200"}) as process:
+        try:
+            assert process.stderr is not None
+            address = re.search(r"http://\S+?:\d+", process.stderr.readline())
+            assert address is not None, "the server printed no address"
+            found = asyncio.run(load(address[0], process.pid, texts, arguments.concurrency))
+        finally:
+            process.terminate()
+            log = process.stderr.read() if process.stderr is not None else ""
+    found |= {"exit_status": process.returncode, "traceback": "Traceback" in log}
+    pairs = zip(found.pop("vectors"), expected, strict=True)
+    difference = max(float(np.abs(one - other).max()) for one, other in pairs)
+    return {
+        "model": arguments.model,
+        "texts": origin,
+        "machine": machine(),
+        "concurrency": arguments.concurrency,
+        "requests": len(texts),
+        "largest_difference_to_encode": difference,
+        "server": found,
+        "encode_loop": {"texts_per_second": round(len(loop) / sum(loop), 1), **percentiles(loop)},
+    }
+
+
+async def load(address: str, process: int, texts: list[str], concurrency: int) -> dict[str, Any]:
+    """Send every text, and wrong requests between them; what came back and how long it took."""
+    free = asyncio.Semaphore(concurrency)
+    seconds: list[float] = []
+    memory: list[float] = []
+    wrong = [(status, body) for status, bodies in WRONG.items() for body in bodies]
+
+    async def one(client: httpx.AsyncClient, text: str) -> np.ndarray:
+        async with free:
+            began = time.perf_counter()
+            answer = await client.post(PATH, json={"input": text})
+            seconds.append(time.perf_counter() - began)
+            if len(seconds) in (len(texts) // 4, len(texts)):
+                memory.append(own_megabytes_of(process))
+        answer.raise_for_status()
+        return np.array(answer.json()["data"][0]["embedding"], dtype=np.float32)
+
+    async def refused(client: httpx.AsyncClient, status: int, body: bytes) -> bool:
+        async with free:
+            answer = await client.post(PATH, content=body)
+        return answer.status_code == status and bool(answer.json()["error"]["message"])
+
+    limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+    async with httpx.AsyncClient(base_url=address, timeout=120, limits=limits) as client:
+        for _ in range(400):  # until the server listens
+            try:
+                await client.get("/health")
+                break
+            except httpx.ConnectError:
+                await asyncio.sleep(0.05)
+        jobs: list[Any] = [one(client, text) for text in texts]
+        checks = [refused(client, *wrong[i % len(wrong)]) for i in range(len(texts) // 10)]
+        began = time.perf_counter()
+        vectors = await asyncio.gather(*jobs)
+        spent = time.perf_counter() - began
+        refusals = await asyncio.gather(*checks)
+        await asyncio.gather(*(one(client, text) for text in texts[:concurrency]))  # it still answers
+        metrics = (await client.get("/metrics")).text
+    batches = re.search(r"distilvec_batch_texts_count (\S+)", metrics)
+    assert batches is not None
+    return {
+        "vectors": vectors,
+        "answered": len(vectors),
+        "refused_with_a_message": f"{sum(refusals)} of {len(refusals)}",
+        "texts_per_second": round(len(texts) / spent, 1),
+        **percentiles(seconds[: len(texts)]),
+        "mean_batch": round((len(texts) + min(concurrency, len(texts))) / float(batches[1]), 2),
+        "megabytes_after_a_quarter_and_all": [round(value, 1) for value in memory],
+    }
+
+
+def percentiles(seconds: list[float]) -> dict[str, float]:
+    """The median and the 99th percentile, in milliseconds."""
+    return {
+        "p50_ms": round(1000 * statistics.median(seconds), 2),
+        "p99_ms": round(1000 * float(np.quantile(seconds, 0.99)), 2),
+    }
+
+
+def own_megabytes_of(process: int) -> float:
+    """A process's own memory, without files that it maps."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    found = re.search(r"RssAnon:\s+(\d+) kB", status)
+    return int(found[1]) / 1024 if found else float("nan")
+
+
+if __name__ == "__main__":
+    main()

@@ -8,47 +8,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 from contexts import make_context
+from queues import interrupted_equals_whole, queued, terms, vectors_of
 
-from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
-from distilvec.core.outputs import ModelOutputs
 from distilvec.core.registry import build_objective
 from distilvec.methods.distilcse_ckd import DistilCseCkd
-from distilvec.pipeline.prepare import prepare, untrained_student
-from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
-from distilvec.students.encoder import Encoder
-from distilvec.train.trainer import Trainer
 
 CONTEXT = make_context(student_hidden_size=4, student_layers=2, teacher_dim=4)
 
 
-def vectors_of(rows):
-    """Each corpus row's own teacher vector, exact in float16."""
-    return torch.stack(
-        [torch.randn(4, generator=torch.Generator().manual_seed(int(row))).half().float() for row in rows]
-    )
-
-
-def terms(objective, rows, student=None, teacher=None):
-    rows = torch.as_tensor(rows)
-    batch = TextBatch(rows, {"input_ids": rows[:, None]}, torch.zeros_like(rows))
-    teacher = vectors_of(rows) if teacher is None else teacher
-    student = teacher.flip(-1) if student is None else student
-    return objective(batch, ModelOutputs(embedding=student), ModelOutputs(embedding=teacher))
-
-
-def queued(objective):
-    """The corpus rows in the queue, by place; every vector there is checked to be its row's."""
-    rows = objective.queue_rows.tolist()
-    for place, row in enumerate(rows):
-        if row >= 0:
-            assert torch.equal(objective.queue_vectors[place].float(), vectors_of([row])[0])
-    return rows
-
-
 def negatives(objective, rows):
     """The vectors in the queue that a batch of these rows is compared with."""
-    vectors, counted = objective.negatives(torch.as_tensor(rows))
+    vectors, counted = objective.other_vectors(torch.as_tensor(rows))
     return vectors[counted]
 
 
@@ -65,7 +36,7 @@ def test_check_value():
         14.7768497760, abs=2e-2
     )  # a float16 queue
     objective.queue_rows.fill_(-1)
-    objective.negatives = lambda rows: (queue, torch.ones(5, dtype=torch.bool))
+    objective.other_vectors = lambda rows: (queue, torch.ones(5, dtype=torch.bool))
     assert terms(objective, [0, 1, 2], student, teacher)["ckd"].mean().item() == pytest.approx(14.7768497760, abs=1e-6)
 
 
@@ -188,35 +159,6 @@ def test_gradients_are_finite_for_a_collapsed_student_and_a_batch_of_one(queue):
 
 @pytest.mark.parametrize("update", ["plain", "asam"])
 def test_interrupted_training_equals_uninterrupted(tiny_recipe, tmp_path, update):
-    def loop(folder):
-        job = resolve(
-            tiny_recipe(method={"name": "distilcse_ckd", "options": {"queue": 40}}, train__update={"name": update}),
-            folder,
-        )
-        encoder = Encoder(untrained_student(job))
-        objective = make_objective(job.stages[-1], job.context)
-        return Trainer(
-            encoder,
-            objective,
-            prepare(job, encoder.model).training_data(required_outputs(objective, job.examples)),
-            job.recipe.train,
-            folder,
-            "mark",
-        )
-
-    whole = loop(tmp_path / "whole")
-    whole.run()
-    stopped = loop(tmp_path / "stopped")
-    one = stopped._step
-
-    def step(batches, index):
-        one(batches, index)
-        stopped.stop_asked = stopped.state.step == 4
-
-    stopped._step = step
-    assert not stopped.run().finished
-    resumed = loop(tmp_path / "stopped")
-    assert resumed.state.step == 5 and resumed.run().finished
-    for name, value in whole.module.state_dict().items():
-        assert torch.equal(value, resumed.module.state_dict()[name]), name
-    assert whole.module.objective.queue_count > 40 and (whole.module.objective.queue_rows >= 0).all()
+    method = {"name": "distilcse_ckd", "options": {"queue": 40}}
+    objective = interrupted_equals_whole(tiny_recipe(method=method, train__update={"name": update}), tmp_path)
+    assert objective.queue_count > 40 and (objective.queue_rows >= 0).all()

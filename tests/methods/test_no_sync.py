@@ -42,7 +42,7 @@ WAITING = {
 
 
 # what a method reads there only, where nothing has to be waited for
-ON_A_PROCESSOR = {"jasper": Counter(_local_scalar_dense=1), "distilcse_ckd": Counter(_local_scalar_dense=1)}
+ON_A_PROCESSOR = {name: Counter(_local_scalar_dense=1) for name in ("jasper", "distilcse_ckd", "redact_scores")}
 
 
 class Count(TorchDispatchMode):

@@ -1,0 +1,32 @@
+"""Score-level distillation: similarities to the same documents, the student's and the teacher's."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from distilvec.losses.distance import full_precision
+
+_LEFT_OUT = -1e4  # finite, so that 0 * log 0 is 0 without a case of its own
+
+
+def score_kl(
+    student: Float[Tensor, "batch dim"],
+    teacher: Float[Tensor, "batch dim"],
+    documents: Float[Tensor, "count dim"],
+    counted: Bool[Tensor, " count"],
+    temperature: float,
+) -> Float[Tensor, " batch"]:
+    """Return KL(softmax(cos(y, d) / t) || softmax(cos(y_hat, d) / t)) over documents d, in nats, by rows.
+
+    y is the teacher's vector of a text, y_hat the student's, d a vector of the teacher: cos(y_hat, d) is the score of
+    asymmetric retrieval. `counted` selects documents; without any the value is 0.
+    """
+    candidates = F.normalize(full_precision(documents), dim=-1)
+    ours, theirs = (
+        (F.normalize(full_precision(rows), dim=-1) @ candidates.T).where(counted, _LEFT_OUT)
+        for rows in (student, teacher)
+    )
+    log_ours, log_theirs = (ours / temperature).log_softmax(-1), (theirs / temperature).log_softmax(-1)
+    return F.kl_div(log_ours, log_theirs, reduction="none", log_target=True).sum(-1)

@@ -7,7 +7,7 @@ un-squared L2 distance, AdamW (fused), learning rate 1e-4. The sides alternate, 
 share of the texts; the figure is the median round. After the last round both are measured on the same validation texts.
 The peer is `SentenceTransformerTrainer` with `EmbedDistillLoss("l2")` and precomputed labels. bf16 is measured where
 the processor has it. A precision that is not measured keeps its figures in FILE, each with the machine they were taken
-on.
+on. `wait_share` is the share of our steps' time in which a step waits for its tokens and teacher vectors.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cached import CachedTeacher
 from distilvec.train.dataset import TrainingData
+from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
 
 BATCH = 32
@@ -91,6 +92,12 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
             rates["ours"].append(len(rows) / ours.train(rows))
             rates["peer"].append(len(rows) / peer.train(rows))
         medians = {name: statistics.median(values[1:]) for name, values in rates.items()}
+        waits = [
+            line["train/wait"]
+            for path in job.folder.glob(f"{precision}-*/metrics.jsonl")
+            for line in read_metrics(path)
+            if "train/wait" in line
+        ]
         losses = {name: distance(job, cache, side.model) for name, side in (("ours", ours), ("peer", peer))}
         flops = 6 * body_parameters(student) * float(ours.tokens.lengths[corpus.train_rows].mean()) * medians["ours"]
         result[precision] = {
@@ -101,6 +108,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
             "texts_per_second": medians,
             "rounds": {name: values[1:] for name, values in rates.items()},
             "held_out_distance": losses,
+            "wait_share": statistics.mean(waits),
             "loss_ratio": losses["ours"] / losses["peer"],
             "share_of_matmul_rate": flops / 1e9 / rate,
         }

@@ -19,7 +19,7 @@ def test_slow_bf16_is_said(monkeypatch, capsys, fast, said):
 
 
 def test_precision_auto_takes_bf16_only_where_the_processor_has_it(tiny_recipe, tmp_path, monkeypatch):
-    from distilvec.train import trainer as loop
+    from distilvec.train import accelerator as loop
 
     for fast, precision in ((True, "bf16"), (False, "no")):
         monkeypatch.setattr(loop, "fast_bf16", lambda name, fast=fast: fast)

@@ -14,7 +14,7 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.train import train
 from distilvec.train.metrics import MetricsLog, read_metrics
 
-THROUGHPUT = ("train/texts_per_second", "train/tokens_per_second")
+THROUGHPUT = ("train/texts_per_second", "train/tokens_per_second", "train/wait")
 PLAIN = {"train__epochs": 2, "train__logging_steps": 4}
 EXPERTS = {
     **PLAIN,
@@ -126,7 +126,7 @@ def test_a_torn_last_line_is_dropped_and_a_damaged_one_is_named(tmp_path):
 
 
 def test_a_kill_while_the_lines_are_rewritten_keeps_the_file(tmp_path, monkeypatch, tiny_recipe):
-    from distilvec.train.trainer import make_accelerator
+    from distilvec.train.accelerator import make_accelerator
 
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": step, "epoch": 0.0}) + "\n" for step in range(9)))

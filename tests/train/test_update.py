@@ -17,6 +17,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.train.distillation import StepGradients
+from distilvec.train.prefetch import load
 from distilvec.train.update import Update, disam_loss, source_balance
 
 RULES = [UpdateSection(name=name) for name in ("plain", "sam", "asam", "disam")] + [
@@ -337,8 +338,8 @@ def test_a_draw_is_a_dropout_mask(tiny_recipe, tmp_path):
     loop.module.train()
 
     def terms(draw: int) -> torch.Tensor:
-        groups = [loop._batches(0)[0], loop._batches(0)[1]]
-        return StepGradients(loop.wrapped, loop.data, loop.accelerator, groups, 0, 5)(draw=draw)["l2"]
+        micro_batches = [load(loop.data, loop._batches(0)[number], loop.device) for number in range(2)]
+        return StepGradients(loop.wrapped, loop.accelerator, micro_batches, 0, 5)(draw=draw)["l2"]
 
     assert torch.equal(terms(0), terms(0)) and torch.equal(terms(1), terms(1))
     assert not torch.isclose(terms(0), terms(1)).all()
@@ -362,11 +363,12 @@ class Counting(Objective):
 def test_buffers_change_once_a_step(tiny_recipe, tmp_path, name):
     """A queue, say: every pass of a step sees what the first one saw."""
     loop = make_loop(tiny_recipe(), tmp_path / "run")
-    objective, groups = Counting(), [loop._batches(0)[0], loop._batches(0)[1]]
+    objective = Counting()
+    micro_batches = [load(loop.data, loop._batches(0)[number], loop.device) for number in range(2)]
     loop.module.objective = objective
     rule = Update(UpdateSection(name=name), loop.optimizer, loop.module)
     for number in range(3):
-        passes = StepGradients(loop.wrapped, loop.data, loop.accelerator, groups, 0, number)
+        passes = StepGradients(loop.wrapped, loop.accelerator, micro_batches, 0, number)
         terms = rule.step(passes, number)["seen"]
         assert terms.round()[:16].mean() == pytest.approx(32 * number, abs=8)
         assert objective.seen == 32 * (number + 1)

@@ -12,8 +12,8 @@ from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.students.encoder import Encoder
+from distilvec.train.accelerator import make_accelerator
 from distilvec.train.metrics import validation_metric
-from distilvec.train.trainer import make_accelerator
 from distilvec.train.validation import teacher_distance
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,9 +30,9 @@ class Alignment:
     pairs: Int[Tensor, "batch pairs 2"]
     shares: Float[Tensor, "batch pairs"] | None = None
 
-    def to(self, device: torch.device) -> Alignment:
-        """Return the alignment on `device`."""
-        return Alignment(self.pairs.to(device), None if self.shares is None else self.shares.to(device))
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Alignment:
+        """Return the alignment with its tensors moved."""
+        return Alignment(move(self.pairs), None if self.shares is None else move(self.shares))
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,19 @@ class TextBatch:
         return torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
 
     def to(self, device: torch.device) -> TextBatch:
-        """Return the batch with its tensors on `device`."""
+        """Return the batch with its tensors on `device`; copies from pinned memory wait for nothing."""
+        return self._moved(lambda value: value.to(device, non_blocking=device.type != "cpu"))
+
+    def pin_memory(self) -> TextBatch:
+        """Return the batch with its tensors in pinned memory."""
+        return self._moved(Tensor.pin_memory)
+
+    def _moved(self, move: Callable[[Tensor], Tensor]) -> TextBatch:
         return replace(
             self,
-            rows=self.rows.to(device),
-            tokens={name: value.to(device, non_blocking=True) for name, value in self.tokens.items()},
-            sources=self.sources.to(device),
-            labels=None if self.labels is None else self.labels.to(device),
-            alignment=None if self.alignment is None else self.alignment.to(device),
+            rows=move(self.rows),
+            tokens={name: move(value) for name, value in self.tokens.items()},
+            sources=move(self.sources),
+            labels=None if self.labels is None else move(self.labels),
+            alignment=None if self.alignment is None else self.alignment.moved(move),
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
@@ -23,6 +23,22 @@ class BatchTeacher(Protocol):
     def signals(self, batch: TextBatch) -> ModelOutputs:
         """The required outputs on the batch's device, float32, without gradient."""
         ...
+
+
+Finish = Callable[[TextBatch], ModelOutputs]
+
+
+def read_ahead(teacher: BatchTeacher, batch: TextBatch) -> Finish:
+    """Read the caches for a batch on the CPU; the result gives the teacher's outputs for the batch on its device.
+
+    A teacher that runs has nothing to read, and runs in the result. Threads may call this, but not the result.
+    """
+    if isinstance(teacher, CachedTeacher):
+        return teacher.read(batch)
+    if isinstance(teacher, SeveralTeachers):
+        first, *others = (read_ahead(one, batch) for one in (teacher.first, *teacher.others))
+        return lambda batch: replace(first(batch), others=tuple(other(batch) for other in others))
+    return teacher.signals
 
 
 class CachedTeacher:
@@ -45,27 +61,34 @@ class CachedTeacher:
         self._settings = cache.manifest.tokens if required.tokens else None
         self._token_signals = list(self._settings.signals) if self._settings else []
 
-    @torch.no_grad()
     def signals(self, batch: TextBatch) -> ModelOutputs:
         """Outputs for the batch's rows, float32; token signals are padded on the right."""
-        required, device = self.required, batch.rows.device
-        positions = self.positions[batch.rows.cpu().numpy()]
+        return self.read(batch)(batch)
 
-        def read(signal: str) -> Tensor:
-            return torch.from_numpy(self.cache.read(positions, signal)).to(device, non_blocking=True)
-
-        logits, vector = None, read("vector") if required.vector or required.logits else None
-        if required.logits:
-            assert self.head is not None and vector is not None
-            logits = self.head.to(device)(vector)
+    def read(self, batch: TextBatch) -> Finish:
+        """Read the cache for the batch's rows, into pinned memory if the batch is there; see `read_ahead`."""
+        required, positions = self.required, self.positions[batch.rows.cpu().numpy()]
+        names = {"embedding": required.embedding, "pre_dense": required.pre_dense}
+        names["vector"] = required.vector or required.logits
+        stored = {name: torch.from_numpy(self.cache.read(positions, name)) for name, needed in names.items() if needed}
+        if batch.rows.is_pinned():
+            stored = {name: value.pin_memory() for name, value in stored.items()}
         tokens = {name: self.cache.read_ragged(positions, name) for name in self._token_signals}
-        return ModelOutputs(
-            embedding=read("embedding") if required.embedding else None,
-            pre_dense=read("pre_dense") if required.pre_dense else None,
-            vector=vector if required.vector else None,
-            logits=logits,
-            **(decompress(tokens, self._settings, device) if self._settings and tokens else {}),
-        )
+
+        @torch.no_grad()
+        def finish(batch: TextBatch) -> ModelOutputs:
+            device = batch.rows.device
+            found = {name: value.to(device, non_blocking=True) for name, value in stored.items()}
+            logits = self.head.to(device)(found["vector"]) if required.logits and self.head is not None else None
+            return ModelOutputs(
+                embedding=found.get("embedding"),
+                pre_dense=found.get("pre_dense"),
+                vector=found["vector"] if required.vector else None,
+                logits=logits,
+                **(decompress(tokens, self._settings, device) if self._settings and tokens else {}),
+            )
+
+        return finish
 
 
 class SeveralTeachers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -15,10 +16,9 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.method_file import blamed
 from distilvec.core.objective import LossTerms, Objective, check_terms, weighted_loss, weighted_losses
 from distilvec.core.outputs import ModelOutputs
-from distilvec.data.sampler import Rows
 from distilvec.students.encoder import Encoder
-from distilvec.train.dataset import TrainingRows
 from distilvec.train.monitors import Snapshot, take_snapshot, with_gates
+from distilvec.train.prefetch import MicroBatch
 from distilvec.train.update import Weigh
 
 
@@ -58,15 +58,16 @@ class Distillation(nn.Module):
 
 
 class StepGradients:
-    """The closure of a step (train/update.py, `Gradients`); `groups` are the rows of this process's micro-batches.
+    """The closure of a step (train/update.py, `Gradients`) on this process's micro-batches.
 
     Every pass begins with the objective's buffers (such as a queue) of the first pass, so they change once a step.
     """
 
     def __init__(
-        self, module: nn.Module, data: TrainingRows, accelerator: Accelerator, groups: list[Rows], seed: int, step: int
+        self, module: nn.Module, accelerator: Accelerator, micro_batches: Sequence[MicroBatch], seed: int, step: int
     ) -> None:
-        self.module, self.data, self.accelerator, self.groups = module, data, accelerator, groups
+        self.module, self.accelerator, self.micro_batches = module, accelerator, micro_batches
+        self.examples = [one.examples for one in micro_batches]
         inner: Any = getattr(module, "module", module)  # without DDP
         self.objective: Objective = inner.objective
         self.seed, self.step = seed, step
@@ -77,14 +78,13 @@ class StepGradients:
         """One pass over all micro-batches; the terms are detached."""
         self._rewind(more_to_come=not sync)
         weights, found = self.objective.weights, []
-        rows = sum(len(group) for group in self.groups)
-        shares = self._shares(draw, weigh) if weigh is not None and len(self.groups) > 1 else None
-        for number, group in enumerate(self.groups):
-            apart = not sync or number < len(self.groups) - 1
+        shares = self._shares(draw, weigh) if weigh is not None and len(self.examples) > 1 else None
+        for number, examples in enumerate(self.examples):
+            apart = not sync or number < len(self.examples) - 1
             with self.accelerator.no_sync(self.module) if apart else nullcontext(), self.accelerator.autocast():
                 terms, sources = self._terms(number, draw)
                 if weigh is None:
-                    loss = weighted_loss(terms, weights) * (len(group) / rows)
+                    loss = weighted_loss(terms, weights) * (examples / sum(self.examples))
                 else:
                     losses = weighted_losses(terms, weights)
                     loss = (losses * (weigh(losses.detach(), sources) if shares is None else shares[number])).sum()
@@ -113,19 +113,18 @@ class StepGradients:
     def _shares(self, draw: int, weigh: Weigh) -> tuple[Tensor, ...]:
         """Weights of each micro-batch's rows, from a pass without gradient: they depend on all losses of the step."""
         found = []
-        for number in range(len(self.groups)):
+        for number in range(len(self.examples)):
             with self.accelerator.autocast():
                 terms, sources = self._terms(number, draw)
             found.append((weighted_losses(terms, self.objective.weights), sources))
         self._rewind()
         losses, sources = (torch.cat(parts) for parts in zip(*found, strict=True))
-        return torch.split(weigh(losses, sources), [len(group) for group in self.groups])
+        return torch.split(weigh(losses, sources), self.examples)
 
     def _terms(self, number: int, draw: int, module: nn.Module | None = None) -> tuple[LossTerms, Tensor]:
         """LossTerms and sources of a micro-batch; the batch stays in memory for a further pass."""
         if self.fetched is None or self.fetched[0] != number:
-            batch = self.data.batch(self.groups[number]).to(self.accelerator.device)
-            self.fetched = number, batch, self.data.teacher.signals(batch)
+            self.fetched = number, *self.micro_batches[number].to(self.accelerator.device)
         _, batch, teacher = self.fetched
         seed_step(self.seed, self.step, number, self.accelerator.process_index, draw)
         return (module or self.module)(batch, teacher), batch.sources[: len(batch) // batch.texts_per_example]

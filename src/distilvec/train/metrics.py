@@ -71,16 +71,18 @@ class MetricsLog:
 class RunningMeans:
     """Sums since the last logged line, kept on the device so that no step waits for a number.
 
-    `state` goes into checkpoints: sum and count of each term, and texts, tokens and seconds at the last line.
+    `state` goes into checkpoints: sum and count of each term, seconds that steps waited for data, and texts, tokens and
+    seconds at the last line.
     """
 
     def __init__(self, state: Mapping[str, Tensor], device: torch.device) -> None:
         self.state = {name: value.to(device) if name.startswith("sum/") else value for name, value in state.items()}
         self.rate = 0.0
 
-    def add(self, terms: Mapping[str, Tensor], rate: float) -> None:
-        """Add a step's terms."""
+    def add(self, terms: Mapping[str, Tensor], rate: float, waited: float = 0.0) -> None:
+        """Add a step's terms and the seconds that it waited for data."""
         self.rate = rate
+        self.state["waited"] = self.state.get("waited", torch.zeros((), dtype=torch.float64)) + waited
         for name, values in terms.items():
             for key, value in ((f"sum/{name}", values.sum()), (f"count/{name}", torch.tensor(len(values)))):
                 self.state[key] = self.state[key] + value if key in self.state else value
@@ -93,10 +95,14 @@ class RunningMeans:
         return {"loss": loss, **{f"loss_{name}": value for name, value in terms.items()}, "learning_rate": self.rate}
 
     def restart(self, texts: int, tokens: int, seconds: float) -> dict[str, float]:
-        """Start again from these numbers and seconds of training; return texts and tokens per second up to here."""
+        """Start again from these numbers and seconds of training; return the speed up to here.
+
+        texts and tokens per second, and `wait`, the share of the seconds that steps waited for data.
+        """
         before, self.state = self.state, {"since": torch.tensor([texts, tokens, seconds], dtype=torch.float64)}
         done = (self.state["since"] - before.get("since", 0)).tolist()
-        return {f"{name}_per_second": done[n] / max(done[2], 1e-9) for n, name in enumerate(("texts", "tokens"))}
+        found = {"texts_per_second": done[0], "tokens_per_second": done[1], "wait": float(before.get("waited", 0))}
+        return {name: value / max(done[2], 1e-9) for name, value in found.items()}
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:

@@ -12,21 +12,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator
 
 from distilvec.config.training import TrainSection
-from distilvec.core.device import fast_bf16, keep_memory, pick_device, processes, warn_slow_bf16
+from distilvec.core.device import keep_memory
 from distilvec.core.errors import DistilvecError, Stopped
 from distilvec.core.log import Advance, log, progress
 from distilvec.core.objective import Objective
 from distilvec.data.sampler import Batches, epoch_batches
 from distilvec.students.encoder import Encoder
+from distilvec.train.accelerator import make_accelerator
 from distilvec.train.checkpoint import Progress, checkpoint_file, load_checkpoint, save_checkpoint, with_prefix
 from distilvec.train.dataset import TrainingRows
 from distilvec.train.distillation import Distillation, StepGradients
 from distilvec.train.metrics import Callback, MetricsLog, RunningMeans
 from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor
 from distilvec.train.optimizer import build_optimizer, build_schedule, freeze_others, optimizer_tensors, set_rate
+from distilvec.train.prefetch import MicroBatch, load, prefetched
 from distilvec.train.signals import stop_on_signals
 from distilvec.train.update import FiniteGuard, Update, all_finite
 from distilvec.train.validation import validate
@@ -123,9 +125,15 @@ class Trainer:
     # -- an epoch, a step --------------------------------------------------------------------------------------------
 
     def _epoch(self, advance: Advance) -> None:
+        """Run the remaining steps of an epoch, their data loaded ahead."""
+        batches = self._batches(self.state.epoch)
+        numbers = range(self.state.step_in_epoch, self._steps_in(batches))
+        with prefetched(lambda index: self._load(batches, index), numbers) as self.loaded:
+            self._steps(batches, advance)
+
+    def _steps(self, batches: Batches, advance: Advance) -> None:
         """Run the remaining steps of an epoch; return in the middle of the epoch if asked to stop."""
-        state, batches = self.state, self._batches(self.state.epoch)
-        steps = self._steps_in(batches)
+        state, steps = self.state, self._steps_in(batches)
         for index in range(state.step_in_epoch, steps):
             began = time.monotonic()
             norms = self._step(batches, index)
@@ -154,8 +162,10 @@ class Trainer:
         state, count = self.state, self.accelerator.num_processes
         rate = self.schedule(state.step, state.epoch)
         set_rate(self.optimizer, rate)
-        groups = [batches[number] for number in self._mine(index, len(batches))]
-        gradients = StepGradients(self.wrapped, self.data, self.accelerator, groups, self.train.seed, state.step)
+        began = time.monotonic()
+        micro_batches = next(self.loaded)
+        waited = time.monotonic() - began
+        gradients = StepGradients(self.wrapped, self.accelerator, micro_batches, self.train.seed, state.step)
         self.module.train()
         every = self.train.gradient_steps
         norms = gradients.norms() if every and (state.step + 1) % every == 0 else {}
@@ -163,11 +173,15 @@ class Trainer:
         terms = self.update.step(gradients, state.step)
         if not self.guard.deferred:
             self._refuse_failure()
-        rows = np.concatenate(groups)
+        rows = np.concatenate([batches[number] for number in self._mine(index, len(batches))])
         state.texts += len(rows) * count
         state.tokens += int(self.data.lengths[rows].sum()) * count
-        self.means.add(terms, rate)
+        self.means.add(terms, rate, waited)
         return norms
+
+    def _load(self, batches: Batches, index: int) -> list[MicroBatch]:
+        """Load this process's micro-batches of step `index`."""
+        return [load(self.data, batches[number], self.device) for number in self._mine(index, len(batches))]
 
     def _mine(self, index: int, count: int) -> list[int]:
         """Numbers of the micro-batches that this process runs in step `index`; the last step wraps around."""
@@ -278,22 +292,3 @@ def prepare(encoder: Encoder, objective: Objective, train: TrainSection, acceler
     module = Distillation(encoder, objective).to(accelerator.device)
     freeze_others(module, train)
     return module
-
-
-def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
-    """accelerate for the recipe's device and precision; DistilvecError if the machine has no such device."""
-    device = pick_device(train.device)
-    processes(train.device)
-    bf16 = train.precision == "bf16" or (train.precision == "auto" and fast_bf16(device))
-    if bf16:
-        warn_slow_bf16(device, "train.precision=fp32")
-    accelerator = Accelerator(
-        cpu=device == "cpu",
-        mixed_precision="bf16" if bf16 else "no",
-        log_with=list(train.trackers) or None,
-        project_dir=str(folder),
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],  # such as BERT's pooler
-    )
-    if train.trackers:
-        accelerator.init_trackers("distilvec")
-    return accelerator

@@ -1,0 +1,29 @@
+"""accelerate for the recipe's device, precision and trackers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accelerate import Accelerator, DistributedDataParallelKwargs
+
+from distilvec.config.training import TrainSection
+from distilvec.core.device import fast_bf16, pick_device, processes, warn_slow_bf16
+
+
+def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
+    """accelerate for the recipe's device and precision; DistilvecError if the machine has no such device."""
+    device = pick_device(train.device)
+    processes(train.device)
+    bf16 = train.precision == "bf16" or (train.precision == "auto" and fast_bf16(device))
+    if bf16:
+        warn_slow_bf16(device, "train.precision=fp32")
+    accelerator = Accelerator(
+        cpu=device == "cpu",
+        mixed_precision="bf16" if bf16 else "no",
+        log_with=list(train.trackers) or None,
+        project_dir=str(folder),
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],  # such as BERT's pooler
+    )
+    if train.trackers:
+        accelerator.init_trackers("distilvec")
+    return accelerator

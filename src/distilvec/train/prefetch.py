@@ -1,0 +1,69 @@
+"""Batches of the next steps, assembled in a background thread, so that no step waits for tokens or the cache."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from distilvec.core.batch import TextBatch
+from distilvec.core.outputs import ModelOutputs
+from distilvec.data.sampler import Rows
+from distilvec.teachers.cached import Finish, read_ahead
+from distilvec.train.dataset import TrainingRows
+
+AHEAD = 2  # steps, in addition to the one that runs
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A micro-batch in the CPU's memory, with what was read of the teacher's outputs."""
+
+    batch: TextBatch
+    finish: Finish
+
+    @property
+    def examples(self) -> int:
+        """Number of examples."""
+        return len(self.batch) // self.batch.texts_per_example
+
+    def to(self, device: torch.device) -> tuple[TextBatch, ModelOutputs]:
+        """Return the batch and the teacher's outputs on `device`."""
+        batch = self.batch.to(device)
+        return batch, self.finish(batch)
+
+
+def load(data: TrainingRows, numbers: Rows, device: torch.device) -> MicroBatch:
+    """Return the micro-batch of these examples, in pinned memory if the device is a GPU."""
+    batch = data.batch(numbers)
+    batch = batch.pin_memory() if device.type == "cuda" else batch
+    return MicroBatch(batch, read_ahead(data.teacher, batch))
+
+
+@contextmanager
+def prefetched(make: Callable[[int], T], numbers: Sequence[int]) -> Iterator[Iterator[T]]:
+    """Give make(n) of all numbers in their order, each made by one thread, at most AHEAD of them in advance.
+
+    An error of `make` is raised where its result is taken. At the end, or on any error, the thread ends: what it makes
+    at that moment is finished, nothing else is begun.
+    """
+    with ThreadPoolExecutor(1, "prefetch") as thread:
+        made = deque(thread.submit(make, number) for number in numbers[:AHEAD])
+
+        def results() -> Iterator[T]:
+            for later in range(AHEAD, len(numbers) + AHEAD):
+                first = made.popleft()
+                if later < len(numbers):
+                    made.append(thread.submit(make, numbers[later]))
+                yield first.result()
+
+        try:
+            yield results()
+        finally:
+            thread.shutdown(cancel_futures=True)

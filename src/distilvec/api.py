@@ -173,13 +173,22 @@ def transplant(
 
 
 @quiet_libraries()
-def export(model: Model, to: Literal["onnx", "projected"] = "onnx", output: str | Path | None = None) -> Path:
-    """Write a model as one ONNX file, checked against PyTorch; its path, by default FOLDER/onnx/model.onnx.
+def export(
+    model: Model,
+    to: Literal["onnx", "onnx-fp16", "onnx-int8", "onnx-int8-static", "openvino", "projected"] = "onnx",
+    output: str | Path | None = None,
+    *,
+    suite: str | Path | None = None,
+    force: bool = False,
+) -> Path:
+    """Write a model in another form, checked against PyTorch; its path, by default FOLDER/onnx/model.onnx or alike.
 
+    A form out of tolerance is an error with the numbers, unless `force`. `suite`: its first retrieval task is what the
+    form is compared on, by default that of the run. The numbers are in FOLDER/exports.json and the model card.
     "projected" writes the student of a run behind the projection that its method trained, by default as RUN/projected.
     """
-    path, _ = export_model(model_name(model, cache_root(), "model"), to, None if output is None else Path(output))
-    return path
+    name, out = model_name(model, cache_root(), "model"), None if output is None else Path(output)
+    return export_model(name, to, out, suite=None if suite is None else Path(suite), force=force).path
 
 
 def recipe_keys(

@@ -213,21 +213,22 @@ def transplant(
 def export(
     model: Model,
     to: Annotated[
-        Literal["onnx", "projected"],
-        option("onnx: one fp32 file, from token ids to the vector; projected: RUN/student in its teacher's space."),
+        Literal["onnx", "onnx-fp16", "onnx-int8", "onnx-int8-static", "openvino", "gguf", "projected"],
+        option("A form of docs/export.md; projected: RUN/student in its teacher's space."),
     ] = "onnx",
-    out: Annotated[Path | None, option("The file or folder: MODEL/onnx/model.onnx or RUN/projected.")] = None,
+    out: Annotated[Path | None, option("The file or folder: MODEL/onnx/model.onnx or alike, RUN/projected.")] = None,
+    suite: Annotated[Path | None, option("Suite whose retrieval task compares the form with PyTorch.")] = None,
+    force: Annotated[bool, option("Keep a form that is out of tolerance.", "--force")] = False,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Write a model as ONNX, checked against PyTorch; it runs without Python code.
+    """Write a model as ONNX or OpenVINO, compared with PyTorch; it runs without Python code.
+
+    A form that is out of tolerance is refused with the numbers.
 
     With --to projected: write a run's student behind the projection into the teacher's space that its method trained
     (talas, distilcse_ckd), as a model folder.
     """
+    from distilvec.cli.terminal import show_export
     from distilvec.pipeline.export import export_model
 
-    path, difference = export_model(model, to, out, trust_remote_code)
-    if to == "projected":
-        print(path)
-        return
-    print(f"{path}  {path.stat().st_size / 1e6:.1f} MB, vectors differ from PyTorch's by at most {difference:.1g}")
+    show_export(export_model(model, to, out, trust_remote_code, suite, force))

@@ -17,6 +17,7 @@ from distilvec.report.scores import problem_text, score_table, task_table
 from distilvec.report.tables import ABSENT, text_table, to_text
 
 if TYPE_CHECKING:
+    from distilvec.pipeline.export import Exported
     from distilvec.pipeline.run_result import RunResult
 
 _PLAIN = str.maketrans({"│": "|", "─": "-", "┼": "+", ABSENT: "-", "±": "+-", "→": "->", "\N{MINUS SIGN}": "-"})
@@ -92,6 +93,17 @@ def show_tokenizers(content: Mapping[str, Any]) -> None:
     for table in tables(content):
         print_result(f"{to_text(table)}\n")
     print_result(note(content))
+
+
+def show_export(found: Exported) -> None:
+    """Print the parity of an exported file with PyTorch, what is out of tolerance, and the file."""
+    from distilvec.report.exports import export_note, export_table
+
+    if found.forms:
+        print_result(f"{to_text(export_table(found.forms))}\n{export_note(found.forms)}")
+    for problem in found.problems:
+        print_result(f"distilvec: [--force] kept although out of tolerance: {problem}", error=True)
+    print_result(str(found.path))
 
 
 def show_sharpness(*runs: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ PACKAGES = {
     "report": ("matplotlib",),
     "mteb": ("mteb", "datasets"),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "openvino": ("openvino",),
     "datasets": ("datasets",),
     "dataframe": ("pandas",),
     "serve": ("starlette", "uvicorn", "prometheus_client"),

@@ -1,7 +1,8 @@
 """ONNX export: one file from token ids to the sentence's vector, kept only if its vectors match PyTorch's.
 
 The file holds the backbone and every module after it (pooling, Dense, Normalize). Inputs: `input_ids` and
-`attention_mask`; output: `sentence_embedding`. Batch size and length are free.
+`attention_mask`; outputs: `sentence_embedding`, which fastembed reads as the first one, and `last_hidden_state`, which
+transformers.js, text-embeddings-inference and optimum read by name. Batch size and length are free.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from torch import Tensor, nn
 from distilvec.core.errors import DistilvecError, disk_is_full, first_line
 from distilvec.core.extras import require_extra
 from distilvec.core.files import check_output_file, check_output_folder, remove, remove_scratch, scratch, sync_folder
+from distilvec.core.task_head import TaskHead
 from distilvec.formats.replace import real
 from distilvec.formats.sentence_transformers import in_float32
 from distilvec.models.limits import position_limit
 from distilvec.students.attention import NAME as OUR_ATTENTION
+from distilvec.students.task_head import AFTER_HEAD
 
 _BEGINS = re.compile(rb"\x08[\x01-\x20][\x12\x1a\x22\x28\x32\x3a\x42]", re.DOTALL)  # ModelProto: ir_version, next field
 INPUTS = ("input_ids", "attention_mask")
-OUTPUT = "sentence_embedding"
+OUTPUTS, LOGITS = ("sentence_embedding", "last_hidden_state"), "logits"
 TOLERANCE = 1e-4  # largest absolute difference to PyTorch
 LARGEST = 2_000_000_000  # bytes: protobuf's limit for one file
 _PROBE_TOKENS = 512  # longer probes are truncated: checks of long-text models then take seconds
@@ -57,20 +60,37 @@ def check_onnx_place(path: Path, key: str) -> None:
         raise DistilvecError(f"[{key}] {path} exists and is no ONNX file. Choose another path.")
 
 
-class _Graph(nn.Module):
-    """Forward pass of the whole model with token types of zero: the exported graph."""
+class Graph(nn.Module):
+    """Forward pass of the whole model with token types of zero: the exported graph, with one output per name.
 
-    def __init__(self, model: SentenceTransformer) -> None:
+    The `head` of a labelled task on single texts adds the output `logits`: [batch, classes].
+    """
+
+    def __init__(self, model: SentenceTransformer, head: TaskHead | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.head = model, head
+        self.outputs = OUTPUTS if head is None else (*OUTPUTS, LOGITS)
         self.token_types = "token_type_ids" in inspect.signature(model[0].auto_model.forward).parameters
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        features = {"input_ids": input_ids, "attention_mask": attention_mask}
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """Return vectors [batch, dim], the backbone's states [batch, tokens, hidden size], and logits with a head."""
+        features: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.token_types:
             features["token_type_ids"] = torch.zeros_like(input_ids)
-        vectors: Tensor = self.model(features)["sentence_embedding"]
-        return vectors
+        pooled = None
+        for module in self.model:
+            if pooled is None and type(module).__name__ in AFTER_HEAD:
+                pooled = features["sentence_embedding"]
+            features = module(features)
+        vectors = features["sentence_embedding"]
+        found = vectors, features["token_embeddings"]
+        return found if self.head is None else (*found, self.head(vectors if pooled is None else pooled))
+
+    def run(self, tokens: Mapping[str, Any], outputs: Sequence[str] = OUTPUTS[:1]) -> list[npt.NDArray[np.float32]]:
+        """Return the named outputs for `input_ids` and `attention_mask`, float32, without gradients."""
+        with torch.inference_mode():
+            found = self(*(torch.as_tensor(tokens[name]).to(self.model.device) for name in INPUTS))
+        return [found[self.outputs.index(name)].float().cpu().numpy() for name in outputs]
 
 
 class OnnxEmbedder:
@@ -99,16 +119,22 @@ class OnnxEmbedder:
 
     def encode_tokens(self, tokens: Mapping[str, Any]) -> npt.NDArray[np.float32]:
         """Return float32 [batch, dim] for `input_ids` and `attention_mask`, [batch, tokens]: arrays or tensors."""
+        return self.run(tokens, [self.output])[0]
+
+    def run(self, tokens: Mapping[str, Any], outputs: Sequence[str] = OUTPUTS[:1]) -> list[npt.NDArray[np.float32]]:
+        """Return the named outputs as float32."""
         if missing := [name for name in self.inputs if name not in tokens]:
             raise DistilvecError(
                 f"[tokens] the ONNX model needs {', '.join(self.inputs)}; found no {', '.join(missing)}. Add it."
             )
         feed = {name: np.asarray(tokens[name], dtype=np.int64) for name in self.inputs}
-        return np.asarray(self.session.run([self.output], feed)[0], dtype=np.float32)
+        return [np.asarray(found, dtype=np.float32) for found in self.session.run(list(outputs), feed)]
 
 
-def export_onnx(model: SentenceTransformer, path: Path) -> Path:
+def export_onnx(model: SentenceTransformer, path: Path, head: TaskHead | None = None) -> Path:
     """Write the model as `path`, one fp32 file, and return it. Leaves no file if the vectors do not match PyTorch's.
+
+    With the `head` of a task on single texts the file has its logits as a third output.
 
     Errors: DistilvecError without onnxruntime; for a model that is no transformer, is above 2 GB, excludes its prompt
     from the pooling, or does not export; for vectors that differ by more than 1e-4; for a full disk.
@@ -129,14 +155,14 @@ def export_onnx(model: SentenceTransformer, path: Path) -> Path:
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return _write_checked(plain, path)
+        return _write_checked(plain, path, head)
     except OSError as error:
         raise DistilvecError(
             f"[--out] cannot write {path}: {first_line(error)}. Free space or choose another path."
         ) from error
 
 
-def _write_checked(plain: SentenceTransformer, path: Path) -> Path:
+def _write_checked(plain: SentenceTransformer, path: Path, head: TaskHead | None) -> Path:
     """Write the file of the first exporter whose vectors match, whole or not at all."""
     problems, target = [], real(path)
     remove_scratch(target.parent)
@@ -146,8 +172,8 @@ def _write_checked(plain: SentenceTransformer, path: Path) -> Path:
         written = folder / "model.onnx"
         for dynamo in (False, True):
             try:
-                _write_graph(plain, written, dynamo)
-                difference = parity(plain, OnnxEmbedder(written), PROBES)
+                _write_graph(Graph(plain, head).eval(), written, dynamo)
+                difference = parity(plain, OnnxEmbedder(written), PROBES, head)
             except Exception as error:  # exporters raise whatever the model's code raises
                 if disk_is_full(error):
                     raise
@@ -166,21 +192,25 @@ def _write_checked(plain: SentenceTransformer, path: Path) -> Path:
     )
 
 
-def parity(model: SentenceTransformer, session: OnnxEmbedder, texts: Sequence[str]) -> float:
-    """Return the largest absolute difference between PyTorch's and the session's vectors; NaN if either gives NaN.
+def parity(
+    model: SentenceTransformer, session: OnnxEmbedder, texts: Sequence[str], head: TaskHead | None = None
+) -> float:
+    """Return the largest difference between PyTorch's and the session's vectors (and logits); NaN if either gives NaN.
 
     Texts, at least one, are encoded each alone and padded together.
     """
     batches = [[text] for text in texts]
     if model[0].tokenizer.pad_token is not None and len(texts) > 1:
         batches.append(list(texts))
-    graph = _Graph(model).eval()
-    differences = []
+    graph, differences = Graph(model, head).eval(), list[float]()
     for batch in batches:
-        tokens = _tokens(model, batch)
-        with torch.inference_mode():
-            expected = graph(*(tokens[name].to(model.device) for name in INPUTS)).float().cpu().numpy()
-        differences.append(np.abs(session.encode_tokens(tokens) - expected).max())
+        tokens = tokenize(model, batch)
+        pairs = zip(session.run(tokens, graph.outputs), graph.run(tokens, graph.outputs), strict=True)
+        differences += [
+            np.abs(ours - theirs).max()
+            for name, (ours, theirs) in zip(graph.outputs, pairs, strict=True)
+            if name != OUTPUTS[1]
+        ]
     return float(np.max(differences))
 
 
@@ -213,30 +243,33 @@ def token_limit(model: SentenceTransformer) -> int | None:
     return min(known, default=None)
 
 
-def _tokens(model: SentenceTransformer, texts: list[str]) -> dict[str, Tensor]:
-    tokenizer, limit = model[0].tokenizer, min(token_limit(model) or _PROBE_TOKENS, _PROBE_TOKENS)
+def tokenize(model: SentenceTransformer, texts: list[str], most: int = _PROBE_TOKENS) -> dict[str, Tensor]:
+    """Return `input_ids` and `attention_mask` [texts, tokens] of texts, truncated to `most` tokens."""
+    tokenizer, limit = model[0].tokenizer, min(token_limit(model) or most, most)
     found = tokenizer(texts, truncation=True, max_length=limit, padding=len(texts) > 1, return_tensors="pt")
     return {name: found[name] for name in INPUTS}
 
 
-def _write_graph(model: SentenceTransformer, path: Path, dynamo: bool) -> None:
+def _write_graph(graph: Graph, path: Path, dynamo: bool) -> None:
     """Trace the model on a small padded batch and write the graph."""
+    model = graph.model
     limit = min(token_limit(model) or 12, 12)
-    ids = _tokens(model, [PROBES[1]])["input_ids"][:, :limit].repeat(2, 1)
+    ids = tokenize(model, [PROBES[1]])["input_ids"][:, :limit].repeat(2, 1)
     mask = torch.ones_like(ids)
     mask[1, 0 if model[0].tokenizer.padding_side == "left" else -1] = 0
-    names: dict[str, Any] = {"input_names": list(INPUTS), "output_names": [OUTPUT], "dynamo": dynamo}
+    names: dict[str, Any] = {"input_names": list(INPUTS), "output_names": list(graph.outputs), "dynamo": dynamo}
     if dynamo:
         free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
         names |= {"dynamic_shapes": dict.fromkeys(INPUTS, free), "external_data": False, "verbose": False}
     else:
-        axes = {**{name: {0: "batch", 1: "tokens"} for name in INPUTS}, OUTPUT: {0: "batch"}}
+        axes = {name: {0: "batch"} for name in graph.outputs}
+        axes |= {name: {0: "batch", 1: "tokens"} for name in (*INPUTS, OUTPUTS[1])}
         names |= {"opset_version": 17, "dynamic_axes": axes}
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.onnx.export(_Graph(model).eval(), (ids, mask), str(path), **names)
+            torch.onnx.export(graph, (ids, mask), str(path), **names)
     finally:
         logging.disable(disabled)

@@ -1,38 +1,216 @@
-"""Export of a model: to a file that needs no Python code of ours, or with the projection that its method trained."""
+"""Export of a model: to files that need no Python code of ours, or with the projection that its method trained.
+
+Every form takes the same path: the checked fp32 ONNX file, one function that makes the form of it in a scratch folder,
+one gate that compares the form with PyTorch, and one move to the files' final place.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from distilvec.core.errors import DistilvecError, nearest
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import EvaluationSection
+from distilvec.core.artifacts import ArtifactStore
+from distilvec.core.errors import DistilvecError, explained, nearest
 from distilvec.core.extras import require_extra
-from distilvec.formats.onnx import PROBES, OnnxEmbedder, check_onnx_place, export_copy, export_onnx, parity
+from distilvec.core.files import remove, remove_scratch, scratch, sync_folder, write_file
+from distilvec.core.log import log
+from distilvec.core.task_head import TaskHead
+from distilvec.data.docstrings import passages
+from distilvec.evaluation.memory import machine_info
+from distilvec.evaluation.parity import BATCH, TOKENS, Runnable, Tolerance, measure_parity
+from distilvec.evaluation.tasks import RetrievalTask
+from distilvec.formats.onnx import Graph, OnnxEmbedder, check_onnx_place, export_copy, export_onnx, tokenize
+from distilvec.formats.openvino import OpenvinoEmbedder, to_openvino
+from distilvec.formats.quantize import Batch, to_half, to_int8, to_static_int8
+from distilvec.formats.replace import is_ours, real
 from distilvec.models.load import load_model
 from distilvec.models.unreadable import check_place
 from distilvec.pipeline.projected import export_projected
+from distilvec.pipeline.resolve import cache_root
+from distilvec.pipeline.texts import load_tasks
+from distilvec.report.exports import read_exports, write_exports
+from distilvec.report.model_card import model_card
+from distilvec.report.run_files import RECORD, read_run_file
+from distilvec.report.write import refresh_report
+from distilvec.students.task_head import load_head
 
-FORMS = ("onnx", "projected")
+_CALIBRATION = 64  # passages of the standard library's docstrings, none of which the gate's tasks have
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form: its file below the model's folder, the function that makes it of the fp32 file, and its tolerance."""
+
+    file: str
+    write: Callable[[Path, Path, Sequence[Batch]], Any]
+    tolerance: Tolerance
+    extra: str = "onnx"
+    calibrated: bool = False
+
+
+def _as_it_is(source: Path, target: Path, batches: Sequence[Batch]) -> None:
+    source.rename(target)
+
+
+INT8 = Tolerance(mean_cosine=0.99, ndcg_loss=0.5, labels=0.97)
+FORMS = {  # names of files as transformers.js, fastembed, TEI and sentence-transformers look for them
+    "onnx": Form("onnx/model.onnx", _as_it_is, Tolerance(0.99999, 0.05, 0.999)),
+    "onnx-fp16": Form("onnx/model_fp16.onnx", to_half, Tolerance(0.999, 0.2, 0.99)),
+    "onnx-int8": Form("onnx/model_quantized.onnx", to_int8, INT8),
+    "onnx-int8-static": Form("onnx/model_int8.onnx", to_static_int8, INT8, calibrated=True),
+    "openvino": Form("openvino/openvino_model.xml", to_openvino, Tolerance(0.9999, 0.1, 0.999), "openvino"),
+}
+PROJECTED = "projected"
+_GGUF = (
+    "[--to] GGUF is not written: its vectors could not be checked here. Convert the model's folder with llama.cpp's "
+    "convert_hf_to_gguf.py, or take another form: {}."
+)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The main file of an export and its parity with PyTorch (rows of exports.json by form); none for projected."""
+
+    path: Path
+    forms: dict[str, dict[str, Any]]
+    problems: tuple[str, ...] = ()
 
 
 def export_model(
-    model: str, to: str = "onnx", out: Path | None = None, trust_remote_code: bool = False
-) -> tuple[Path, float]:
-    """Write the model as one ONNX file; return its path, and the largest difference from PyTorch's vectors.
+    model: str,
+    to: str = "onnx",
+    out: Path | None = None,
+    trust_remote_code: bool = False,
+    suite: Path | None = None,
+    force: bool = False,
+) -> Exported:
+    """Write the model in another form, if its vectors match PyTorch's; with `force` also if they do not.
 
-    "projected" writes the student of a run behind its trained projection, a model folder; the difference is 0.
+    Args:
+        model: A folder or hub id; the tasks of a run's student are those of its recipe.
+        to: A key of FORMS, or "projected": the student of a run behind its trained projection, a model folder.
+        out: The file; by default the form's file below the model's folder.
+        trust_remote_code: Whether the model's own code may run.
+        suite: Its first retrieval task is what the form is compared on; by default docstrings of Python's library.
+        force: Keep a form that is out of tolerance.
+
     Errors, before the model is loaded: DistilvecError for an unknown form, missing packages, a path that cannot be
-    written.
+    written. After: a form that is out of tolerance.
     """
-    if to not in FORMS:
-        raise DistilvecError(f"[--to] no form '{to}'{nearest(to, FORMS) or '.'} Forms: {', '.join(FORMS)}.")
-    if to == "projected":
-        return export_projected(Path(model), out), 0.0
-    require_extra("onnx", f"--to {to}")
+    known = (*FORMS, PROJECTED)
+    if to == "gguf":
+        raise DistilvecError(_GGUF.format(", ".join(known)))
+    if to not in known:
+        raise DistilvecError(f"[--to] no form '{to}'{nearest(to, known) or '.'} Forms: {', '.join(known)}.")
+    if to == PROJECTED:
+        return Exported(export_projected(Path(model), out), {})
+    form = FORMS[to]
+    for extra in dict.fromkeys(("onnx", form.extra)):
+        require_extra(extra, f"--to {to}")
     check_place(model, "model")
     if out is None and not Path(model).is_dir():
         raise DistilvecError(f"[--out] {model} is a hub id, no folder. Give the path of the {to} file with --out.")
-    place = out or Path(model) / "onnx" / "model.onnx"
+    place = out or Path(model) / form.file
     check_onnx_place(place, "--out")
+    task = parity_task(Path(model), suite)
     loaded = load_model(model, "model", trust_remote_code=trust_remote_code)
-    path = export_onnx(loaded, place)
-    return path, parity(export_copy(loaded), OnnxEmbedder(path), PROBES)
+    row, problems = _write(loaded, _single_text_head(Path(model)), to, place, task, force)
+    forms = {to: row}
+    if out is None:
+        _record(Path(model), forms)
+    return Exported(place, forms, tuple(problems))
+
+
+def parity_task(model: Path, suite: Path | None) -> RetrievalTask:
+    """Return the retrieval task that exports of a model are compared on; see `export_model`."""
+    recipe = model.resolve().parent / "recipe.yaml"
+    section = EvaluationSection(suite=suite, builtin=None if suite else "python-docstrings")
+    if suite is None and recipe.is_file():
+        found = recipes.load(recipe).evaluation
+        section = found if found.suite and found.suite.is_file() else section
+    store = ArtifactStore(cache_root())
+    tasks = [task for task in load_tasks(section, store) if isinstance(task, RetrievalTask)]
+    if not tasks and suite is not None:
+        raise DistilvecError(f"[--suite] {suite} has no retrieval task. Name a suite with one.")
+    builtin = EvaluationSection(builtin="python-docstrings")
+    return next(iter(tasks or [task for task in load_tasks(builtin, store) if isinstance(task, RetrievalTask)]))
+
+
+def _write(
+    model: SentenceTransformer, head: TaskHead | None, to: str, place: Path, task: RetrievalTask, force: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Make the form's files in a scratch folder, compare them, move them; the row of exports.json, and problems."""
+    form, target = FORMS[to], real(place)
+    graph = Graph(export_copy(model), head).eval()
+    batches = _calibration(graph.model) if form.calibrated else ()
+    with explained("--out", place):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_scratch(target.parent)
+        folder = scratch(target)
+        folder.mkdir()
+        try:
+            made = folder / "made" / target.name
+            made.parent.mkdir()
+            form.write(export_onnx(model, folder / "model.onnx", head), made, batches)
+            size = sum(file.stat().st_size for file in made.parent.iterdir()) / 1e6
+            parity = measure_parity(graph, _open(made), task, size)
+            problems = parity.problems(form.tolerance)
+            if problems and not force:
+                raise DistilvecError(
+                    f"[--to] {to} is out of tolerance, and was not written: {'; '.join(problems)}. "
+                    "Take another form, or keep it with --force."
+                )
+            for file in sorted(made.parent.iterdir(), key=lambda file: file == made):  # the main file last
+                file.replace(target.parent / file.name)
+            sync_folder(target.parent)
+        finally:
+            remove(folder)
+    about = {key: value for key, value in machine_info().items() if key in ("processor", "threads")}
+    return {"file": form.file, **asdict(parity), **about, "out_of_tolerance": problems}, problems
+
+
+def _open(path: Path) -> Runnable:
+    return OpenvinoEmbedder(path) if path.suffix == ".xml" else OnnxEmbedder(path)
+
+
+def _calibration(model: SentenceTransformer) -> list[Batch]:
+    """Return batches of tokens of texts that no task of the gate has."""
+    texts, prompt = list(islice(passages(), _CALIBRATION)), model.prompts.get("document") or ""
+    size = BATCH if model[0].tokenizer.pad_token is not None else 1
+    batches = [[prompt + text for text in texts[start : start + size]] for start in range(0, len(texts), size)]
+    return [{name: np.asarray(values) for name, values in tokenize(model, batch, TOKENS).items()} for batch in batches]
+
+
+def _single_text_head(folder: Path) -> TaskHead | None:
+    """Return the head of a model trained to classify single texts; pairs need token types, which the file lacks."""
+    found = load_head(folder) if folder.is_dir() else None
+    if found is None:
+        return None
+    if found[0].task.kind != "classification":
+        log(f"the head of {folder} reads pairs of texts, so the file has none of its outputs")
+        return None
+    return found[0]
+
+
+def _record(folder: Path, forms: dict[str, dict[str, Any]]) -> None:
+    """Add a form to exports.json, to the model card that distilvec wrote, and to the report of the model's run."""
+    before = read_exports(folder)
+    after = {form: row for form in FORMS if (row := {**before, **forms}.get(form))}
+    write_exports(folder, after)
+    run, card = folder.resolve().parent, folder / "README.md"
+    record = read_run_file(folder, RECORD) if is_ours(folder) else None
+    if record is not None and card.is_file():
+        if card.read_text(encoding="utf-8") == model_card(record, exports=before):
+            write_file(card, model_card(record, exports=after), "README.md")
+        else:
+            log(f"{card} was changed by hand and stays as it is: no table of exported files")
+    if folder.resolve() == run / "student":
+        refresh_report(run)

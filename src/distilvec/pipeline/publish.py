@@ -17,6 +17,7 @@ from distilvec.pipeline.record import distillation_record
 from distilvec.pipeline.resolve import make_objective
 from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.train import Training
+from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
 from distilvec.report.write import write_report
 from distilvec.train.stages import stage_progress
@@ -34,7 +35,8 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
     record = distillation_record(stages, teachers, student, job.corpus, objective, training.distance, scores)
     if "supervised" in report:
         record["supervised"] = report["supervised"]
-    save_student(student, folder, dict(record), model_card(record), extra_files=copy_head(folder))
+    card = model_card(record, exports=read_exports(folder))
+    save_student(student, folder, dict(record), card, extra_files=copy_head(folder))
     write_json(job.folder / "distillation.json", record, sealed=True, key="distillation.json")
     page = write_report(job.folder, report, record, recipes.dump(job.recipe)) if report else None
     problems = [TaskFailure(**problem) for problem in report.get("failures", [])]

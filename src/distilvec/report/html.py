@@ -13,8 +13,8 @@ from distilvec.report.section import Figure, get
 from distilvec.report.tables import Part, number, templates
 
 ORDER = (
-    "problems", "use", "scores", "queries", "compression", "margin", "speed", "vocabulary", "experts", "projections",
-    "training", "sharpness", "record",
+    "problems", "use", "scores", "queries", "compression", "margin", "speed", "exports", "vocabulary", "experts",
+    "projections", "training", "sharpness", "record",
 )  # fmt: skip
 TILES = {  # key of the verdict: unit, label
     "retention": (" %", "of the teacher's average"),

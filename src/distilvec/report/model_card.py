@@ -11,6 +11,7 @@ import yaml
 from jinja2 import Environment, Template
 
 from distilvec.core.escape import code_block, code_span, markdown, markdown_cell, quoted
+from distilvec.report.exports import export_note, export_table
 from distilvec.report.scores import score_table, task_table
 from distilvec.report.tables import Table, json_text, make_table, to_markdown
 
@@ -113,11 +114,13 @@ def _template() -> Template:
 
 
 def model_card(
-    distillation: Distillation | Mapping[str, Any], scores: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
+    distillation: Distillation | Mapping[str, Any],
+    scores: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    exports: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> str:
     """Return the student's README.md: YAML front matter and text; missing parts are left out.
 
-    `scores` replaces the record's own.
+    `scores` replaces the record's own; `exports` are those of exports.json.
     """
     record: dict[str, Any] = dict(distillation)
     columns = dict(record.get("scores") or {} if scores is None else scores)
@@ -135,6 +138,8 @@ def model_card(
         scores=score_table(columns),
         asymmetric=bool(columns.get("asymmetric")),
         tasks=task_table(found["supervised"]),
+        exports=export_table(exports or {}),
+        exports_note=export_note(exports or {}),
     )
 
 

@@ -13,6 +13,7 @@ from distilvec.core.extras import require_extra
 from distilvec.core.files import SEAL, write_file, write_json
 from distilvec.core.log import log
 from distilvec.report.comparison import render_comparison
+from distilvec.report.exports import read_exports
 from distilvec.report.figures import write_figure
 from distilvec.report.html import render_page
 from distilvec.report.run_files import REPORT, RUN_AGAIN, SHARPNESS, read_run_file
@@ -29,6 +30,7 @@ def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any],
         "history": history(folder / "metrics.jsonl"),
         "warnings": warnings(folder),
         "sharpness": read_run_file(folder, SHARPNESS),
+        "exports": read_exports(folder / "student"),
         "record": dict(record),
         "recipe": recipe,
     }
@@ -37,14 +39,14 @@ def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any],
 
 
 def refresh_report(folder: Path) -> Path | None:
-    """Write the page of a run again, with a sharpness.json measured since; None for a run without a report.
+    """Write the page of a run again, with sharpness.json and exports.json as they are; None without a report.
 
     Errors: DistilvecError for a report.json that is damaged or was changed by hand.
     """
     content = read_run_file(folder, REPORT)
     if content is None:
         return None
-    found = content | {"sharpness": read_run_file(folder, SHARPNESS)}
+    found = content | {"sharpness": read_run_file(folder, SHARPNESS), "exports": read_exports(folder / "student")}
     if found.get("verdict"):
         found["verdict"] = make_verdict(
             found["scores"], found.get("intervals"), found.get("speed"), found.get("record")

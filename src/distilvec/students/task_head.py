@@ -24,6 +24,7 @@ from distilvec.models.load import evaluating, load_model
 
 WEIGHTS, FACTS = "head.safetensors", "head.json"
 _AGAIN = "Copy the model again, or save it again from its run."
+AFTER_HEAD = ("Dense", "Normalize")  # modules after the pooled vector that the head reads; experts come before
 _BATCH = 32
 
 
@@ -161,8 +162,8 @@ def predict_logits(
             texts = [inputs[number][part] for part in range(head.task.texts_per_example) for number in numbers]
             features: dict[str, Any] = model.preprocess(texts)
             features = {name: v.to(model.device) if isinstance(v, Tensor) else v for name, v in features.items()}
-            for module in model:  # the head reads the pooled vector, after experts and before any Dense or Normalize
-                if type(module).__name__ in ("Dense", "Normalize"):
+            for module in model:
+                if type(module).__name__ in AFTER_HEAD:
                     break
                 features = module(features)
             logits[numbers] = head(features["sentence_embedding"].float()).cpu()

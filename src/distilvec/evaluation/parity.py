@@ -1,0 +1,158 @@
+"""Parity of an exported model with PyTorch: vectors, rankings, size and latency, and tolerances for them.
+
+Texts are queries and documents of a retrieval task, truncated to 128 tokens. Queries are encoded one by one and
+documents in padded batches, as in use: the int8 scales of activations depend on the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config.schema import Role
+from distilvec.evaluation.agreement import ranking_agreement
+from distilvec.evaluation.evaluator import EmbeddingCache, retrieval_vectors, score_task
+from distilvec.evaluation.memory import random_tokens
+from distilvec.evaluation.metrics import cosine_pairs, unit
+from distilvec.evaluation.speed import ROLE_TOKENS, Timing, interleaved
+from distilvec.evaluation.tasks import RetrievalTask, make_retrieval
+from distilvec.formats.onnx import LOGITS, Graph, token_limit, tokenize
+
+QUERIES, DOCUMENTS = 100, 300  # most queries, and documents unless their relevant ones are more
+BATCH, TOKENS = 8, 128
+TIMING = Timing(5, 100, 1.0)
+Array = np.ndarray[Any, Any]
+
+
+class Runnable(Protocol):
+    """A model from tokens to named outputs: `formats.onnx.Graph`, `OnnxEmbedder`, or OpenVINO's."""
+
+    def run(self, tokens: Any, outputs: Sequence[str] = ...) -> list[Array]:
+        """Return the named outputs, by default the vectors alone."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Lowest mean cosine with PyTorch's vectors, most points of nDCG@10 lost, lowest share of equal labels."""
+
+    mean_cosine: float
+    ndcg_loss: float
+    labels: float
+
+
+@dataclass(frozen=True)
+class Parity:
+    """An exported model against PyTorch in fp32. Sizes in 10^6 bytes, latencies in ms for one text of 16 tokens.
+
+    `similarity_error`: mean absolute difference of the cosines of all queries with all documents. `overlap`: share of
+    PyTorch's 10 best documents among the 10 best. `ndcg`: nDCG@10 x 100. `labels`: share of queries with the same
+    label; None without a head.
+    """
+
+    task: str
+    queries: int
+    documents: int
+    mean_cosine: float
+    min_cosine: float
+    similarity_error: float
+    overlap: float
+    ndcg: float
+    pytorch_ndcg: float
+    labels: float | None
+    megabytes: float
+    pytorch_megabytes: float
+    latency_ms: float
+    pytorch_latency_ms: float
+
+    def problems(self, tolerance: Tolerance) -> list[str]:
+        """Return what is out of tolerance, with the found and the allowed value; NaN is out of tolerance."""
+        found = []
+        if not self.mean_cosine >= tolerance.mean_cosine:
+            found.append(f"mean cosine {self.mean_cosine:.4f}, lowest allowed is {tolerance.mean_cosine:g}")
+        if not self.pytorch_ndcg - self.ndcg <= tolerance.ndcg_loss:
+            found.append(
+                f"nDCG@10 of {self.task} {self.ndcg:.2f} against {self.pytorch_ndcg:.2f}, allowed loss is "
+                f"{tolerance.ndcg_loss:g}"
+            )
+        if self.labels is not None and not self.labels >= tolerance.labels:
+            found.append(f"{100 * self.labels:.1f} % equal labels, lowest allowed is {100 * tolerance.labels:g} %")
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class TextEncoder:
+    """Embedder that runs tokens of `model` through PyTorch or an exported file."""
+
+    name: str
+    model: SentenceTransformer
+    runnable: Runnable
+
+    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
+        """Return vectors, float32 [texts, dim], with the prompt of the role prepended."""
+        return self.outputs(texts, role)
+
+    def outputs(self, texts: Sequence[str], role: Role, *names: str) -> Array:
+        """Return one output, by default the vectors, shortest texts first."""
+        prompt, order = self.model.prompts.get(role) or "", sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        size = BATCH if role == "document" and self.model[0].tokenizer.pad_token is not None else 1
+        batches = [[prompt + texts[row] for row in order[start : start + size]] for start in range(0, len(order), size)]
+        run = partial(self.runnable.run, **({"outputs": names} if names else {}))
+        found = np.concatenate([run(tokenize(self.model, batch, TOKENS))[0] for batch in batches])
+        return np.asarray(found[np.argsort(order)])
+
+
+def measure_parity(
+    graph: Graph, exported: Runnable, task: RetrievalTask, megabytes: float, timing: Timing = TIMING
+) -> Parity:
+    """Compare an exported model of `megabytes` with `graph`, the PyTorch model it was made from, in fp32 on the CPU.
+
+    Errors: DistilvecError for vectors that are not finite.
+    """
+    task, model, memo = sample_task(task), graph.model, EmbeddingCache()
+    theirs, ours = (TextEncoder(name, model, run) for name, run in (("PyTorch", graph), ("exported", exported)))
+    expected, found = (retrieval_vectors(task, one, one, memo) for one in (theirs, ours))
+    cosines = np.concatenate([cosine_pairs(left, right) for left, right in zip(expected[:2], found[:2], strict=True)])
+    cosines = cosines[np.concatenate([np.ones(len(task.queries), dtype=bool), expected[2]])]
+    similarities = [unit(queries) @ unit(documents).T for queries, documents, _ in (expected, found)]
+    agreement = ranking_agreement(task, {"teacher": (theirs, theirs), "exported": (ours, ours)}, memo, examples=0)
+    scores = [score_task(task, one, one, memo)[0].value for one in (theirs, ours)]
+    labels = None
+    if graph.head is not None:
+        chosen = [one.outputs(task.queries, "query", LOGITS).argmax(axis=1) for one in (theirs, ours)]
+        labels = float(np.mean(chosen[0] == chosen[1]))
+    inputs = random_tokens(model, 1, min(ROLE_TOKENS["query"], token_limit(model) or ROLE_TOKENS["query"]))
+    seconds = interleaved([partial(one.run, inputs) for one in (graph, exported)], timing)
+    latencies = [1e3 * float(np.median(taken)) for taken in seconds]
+    return Parity(
+        task.name, len(task.queries), len(task.documents), float(cosines.mean()), float(cosines.min()),
+        float(np.abs(similarities[0] - similarities[1]).mean()), agreement["exported"]["overlap@10"], scores[1],
+        scores[0], labels, megabytes, sum(weight.nbytes for weight in graph.parameters()) / 1e6, latencies[1],
+        latencies[0],
+    )  # fmt: skip
+
+
+def sample_task(task: RetrievalTask, queries: int = QUERIES, documents: int = DOCUMENTS) -> RetrievalTask:
+    """Return evenly spaced queries of a task, all their relevant documents, and evenly spaced further ones."""
+    kept = set(_spread(len(task.queries), queries))
+    pairs = zip(task.judged.tolist(), task.gains.tolist(), strict=True)
+    judged = {(query, document): gain for (query, document), gain in pairs if query in kept}
+    relevant = {document for (_, document), gain in judged.items() if gain > 0}
+    others = [row for row in range(len(task.documents)) if row not in relevant]
+    rows = relevant | {others[number] for number in _spread(len(others), documents - len(relevant))}
+    made = make_retrieval(
+        task.name,
+        {task.document_ids[row]: task.documents[row] for row in sorted(rows)},
+        {task.query_ids[row]: task.queries[row] for row in sorted(kept)},
+        {(task.query_ids[q], task.document_ids[d]): gain for (q, d), gain in judged.items() if d in rows},
+    )
+    return replace(made, domain=task.domain)
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Return at most `most` numbers below `count`, evenly spaced."""
+    return sorted({int(number) for number in np.linspace(0, count - 1, min(count, max(0, most)))}) if count else []

@@ -1,0 +1,44 @@
+"""OpenVINO's files of a model, made of its ONNX file: NAME.xml with the graph, NAME.bin with fp32 weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from distilvec.core.errors import DistilvecError, first_line
+from distilvec.formats.onnx import INPUTS, OUTPUTS
+
+
+def to_openvino(source: Path, target: Path, batches: Sequence[Any] = ()) -> None:
+    """Write the ONNX file `source` as `target` (.xml) and the .bin next to it."""
+    import openvino
+
+    openvino.save_model(openvino.convert_model(str(source)), str(target), compress_to_fp16=False)
+
+
+class OpenvinoEmbedder:
+    """OpenVINO's model on the CPU; `threads` as torch uses by default.
+
+    Errors: DistilvecError for a file that OpenVINO cannot read.
+    """
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        import openvino
+
+        settings = {"INFERENCE_NUM_THREADS": threads or torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+        try:
+            self.model = openvino.Core().compile_model(str(path), "CPU", settings)
+        except RuntimeError as error:
+            raise DistilvecError(
+                f"[{path.name}] cannot read {path} as an OpenVINO model: {first_line(error)}. Export it again."
+            ) from error
+
+    def run(self, tokens: Mapping[str, Any], outputs: Sequence[str] = OUTPUTS[:1]) -> list[npt.NDArray[np.float32]]:
+        """Return the named outputs for `input_ids` and `attention_mask`, float32."""
+        found = self.model({name: np.asarray(tokens[name], dtype=np.int64) for name in INPUTS})
+        return [np.asarray(found[name], dtype=np.float32) for name in outputs]

@@ -23,7 +23,7 @@ from distilvec.evaluation.speed import ROLE_TOKENS, Timing, interleaved
 from distilvec.evaluation.tasks import RetrievalTask, make_retrieval
 from distilvec.formats.onnx import LOGITS, Graph, token_limit, tokenize
 
-QUERIES, DOCUMENTS = 100, 300  # most queries, and documents unless their relevant ones are more
+QUERIES, DOCUMENTS = 100, 200  # most queries, and documents unless their relevant ones are more
 BATCH, TOKENS = 8, 128
 TIMING = Timing(5, 100, 1.0)
 Array = np.ndarray[Any, Any]

@@ -26,6 +26,7 @@ from distilvec.core.task_head import TaskHead
 from distilvec.data.docstrings import passages
 from distilvec.evaluation.memory import machine_info
 from distilvec.evaluation.parity import BATCH, TOKENS, Runnable, Tolerance, measure_parity
+from distilvec.evaluation.suite import read_suite
 from distilvec.evaluation.tasks import RetrievalTask
 from distilvec.formats.onnx import Graph, OnnxEmbedder, check_onnx_place, export_copy, export_onnx, tokenize
 from distilvec.formats.openvino import OpenvinoEmbedder, to_openvino
@@ -120,8 +121,10 @@ def export_model(
         raise DistilvecError(f"[--out] {model} is a hub id, no folder. Give the path of the {to} file with --out.")
     place = out or Path(model) / form.file
     check_onnx_place(place, "--out")
-    task = parity_task(Path(model), suite)
+    if suite is not None:
+        read_suite(suite)
     loaded = load_model(model, "model", trust_remote_code=trust_remote_code)
+    task = parity_task(Path(model), suite)
     row, problems = _write(loaded, _single_text_head(Path(model)), to, place, task, force)
     forms = {to: row}
     if out is None:

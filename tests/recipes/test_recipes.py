@@ -226,6 +226,7 @@ def test_trains_on_tiny_models(path, variant, tiny_model, dense_model, tmp_path,
             f"student.layers={min(layers, 2) if isinstance(layers, int) else list(range(min(len(layers), 4))) if layers else 'null'}",  # noqa: E501
             "student.max_length=32",
             *tiny_vocabulary(recipe),
+            *(["student.embedding.rank=8"] if recipe.student.embedding else []),
             *data,
             "train.max_steps=2",
             "train.device=cpu",

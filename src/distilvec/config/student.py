@@ -72,6 +72,12 @@ class VocabularySection(Section):
         return self
 
 
+class EmbeddingSection(Section):
+    """A factorized token table: rows of `rank` numbers and one linear layer to the hidden size (ELECTRA's layout)."""
+
+    rank: Units = key(..., "numbers per token; a BERT encoder becomes an ELECTRA with tables of that many columns")
+
+
 class StudentSection(Section):
     """The network that is trained and shipped: `model`, pruned to `layers`, or a fresh one from `config`."""
 
@@ -92,6 +98,7 @@ class StudentSection(Section):
     experts: ExpertsSection | None = None
     head: HeadSection | None = key(None, "only with a task")
     vocabulary: VocabularySection | None = None
+    embedding: EmbeddingSection | None = None
     lora: LoraSection | None = None
     trust_remote_code: bool = False
 
@@ -102,4 +109,6 @@ class StudentSection(Section):
             raise ValueError("a fresh student ('config') needs a 'tokenizer'")
         if self.config is not None and self.dense == "keep":
             raise ValueError("a fresh student ('config') has no linear layers to keep ('dense: keep'); name a 'model'")
+        if self.config is not None and self.embedding is not None:
+            raise refused("embedding", "is for a 'model'; set embedding_size in 'config' of model_type electra")
         return self

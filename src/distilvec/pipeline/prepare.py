@@ -24,6 +24,7 @@ from distilvec.pipeline.resolve import log_live
 from distilvec.pipeline.texts import progress_logger
 from distilvec.students.build import build_student
 from distilvec.students.encoder import Encoder
+from distilvec.students.factorize import TEXTS
 from distilvec.students.lora import add_adapters
 from distilvec.teachers.cache.fill import count_missing
 from distilvec.teachers.cache.store import TeacherCache
@@ -89,7 +90,16 @@ def training_data(
 def untrained_student(job: Job) -> SentenceTransformer:
     """Build the untrained student; the same every time."""
     shared = any(method_class(stage.recipe.method.name).in_teacher_space for stage in job.stages)
-    return build_student(job.recipe.student, job.teacher.info, job.recipe.train.seed, shared, job.vocabulary)
+    section, texts = job.recipe.student, start_texts(job) if job.recipe.student.embedding else ()
+    return build_student(section, job.teacher.info, job.recipe.train.seed, shared, job.vocabulary, texts)
+
+
+def start_texts(job: Job) -> list[str]:
+    """Return training texts drawn by the seed, with their prompts; a factorized table is fitted to these."""
+    rows = job.corpus.train_rows
+    chosen = np.random.default_rng(job.recipe.train.seed).choice(rows, min(TEXTS, len(rows)), replace=False)
+    found = job.corpus.prompted(np.sort(chosen))
+    return [text for row in found for text in ([row] if isinstance(row, str) else row)]
 
 
 def trainable(job: Job, model: SentenceTransformer) -> Encoder:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.experts import Experts
 from distilvec.models.limits import lengthen, position_limit
 from distilvec.models.load import load_backbone, load_tokenizer
+from distilvec.students.factorize import factorize
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
 from distilvec.vocabulary.transplant import give_tokenizer
 
@@ -44,6 +46,7 @@ def build_student(
     seed: int,
     compatible: bool = True,
     vocabulary: PreTrainedTokenizerBase | None = None,
+    texts: Sequence[str] = (),
 ) -> SentenceTransformer:
     """The untrained student, in fp32 on the CPU, with its own tokenizer, the teacher's prompts and cosine similarity.
 
@@ -51,6 +54,7 @@ def build_student(
     initialisation) are drawn from `seed`; torch's global generator stays as it was. A student that is not `compatible`
     has a space of its own, and no linear layer to the teacher's. `vocabulary` is the tokenizer of the recipe's
     `student.vocabulary`; the embedding table is composed for it, or drawn for it with a fresh backbone.
+    A factorized table (`student.embedding`) is fitted to `texts`, without any to every token once.
     Errors: DistilvecError for a model that cannot be found or read, layers, linear layers to keep or a length that the
     model lacks, a tokenizer that does not fit.
     """
@@ -60,14 +64,7 @@ def build_student(
         transformer, *others = [fresh_transformer(section, vocabulary)] if fresh else load_modules(section, teacher)
         if vocabulary is not None and section.vocabulary is not None and not fresh:
             give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
-        backbone = transformer.auto_model
-        if section.layers is not None:
-            total = backbone.config.get_text_config().num_hidden_layers
-            backbone = cut_layers(backbone, choose_layers(section.layers, total))
-        if section.reinitialize is not None:
-            reinitialize_layers(backbone, section.reinitialize)
-        if section.dropout is not None:
-            backbone = with_dropout(backbone, section.dropout)
+        backbone = shaped(section, transformer, teacher, texts)
         if section.attention == "bidirectional":
             lift_causal_mask(backbone, str(section.model or "the fresh student"), "student")
         transformer.model = backbone
@@ -86,6 +83,23 @@ def build_student(
     prompts = {role: teacher.prompts.get(role, "") for role in ROLES}
     student = SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name="cosine", device="cpu")
     return student.float().eval()
+
+
+def shaped(
+    section: StudentSection, transformer: Transformer, teacher: TeacherInfo, texts: Sequence[str]
+) -> PreTrainedModel:
+    """The backbone with the recipe's layers, fresh layers, factorized table and dropout."""
+    backbone = transformer.auto_model
+    if section.layers is not None:
+        total = backbone.config.get_text_config().num_hidden_layers
+        backbone = cut_layers(backbone, choose_layers(section.layers, total))
+    if section.reinitialize is not None:
+        reinitialize_layers(backbone, section.reinitialize)
+    if section.embedding is not None:
+        length = min(position_limit(backbone) or UNLIMITED, teacher.max_length)
+        read = partial(transformer.tokenizer, truncation=True, max_length=length)
+        backbone = factorize(backbone, section.embedding.rank, read(list(texts))["input_ids"] if texts else ())
+    return backbone if section.dropout is None else with_dropout(backbone, section.dropout)
 
 
 def with_projection(student: SentenceTransformer, projection: Projection) -> SentenceTransformer:

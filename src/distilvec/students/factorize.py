@@ -1,0 +1,128 @@
+"""Factorized token tables: rows of `rank` numbers and one linear layer to the hidden size, in ELECTRA's layout.
+
+Papers: Lan et al., "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations", section 3.1
+(factorized embeddings); Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators"
+(LayerNorm in the small space, then a linear layer). The layers of ELECTRA are those of BERT and are copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import BertModel, ElectraConfig, ElectraModel, PretrainedConfig, PreTrainedModel
+
+from distilvec.core.errors import DistilvecError
+
+TEXTS = 4096  # of the corpus, which the start reads
+_TOKENS = 1 << 16  # of these texts at most, drawn at random
+_RIDGE = 1e-4  # of the mean variance, so that directions without variance have a solution
+_OWN = ("model_type", "architectures", "transformers_version", "embedding_size")  # not taken over from BERT
+
+
+@torch.no_grad()
+def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[int]] = ()) -> ElectraModel:
+    """Return the backbone as an ELECTRA whose tables have `rank` columns; a new model, its layers are copies.
+
+    `tokens` are ids of texts, special tokens included; without any, every token counts once. The sums of row, position
+    and type are projected on their principal components over the tokens of the texts. The linear layer is fitted to
+    the output of the old table by least squares (`explained_variance` measures the rest).
+
+    Errors: DistilvecError for a backbone that is no BERT encoder, and for a rank that does not shrink the table.
+    """
+    check_factorizable(backbone)
+    old, hidden = backbone.embeddings, backbone.config.hidden_size
+    if not 1 < rank < hidden:
+        raise DistilvecError(f"[student.embedding.rank] found {rank}; give a number from 2 to {hidden - 1}.")
+    ids, positions = _sample(tokens, backbone.config)
+    known = ElectraConfig().to_dict().keys() - {*_OWN}
+    settings = {name: value for name, value in backbone.config.to_dict().items() if name in known}
+    with torch.random.fork_rng(devices=[]):
+        made = ElectraModel(ElectraConfig(**settings, embedding_size=rank))
+    made.encoder.load_state_dict(backbone.encoder.state_dict())
+    rows, places, kinds = (
+        table.weight.detach().float()
+        for table in (old.word_embeddings, old.position_embeddings, old.token_type_embeddings)
+    )
+    centres = rows[ids].mean(0), places[positions].mean(0), kinds[0]
+    basis = _components(rows[ids] + places[positions] - centres[0] - centres[1], rank)
+    new = made.embeddings
+    for table, weight, centre in zip(
+        (new.word_embeddings, new.position_embeddings, new.token_type_embeddings),
+        (rows, places, kinds), centres, strict=True,
+    ):  # fmt: skip
+        table.weight.copy_((weight - centre) @ basis)
+    _fit(made.embeddings_project, *(_outputs(part.eval(), ids, positions) for part in (new, old)))
+    return made.train(backbone.training)
+
+
+def check_factorizable(backbone: PreTrainedModel) -> None:
+    """Raise DistilvecError unless the backbone is a BERT encoder, whose layers ELECTRA has."""
+    kind, config = backbone.config.model_type, backbone.config
+    reasons = {
+        "roberta": "ELECTRA counts positions from 0, RoBERTa from its padding id",
+        "xlm-roberta": "ELECTRA counts positions from 0, XLM-R from its padding id",
+        "electra": "its table is factorized already",
+        "albert": "its table is factorized already",
+    }
+    if isinstance(backbone, BertModel) and not config.is_decoder:
+        return
+    why = reasons.get(kind, "transformers has no factorized table for its layers")
+    raise DistilvecError(
+        f"[student.embedding] found {type(backbone).__name__} ({kind}); expected a BERT encoder: {why}. "
+        "Remove student.embedding, or take a student with BERT's layers."
+    )
+
+
+@torch.no_grad()
+def explained_variance(backbone: BertModel, made: ElectraModel, tokens: Sequence[Sequence[int]] = ()) -> float:
+    """Return the share of the variance of what the first layer reads that the factorized table gives, at most 1."""
+    old = backbone.embeddings
+    ids, positions = _sample(tokens, backbone.config)
+    target = _outputs(old, ids, positions)
+    found = made.embeddings_project(_outputs(made.embeddings, ids, positions))
+    return 1 - float((found - target).square().sum() / (target - target.mean(0)).square().sum())
+
+
+def _sample(tokens: Sequence[Sequence[int]], config: PretrainedConfig) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
+    """Return ids and positions of at most 65,536 tokens; without texts every token at a random position."""
+    generator = torch.Generator().manual_seed(0)
+    if not tokens:
+        limit, size = min(config.max_position_embeddings, 64), (config.vocab_size,)
+        return torch.arange(config.vocab_size), torch.randint(limit, size, generator=generator)
+    ids = torch.tensor(list(chain.from_iterable(tokens)))
+    positions = torch.cat([torch.arange(len(text)) for text in tokens])
+    chosen = torch.randperm(len(ids), generator=generator)[:_TOKENS]
+    return ids[chosen], positions[chosen]
+
+
+def _components(sums: Float[Tensor, "n hidden"], rank: int) -> Float[Tensor, "hidden rank"]:
+    """Return a map to `rank` numbers of mean 0 that keeps the first rank - 1 principal components.
+
+    LayerNorm in the small space removes the mean, which so has nothing to remove.
+    """
+    _, vectors = torch.linalg.eigh((sums.T @ sums).double())
+    ones = torch.ones(rank, 1, dtype=torch.float64)
+    without_mean = torch.linalg.qr(torch.cat([ones, torch.eye(rank, rank - 1, dtype=torch.float64)], 1))[0][:, 1:]
+    return (vectors.flip(1)[:, : rank - 1] @ without_mean.T).float()
+
+
+def _outputs(embeddings: Any, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]) -> Float[Tensor, "n dim"]:
+    """Return the output of an embedding module, after its LayerNorm, for single tokens at positions."""
+    found: Tensor = embeddings(input_ids=ids[:, None], position_ids=positions[:, None])
+    return found[:, 0].float()
+
+
+def _fit(linear: torch.nn.Linear, x: Float[Tensor, "n rank"], y: Float[Tensor, "n hidden"]) -> None:
+    """Give a linear layer the weights with the least squared error from x to y (ridge regression)."""
+    x, y = x.double(), y.double()
+    centre, goal = x.mean(0), y.mean(0)
+    gram = (x - centre).T @ (x - centre)
+    gram.diagonal().add_(_RIDGE * gram.diagonal().mean())
+    weight = torch.linalg.solve(gram, (x - centre).T @ (y - goal)).T
+    linear.weight.copy_(weight)
+    linear.bias.copy_(goal - weight @ centre)

@@ -1,0 +1,122 @@
+"""Factorized token tables: BERT's layers behind a small table, in ELECTRA's layout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from architectures import ARCHITECTURES, TEXTS
+from transformers import AutoModel, AutoTokenizer
+
+from distilvec.config.recipe import section_of
+from distilvec.config.student import StudentSection
+from distilvec.core.errors import DistilvecError
+from distilvec.students.build import TeacherInfo, build_student
+from distilvec.students.factorize import explained_variance, factorize
+
+TEACHER = TeacherInfo(dim=32, normalized=True, max_length=64)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {name: make(root / name) for name, make in ARCHITECTURES.items()}
+
+
+def backbone(folder: Path):
+    return AutoModel.from_pretrained(folder).eval()
+
+
+def ids(folder: Path) -> list[list[int]]:
+    return AutoTokenizer.from_pretrained(folder)(TEXTS)["input_ids"]
+
+
+def test_layers_are_copied_and_the_table_is_small(folders):
+    whole = backbone(folders["bert"])
+    made = factorize(whole, 8, ids(folders["bert"]))
+    assert {name: len(part.weight[0]) for name, part in made.embeddings.named_modules() if "embeddings" in name} == {
+        "word_embeddings": 8, "position_embeddings": 8, "token_type_embeddings": 8,
+    }  # fmt: skip
+    states = torch.randn(2, 5, 32)
+    with torch.no_grad():
+        ours, theirs = (model.encoder(states).last_hidden_state for model in (made, whole))
+    assert torch.equal(ours, theirs)
+    made.encoder.layer[0].output.dense.weight.data.zero_()
+    assert whole.encoder.layer[0].output.dense.weight.any(), "copies, not shared"
+
+
+def test_a_table_of_low_rank_loses_nothing_but_the_norm(folders):
+    """Rows, positions and types in a plane of the space with equal norms: the small LayerNorm divides alike."""
+    whole = backbone(folders["bert"])
+    corner = torch.linalg.qr(torch.randn(32, 4, generator=torch.Generator().manual_seed(0)))[0]
+    corner = torch.linalg.qr(corner - corner.mean(0))[0]
+    with torch.no_grad():
+        rows = torch.randn(len(whole.embeddings.word_embeddings.weight), 4)
+        whole.embeddings.word_embeddings.weight.copy_(torch.nn.functional.normalize(rows) @ corner.T)
+        whole.embeddings.position_embeddings.weight.zero_()
+        whole.embeddings.token_type_embeddings.weight.zero_()
+    every = [list(range(len(rows)))[:128], list(range(len(rows)))[128:]]
+    assert explained_variance(whole, factorize(whole, 5, every), every) > 0.98
+    assert explained_variance(whole, factorize(whole, 4, every), every) < 0.9
+
+
+def test_explained_variance_reaches_the_bound_of_principal_components(folders):
+    whole, tokens = backbone(folders["bert"]), ids(folders["bert"])
+    shares = [explained_variance(whole, factorize(whole, rank, tokens), tokens) for rank in (4, 12, 24)]
+    assert shares == sorted(shares)
+    with torch.no_grad():
+        target = torch.cat([whole.embeddings(torch.tensor([text]))[0] for text in tokens])
+    values = torch.linalg.eigvalsh(torch.cov(target.T)).flip(0)
+    bounds = [float(values[:rank].sum() / values.sum()) for rank in (4, 12, 24)]
+    assert all(bound - 0.2 < share < bound for share, bound in zip(shares, bounds, strict=True)), (shares, bounds)
+
+
+def test_tokens_of_the_texts_count_more_than_others(folders):
+    whole, tokens = backbone(folders["bert"]), ids(folders["bert"])
+    fitted, blind = factorize(whole, 8, tokens), factorize(whole, 8)
+    assert explained_variance(whole, fitted, tokens) > explained_variance(whole, blind, tokens) + 0.02
+
+
+def test_the_start_is_the_same_every_time(folders):
+    section = StudentSection(model=str(folders["bert"]), layers=2, embedding={"rank": 8})
+    first, again = (build_student(section, TEACHER, seed=0, texts=TEXTS).state_dict() for _ in range(2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_students_embed_with_dropout_and_a_linear_layer(folders):
+    section = StudentSection(model=str(folders["bert"]), layers=[0, 3], dropout=0.1, embedding={"rank": 8})
+    student = build_student(section, replace(TEACHER, dim=48), seed=0, texts=TEXTS)
+    assert [type(module).__name__ for module in student] == ["Transformer", "Pooling", "Dense", "Normalize"]
+    assert student[0].auto_model.config.hidden_dropout_prob == 0.1
+    vectors = student.encode(TEXTS)
+    alone = np.concatenate([student.encode([text]) for text in TEXTS])
+    assert np.abs(alone - vectors).max() < 1e-5 and vectors.shape == (len(TEXTS), 48)
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "bert"])
+def test_other_architectures_are_refused(name, folders):
+    section = StudentSection(model=str(folders[name]), embedding={"rank": 8})
+    with pytest.raises(DistilvecError, match=r"\[student.embedding\] found \w+Model .*expected a BERT encoder"):
+        build_student(section, TEACHER, seed=0)
+
+
+def test_a_decoder_is_refused(folders):
+    decoder = backbone(folders["bert"])
+    decoder.config.is_decoder = True
+    with pytest.raises(DistilvecError, match=r"\[student.embedding\] found BertModel \(bert\)"):
+        factorize(decoder, 8)
+
+
+@pytest.mark.parametrize("rank", [1, 32, 100])
+def test_a_rank_that_shrinks_nothing_is_refused(rank, folders):
+    with pytest.raises(DistilvecError, match=r"\[student.embedding.rank\] found \d+; give a number from 2 to 31"):
+        build_student(StudentSection(model=str(folders["bert"]), embedding={"rank": rank}), TEACHER, seed=0)
+
+
+def test_a_fresh_student_states_its_own_size():
+    fresh = {"config": {"model_type": "electra"}, "tokenizer": "x", "embedding": {"rank": 8}}
+    with pytest.raises(DistilvecError, match=r"\[student.embedding\] is for a 'model'"):
+        section_of(StudentSection, "student", fresh)

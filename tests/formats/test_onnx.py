@@ -13,11 +13,13 @@ import torch
 from architectures import ARCHITECTURES, TEXTS, WIDTH, sentence_transformer
 from sentence_transformers import SentenceTransformer
 
+from distilvec.config.student import StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.formats import onnx as export
 from distilvec.formats.onnx import OnnxEmbedder, export_copy, export_onnx, parity, token_limit
 from distilvec.models.experts import Experts
 from distilvec.students.attention import NAME
+from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.fast_linear import pack_linears
 
@@ -54,6 +56,12 @@ def test_same_vectors_as_encode(name: str, tmp_path: Path) -> None:
         found = session.encode_tokens(tokens)
         assert found.dtype == np.float32 and found.shape == (len(texts), model.get_embedding_dimension())
         assert np.abs(found - expected).max() < 1e-5
+
+
+def test_a_factorized_table_is_part_of_the_file(tmp_path: Path) -> None:
+    section = StudentSection(model=str(ARCHITECTURES["bert"](tmp_path / "bert")), embedding={"rank": 8})
+    student = build_student(section, TeacherInfo(WIDTH, normalized=True, max_length=64), seed=0, texts=TEXTS)
+    assert parity(student, OnnxEmbedder(export_onnx(student, tmp_path / "model.onnx")), TEXTS) < 1e-5
 
 
 @pytest.mark.parametrize("gate_width", [None, 7])

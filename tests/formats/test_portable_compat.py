@@ -37,6 +37,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert-dense": ("bert", {**PLAIN, "width": 48}),
     "bert-dense-normalize-cls": ("bert", {**WHOLE, "pooling": "cls"}),
     "bert-experts": ("bert", {**WHOLE, "experts": ExpertsSection(width=24, gate_width=5)}),
+    "bert-factorized": ("bert", {**PLAIN, "embedding": {"rank": 8}}),
     "xlm_roberta-plain": ("xlm_roberta", PLAIN),
     "xlm_roberta-dense-normalize": ("xlm_roberta", WHOLE),
     "qwen3-lasttoken": ("qwen3", {**WHOLE, "pooling": "lasttoken"}),
@@ -60,6 +61,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[st
         if name is None:
             continue
         more = {"pooling": options.get("pooling", "mean"), "experts": options.get("experts")}
+        more["embedding"] = options.get("embedding")
         section = StudentSection(model=str(backbones.get(name, name)), layers=options["layers"], **more)
         info = TeacherInfo(options["width"], options["normalized"], max_length=60, prompts={"query": "search for: "})
         student = build_student(section, info, seed=0)

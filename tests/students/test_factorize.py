@@ -15,7 +15,8 @@ from distilvec.config.recipe import section_of
 from distilvec.config.student import StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.students.build import TeacherInfo, build_student
-from distilvec.students.factorize import explained_variance, factorize
+from distilvec.students.encoder import Encoder
+from distilvec.students.factorize import expand, expanded, explained_variance, factorize
 
 TEACHER = TeacherInfo(dim=32, normalized=True, max_length=64)
 
@@ -94,6 +95,32 @@ def test_students_embed_with_dropout_and_a_linear_layer(folders):
     vectors = student.encode(TEXTS)
     alone = np.concatenate([student.encode([text]) for text in TEXTS])
     assert np.abs(alone - vectors).max() < 1e-5 and vectors.shape == (len(TEXTS), 48)
+
+
+def test_a_full_table_is_close_and_exact_where_the_linear_layer_keeps_lengths(folders):
+    tokens = ids(folders["bert"])
+    made = factorize(backbone(folders["bert"]), 8, tokens).eval()
+    batch = AutoTokenizer.from_pretrained(folders["bert"])(TEXTS, padding=True, return_tensors="pt")
+
+    def gap() -> float:
+        with torch.no_grad():
+            ours, theirs = (model(**batch).last_hidden_state for model in (made, expand(made, tokens)))
+        mask = batch["attention_mask"].bool()
+        return float((ours - theirs)[mask].norm(dim=-1).mean() / theirs[mask].norm(dim=-1).mean())
+
+    assert 1e-3 < gap() < 0.4
+    kept = torch.linalg.qr(torch.randn(32, 8, generator=torch.Generator().manual_seed(0)))[0]
+    made.embeddings_project.weight.data = torch.linalg.qr(kept - kept.mean(0))[0] * 3
+    assert gap() < 1e-5
+
+
+def test_an_expanded_student_is_an_ordinary_bert(folders):
+    section = StudentSection(model=str(folders["bert"]), layers=[0, 3], embedding={"rank": 16, "expand": True})
+    student = build_student(section, TEACHER, seed=0, texts=TEXTS)
+    whole, distance = expanded(Encoder(student).model, TEXTS)
+    assert (type(student[0].auto_model).__name__, type(whole[0].auto_model).__name__) == ("ElectraModel", "BertModel")
+    found = np.linalg.norm(student.encode(TEXTS) - whole.encode(TEXTS), axis=1).mean()
+    assert distance == pytest.approx(found, abs=1e-5) and 0 < distance < 0.5
 
 
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "bert"])

@@ -76,6 +76,9 @@ class EmbeddingSection(Section):
     """A factorized token table: rows of `rank` numbers and one linear layer to the hidden size (ELECTRA's layout)."""
 
     rank: Units = key(..., "numbers per token; a BERT encoder becomes an ELECTRA with tables of that many columns")
+    expand: bool = key(
+        False, "save an ordinary BERT with a full table, for servers without ELECTRA; its vectors differ a little"
+    )
 
 
 class StudentSection(Section):

@@ -39,6 +39,7 @@ from distilvec.teachers.model import LocalTeacher
 from distilvec.train.metrics import read_metrics
 from distilvec.train.stages import Stage, errors_named
 from distilvec.train.trainer import Trainer
+from distilvec.vocabulary.compare import parameter_counts
 
 SAMPLE_TEXTS = 512
 SAMPLE_STEPS = 8
@@ -105,11 +106,18 @@ def make_plan(job: Job) -> Lines:
         *[["  warning", line] for line in below],
         ["student tokens a text", f"{tokens.lengths.mean():.1f} on average, {int(tokens.lengths.max())} at most"],
         *[line for lines in about for line in lines],
-        ["student", f"{sum(weight.numel() for weight in model.parameters()) / 1e6:.1f} M parameters"],
+        ["student", _student_line(job, model)],
         *_training_lines(job.stages, costs),
         *[["runs code", line] for line in _code(job)],
         ["run folder", str(job.folder)],
     ]
+
+
+def _student_line(job: Job, model: SentenceTransformer) -> str:
+    """Describe the student's parameters, and a factorized table's rank and tokens."""
+    line, section = f"{parameter_counts(model)['total'] / 1e6:.1f} M parameters", job.recipe.student.embedding
+    tokens = model[0].auto_model.get_input_embeddings().num_embeddings
+    return line if section is None else f"{line}: rank {section.rank} with {tokens:,} tokens"
 
 
 def _code(job: Job) -> Iterator[str]:

@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.core.task_head import TaskHead
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.prepare import prepare, trainable, untrained_student
+from distilvec.pipeline.prepare import prepare, start_texts, trainable, untrained_student
 from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.students.encoder import Encoder
+from distilvec.students.factorize import expanded
 from distilvec.students.lora import merged
 from distilvec.students.task_head import save_head
 from distilvec.train.checkpoint import Progress, checkpoint_file, objective_file, read_checkpoint, save_objective
@@ -65,7 +67,11 @@ def save(job: Job, encoder: Encoder, objective: Objective, name: str) -> None:
     """
     info = {"method": job.stages[-1].recipe.method.name, "teacher": job.teacher.info.name, "complete": False}
     card, folder = f"# {job.recipe.name}\n\nTraining has not finished.\n", job.folder / name
-    save_student(merged(encoder.model), folder, info, card, extra_files=head_writer(job, objective))
+    model, section = merged(encoder.model), job.recipe.student.embedding
+    if section is not None and section.expand:
+        model, distance = expanded(model, start_texts(job))
+        log(f"{name}: the full table's vectors differ from the factorized table's by {distance:.3f} on average")
+    save_student(model, folder, info, card, extra_files=head_writer(job, objective))
     save_objective(objective_file(folder), objective)
 
 

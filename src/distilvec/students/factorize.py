@@ -7,18 +7,21 @@ Papers: Lan et al., "ALBERT: A Lite BERT for Self-supervised Learning of Languag
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from sentence_transformers import SentenceTransformer
 from torch import Tensor
-from transformers import BertModel, ElectraConfig, ElectraModel, PretrainedConfig, PreTrainedModel
+from transformers import BertConfig, BertModel, ElectraConfig, ElectraModel, PretrainedConfig, PreTrainedModel
 
 from distilvec.core.errors import DistilvecError
 
 TEXTS = 4096  # of the corpus, which the start reads
+COMPARED = 256  # texts on which vectors before and after are compared
 _TOKENS = 1 << 16  # of these texts at most, drawn at random
 _RIDGE = 1e-4  # of the mean variance, so that directions without variance have a solution
 _OWN = ("model_type", "architectures", "transformers_version", "embedding_size")  # not taken over from BERT
@@ -39,25 +42,53 @@ def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[in
     if not 1 < rank < hidden:
         raise DistilvecError(f"[student.embedding.rank] found {rank}; give a number from 2 to {hidden - 1}.")
     ids, positions = _sample(tokens, backbone.config)
-    known = ElectraConfig().to_dict().keys() - {*_OWN}
-    settings = {name: value for name, value in backbone.config.to_dict().items() if name in known}
     with torch.random.fork_rng(devices=[]):
-        made = ElectraModel(ElectraConfig(**settings, embedding_size=rank))
+        made = ElectraModel(ElectraConfig(**_settings(backbone, ElectraConfig), embedding_size=rank))
     made.encoder.load_state_dict(backbone.encoder.state_dict())
-    rows, places, kinds = (
-        table.weight.detach().float()
-        for table in (old.word_embeddings, old.position_embeddings, old.token_type_embeddings)
-    )
+    rows, places, kinds = (table.weight.detach().float() for table in _tables(old))
     centres = rows[ids].mean(0), places[positions].mean(0), kinds[0]
     basis = _components(rows[ids] + places[positions] - centres[0] - centres[1], rank)
     new = made.embeddings
-    for table, weight, centre in zip(
-        (new.word_embeddings, new.position_embeddings, new.token_type_embeddings),
-        (rows, places, kinds), centres, strict=True,
-    ):  # fmt: skip
+    for table, weight, centre in zip(_tables(new), (rows, places, kinds), centres, strict=True):
         table.weight.copy_((weight - centre) @ basis)
     _fit(made.embeddings_project, *(_outputs(part.eval(), ids, positions) for part in (new, old)))
     return made.train(backbone.training)
+
+
+@torch.no_grad()
+def expand(model: ElectraModel, tokens: Sequence[Sequence[int]] = ()) -> BertModel:
+    """Return a BERT with full tables that is close to the factorized model; a new model, its layers are copies.
+
+    e = A LayerNorm(x) + b, x the sum in the small space, becomes LayerNorm'(A x): the same directions for every token
+    and position. LayerNorm' divides by the norm of A x instead of x. Both differ by one factor only where A keeps
+    lengths, so no exact form exists; the weights of LayerNorm' are fitted to the tokens by least squares. The pooler,
+    which sentence vectors do not read, is 0.
+    """
+    old, linear = model.embeddings, model.embeddings_project
+    with torch.random.fork_rng(devices=[]):
+        made = BertModel(BertConfig(**_settings(model, BertConfig)))
+    made.encoder.load_state_dict(model.encoder.state_dict())
+    for part in made.pooler.parameters():
+        part.zero_()
+    new, scaled = made.embeddings, linear.weight * old.LayerNorm.weight
+    for table, small in zip(_tables(new), _tables(old), strict=True):
+        table.weight.copy_((small.weight - small.weight.mean(1, keepdim=True)) @ scaled.T)
+    new.LayerNorm.bias.copy_(linear(old.LayerNorm.bias))
+    ids, positions = _sample(tokens, model.config)
+    target, found = linear(_outputs(old.eval(), ids, positions)), _outputs(new.eval(), ids, positions)
+    target, found = target - new.LayerNorm.bias, found - new.LayerNorm.bias
+    new.LayerNorm.weight.copy_((found * target).sum(0) / found.square().sum(0).clamp_min(1e-12))
+    return made.eval()
+
+
+def expanded(model: SentenceTransformer, texts: Sequence[str]) -> tuple[SentenceTransformer, float]:
+    """Return a copy of a student with a full table, and the mean distance of both models' vectors on the texts."""
+    changed = copy.deepcopy(model).eval()
+    tokens = changed.tokenizer(list(texts), truncation=True, max_length=changed.max_seq_length)["input_ids"]
+    before = torch.as_tensor(changed.encode(list(texts[:COMPARED])))
+    changed[0].model = expand(changed[0].auto_model, tokens)
+    after = torch.as_tensor(changed.encode(list(texts[:COMPARED])))
+    return changed, float((before - after).norm(dim=1).mean())
 
 
 def check_factorizable(backbone: PreTrainedModel) -> None:
@@ -86,6 +117,17 @@ def explained_variance(backbone: BertModel, made: ElectraModel, tokens: Sequence
     target = _outputs(old, ids, positions)
     found = made.embeddings_project(_outputs(made.embeddings, ids, positions))
     return 1 - float((found - target).square().sum() / (target - target.mean(0)).square().sum())
+
+
+def _settings(model: PreTrainedModel, kind: type[PretrainedConfig]) -> dict[str, Any]:
+    """Return the settings of a model that another kind of configuration has as well."""
+    known = kind().to_dict().keys() - {*_OWN}
+    return {name: value for name, value in model.config.to_dict().items() if name in known}
+
+
+def _tables(embeddings: Any) -> tuple[torch.nn.Embedding, ...]:
+    """Return the tables of tokens, positions and types."""
+    return embeddings.word_embeddings, embeddings.position_embeddings, embeddings.token_type_embeddings
 
 
 def _sample(tokens: Sequence[Sequence[int]], config: PretrainedConfig) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import architectures
 import numpy as np
@@ -82,6 +83,50 @@ def test_a_longer_reach_where_positions_allow_it(teachers, texts, tmp_path):
     with pytest.raises(DistilvecError, match=r"maximum length of 8192 is more than the model's \d+ learned positions"):
         transplant(teachers["bert"], "--texts", texts, "--max-length", 8192, "--out", tmp_path / "bert")
     assert not (tmp_path / "bert").exists()
+
+
+def parameters(folder):
+    return sum(weight.numel() for weight in SentenceTransformer(str(folder), device="cpu").parameters())
+
+
+def test_a_rank_gives_a_factorized_table(teachers, texts, tmp_path):
+    transplant(teachers["bert"], "--texts", texts, "--rank", 8, "--out", tmp_path / "out")
+    config = SentenceTransformer(str(tmp_path / "out"), device="cpu")[0].auto_model.config
+    assert (config.model_type, config.embedding_size) == ("electra", 8)
+    assert json.loads((tmp_path / "out" / "vocabulary.json").read_text())["rank"] == 8
+    assert "each of 8 numbers" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("option", "unit"), [("--budget", 1), ("--budget-mb", 4e-6)])
+def test_a_budget_is_kept_and_spent(teachers, texts, tmp_path, option, unit, capsys):
+    limit = 38_700
+    transplant(teachers["bert"], "--texts", texts, option, limit * unit, "--out", tmp_path / "out")
+    record = json.loads((tmp_path / "out" / "vocabulary.json").read_text())
+    assert limit - 24 < parameters(tmp_path / "out") <= limit
+    tried = re.findall(r"rank (\d+) with (\d+) tokens, start distance (\d\.\d+)", capsys.readouterr().err)
+    assert len(tried) > 1 and min(float(distance) for *_, distance in tried) == pytest.approx(
+        record["start_distance"], abs=1e-3
+    )
+    assert [str(record["rank"]), str(record["chosen"]["tokens"])] in [list(one[:2]) for one in tried]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("bert", ["--rank", "32"], r"^\[--rank\] found 32; give a number from 2 to 31"),
+        ("gemma3", ["--rank", "8"], r"^\[--rank\] found Gemma3TextModel .*expected a BERT encoder"),
+        ("gemma3", ["--budget", "1M"], r"^\[--rank\] found Gemma3TextModel"),
+        ("bert", ["--budget", "30k"], r"^\[--budget\] found 0.03 M parameters; the model's layers"),
+        ("bert", ["--budget", "much"], r"^\[--budget\] found 'much'; expected a number of parameters"),
+        ("bert", ["--budget-mb", "-1"], r"^\[--budget-mb\] found -1"),
+        ("bert", ["--budget", "1M", "--rank", "8"], r"^\[--budget\] found several"),
+        ("bert", ["--budget", "1M", "--vocab-size", "90"], r"^\[--budget\] chooses how many tokens"),
+    ],
+)
+def test_a_table_that_cannot_be_made_is_refused(teachers, texts, tmp_path, name, arguments, message):
+    with pytest.raises(DistilvecError, match=message):
+        transplant(teachers[name], "--texts", texts, "--out", tmp_path / "out", *arguments)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from distilvec.cli.options import (
     TextColumns,
     TextLimit,
     TrustRemoteCode,
+    check_positive,
     config_options,
     named_options,
     option,
@@ -28,6 +29,8 @@ _TRANSPLANT = {
     "student.vocabulary": "--texts",
     **{f"student.vocabulary.{field}": f"--{name.replace('_', '-')}" for name, field in _VOCABULARY.items()},
     "student.model": "teacher",
+    "student.embedding": "--rank",
+    "student.embedding.rank": "--rank",
     "max_length": "--max-length",
 }
 _ALIGN = {
@@ -179,6 +182,9 @@ def transplant(
     max_length: Annotated[int | None, option("Tokens read of a text; as before by default.", min=1)] = None,
     column: TextColumns = None,
     limit: TextLimit = None,
+    rank: Annotated[int | None, option("Numbers per token: a factorized table (ELECTRA's layout).", min=2)] = None,
+    budget: Annotated[str | None, option("Parameters in all, such as 5M: chooses rank and tokens.")] = None,
+    budget_mb: Annotated[float | None, option("The same in megabytes of weights, 4 bytes a parameter.")] = None,
     overwrite: Annotated[bool, option("Replace a model of distilvec's; other files stay.", "--overwrite")] = False,
     trust_remote_code: TrustRemoteCode = False,
     **given: Any,
@@ -192,10 +198,17 @@ def transplant(
         section = section_of(VocabularySection, "student.vocabulary", values)
 
         from distilvec.cli.terminal import show_tokenizers
+        from distilvec.core.errors import DistilvecError
         from distilvec.core.extras import require_extra
         from distilvec.models.unreadable import check_place
+        from distilvec.pipeline.budget import parameter_budget
         from distilvec.pipeline.transplant import check_target, read_texts, transplant_folder
 
+        if sum(one is not None for one in (rank, budget, budget_mb)) > 1:
+            raise DistilvecError("[--budget] found several of --rank, --budget and --budget-mb. Give one.")
+        if budget_mb is not None:
+            check_positive(budget_mb, "--budget-mb")
+        parameters = parameter_budget(budget) if budget else int(budget_mb * 1e6 / 4) if budget_mb else None
         check_place(teacher, "teacher")
         check_target(out, overwrite, [teacher, *([section.tokenizer] if section.tokenizer else [])])
         if section.tokenizer is not None and section.tokenizer.endswith(".model"):
@@ -204,8 +217,9 @@ def transplant(
         for read in sources.values():
             next(read(), None)  # so that a file that cannot be read is reported before the model is loaded
         found = transplant_folder(
-            teacher, section, sources, out, max_length, overwrite=overwrite, trust_remote_code=trust_remote_code
-        )
+            teacher, section, sources, out, max_length, overwrite=overwrite, trust_remote_code=trust_remote_code,
+            rank=rank, budget=parameters,
+        )  # fmt: skip
     show_tokenizers(found["compared"])
     print(f"{out}: rows {', '.join(f'{count:,} {origin}' for origin, count in sorted(found['rows'].items()))}")
 

@@ -23,6 +23,8 @@ from distilvec.data.sources import read_source, source_files
 from distilvec.formats.replace import check_replaceable, is_ours, real
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import folder_of, load_model, resolve_model
+from distilvec.pipeline.budget import Made, with_rank, within_budget
+from distilvec.students.factorize import TEXTS, check_factorizable
 from distilvec.vocabulary.choose import FIGURES, Texts, choose
 from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 from distilvec.vocabulary.pieces import Pieces
@@ -34,8 +36,9 @@ CARD = """---
 
 # {title} with another vocabulary
 
-Made by `distilvec transplant`: {before:,} tokens became {tokens:,}. Every weight but the embedding table is that of the
-original; nothing was trained. `vocabulary.json` has the details.
+Made by `distilvec transplant`: {before:,} tokens became
+{tokens:,}{rank}. Every weight but the embedding table is that of the original; nothing was trained.
+`vocabulary.json` has the details.
 """
 
 
@@ -97,9 +100,12 @@ def transplant_folder(
     *,
     overwrite: bool = False,
     trust_remote_code: bool = False,
+    rank: int | None = None,
+    budget: int | None = None,
 ) -> dict[str, Any]:
     """Choose the vocabulary on the texts, give it to the model `name`, save that as `out`, whole or not at all.
 
+    The token table gets `rank` numbers per token if a rank is given; a `budget` of parameters chooses rank and tokens.
     Returns the content of vocabulary.json, which is saved with the model: options, counts of tokens and rows, tokens
     that had no piece in the old vocabulary, and both tokenizers compared on the first 2,000 texts of each language.
     Errors: DistilvecError for anything that cannot be read, chosen or saved, and as `check_target`; nothing is then
@@ -117,23 +123,46 @@ def transplant_folder(
         check_length(model[0], max_length)
     prompts = list(dict.fromkeys(prompt for prompt in (model.prompts or {}).values() if prompt))
     read = {language: _prepended(prompts, reader) for language, reader in texts.items()}
-    chosen = choose(section, Pieces(model.tokenizer, f"the tokenizer of {name}", "teacher"), read)
-    changed, made = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
-    missing = [number for number, origin in enumerate(made.origins) if origin == "missing"]
+    made = _make(
+        model, Pieces(model.tokenizer, f"the tokenizer of {name}", "teacher"), section, read, max_length, rank, budget
+    )
+    missing = [number for number, origin in enumerate(made.rows.origins) if origin == "missing"]
     record = {
         "teacher": name,
         "vocabulary": section.model_dump(mode="json", exclude_none=True),
-        "chosen": chosen.figures,
-        "rows": made.counts,
-        "without_pieces": list(changed.tokenizer.convert_ids_to_tokens(missing)),
-        "compared": _compare(model, changed, read),
+        "chosen": made.vocabulary.figures,
+        **({} if made.rank is None else {"rank": made.rank, "start_distance": made.distance}),
+        "rows": made.rows.counts,
+        "without_pieces": list(made.model.tokenizer.convert_ids_to_tokens(missing)),
+        "compared": _compare(model, made.model, read),
     }
     del model  # writing needs memory for another table
     save_student(
-        changed, out, record, _card(name, record), key="--out",
+        made.model, out, record, _card(name, record), key="--out",
         extra_files=lambda folder: write_json(folder / FIGURES, record, key="--out"),
     )  # fmt: skip
     return record
+
+
+def _make(
+    model: SentenceTransformer,
+    pieces: Pieces,
+    section: VocabularySection,
+    texts: dict[str, Texts],
+    max_length: int | None,
+    rank: int | None,
+    budget: int | None,
+) -> Made:
+    """Return the model with its vocabulary, and with a factorized table of this rank or within this budget."""
+    if budget is not None:
+        return within_budget(model, lambda section: choose(section, pieces, texts), section, texts, budget, max_length)
+    if rank is not None:
+        check_factorizable(model[0].auto_model)
+    chosen = choose(section, pieces, texts)
+    changed, rows = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
+    if rank is not None:
+        changed = with_rank(changed, rank, list(islice(chain.from_iterable(read() for read in texts.values()), TEXTS)))
+    return Made(changed, chosen, rows, rank)
 
 
 def _compare(before: SentenceTransformer, after: SentenceTransformer, texts: dict[str, Texts]) -> dict[str, Any]:
@@ -165,4 +194,5 @@ def _card(name: str, record: dict[str, Any]) -> str:
         title=re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(name.split())),
         before=record["chosen"]["before"],
         tokens=record["chosen"]["tokens"],
+        rank=f", each of {record['rank']} numbers (ELECTRA's layout)" if "rank" in record else "",
     )

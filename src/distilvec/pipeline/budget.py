@@ -1,0 +1,126 @@
+"""A factorized table under a budget of parameters: rank and number of tokens with the least start distance."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+
+import torch
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config.student import VocabularySection
+from distilvec.core.errors import DistilvecError
+from distilvec.core.log import log
+from distilvec.students.factorize import COMPARED, TEXTS, check_factorizable, factorize
+from distilvec.vocabulary.choose import Texts
+from distilvec.vocabulary.compare import parameter_counts
+from distilvec.vocabulary.transplant import Composition, transplant
+from distilvec.vocabulary.trim import Vocabulary
+
+RANKS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+_TRIED = 5  # ranks: the largest with every token, and the next ones with fewer tokens
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+Make = Callable[[VocabularySection], Vocabulary]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model with another vocabulary, and with a factorized table if it has a rank.
+
+    `distance`: mean distance of its vectors to the old model's on the first texts; None without a budget.
+    """
+
+    model: SentenceTransformer
+    vocabulary: Vocabulary
+    rows: Composition
+    rank: int | None = None
+    distance: float | None = None
+
+    @property
+    def line(self) -> str:
+        """Describe the size: parameters, rank, tokens and start distance."""
+        line = f"{parameter_counts(self.model)['total'] / 1e6:.2f} M parameters"
+        line += "" if self.rank is None else f": rank {self.rank} with {len(self.rows.rows):,} tokens"
+        return line if self.distance is None else f"{line}, start distance {self.distance:.3f}"
+
+
+def parameter_budget(text: str) -> int:
+    """Read a number of parameters such as 5M, 800k or 5000000. DistilvecError for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)", text.strip().lower())
+    if found is None or float(found[1]) == 0:
+        raise DistilvecError(f"[--budget] found '{text}'; expected a number of parameters. Give for example 5M.")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def with_rank(model: SentenceTransformer, rank: int, texts: list[str]) -> SentenceTransformer:
+    """Give a model of one's own a factorized table, fitted to the texts."""
+    first = model[0]
+    length = min(model.max_seq_length or 512, 512)
+    tokens = first.tokenizer(texts, truncation=True, max_length=length)["input_ids"] if texts else ()
+    first.model = factorize(first.auto_model, rank, tokens)
+    return model
+
+
+def within_budget(
+    model: SentenceTransformer,
+    make: Make,
+    section: VocabularySection,
+    texts: dict[str, Texts],
+    parameters: int,
+    max_length: int | None,
+) -> Made:
+    """Return the rank and tokens of at most `parameters` whose vectors are nearest to those of `model`.
+
+    `make` chooses a vocabulary on the texts. Tried are the largest rank that leaves every token, and larger ones with
+    fewer tokens. Errors: DistilvecError for a budget below the layers and the smallest table, a vocabulary that is not
+    trimmed, and a model that cannot be factorized.
+    """
+    if section.kind != "trim" or section.tokenizer is not None or section.size is not None:
+        raise DistilvecError(
+            "[--budget] chooses how many tokens are kept. Leave out --kind, --vocab-size, --tokenizer."
+        )
+    check_factorizable(model[0].auto_model)
+    read = list(islice(chain.from_iterable(one() for one in texts.values()), TEXTS))
+    sample = read[:: max(1, len(read) // COMPARED)][:COMPARED]
+    before = torch.as_tensor(model.encode(sample))
+    best: Made | None = None
+    everything = make(section)
+    for rank, size in _sizes(model, parameters, everything.figures["tokens"], everything.figures["always"]):
+        whole = size == everything.figures["tokens"]
+        chosen = everything if whole else make(section.model_copy(update={"size": size}))
+        changed, rows = transplant(model, chosen.tokenizer, section.compose, section.keep_norm, max_length)
+        changed = with_rank(changed, rank, read)
+        distance = float((torch.as_tensor(changed.encode(sample)) - before).norm(dim=1).mean())
+        found = Made(changed, chosen, rows, rank, distance)
+        log(found.line)
+        if best is None or distance < (best.distance or 0):
+            best = found
+    if best is None:
+        least = _fixed(model, RANKS[0]) + everything.figures["always"] * RANKS[0]
+        raise DistilvecError(
+            f"[--budget] found {parameters / 1e6:.2f} M parameters; the model's layers and the smallest table have "
+            f"{least / 1e6:.2f} M. Give more, or prune layers first (student.layers of a recipe)."
+        )
+    return best
+
+
+def _sizes(model: SentenceTransformer, parameters: int, tokens: int, least: int) -> Iterator[tuple[int, int]]:
+    """Yield ranks with the number of tokens that the parameters leave, the smallest rank first."""
+    hidden = model[0].auto_model.config.hidden_size
+    ranks = [rank for rank in RANKS if rank < hidden and (parameters - _fixed(model, rank)) // rank > least]
+    whole = [rank for rank in ranks if (parameters - _fixed(model, rank)) // rank >= tokens]
+    for rank in ranks[max(0, len(whole) - 1) :][:_TRIED]:
+        yield rank, min(tokens, (parameters - _fixed(model, rank)) // rank)
+
+
+def _fixed(model: SentenceTransformer, rank: int) -> int:
+    """Return the parameters of a factorized model without its rows."""
+    backbone = model[0].auto_model
+    old, hidden = backbone.embeddings, backbone.config.hidden_size
+    total = sum(weight.numel() for weight in model.parameters())
+    outside = [backbone.embeddings, backbone.pooler] if backbone.pooler is not None else [backbone.embeddings]
+    layers = total - sum(weight.numel() for part in outside for weight in part.parameters())
+    rows = len(old.position_embeddings.weight) + len(old.token_type_embeddings.weight) + 2
+    return layers + rows * rank + (rank + 1) * hidden

@@ -21,7 +21,7 @@ from distilvec.evaluation.memory import random_tokens
 from distilvec.evaluation.metrics import cosine_pairs, unit
 from distilvec.evaluation.speed import ROLE_TOKENS, Timing, interleaved
 from distilvec.evaluation.tasks import RetrievalTask, make_retrieval
-from distilvec.formats.onnx import LOGITS, Graph, token_limit, tokenize
+from distilvec.formats.onnx import LOGITS, OUTPUTS, Graph, token_limit, tokenize
 
 QUERIES, DOCUMENTS = 100, 200  # most queries, and documents unless their relevant ones are more
 BATCH, TOKENS = 8, 128
@@ -94,16 +94,15 @@ class TextEncoder:
 
     def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
         """Return vectors, float32 [texts, dim], with the prompt of the role prepended."""
-        return self.outputs(texts, role)
+        return self.outputs(texts, role, OUTPUTS[0])
 
-    def outputs(self, texts: Sequence[str], role: Role, *names: str) -> Array:
-        """Return one output, by default the vectors, shortest texts first."""
+    def outputs(self, texts: Sequence[str], role: Role, name: str) -> Array:
+        """Return one output of the texts, in their order; the shortest are run first."""
         prompt, order = self.model.prompts.get(role) or "", sorted(range(len(texts)), key=lambda row: len(texts[row]))
         size = BATCH if role == "document" and self.model[0].tokenizer.pad_token is not None else 1
         batches = [[prompt + texts[row] for row in order[start : start + size]] for start in range(0, len(order), size)]
-        run = partial(self.runnable.run, **({"outputs": names} if names else {}))
-        found = np.concatenate([run(tokenize(self.model, batch, TOKENS))[0] for batch in batches])
-        return np.asarray(found[np.argsort(order)])
+        found = [self.runnable.run(tokenize(self.model, batch, TOKENS), [name])[0] for batch in batches]
+        return np.asarray(np.concatenate(found)[np.argsort(order)])
 
 
 def measure_parity(

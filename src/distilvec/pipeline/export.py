@@ -1,7 +1,7 @@
 """Export of a model: to files that need no Python code of ours, or with the projection that its method trained.
 
 Every form takes the same path: the checked fp32 ONNX file, one function that makes the form of it in a scratch folder,
-one gate that compares the form with PyTorch, and one move to the files' final place.
+one gate that compares the form with PyTorch, and one move to the files' final location.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from architectures import ARCHITECTURES, TEXTS
 from transformers import AutoModel, AutoTokenizer, T5Config, T5EncoderModel
 
 from distilvec.core.errors import DistilvecError
-from distilvec.students.layers import choose_layers, cut_layers, layer_list
+from distilvec.students.layers import best_layers, choose_layers, cut_layers, layer_list, only_layers
 
 # (architecture, layers kept): also several in a row, a changed layer pattern, and a first layer that is not layer 0
 CUTS = [(name, [0, 2, 3]) for name in ARCHITECTURES] + [
@@ -169,3 +169,33 @@ def test_a_number_always_gives_distinct_ascending_layers(total: int) -> None:
 def test_bad_choices_are_named(layers: int | list[int], words: str) -> None:
     with pytest.raises(DistilvecError, match=rf"\[student.layers\].*{words}"):
         choose_layers(layers, 6)
+
+
+@pytest.mark.parametrize(("name", "keep"), CUTS)
+def test_a_model_runs_with_some_layers_as_it_does_cut(name: str, keep: list[int], folders: dict[str, Path]) -> None:
+    model = load(folders[name])
+    before = states(model, folders[name])
+    with only_layers(model, keep):
+        values = states(model, folders[name])
+    torch.testing.assert_close(values, states(cut_layers(model, keep), folders[name]), atol=1e-5, rtol=1e-5)
+    assert torch.equal(states(model, folders[name]), before)
+
+
+def test_the_best_layers_are_found_among_all_or_one_by_one(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(folders["modernbert"])
+    whole = states(model, folders["modernbert"])
+
+    def distance() -> float:
+        return float((states(model, folders["modernbert"]) - whole).norm())
+
+    best, found = best_layers(model, 3, distance)
+    assert len(found) == 10 and all(keep[0] == 0 for keep in found), "ModernBERT's layer 0 is always the first"
+    assert best == list(min(found, key=found.__getitem__))
+    monkeypatch.setattr("distilvec.students.layers.MOST_CHOICES", 9)
+    greedy, some = best_layers(model, 3, distance)
+    assert len(some) < 12 and some[tuple(greedy)] == min(value for keep, value in some.items() if len(keep) == 3), (
+        "the last step compares what it adds, and the spread layers"
+    )
+    assert some[tuple(greedy)] <= found[0, 2, 5]

@@ -112,7 +112,7 @@ def refused(field: str, problem: str) -> PydanticCustomError:
 def _number_problem(annotation: Any, value: Any, labels: bool) -> str | None:
     """Why a value is no number of the annotation; None if it is, or where a section checks its own fields."""
     allowed = kinds(annotation)
-    if any(map(is_section, allowed)):
+    if isinstance(value, dict) and any(map(is_section, allowed)):
         return None
     if isinstance(value, bool):
         number = bool not in allowed and (int in allowed or float in allowed)

@@ -44,7 +44,8 @@ def explain(error: ValidationError, section: type[Section], before: str = "") ->
         elif "; found " in problems[key]:  # another type that the key allows
             earlier, found, value = problems[key].rpartition("; found ")
             problems[key] = f"{earlier}, or {problem['msg'].removeprefix('Input should be ')}{found}{value}"
-    return [f"[{key}] {problem}" for key, problem in problems.items()]
+    inside = {key for key in problems if any(other.startswith(f"{key}.") for other in problems)}  # of another type
+    return [f"[{key}] {problem}" for key, problem in problems.items() if key not in inside]
 
 
 def unknown(name: Any, known: Iterable[str]) -> str:

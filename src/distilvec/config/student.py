@@ -11,6 +11,15 @@ from distilvec.config.base import MODEL, Section, Tokens, Units, VocabularySize,
 Pooling = Literal["mean", "cls", "lasttoken"]
 
 
+class LayersSection(Section):
+    """A number of layers to keep, and the way to choose them."""
+
+    count: int = key(..., "layers to keep", gt=0)
+    choose: Literal["spread", "best"] = key(
+        "best", "evenly spread, or those nearest to the teacher before training, on a few hundred texts"
+    )
+
+
 class LoraSection(Section):
     """Low-rank adapters (peft) instead of the backbone's own weights; merged into them when the student is saved."""
 
@@ -89,7 +98,9 @@ class StudentSection(Section):
     config: dict[str, Any] | None = key(None, "a fresh backbone: transformers config with 'model_type'")
     tokenizer: str | None = key(None, "only with 'config': folder or hub id; vocabulary may replace its tokens", MODEL)
     revision: str | None = None
-    layers: int | list[int] | None = key(None, "layers to keep, from 0; a number keeps that many, evenly spread")
+    layers: int | list[int] | LayersSection | None = key(
+        None, "layers to keep, from 0; a number keeps that many, evenly spread; or count and choose"
+    )
     reinitialize: int | None = key(None, "last n layers kept that start from random weights, by seed", gt=0)
     pooling: Pooling = "mean"
     max_length: Tokens | None = key(None, "tokens; the smaller limit of student and teacher by default")
@@ -97,6 +108,9 @@ class StudentSection(Section):
     dropout: float | None = key(None, "replaces every dropout rate of the backbone", ge=0, lt=1)
     dense: Literal["auto", "always", "keep"] = key(
         "auto", "the linear layer to the teacher's dim; 'auto': where the method needs it; 'keep': the model's own"
+    )
+    start: Literal["ridge"] | None = key(
+        None, "'ridge': new linear layers to the teacher's vectors start from ridge regression; else at random"
     )
     experts: ExpertsSection | None = None
     head: HeadSection | None = key(None, "only with a task")
@@ -114,4 +128,12 @@ class StudentSection(Section):
             raise ValueError("a fresh student ('config') has no linear layers to keep ('dense: keep'); name a 'model'")
         if self.config is not None and self.embedding is not None:
             raise refused("embedding", "is for a 'model'; set embedding_size in 'config' of model_type electra")
+        if self.chooses and (self.config is not None or self.reinitialize is not None):
+            other = "config" if self.config is not None else "reinitialize"
+            raise refused("layers.choose", f"'best' compares trained layers; leave out {other}, or choose 'spread'")
         return self
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the layers are chosen by their distance to the teacher."""
+        return isinstance(self.layers, LayersSection) and self.layers.choose == "best"

@@ -21,6 +21,7 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.core.task_head import TaskHead
 
 __all__ = [
+    "LinearPairs",
     "LossTerms",
     "Objective",
     "ObjectiveContext",
@@ -42,6 +43,8 @@ class Projection(NamedTuple):
 
 
 LossTerms = dict[str, Float[Tensor, " batch"]]
+# batch, student's and teacher's outputs -> inputs and targets of a linear layer
+LinearPairs = Callable[[TextBatch, ModelOutputs, ModelOutputs], tuple[Float[Tensor, "n d"], Float[Tensor, "n e"]]]
 Weights = Mapping[str, float]  # of loss terms, by name
 
 
@@ -119,6 +122,13 @@ class Objective(nn.Module):
         The student ships without this map. The evaluation scores the student behind it as the model "projected".
         """
         return None
+
+    def linear_maps(self) -> Mapping[str, LinearPairs]:
+        """Return functions to inputs and targets of linear layers without bias that ridge regression can start.
+
+        Keys are names of the objective's modules. Rows of length 1 are regressions of directions.
+        """
+        return {}
 
     def metrics(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
         """Return further numbers for the training log, without gradient."""

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, TextBatch, Weights
+from distilvec.core.objective import LinearPairs, LossTerms, Objective, ObjectiveContext, TextBatch, Weights
 from distilvec.core.options import Count, NonNegative, Positive, Share, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.distance import full_precision
@@ -122,6 +122,18 @@ class Emo(Objective):
     def metrics(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> dict[str, Float[Tensor, ""]]:
         """Return the share of texts with too few mapped tokens for ira (m < 2), which add nothing to its mean."""
         return {"without_ira": (~self._compares(batch, teacher)).float().mean()} if self.layers else {}
+
+    def linear_maps(self) -> dict[str, LinearPairs]:
+        """Return the pairs of P: last hidden states of aligned tokens."""
+
+        def pairs(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tensor, Tensor]:
+            assert batch.alignment is not None
+            ours, theirs = batch.alignment.pairs.unbind(-1)
+            text, pair = (ours >= 0).nonzero(as_tuple=True)
+            ours, theirs = ours[text, pair], theirs[text, pair]
+            return teacher.hidden_layers[-1][text, theirs], student.hidden_layers[-1][text, ours]
+
+        return {"projection": pairs} if self.weights["otis"] else {}
 
     def _otis(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> Tensor:
         ours, theirs, mu = student.mask, teacher.mask, teacher.importance

@@ -8,11 +8,20 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from distilvec.core.errors import DistilvecError
-from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, Projection, TextBatch, Weights
+from distilvec.core.objective import (
+    LinearPairs,
+    LossTerms,
+    Objective,
+    ObjectiveContext,
+    Projection,
+    TextBatch,
+    Weights,
+)
 from distilvec.core.options import Count, Positive, option_error
 from distilvec.core.outputs import LayerPooling, ModelOutputs, OutputSpec
 from distilvec.losses.distance import cosine_distance
@@ -39,7 +48,7 @@ class Talas(Objective):
     Note: the last layer's vector is the one before the student's linear layer, if it has one; simcse takes the
     embedding.
     Note: W_l begins as N(0, 1e-3^2), as in the authors' code. The cosine has no scale, so that only W_l's own steps
-    grow.
+    grow. `student.start: ridge` fits W_l to the teacher's vectors instead.
     """
 
     default_weights = {"simcse": 0.001, "tamd": 0.75, "lasd": 1.0}
@@ -90,9 +99,7 @@ class Talas(Objective):
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
         """Return the terms that have a weight."""
-        layers = dict(student.pooled_layers)
-        if student.pre_dense is not None:
-            layers[self.last] = student.pre_dense
+        layers = self._layers(student)
         return self.weighted_terms(
             simcse=lambda: simcse_term(student, self.temperature),
             tamd=lambda: self._tamd(layers, teacher),
@@ -104,6 +111,23 @@ class Talas(Objective):
         weight = self.anchors[str(self.last)].weight
         assert isinstance(weight, Tensor)
         return Projection(weight, pre_dense=True) if self.weights["tamd"] else None
+
+    def linear_maps(self) -> dict[str, LinearPairs]:
+        """Return the pairs of every W_l: directions of the layer's vector and of the teacher's."""
+
+        def pairs(layer: int) -> LinearPairs:
+            def of(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> tuple[Tensor, Tensor]:
+                assert teacher.embedding is not None
+                return F.normalize(self._layers(student)[layer], dim=-1), F.normalize(teacher.embedding, dim=-1)
+
+            return of
+
+        return {f"anchors.{layer}": pairs(layer) for layer in self.anchored if self.weights["tamd"]}
+
+    def _layers(self, student: ModelOutputs) -> dict[int, Tensor]:
+        """Return the pooled vectors by layer."""
+        last = {} if student.pre_dense is None else {self.last: student.pre_dense}
+        return {**student.pooled_layers, **last}
 
     def _tamd(self, layers: dict[int, Tensor], teacher: ModelOutputs) -> Tensor:
         assert teacher.embedding is not None

@@ -98,7 +98,7 @@ def describe_student(
         content = describe()
     else:
         files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ and path.is_file()]
-        settings = _settings(section, {"lora": True, "head": True, "experts": {"residual"}})
+        settings = _settings(section, {"lora": True, "head": True, "start": True, "experts": {"residual"}})
         tokenizer = None if vocabulary is None else tokenizer_hash(vocabulary)
         known = asdict(replace(teacher, name="", weight=1.0, logits=False))
         known = {key: value for key, value in known.items() if key != "adapters"}  # no size depends on them

@@ -24,9 +24,9 @@ from distilvec.models.load import load
 from distilvec.pipeline.columns import Samples, intervals, score_columns, write_samples
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.parts import PARTS, Models, SavedStudent
-from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.projected import projected_student, trains_projection
 from distilvec.pipeline.run_dir import saved_folders
+from distilvec.pipeline.start import find_start
 from distilvec.pipeline.texts import test_split
 from distilvec.report.earlier_formats import REPORT_FORMAT
 from distilvec.report.run_files import REPORT, read_run_file
@@ -101,7 +101,7 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             job.tasks,
             job.corpus,
             wrap_model(student, "student", section.batch_tokens, prompts),
-            wrap_model(untrained_student(job), "untrained", section.batch_tokens, prompts),
+            wrap_model(find_start(job).student(job), "untrained", section.batch_tokens, prompts),
             teacher if isinstance(teacher, LocalTeacher) else None,
             None if projected is None else wrap_model(projected, "projected", section.batch_tokens, prompts),
             saved_students(job),

@@ -11,6 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config import recipe as recipes
+from distilvec.config.student import StudentSection
 from distilvec.core.device import processes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
@@ -87,14 +88,20 @@ def training_data(
     return TrainingData(job.corpus, tokens, teacher, train, validation, alignment, job.examples, unlabeled)
 
 
-def untrained_student(job: Job) -> SentenceTransformer:
-    """Build the untrained student; the same every time."""
-    shared = any(method_class(stage.recipe.method.name).in_teacher_space for stage in job.stages)
-    section, texts = job.recipe.student, start_texts(job) if job.recipe.student.embedding else ()
-    return build_student(section, job.teacher.info, job.recipe.train.seed, shared, job.vocabulary, texts)
+def in_teacher_space(job: Job) -> bool:
+    """Whether a stage trains the student in the teacher's space, for which it is built then."""
+    return any(method_class(stage.recipe.method.name).in_teacher_space for stage in job.stages)
 
 
-def start_texts(job: Job) -> list[str]:
+def untrained_student(job: Job, section: StudentSection | None = None) -> SentenceTransformer:
+    """Build the student of the recipe, or of another `section`, before its start (start.py); the same every time."""
+    section = section or job.recipe.student
+    texts = fitting_texts(job) if section.embedding else ()
+    seed, shared = job.recipe.train.seed, in_teacher_space(job)
+    return build_student(section, job.teacher.info, seed, shared, job.vocabulary, texts)
+
+
+def fitting_texts(job: Job) -> list[str]:
     """Return training texts drawn by the seed, with their prompts; a factorized table is fitted to these."""
     rows = job.corpus.train_rows
     chosen = np.random.default_rng(job.recipe.train.seed).choice(rows, min(TEXTS, len(rows)), replace=False)

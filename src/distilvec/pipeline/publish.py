@@ -16,6 +16,7 @@ from distilvec.pipeline.job import Job
 from distilvec.pipeline.record import distillation_record
 from distilvec.pipeline.resolve import make_objective
 from distilvec.pipeline.run_result import RunResult
+from distilvec.pipeline.start import find_start
 from distilvec.pipeline.train import Training
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
@@ -32,7 +33,8 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
     stages = [*earlier, (job.stages[-1], training.state)]
     teachers = [teacher.record(len(job.teachers) > 1) for teacher in job.teachers]
     objective = make_objective(job.stages[-1], job.context)
-    record = distillation_record(stages, teachers, student, job.corpus, objective, training.distance, scores)
+    start = find_start(job)
+    record = distillation_record(stages, teachers, student, job.corpus, objective, training.distance, scores, start)
     if "supervised" in report:
         record["supervised"] = report["supervised"]
     card = model_card(record, exports=read_exports(folder))

@@ -17,6 +17,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.evaluator import Score
+from distilvec.pipeline.start import Start
 from distilvec.report.earlier_formats import RECORD_FORMAT
 from distilvec.report.model_card import DataRecord, Distillation, TeacherRecord, describe_student
 from distilvec.train.checkpoint import Progress
@@ -32,11 +33,12 @@ def distillation_record(
     objective: Objective,
     distance: Mapping[str, float],
     scores: Mapping[str, Sequence[Score]],
+    start: Start,
 ) -> Distillation:
     """Return the record: method and settings of the last stage; steps, texts and minutes of all stages."""
     (last, state), spent = stages[-1], [progress for _, progress in stages]
     recipe, train = last.recipe, last.recipe.train
-    kept = recipe.student.layers if isinstance(recipe.student.layers, list) else None
+    kept = start.layers or (recipe.student.layers if isinstance(recipe.student.layers, list) else None)
     return {
         "format": RECORD_FORMAT,
         "name": recipe.name,
@@ -63,6 +65,7 @@ def distillation_record(
             "schedule": train.schedule.name,
             "weight_decay": train.weight_decay,
             "update": train.update.label,
+            **({} if start == Start() else {"start": start.label}),
             "precision": train.precision,
             "seed": train.seed,
             "best_epoch": state.best_epoch,

@@ -11,9 +11,10 @@ from distilvec.core.objective import Objective
 from distilvec.core.task_head import TaskHead
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.prepare import prepare, start_texts, trainable, untrained_student
+from distilvec.pipeline.prepare import fitting_texts, prepare, trainable, untrained_student
 from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.resolve import make_objective, required_outputs
+from distilvec.pipeline.start import Start, check_start, find_start
 from distilvec.students.encoder import Encoder
 from distilvec.students.factorize import expanded
 from distilvec.students.lora import merged
@@ -41,15 +42,21 @@ def train(job: Job, callbacks: Sequence[Callback] = ()) -> Training:
 
 
 def _train(job: Job, callbacks: Sequence[Callback]) -> Progress:
-    encoder = trainable(job, untrained_student(job))
+    plain = untrained_student(job)
+    check_start(job, plain)
+    encoder = trainable(job, plain)
     for stage in job.stages:
         check_parameters(stage, encoder, make_objective(stage, job.context))
     data = prepare(job, encoder.model)
-    waiting = [encoder]
+    start = find_start(job, data)
+    waiting = [encoder] if start == Start() else []
 
     def build(stage: Stage) -> tuple[Encoder, Objective]:
-        own = waiting.pop() if waiting else trainable(job, untrained_student(job))
-        return own, make_objective(stage, job.context)
+        own = waiting.pop() if waiting else trainable(job, start.student(job))
+        objective = make_objective(stage, job.context)
+        if stage == job.stages[0]:
+            start.set_objective(objective)
+        return own, objective
 
     return train_stages(
         job.stages,
@@ -69,7 +76,7 @@ def save(job: Job, encoder: Encoder, objective: Objective, name: str) -> None:
     card, folder = f"# {job.recipe.name}\n\nTraining has not finished.\n", job.folder / name
     model, section = merged(encoder.model), job.recipe.student.embedding
     if section is not None and section.expand:
-        model, distance = expanded(model, start_texts(job))
+        model, distance = expanded(model, fitting_texts(job))
         log(f"{name}: the full table's vectors differ from the factorized table's by {distance:.3f} on average")
     save_student(model, folder, info, card, extra_files=head_writer(job, objective))
     save_objective(objective_file(folder), objective)

@@ -1,4 +1,4 @@
-"""The layers of a backbone: which ones to keep, removal of the others, fresh weights.
+"""The layers of a backbone: choice of those to keep, removal of the others, fresh weights.
 
 A pruned backbone is built again from its own, shortened configuration and takes over the kept weights. So everything
 that depends on a layer's number (cache index, sliding window, kinds of attention, a first layer without norm) is the
@@ -8,6 +8,10 @@ same in a reload of the saved model, and layers that the configuration cannot ex
 from __future__ import annotations
 
 import copy
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,16 +19,21 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
+from distilvec.config.student import LayersSection
 from distilvec.core.errors import DistilvecError
 
+MOST_CHOICES = 300  # that are all compared
 
-def choose_layers(layers: int | list[int], total: int) -> list[int]:
+
+def choose_layers(layers: int | list[int] | LayersSection, total: int) -> list[int]:
     """Numbers of the layers to keep out of `total`, 0 being the first.
 
     A number n keeps n layers, evenly spread with the first and the last: round(linspace(0, total - 1, n)), halves to
-    the even neighbour, so 3 of 6 are [0, 2, 5]; n = 1 keeps the first. A list is taken as given.
+    the even neighbour, so 3 of 6 are [0, 2, 5]; n = 1 keeps the first. A list is taken as given. So is the `count` of a
+    section, until `best_layers` has chosen.
     Errors: DistilvecError for an empty choice, layers that the model lacks, repetitions, or another order.
     """
+    layers = layers.count if isinstance(layers, LayersSection) else layers
     spread = layers if isinstance(layers, int) else max(1, total // 2)
     example = [int(layer) for layer in np.round(np.linspace(0, total - 1, min(max(spread, 1), total)))]
     if isinstance(layers, int):
@@ -37,6 +46,55 @@ def choose_layers(layers: int | list[int], total: int) -> list[int]:
             f"order, each once. Give for example {example}."
         )
     return list(layers)
+
+
+def best_layers(
+    model: PreTrainedModel, count: int, distance: Callable[[], float]
+) -> tuple[list[int], dict[tuple[int, ...], float]]:
+    """Choose `count` layers by `distance`, called while the model runs with a choice only; and every distance found.
+
+    All choices are compared if there are at most 300. Else layers are added one by one, each the best next to those
+    chosen before, and the evenly spread ones are compared with the result. The model is unchanged afterwards.
+    """
+    _, layers = layer_list(model)
+    total, found = len(layers), dict[tuple[int, ...], float]()
+    kinds = [layer.state_dict().keys() for layer in layers]
+    first = [number for number in range(total) if kinds[number] == kinds[0]]  # as ModernBERT's layer 0 differs
+
+    def measured(keep: Sequence[int]) -> float:
+        if tuple(keep) not in found:
+            with only_layers(model, keep):
+                found[tuple(keep)] = distance()
+        return found[tuple(keep)]
+
+    measured(spread := choose_layers(count, total))
+    if math.comb(total, count) <= MOST_CHOICES:
+        choices = [keep for keep in itertools.combinations(range(total), count) if keep[0] in first]
+        return list(min(choices, key=measured)), found
+    chosen: list[int] = []
+    for _ in range(count):
+        added = (sorted([*chosen, layer]) for layer in range(total) if layer not in chosen)
+        chosen = min((keep for keep in added if keep[0] in first), key=measured)
+    return min(chosen, spread, key=measured), found
+
+
+@contextmanager
+def only_layers(model: PreTrainedModel, keep: Sequence[int]) -> Iterator[None]:
+    """Run the backbone with only these layers (ascending) until the block ends; no weight is copied."""
+    path, layers = layer_list(model)
+    parent, _, name = path.rpartition(".")
+    holder, text = model.get_submodule(parent), model.config.get_text_config()
+    changed = _cut_settings(text, keep)
+    before = {key: getattr(text, key) for key in changed}
+    try:
+        setattr(holder, name, nn.ModuleList(layers[number] for number in keep))
+        for key, value in changed.items():
+            setattr(text, key, value)
+        yield
+    finally:
+        setattr(holder, name, layers)
+        for key, value in before.items():
+            setattr(text, key, value)
 
 
 def cut_layers(model: PreTrainedModel, keep: list[int]) -> PreTrainedModel:
@@ -88,12 +146,17 @@ def _cut_config(config: PretrainedConfig, keep: list[int]) -> PretrainedConfig:
     """A copy of a configuration with these layers only: their number, and every list with one entry a layer."""
     config = copy.deepcopy(config)
     text = config.get_text_config()
-    total = text.num_hidden_layers
-    for name, value in list(vars(text).items()):
-        if "layer" in name and isinstance(value, list) and len(value) == total:
-            setattr(text, name, [value[layer] for layer in keep])
-    text.num_hidden_layers = len(keep)
+    for name, value in _cut_settings(text, keep).items():
+        setattr(text, name, value)
     return config
+
+
+def _cut_settings(text: PretrainedConfig, keep: Sequence[int]) -> dict[str, Any]:
+    """The settings of a configuration that change with its layers, by name."""
+    total = text.num_hidden_layers
+    lists = {name: value for name, value in vars(text).items() if "layer" in name and isinstance(value, list)}
+    cut = {name: [value[layer] for layer in keep] for name, value in lists.items() if len(value) == total}
+    return {**cut, "num_hidden_layers": len(keep)}
 
 
 def rebuild(model: PreTrainedModel, config: PretrainedConfig, weights: dict[str, Any]) -> PreTrainedModel:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from distilvec.core.objective import LossTerms, Objective, ObjectiveContext, TextBatch, Weights
+from distilvec.core.objective import LinearPairs, LossTerms, Objective, ObjectiveContext, TextBatch, Weights
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 
 Rows = Float[Tensor, "batch dim"]
@@ -51,6 +51,14 @@ class EmbeddingRegression(Objective):
         projected = [projection(vector) for projection in self.projections]
         pairs = zip(projected, self.unit, strict=True)
         return [vector, *(F.normalize(view, dim=-1) if unit else view for view, unit in pairs)]
+
+    def linear_maps(self) -> dict[str, LinearPairs]:
+        """Return the pairs of each further teacher's projection: the student's vector and that teacher's."""
+
+        def pairs(number: int) -> LinearPairs:
+            return lambda batch, ours, theirs: (self._vector(ours), self._vector(theirs.others[number]))
+
+        return {f"projections.{number}": pairs(number) for number in range(len(self.projections))}
 
     def forward(self, batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs) -> LossTerms:
         """Return the terms that have a weight."""

@@ -1,0 +1,222 @@
+"""The start of training: layers chosen by their distance to the teacher, linear layers by ridge regression.
+
+Both read a few texts of the training data, the same for every seed, and the teacher's outputs for them. The result is
+in `start.safetensors` of the run folder, so that a resumed or finished run fits nothing again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+
+from distilvec.config.student import LayersSection
+from distilvec.core.batch import TextBatch
+from distilvec.core.device import pick_device, processes
+from distilvec.core.errors import DistilvecError
+from distilvec.core.log import log
+from distilvec.core.objective import Objective
+from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.pipeline.job import Job
+from distilvec.pipeline.prepare import Prepared, in_teacher_space, prepare, untrained_student
+from distilvec.pipeline.resolve import make_objective, required_outputs
+from distilvec.students.encoder import Encoder
+from distilvec.students.layers import best_layers, choose_layers
+from distilvec.students.ridge import mean_distance, ridge
+from distilvec.train.checkpoint import read_tensors, with_prefix, write_tensors
+
+FILE = "start.safetensors"
+CHOICE_TEXTS, RIDGE_TEXTS, BATCH = 512, 2048, 64
+MOST_ROWS = 8192  # of a regression, where a text has several
+
+
+@dataclass(frozen=True)
+class Start:
+    """The layers of the student, None for those of the recipe, and fitted weights by the names of their modules.
+
+    Distances to the teacher are in pairs, before and after: of the evenly spread and the chosen layers, out of
+    `choices`, and of every fitted layer's outputs, on texts that its fit has not read.
+    """
+
+    layers: list[int] | None = None
+    choices: int = 0
+    layer_distances: tuple[float, float] | None = None
+    ridge_distances: dict[str, tuple[float, float]] = field(default_factory=dict)
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """In words, for log and record."""
+        parts = []
+        if self.layer_distances is not None:
+            before, after = self.layer_distances
+            parts.append(f"layers {self.layers}, the best of {self.choices} choices: {before:.3f} to {after:.3f}")
+        parts += [f"ridge {name}: {one:.3f} to {two:.3f}" for name, (one, two) in self.ridge_distances.items()]
+        return f"{'; '.join(parts)} (distance to the teacher)" if parts else "as built"
+
+    def student(self, job: Job) -> SentenceTransformer:
+        """Build the student that training starts from; the same every time."""
+        section = job.recipe.student
+        if self.layers is not None:
+            section = section.model_copy(update={"layers": self.layers})
+        model = untrained_student(job, section)
+        own = with_prefix(dict(self.weights), "student.")
+        model.load_state_dict({**model.state_dict(), **own})
+        return model
+
+    def set_objective(self, objective: Objective) -> None:
+        """Give an objective its fitted weights."""
+        objective.load_state_dict({**objective.state_dict(), **with_prefix(dict(self.weights), "objective.")})
+
+
+def check_start(job: Job, student: SentenceTransformer) -> None:
+    """DistilvecError if the recipe asks for a start that student, method or teacher cannot have."""
+    section = job.recipe.student
+    key = "student.start" if section.start else "student.layers.choose"
+    if (section.start or section.chooses) and job.required == OutputSpec():
+        raise DistilvecError(
+            f"[{key}] {job.recipe.method.name} reads nothing of a teacher, which the start is fitted to. "
+            "Leave the key out."
+        )
+    if section.start and fresh_layer(job, student) is None and not _objective(job).linear_maps():
+        raise DistilvecError(
+            f"[student.start] found '{section.start}', but neither the student nor {job.recipe.method.name} has a new "
+            "linear layer to the teacher's vectors. Set student.dense=always, or leave the key out."
+        )
+
+
+def find_start(job: Job, data: Prepared | None = None) -> Start:
+    """Return the start of a run: that of its file, else found on its `data` and written."""
+    section, path = job.recipe.student, job.folder / FILE
+    if not section.start and not section.chooses:
+        return Start()
+    with processes(job.recipe.train.device).main_process_first():
+        found = _read(path, job.fingerprint)
+        if found is None:
+            found = _find(job, data or prepare(job, untrained_student(job)))
+            about = {name: value for name, value in asdict(replace(found, weights={})).items() if name != "weights"}
+            write_tensors(path, found.weights, {"fingerprint": job.fingerprint, "start": json.dumps(about)}, FILE)
+            log(f"start: {found.label}")
+    return found
+
+
+def fresh_layer(job: Job, student: SentenceTransformer) -> str | None:
+    """Return the name of the student's own linear layer to the teacher's dim; None if it keeps its model's layers."""
+    names = [name for name, module in student.named_children() if type(module).__name__ == "Dense"]
+    return f"{names[0]}.linear" if names and job.recipe.student.dense != "keep" else None
+
+
+def _read(path: Path, fingerprint: str) -> Start | None:
+    if not path.exists():
+        return None
+    weights, metadata = read_tensors(path, FILE, "Delete it: it is made again.")
+    if metadata.get("fingerprint") != fingerprint:  # of a run that had not begun to train
+        return None
+    return Start(**json.loads(metadata["start"]), weights=weights)
+
+
+def _find(job: Job, data: Prepared) -> Start:
+    section, start = job.recipe.student, Start()
+    if section.chooses:
+        start = _chosen(job, data)
+    for part in ("student", "objective") if section.start else ():  # the objective's layers may read the student's
+        start = _fitted(start, part, job, data)
+    return start
+
+
+def _chosen(job: Job, data: Prepared) -> Start:
+    """Choose the layers nearest to the teacher.
+
+    The distance is that of the embeddings if they are in the teacher's space without a new linear layer, else that
+    after a ridge regression to the teacher's vectors.
+    """
+    section = job.recipe.student
+    assert isinstance(section.layers, LayersSection)
+    whole = untrained_student(job, section.model_copy(update={"layers": None}))
+    own_space = not in_teacher_space(job) or fresh_layer(job, whole) is not None
+    device = torch.device(pick_device(job.recipe.train.device))
+    encoder = Encoder(whole).to(device).eval()
+    batches = list(_batches(job, data, OutputSpec(embedding=True), CHOICE_TEXTS, device))
+    theirs = torch.cat([_embedding(teacher) for _, teacher in batches])
+    required = OutputSpec(embedding=not own_space, pre_dense=own_space)
+    read = partial(_vector_pairs, unit=job.teacher.info.normalized)
+
+    @torch.no_grad()
+    def distance() -> float:
+        outputs = [encoder(batch, required) for batch, _ in batches]
+        if not own_space:
+            return mean_distance(torch.cat([_embedding(one) for one in outputs]), theirs)
+        pairs = (read(batch, one, teacher) for (batch, teacher), one in zip(batches, outputs, strict=True))
+        return ridge(torch.cat([inputs for inputs, _ in pairs]), theirs).distance
+
+    layers, found = best_layers(encoder.backbone, section.layers.count, distance)
+    before = found[tuple(choose_layers(section.layers, encoder.layers))]
+    return Start(layers, len(found), (before, found[tuple(layers)]))
+
+
+def _fitted(start: Start, part: str, job: Job, data: Prepared) -> Start:
+    """Add the linear layers of a part, "student" or "objective", fitted to the outputs of the start until now."""
+    model, objective = start.student(job), _objective(job)
+    layer = fresh_layer(job, model)
+    owner: nn.Module = model if part == "student" else objective
+    maps = objective.linear_maps()
+    if part == "student":
+        maps = {layer: partial(_vector_pairs, unit=job.teacher.info.normalized)} if layer else {}
+    if not maps:
+        return start
+    device = torch.device(pick_device(job.recipe.train.device))
+    encoder = Encoder(model).to(device).eval()
+    ours = replace(objective.student_outputs, second_view=False, attention_layers=()) | OutputSpec(pre_dense=True)
+    weights, distances = dict(start.weights), dict(start.ridge_distances)
+    pairs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in maps}
+    with torch.no_grad():
+        for batch, teacher in _batches(job, data, required_outputs(objective, job.examples), RIDGE_TEXTS, device):
+            student = encoder(batch, ours)
+            for name, read in maps.items():
+                pairs[name].append(read(batch, student, teacher))
+    for name, parts in pairs.items():
+        inputs, targets = (torch.cat(rows)[:MOST_ROWS].float() for rows in zip(*parts, strict=True))
+        found, weight = ridge(inputs, targets), owner.get_submodule(name).get_parameter("weight").to(device)
+        weights[f"{part}.{name}.weight"] = found.weight.float().cpu()
+        distances[f"{part}.{name}"] = (mean_distance(inputs @ weight.detach().T, targets), found.distance)
+    return replace(start, weights=weights, ridge_distances=distances)
+
+
+def _batches(
+    job: Job, data: Prepared, required: OutputSpec, count: int, device: torch.device
+) -> Iterator[tuple[TextBatch, ModelOutputs]]:
+    """Yield batches of `count` texts with their teacher outputs: the shorter half of twice as many, drawn at random."""
+    rows = job.corpus.train_rows
+    if job.examples is not None:
+        rows = np.unique(job.examples.rows[job.examples.train])
+    found = replace(data.training_data(required | OutputSpec(embedding=True)), examples=None)
+    drawn = np.random.Generator(np.random.PCG64(0)).permutation(rows)[: 2 * count]
+    drawn = drawn[np.argsort(found.tokens.lengths[drawn], kind="stable")][:count]
+    for group in np.array_split(drawn, -(-len(drawn) // BATCH)):
+        batch = found.batch(group).to(device)
+        yield batch, found.teacher.signals(batch)
+
+
+def _vector_pairs(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs, unit: bool) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of the student's linear layer; `unit`: the teacher's vectors have length 1."""
+    assert student.pre_dense is not None
+    inputs = F.normalize(student.pre_dense, dim=-1) if unit else student.pre_dense
+    return inputs, _embedding(teacher)
+
+
+def _embedding(outputs: ModelOutputs) -> Tensor:
+    assert outputs.embedding is not None
+    return outputs.embedding
+
+
+def _objective(job: Job) -> Objective:
+    """Build the objective of the first stage."""
+    return make_objective(job.stages[0], job.context)

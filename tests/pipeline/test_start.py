@@ -1,0 +1,184 @@
+"""The start of training: the nearest layers, linear layers by ridge regression, resuming, refusals."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import architectures
+import pytest
+import torch
+from interrupted import interrupt
+from safetensors.torch import load_file
+
+from distilvec.core.errors import DistilvecError
+from distilvec.pipeline.plan import make_plan
+from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
+from distilvec.pipeline.run import run
+from distilvec.pipeline.start import FILE, Start, _batches, find_start
+from distilvec.pipeline.train import train
+from distilvec.students.encoder import Encoder
+from distilvec.students.ridge import mean_distance
+from distilvec.train.metrics import read_metrics
+
+BEST = {"count": 2, "choose": "best"}
+RIDGE = {"student__start": "ridge", "student__dense": "always"}
+
+
+@pytest.fixture
+def started(tiny_recipe, tmp_path):
+    """The job of a recipe in a folder, and its start."""
+
+    def make(name="run", **changes):
+        job = resolve(tiny_recipe(**changes), tmp_path / name)
+        return job, find_start(job)
+
+    return make
+
+
+def first_distance(folder):
+    return read_metrics(folder / "metrics.jsonl")[0]["eval/distance"]
+
+
+def test_the_nearest_layers_are_those_of_brute_force(started, tiny_recipe):
+    job, start = started(student__layers=BEST)
+    data = prepare(job, untrained_student(job))
+    found = {}
+    for keep in itertools.combinations(range(4), 2):
+        other = tiny_recipe(student__layers=list(keep)).student
+        encoder, distances = Encoder(untrained_student(job, other)).eval(), []
+        with torch.no_grad():
+            for batch, teacher in _batches(job, data, job.required, 512, torch.device("cpu")):
+                ours = encoder(batch, job.required).embedding
+                distances += (ours - teacher.embedding).norm(dim=-1).tolist()
+        found[keep] = sum(distances) / len(distances)
+    assert start.layers == list(min(found, key=found.get)) and start.choices == len(found) == 6
+    assert start.layer_distances == pytest.approx((found[0, 3], min(found.values())), abs=1e-5)
+    assert start.layers != [0, 3], "else the choice shows nothing"
+
+
+def test_a_run_begins_at_its_start_and_records_it(tiny_recipe, tmp_path, capsys):
+    for name, changes in {
+        "plain": {},
+        "best": {"student__layers": BEST},
+        "both": {"student__layers": BEST, **RIDGE},
+    }.items():
+        result = run(tiny_recipe(**changes), tmp_path / name)
+        written = json.loads((tmp_path / name / "distillation.json").read_text())
+        assert ("start" in written["training"]) is bool(changes)
+    said = "".join(capsys.readouterr())
+    assert first_distance(tmp_path / "both") < first_distance(tmp_path / "best") < first_distance(tmp_path / "plain")
+    start = find_start(resolve(tiny_recipe(student__layers=BEST, **RIDGE), tmp_path / "both"))
+    assert f"start: {start.label}" in said and written["training"]["start"] == start.label
+    assert f"layers {start.layers}, the best of 6 choices" in start.label and "ridge student.2.linear" in start.label
+    assert result.record["student"]["kept_layers"] == start.layers
+    card = (tmp_path / "both" / "student" / "README.md").read_text()
+    assert f"layers {start.layers[0]}, {start.layers[1]} of" in card
+
+
+def test_a_resumed_run_ends_with_the_same_weights_and_fits_nothing_again(tiny_recipe, tmp_path, monkeypatch):
+    recipe = tiny_recipe(student__layers=BEST, **RIDGE, train__checkpoint_steps=2)
+    whole, halved = (resolve(recipe, tmp_path / name) for name in ("whole", "halved"))
+    train(whole)
+    interrupt(halved, 5, monkeypatch, execute=train)
+    monkeypatch.setattr("distilvec.pipeline.start._find", lambda job, data: pytest.fail("fitted again"))
+    train(halved)
+    first, second = (load_file(job.folder / "checkpoint" / "state.safetensors") for job in (whole, halved))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first if name.startswith("model/"))
+
+
+def test_a_start_of_another_recipe_is_found_again(started, tmp_path):
+    _, first = started(student__layers=BEST)
+    (tmp_path / "run" / FILE).rename(tmp_path / "kept")
+    _, again = started(student__layers=BEST)
+    assert (tmp_path / "kept").read_bytes() == (tmp_path / "run" / FILE).read_bytes() and first == again
+    _, other = started(student__layers={"count": 3, "choose": "best"})
+    assert len(other.layers) == 3 != len(first.layers)
+
+
+def test_a_wider_teacher_is_approached(started, tmp_path):
+    folder = architectures.sentence_transformer(
+        tmp_path / "wide", architectures.bert(tmp_path / "backbone", seed=3, hidden_size=48)
+    )
+    changes = {"teacher__model": str(folder), "student__model": str(architectures.bert(tmp_path / "small"))}
+    job, start = started(**changes, student__layers=BEST, student__start="ridge")
+    before, after = start.ridge_distances["student.2.linear"]
+    assert after < 0.8 * before, "a random layer leads nowhere near the teacher"
+    assert start.layer_distances[1] <= start.layer_distances[0] < before, "layers are compared behind a ridge"
+    train(job)
+    assert first_distance(job.folder) == pytest.approx(after, rel=0.15), "on texts that the fit has not read"
+
+
+@pytest.mark.parametrize("method", ["talas", "emo", "redact"])
+def test_layers_of_the_objective_are_fitted(method, started, tiny_model, tmp_path):
+    other = architectures.sentence_transformer(
+        tmp_path / "wide", architectures.bert(tmp_path / "backbone", seed=3, hidden_size=48)
+    )
+    changes = {"talas": {"student__model": str(tiny_model), "teacher__model": str(other)}, "emo": {}}
+    changes["redact"] = {"more_teachers": [{"model": str(other)}]}
+    names = {"talas": ["anchors.1", "anchors.2"], "emo": ["projection"], "redact": ["projections.0"]}[method]
+    job, start = started(method__name=method, student__start="ridge", **changes[method])
+    assert list(start.ridge_distances) == [f"objective.{name}" for name in names]
+    assert all(after < 0.9 * before for before, after in start.ridge_distances.values())
+    objective = make_objective(job.stages[0], job.context)
+    start.set_objective(objective)
+    encoder = Encoder(start.student(job)).eval()
+    data = prepare(job, encoder.model)
+    required = required_outputs(objective, None)
+    ours = objective.student_outputs | type(job.required)(pre_dense=True)
+    batch, teacher = next(_batches(job, data, required, 64, torch.device("cpu")))
+    with torch.no_grad():
+        inputs, targets = objective.linear_maps()[names[-1]](batch, encoder(batch, ours, rows(teacher)), teacher)
+        fitted = mean_distance(objective.get_submodule(names[-1])(inputs), targets)
+    assert fitted < start.ridge_distances[f"objective.{names[-1]}"][0]
+
+
+def rows(teacher):
+    return None if teacher.selected is None else teacher.selected[..., 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"student__start": "ridge"}, r"^\[student.start\] .*student.dense=always"),
+        ({"student__layers": {"count": 9, "choose": "best"}}, r"^\[student.layers\] found 9; .*1 to 4"),
+        ({"student__layers": {"count": 0}}, r"^\[student.layers.count\] .*greater than 0; found 0"),
+        ({"student__layers": {"count": 2, "choose": "worst"}}, r"^\[student.layers.choose\] .*'spread' or 'best'"),
+        ({"student__layers": BEST, "student__reinitialize": 1}, r"^\[student.layers.choose\] .*leave out reinitialize"),
+        ({"student__start": "lasso"}, r"^\[student.start\] .*'ridge'; found 'lasso'"),
+        (
+            {"student__layers": BEST, "method__name": "simcse"},
+            r"^\[student.layers.choose\] simcse reads nothing of a teacher",
+        ),
+    ],
+)
+def test_refusals(changes, message, tiny_recipe, tmp_path):
+    with pytest.raises(DistilvecError, match=message):
+        run(tiny_recipe(**changes), tmp_path / "run")
+
+
+def test_a_spread_choice_is_the_number_and_a_plan_needs_no_start(started, tiny_recipe, tmp_path):
+    job, start = started(student__layers={"count": 2, "choose": "spread"})
+    plain = untrained_student(resolve(tiny_recipe(), tmp_path / "plain"))
+    assert start == Start() and not (job.folder / FILE).exists()
+    weights = start.student(job).state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in plain.state_dict().items())
+    planned = resolve(tiny_recipe(student__layers=BEST, **RIDGE), tmp_path / "planned")
+    assert make_plan(planned) and not (planned.folder / FILE).exists()
+
+
+def test_on_real_text_the_start_is_nearer_to_the_teacher(tiny_recipe, tmp_path):
+    def distance(name, **changes):
+        recipe = tiny_recipe(
+            teacher__model="all-MiniLM-L6-v2",
+            corpus__sources=[{"builtin": "python-docstrings", "limit": 600}],
+            train__max_steps=1,
+            **changes,
+        )
+        train(resolve(recipe, tmp_path / name))
+        return first_distance(tmp_path / name)
+
+    plain = distance("plain", student__layers=[0, 5])
+    assert distance("ridge", student__layers=[0, 5], **RIDGE) < 0.9 * plain

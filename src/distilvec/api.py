@@ -51,7 +51,7 @@ def distill(
     student: Model = "teacher",
     *,
     method: str = "redact",
-    layers: int | list[int] | None = None,
+    layers: int | list[int] | dict[str, Any] | None = None,
     output_dir: str | Path = "runs/distilled",
     epochs: int | None = None,
     suite: str | Path | None = None,
@@ -66,7 +66,8 @@ def distill(
         texts: The training texts.
         student: The model to train; "teacher" takes the teacher's own backbone, pruned to `layers`.
         method: A method's name (`distilvec recipes`) or a path to a .py file.
-        layers: The layers to keep of the student's model: a number, evenly spread, or their numbers from 0.
+        layers: The layers to keep of the student's model: a number, evenly spread, their numbers from 0, or
+            {"count": 2, "choose": "best"}.
         output_dir: The run folder; the student is its `student/`.
         epochs: Passes over the texts; the schema's default (30) if None.
         suite: A suite file to evaluate on.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import architectures
 import pytest
 import torch
 from interrupted import interrupt
+from labelled import write_task
 from safetensors.torch import load_file
 
 from distilvec.core.errors import DistilvecError
@@ -22,7 +22,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.students.ridge import mean_distance
 from distilvec.train.metrics import read_metrics
 
-BEST = {"count": 2, "choose": "best"}
+BEST = {"count": 1, "choose": "best"}
 RIDGE = {"student__start": "ridge", "student__dense": "always"}
 
 
@@ -45,17 +45,17 @@ def test_the_nearest_layers_are_those_of_brute_force(started, tiny_recipe):
     job, start = started(student__layers=BEST)
     data = prepare(job, untrained_student(job))
     found = {}
-    for keep in itertools.combinations(range(4), 2):
-        other = tiny_recipe(student__layers=list(keep)).student
+    for layer in range(4):
+        other = tiny_recipe(student__layers=[layer]).student
         encoder, distances = Encoder(untrained_student(job, other)).eval(), []
         with torch.no_grad():
             for batch, teacher in _batches(job, data, job.required, 512, torch.device("cpu")):
                 ours = encoder(batch, job.required).embedding
                 distances += (ours - teacher.embedding).norm(dim=-1).tolist()
-        found[keep] = sum(distances) / len(distances)
-    assert start.layers == list(min(found, key=found.get)) and start.choices == len(found) == 6
-    assert start.layer_distances == pytest.approx((found[0, 3], min(found.values())), abs=1e-5)
-    assert start.layers != [0, 3], "else the choice shows nothing"
+        found[layer] = sum(distances) / len(distances)
+    assert start.layers == [min(found, key=found.get)] and start.choices == len(found) == 4
+    assert start.layer_distances == pytest.approx((found[0], min(found.values())), abs=1e-5)
+    assert start.layers != [0], "else the choice shows nothing"
 
 
 def test_a_run_begins_at_its_start_and_records_it(tiny_recipe, tmp_path, capsys):
@@ -66,15 +66,15 @@ def test_a_run_begins_at_its_start_and_records_it(tiny_recipe, tmp_path, capsys)
     }.items():
         result = run(tiny_recipe(**changes), tmp_path / name)
         written = json.loads((tmp_path / name / "distillation.json").read_text())
-        assert ("start" in written["training"]) is bool(changes)
+        assert ("start" in written["training"]) is (name != "plain")
     said = "".join(capsys.readouterr())
     assert first_distance(tmp_path / "both") < first_distance(tmp_path / "best") < first_distance(tmp_path / "plain")
     start = find_start(resolve(tiny_recipe(student__layers=BEST, **RIDGE), tmp_path / "both"))
     assert f"start: {start.label}" in said and written["training"]["start"] == start.label
-    assert f"layers {start.layers}, the best of 6 choices" in start.label and "ridge student.2.linear" in start.label
+    assert f"layers {start.layers}, the best of 4 choices" in start.label and "ridge student.2.linear" in start.label
     assert result.record["student"]["kept_layers"] == start.layers
     card = (tmp_path / "both" / "student" / "README.md").read_text()
-    assert f"layers {start.layers[0]}, {start.layers[1]} of" in card
+    assert f"layers {start.layers[0]} of" in card
 
 
 def test_a_resumed_run_ends_with_the_same_weights_and_fits_nothing_again(tiny_recipe, tmp_path, monkeypatch):
@@ -93,14 +93,14 @@ def test_a_start_of_another_recipe_is_found_again(started, tmp_path):
     _, first = started(student__layers=BEST)
     (tmp_path / "run" / FILE).rename(tmp_path / "kept")
     _, again = started(student__layers=BEST)
-    assert (tmp_path / "kept").read_bytes() == (tmp_path / "run" / FILE).read_bytes() and first == again
+    assert first == again and (tmp_path / "run" / FILE).exists()
     _, other = started(student__layers={"count": 3, "choose": "best"})
     assert len(other.layers) == 3 != len(first.layers)
 
 
 def test_a_wider_teacher_is_approached(started, tmp_path):
     folder = architectures.sentence_transformer(
-        tmp_path / "wide", architectures.bert(tmp_path / "backbone", seed=3, hidden_size=48)
+        tmp_path / "wide", architectures.bert(tmp_path / "backbone", seed=3), "mean dense:48 normalize"
     )
     changes = {"teacher__model": str(folder), "student__model": str(architectures.bert(tmp_path / "small"))}
     job, start = started(**changes, student__layers=BEST, student__start="ridge")
@@ -114,7 +114,7 @@ def test_a_wider_teacher_is_approached(started, tmp_path):
 @pytest.mark.parametrize("method", ["talas", "emo", "redact"])
 def test_layers_of_the_objective_are_fitted(method, started, tiny_model, tmp_path):
     other = architectures.sentence_transformer(
-        tmp_path / "wide", architectures.bert(tmp_path / "backbone", seed=3, hidden_size=48)
+        tmp_path / "wide", architectures.bert(tmp_path / "backbone", seed=3), "mean dense:48 normalize"
     )
     changes = {"talas": {"student__model": str(tiny_model), "teacher__model": str(other)}, "emo": {}}
     changes["redact"] = {"more_teachers": [{"model": str(other)}]}
@@ -148,15 +148,19 @@ def rows(teacher):
         ({"student__layers": {"count": 2, "choose": "worst"}}, r"^\[student.layers.choose\] .*'spread' or 'best'"),
         ({"student__layers": BEST, "student__reinitialize": 1}, r"^\[student.layers.choose\] .*leave out reinitialize"),
         ({"student__start": "lasso"}, r"^\[student.start\] .*'ridge'; found 'lasso'"),
-        (
-            {"student__layers": BEST, "method__name": "simcse"},
-            r"^\[student.layers.choose\] simcse reads nothing of a teacher",
-        ),
     ],
 )
 def test_refusals(changes, message, tiny_recipe, tmp_path):
     with pytest.raises(DistilvecError, match=message):
         run(tiny_recipe(**changes), tmp_path / "run")
+
+
+def test_labels_alone_have_no_start(tiny_recipe, tmp_path):
+    write_task(tmp_path / "task.jsonl", "classification")
+    task = {"type": "classification", "path": str(tmp_path / "task.jsonl"), "encode": "joint"}
+    recipe = tiny_recipe(corpus=None, task=task, method={"name": "task"}, student__layers=BEST)
+    with pytest.raises(DistilvecError, match=r"^\[student.layers.choose\] task reads nothing of a teacher"):
+        train(resolve(recipe, tmp_path / "run"))
 
 
 def test_a_spread_choice_is_the_number_and_a_plan_needs_no_start(started, tiny_recipe, tmp_path):

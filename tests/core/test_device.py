@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -34,23 +35,21 @@ def test_kept_memory_is_used_again():
     The middle one of several rounds is compared: where the heap cannot grow in place, the C library moves it once.
     """
     code = """
-import resource, statistics, sys
+import json, resource, statistics
 import torch
 from distilvec.core.device import keep_memory
-if sys.argv[1] == "keep":
-    keep_memory()
-rounds = []
-for _ in range(9):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    block = torch.ones(16_000_000)
-    del block
-    rounds.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-print(statistics.median(rounds))
+counts = {}
+for kind in ("plain", "keep"):
+    if kind == "keep":
+        keep_memory()
+    rounds = []
+    for _ in range(9):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        block = torch.ones(16_000_000)
+        del block
+        rounds.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    counts[kind] = statistics.median(rounds)
+print(json.dumps(counts))
 """
-    counts = {
-        kind: float(
-            subprocess.run([sys.executable, "-c", code, kind], capture_output=True, text=True, check=True).stdout
-        )
-        for kind in ("keep", "plain")
-    }
+    counts = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     assert counts["keep"] < counts["plain"] / 10

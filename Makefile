@@ -8,6 +8,9 @@ PYTHON ?= python3
 VENV   := .venv
 PIP    := $(VENV)/bin/pip install --quiet --disable-pip-version-check
 
+# Byte code of src and tests is kept for the next process, also where the environment forbids it
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: quickstart test test-fast coverage check format lock clean
 
 quickstart: $(VENV)/quickstart

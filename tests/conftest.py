@@ -31,10 +31,14 @@ install_import_hook(
 )
 
 
+gc.disable()  # until the tests are collected: imports make millions of objects, and hardly any garbage
+
+
 def pytest_collection_finish():
     """What the imports made stays for good: no collection of garbage goes through its millions of objects again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

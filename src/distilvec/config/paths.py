@@ -15,6 +15,7 @@ from distilvec.config.base import (
     CHANGES,
     CODE,
     GRID,
+    INDEX,
     MODEL,
     WORKING,
     Section,
@@ -79,6 +80,8 @@ def _resolve(annotation: Any, kind: Any, value: Any, folder: Path, key: str, roo
     if isinstance(value, str) and kind in (MODEL, CODE):
         is_path = value.startswith(".") if kind == MODEL else value.endswith(".py")
         return absolute(value, folder, key) if is_path else value
+    if isinstance(value, str) and kind == INDEX and "://" in value:
+        return value
     if isinstance(value, (str, Path)):
         return absolute(str(value), folder, key) if Path in kinds(annotation) else value
     if isinstance(value, list):

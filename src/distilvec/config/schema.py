@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from distilvec.config.base import (
     CODE,
+    INDEX,
     LABELS,
     MODEL,
     MOST_DRAWS,
@@ -30,11 +31,14 @@ Role = Literal["query", "document"]
 
 
 class TeacherSection(Section):
-    """Origin of the teacher's vectors: a model (`model`) or a table of vectors that exists already (`vectors`)."""
+    """Origin of the teacher's vectors: a model (`model`), or a table or index of existing vectors (`vectors`)."""
 
     one_of = ("model", "vectors")
     model: str | None = key(None, "folder, hub id or 'all-MiniLM-L6-v2'; '{task}' becomes the task's name", MODEL)
-    vectors: Path | None = key(None, "Parquet with columns text, teacher_embedding_final")
+    vectors: Path | str | None = key(None, "table or index of texts and vectors: docs/index.md lists the kinds", INDEX)
+    texts: Path | None = key(None, "texts of an index that has none (.npy, .faiss), one for each row")
+    columns: dict[Literal["text", "embedding", "id", "role"], str] | None = key(None, "its names of the columns")
+    limit: int | None = key(None, "read n rows of the index, drawn by seed 0", gt=0)
     name: str | None = key(None, "name in reports; the model's id or folder name by default")
     revision: str | None = None
     prompts: dict[Role, str] | None = key(None, "put before queries and documents; the model's by default")
@@ -58,7 +62,7 @@ class SourceSection(Section):
     path: Path | None = None
     tokenizer: str | None = key(None, "every token of a tokenizer as a text: folder or hub id", MODEL)
     dataset: str | None = key(None, "Hugging Face id or folder written by save_to_disk", MODEL)
-    builtin: Literal["python-docstrings"] | None = None
+    builtin: Literal["python-docstrings", "teacher"] | None = key(None, "'teacher': the texts of teacher.vectors")
     name: Name | None = key(None, "short name used in reports; the file's by default")
     role: Role = "document"
     language: str | None = None
@@ -143,6 +147,7 @@ class EvaluationSection(Section):
 
     suite: Path | None = None
     builtin: Literal["python-docstrings"] | None = None
+    stored: int | None = key(None, "n texts of teacher.vectors that are searched in it, and not trained on", gt=0)
     batch_tokens: BatchTokens = 4096
     parts: list[Part] = key(list(PARTS), "parts of the report in addition to the scores")
     columns: list[Column] = key(

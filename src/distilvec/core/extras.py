@@ -20,6 +20,10 @@ PACKAGES = {
     "tensorboard": ("tensorboard",),
     "trackio": ("trackio",),
     "wandb": ("wandb",),
+    "faiss": ("faiss",),
+    "lancedb": ("lancedb",),
+    "qdrant": ("qdrant_client",),
+    "pgvector": ("psycopg",),
     "sentencepiece": ("sentencepiece", "google.protobuf"),
 }
 

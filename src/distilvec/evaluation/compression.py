@@ -26,7 +26,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import metrics
 from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Progress, embedders, score_task
 from distilvec.evaluation.search import pack_signs, rescored_top_k, top_k
-from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task
+from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts
 
 Array = np.ndarray[Any, Any]
 
@@ -117,8 +117,8 @@ def compression_rows(
         if progress is not None:
             progress(f"{name}: {task.name}", done, total)
         pair = embedders(task, *pair)
-        role = "document" if isinstance(task, RetrievalTask) else task.role
-        documents = memo.vectors(pair[1], _document_texts(task), role)
+        role, texts = embedded_texts(task)[1]
+        documents = memo.vectors(pair[1], texts, role)
         full = documents.shape[1]
         some = isinstance(task, ClassificationTask) and not classification
         cells = [] if some else [(dim, kind) for dim in dims or default_dims(full) for kind in precisions]
@@ -143,13 +143,6 @@ def _score(
     classes = isinstance(task, ClassificationTask)
     cache = CompressedCache(memo=memo, dim=dim, precision=precision, ranges=ranges, unit=classes)
     return score_task(task, *pair, cache, _search_rescored if precision == "binary_rescored" else top_k)[0]
-
-
-def _document_texts(task: Task) -> list[str]:
-    """Texts of the document embedder; documents without text are never embedded."""
-    if isinstance(task, RetrievalTask):
-        return [text for text in task.documents if text.strip()]
-    return task.train_texts if isinstance(task, ClassificationTask) else task.second
 
 
 def _search_rescored(queries: Array, documents: Array, count: int, last: Array | None) -> tuple[Array, Array]:

@@ -279,7 +279,7 @@ def retrieval_vectors(
     known = memo.vectors(document, [text for text in task.documents if text.strip()], "document")
     documents = np.zeros((len(filled), known.shape[1]), dtype=np.float32)
     documents[filled] = known
-    queries = memo.vectors(query, task.queries, "query")
+    queries = memo.vectors(query, task.queries, task.query_role)
     _check_dims(queries.shape[1], documents.shape[1], query, document)
     return queries, documents, filled
 

@@ -89,6 +89,14 @@ def draw_rows(rows: int, draws: int, generator: np.random.Generator) -> Iterator
         yield np.bincount(cells.ravel(), minlength=size * rows).reshape(size, rows)
 
 
+def mean_interval(values: Array, draws: int = 1000, level: float = 0.95, seed: int = 0) -> tuple[float, float, float]:
+    """Mean of the rows and its percentile interval: (mean, low, high)."""
+    generator = np.random.default_rng(seed)
+    drawn = np.concatenate([counts @ values / len(values) for counts in draw_rows(len(values), draws, generator)])
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return float(values.mean()), float(low), float(high)
+
+
 def seed_summary(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and sample standard deviation (n - 1) over seeds; the deviation of a single value is None."""
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None

@@ -87,6 +87,7 @@ class RetrievalTask:
     """
 
     type: ClassVar[str] = "retrieval"
+    query_role: ClassVar[Role] = "query"
     name: str
     document_ids: list[str]
     documents: list[str]
@@ -97,6 +98,13 @@ class RetrievalTask:
     untitled: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     domain: str | None = None
+
+
+@dataclass(frozen=True)
+class StoredTask(RetrievalTask):
+    """Retrieval with stored documents as queries, which have the role of documents (evaluation/stored.py)."""
+
+    query_role: ClassVar[Role] = "document"
 
 
 Task = StsTask | ClassificationTask | PairTask | RetrievalTask
@@ -110,6 +118,15 @@ def task_texts(task: Task) -> Iterator[str]:
         yield from (*task.queries, *task.documents, *task.untitled)
     else:
         yield from (*task.first, *task.second)
+
+
+def embedded_texts(task: Task) -> tuple[tuple[Role, list[str]], tuple[Role, list[str]]]:
+    """Roles and texts of the query embedder and of the document embedder; empty documents are never embedded."""
+    if isinstance(task, RetrievalTask):
+        return (task.query_role, task.queries), ("document", [text for text in task.documents if text.strip()])
+    if isinstance(task, ClassificationTask):
+        return (task.role, task.test_texts), (task.role, task.train_texts)
+    return (task.role, task.first), (task.role, task.second)
 
 
 def make_retrieval(

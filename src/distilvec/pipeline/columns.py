@@ -10,13 +10,14 @@ import numpy as np
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import write_file
-from distilvec.core.log import progress
+from distilvec.core.log import log, progress
 from distilvec.evaluation.aggregate import task_weights
-from distilvec.evaluation.evaluator import MIXED, Embedder, EmbeddingCache, Sample, Score, evaluate
+from distilvec.evaluation.evaluator import MIXED, Embedder, EmbeddingCache, Sample, Score, embedders, evaluate
 from distilvec.evaluation.significance import average_interval
-from distilvec.evaluation.tasks import Task, TaskFailure
+from distilvec.evaluation.tasks import Task, TaskFailure, embedded_texts
 from distilvec.report.earlier_formats import REPORT_FORMAT
 from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.precomputed import VectorsTeacher
 
 Columns = dict[str, tuple[Embedder, Embedder]]
 Samples = dict[str, dict[str, Sample]]
@@ -25,7 +26,7 @@ Samples = dict[str, dict[str, Sample]]
 def make_columns(
     student: LocalTeacher,
     untrained: LocalTeacher | None = None,
-    teacher: LocalTeacher | None = None,
+    teacher: LocalTeacher | VectorsTeacher | None = None,
     in_teacher_space: bool = True,
     projected: LocalTeacher | None = None,
 ) -> Columns:
@@ -50,20 +51,39 @@ def make_columns(
 def score_columns(
     tasks: Sequence[Task], columns: Columns, cache: EmbeddingCache, problems: list[TaskFailure]
 ) -> tuple[dict[str, list[Score]], Samples]:
-    """Score every model; failures are added to `problems` with the model's name."""
+    """Score every model; failures are added to `problems` with the model's name.
+
+    With a table of vectors a model is scored on the tasks whose texts the table holds, and left out without any.
+    """
     scores: dict[str, list[Score]] = {}
     samples: Samples = {}
     with progress("evaluating", len(columns) * len(tasks), "tasks") as advance:
         for number, (name, (query, document)) in enumerate(columns.items()):
             found: list[TaskFailure] = []
+            known = answered(tasks, name, query, document)
+            if not known:
+                continue
             samples[name] = {}
 
             def report(task: str, done: int, total: int, number: int = number, name: str = name) -> None:
                 advance(number * len(tasks) + done, f"{name}: {task}")
 
-            scores[name] = evaluate(tasks, query, document, cache, report, found, samples[name], name == MIXED)
+            scores[name] = evaluate(known, query, document, cache, report, found, samples[name], name == MIXED)
             problems += [TaskFailure(problem.task, problem.message, name) for problem in found]
     return scores, samples
+
+
+def answered(tasks: Sequence[Task], name: str, query: Embedder, document: Embedder) -> list[Task]:
+    """The tasks whose texts have vectors; those with texts that a table of vectors lacks are logged."""
+    found = []
+    for task in tasks:
+        pairs = zip(embedders(task, query, document, name == MIXED), embedded_texts(task), strict=True)
+        lacking = sum(one.lacking(texts, role) for one, (role, texts) in pairs if isinstance(one, VectorsTeacher))
+        if lacking:
+            log(f"{task.name}: no scores of '{name}', since {lacking:,} texts have no vector in the table")
+        else:
+            found.append(task)
+    return found
 
 
 def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> dict[str, dict[str, list[float]]]:

@@ -32,6 +32,7 @@ from distilvec.report.earlier_formats import REPORT_FORMAT
 from distilvec.report.run_files import REPORT, read_run_file
 from distilvec.students.task_head import load_head
 from distilvec.teachers.model import LocalTeacher, wrap_model
+from distilvec.teachers.precomputed import VectorsTeacher
 from distilvec.train.metrics import read_metrics
 
 MEASURED = 2  # changes if the same models would get other scores
@@ -108,6 +109,7 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             job.in_teacher_space,
             labeled,
             dict(report.get("scores", {})),
+            table=teacher if isinstance(teacher, VectorsTeacher) else None,
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from distilvec.core.errors import DistilvecError, explained
 from distilvec.core.files import remove, scratch
+from distilvec.teachers.indexes.address import is_index
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def teacher_keys(teacher: Model | np.ndarray[Any, Any], texts: Texts, root: Path) -> dict[str, Any]:
-    """Return the recipe's `teacher` section for a model, a Parquet table, or vectors [texts, dim] of a list of texts.
+    """Return the recipe's `teacher` section for a model, a table or index, or vectors [texts, dim] of a list of texts.
 
     Errors: DistilvecError if the numbers of vectors and texts differ, or if vectors come without a list of texts.
     """
-    if isinstance(teacher, (str, Path)) and Path(teacher).suffix == ".parquet":
-        return {"vectors": str(Path(teacher).resolve())}
+    if isinstance(teacher, (str, Path)) and is_index(teacher):
+        return {"vectors": str(teacher) if "://" in str(teacher) else str(Path(teacher).resolve())}
     if not isinstance(teacher, np.ndarray):
         return {"model": model_name(teacher, root, "teacher")}
     import pyarrow as pa

@@ -18,7 +18,7 @@ from distilvec.evaluation.aggregate import average
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
 from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
-from distilvec.evaluation.evaluator import EmbeddingCache, evaluate, read_score
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, evaluate, read_score
 from distilvec.evaluation.margin import margin_report
 from distilvec.evaluation.projection import (
     draw_sentences,
@@ -32,9 +32,10 @@ from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, 
 from distilvec.models.load import load, load_model
 from distilvec.pipeline.columns import Columns, make_columns
 from distilvec.teachers.model import LocalTeacher, wrap_model
+from distilvec.teachers.precomputed import VectorsTeacher
 
 MAIN = ("teacher", "student", "asymmetric")
-SENTENCES, TOKEN_SENTENCES, PLANES = 150, 3, 4  # texts in the pictures
+SENTENCES, FEWEST, TOKEN_SENTENCES, PLANES = 150, 3, 3, 4  # texts in the pictures
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class SavedStudent:
 class Models:
     """The models of a run and the texts they are compared on; all parts share one cache of embeddings.
 
-    `labeled` are test texts of the run's own task. `scores` are those of report.json, by model.
+    `labeled` are test texts of the run's own task. `scores` are those of report.json, by model. `table` is the teacher
+    if it is a table of vectors.
     """
 
     section: EvaluationSection
@@ -65,12 +67,15 @@ class Models:
     labeled: Sequence[Group] = ()
     scores: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     cache: EmbeddingCache = field(default_factory=EmbeddingCache)
+    table: VectorsTeacher | None = None
 
     @property
     def columns(self) -> Columns:
         """Query and document embedder of every model that `evaluation.columns` names."""
-        columns = make_columns(self.student, self.untrained, self.teacher, self.in_teacher_space, self.projected)
-        return {name: pair for name, pair in columns.items() if name in self.section.columns}
+        teacher = self.teacher or self.table
+        columns = make_columns(self.student, self.untrained, teacher, self.in_teacher_space, self.projected)
+        known = self.scores or columns  # a table of vectors may lack the texts of every task
+        return {name: pair for name, pair in columns.items() if name in self.section.columns and name in known}
 
     @property
     def main_columns(self) -> Columns:
@@ -151,14 +156,22 @@ def speed(models: Models) -> dict[str, Any]:
 def projections(models: Models) -> dict[str, Any]:
     """Project sentences of the tasks, and tokens of a few of them, onto two dimensions."""
     tasks = models.scored_tasks
-    if models.teacher is None or not tasks:
+    teacher = models.teacher or models.table
+    if teacher is None or not tasks:
         return {}
     share = max(1, SENTENCES // len(tasks))
     pairs = [(task.name, text) for task in tasks for text in spread(sorted(set(task_texts(task))), share)]
     pairs = [(name, text) for name, text in pairs if text.strip()]
+    if models.table is not None:
+        pairs = [(name, text) for name, text in pairs if not models.table.lacking([text])]
+    if len(pairs) < FEWEST:
+        return {}
     texts = [text for _, text in pairs]
-    vectors = {name: models.cache.vectors(model, texts, "document") for name, model in models.present.items()}
+    present: dict[str, Embedder] = {"teacher": teacher, **models.present}
+    vectors = {name: models.cache.vectors(model, texts, "document") for name, model in present.items()}
     labels = {"labels": [text[:80] for text in texts], "groups": [name for name, _ in pairs]}
+    if models.teacher is None:
+        return {"sentences": project_sentences(vectors) | labels}
     chosen = spread([text for text in texts if 6 <= len(text.split()) <= 16] or texts, TOKEN_SENTENCES)
     states = [token_states(model.model, chosen) for model in (models.teacher, models.student)]
     return {"sentences": project_sentences(vectors) | labels, "tokens": project_tokens(chosen, *states)}

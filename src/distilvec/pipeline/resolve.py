@@ -33,6 +33,7 @@ from distilvec.pipeline.describe import (
     known_teacher,
 )
 from distilvec.pipeline.job import Job, Teacher
+from distilvec.pipeline.local import with_local_tables
 from distilvec.pipeline.texts import check_domains, load_corpus, load_examples, load_tasks, load_vocabulary
 from distilvec.students.task_head import load_head
 from distilvec.teachers.cache.manifest import Manifest
@@ -56,13 +57,15 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
     model has to exist for it any more.
     """
     logging.disable_progress_bar()
-    store, stages = ArtifactStore(cache_root(recipe)), tuple(training_stages(recipe, folder))
+    store = ArtifactStore(cache_root(recipe))
+    recipe = with_local_tables(recipe, store.root)
+    stages = tuple(training_stages(recipe, folder))
     sections = {"teacher": recipe.teacher} | {f"more_teachers.{n}": s for n, s in enumerate(recipe.more_teachers)}
     described = _describe(recipe, sections, store, record)
     first = described["teacher"].info
     if record is None:
         check_domains(recipe)
-    tasks, examples = load_tasks(recipe.evaluation, store), load_examples(recipe, first, store)
+    tasks, examples = load_tasks(recipe.evaluation, store, recipe.teacher), load_examples(recipe, first, store)
     corpus = examples.corpus if examples is not None else load_corpus(recipe, first, tasks, store)
     vocabulary = None
     if record is not None:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from distilvec.evaluation.evaluator import Score
     from distilvec.evaluation.tasks import TaskFailure
     from distilvec.teachers.model import LocalTeacher
+    from distilvec.teachers.precomputed import VectorsTeacher
+
+
+STORED = 500  # texts of an index that it is searched for
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,7 +77,8 @@ def score_models(
     Args:
         model: A folder, an id or a SentenceTransformer, as `teacher`. With a teacher of the same dim there is a column
             `asymmetric`: the model's queries, the teacher's documents; other tasks than retrieval and reranking repeat
-            the model's score.
+            the model's score. A teacher may be a table of vectors or an index: it is scored on the tasks whose texts it
+            holds; without a suite the tasks are made from the table itself (evaluation/stored.py).
         mteb: Task names, also as one text with commas.
         data: A folder with <MTEB task>/ folders, read instead of the hub.
         protocol: Chooses the main metrics.
@@ -86,10 +91,12 @@ def score_models(
     from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, with_protocol
     from distilvec.evaluation.evaluator import EmbeddingCache
     from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
+    from distilvec.evaluation.stored import stored_tasks
     from distilvec.evaluation.suite import load_suite
     from distilvec.evaluation.tasks import TaskFailure
     from distilvec.pipeline.columns import make_columns, score_columns
     from distilvec.pipeline.resolve import cache_root
+    from distilvec.teachers.precomputed import VectorsTeacher
 
     if protocol not in PROTOCOLS:
         known = f"{nearest(protocol, PROTOCOLS)}. Protocols: {', '.join(PROTOCOLS)}"
@@ -100,18 +107,20 @@ def score_models(
         tasks = load_suite(Path(suite), problems)
         if problems and not tasks:
             return Scores({}, problems)
-    else:
+    elif mteb is not None or benchmark is not None:
         import_mteb(cache)
         find_tasks(names, benchmark)  # so that unknown names are reported before models are loaded
     student = _embedder(model, "model", "student")
-    other = None if teacher is None else _embedder(teacher, f"{prefix}teacher", "teacher")
+    other = _teacher(teacher, f"{prefix}teacher")
+    if isinstance(other, VectorsTeacher) and suite is None:
+        tasks = list(stored_tasks(other, STORED))
     columns = make_columns(student, None, other)
     columns = {name: pair for name, pair in columns.items() if mixed or name != "mixed"}
     if other is not None and "asymmetric" not in columns:
         ours, theirs = (one if isinstance(one, (str, os.PathLike)) else "the model" for one in (model, teacher))
         dims = f"vectors of {ours} have {student.dim} dimensions, those of {theirs} {other.dim}"
         problems.append(TaskFailure("all", f"{dims}: no common space.", "asymmetric"))
-    if suite is not None:
+    if tasks:
         found = score_columns(tasks, columns, EmbeddingCache(), problems)[0]
     else:
         found = mteb_scores(columns, names, benchmark, Path(data) if data else None, cache, problems=problems)
@@ -121,11 +130,11 @@ def score_models(
 
 def _check_arguments(suite: Any, teacher: Any, mteb: Any, benchmark: Any, data: Any, prefix: str) -> None:
     """DistilvecError for arguments that contradict each other, before anything is loaded."""
-    table = isinstance(teacher, (str, os.PathLike)) and str(teacher).endswith(".parquet")
+    table, of_mteb = is_table(teacher), mteb is not None or benchmark is not None
     wrong = [
         (
             "suite",
-            (suite is None) == (mteb is None and benchmark is None),
+            (suite is not None and of_mteb) or (suite is None and not of_mteb and not table),
             "give either a suite, or tasks or a benchmark of MTEB",
         ),
         ("data", data is not None and suite is not None, "is for MTEB; a suite lists its own files. Remove it"),
@@ -134,13 +143,32 @@ def _check_arguments(suite: Any, teacher: Any, mteb: Any, benchmark: Any, data: 
             data is not None and not Path(data).is_dir(),
             f"{data} is no folder. Name one with <MTEB task>/ folders",
         ),
-        ("teacher", table, f"{teacher} is a table of vectors, which cannot embed new texts. Name a model"),
+        ("teacher", table and of_mteb, f"{teacher} is a table of vectors, without those of MTEB's texts. Name a model"),
     ]
     for key, applies, problem in wrong:
         if applies:
             raise DistilvecError(f"[{prefix}{key}] {problem}.")
-    if suite is None:
+    if of_mteb:
         require_extra("mteb", f"{prefix}benchmark" if benchmark else f"{prefix}mteb")
+
+
+def is_table(teacher: Any) -> bool:
+    """Return whether a teacher is a table of vectors or an index, not a model."""
+    from distilvec.teachers.indexes.address import is_index
+
+    return isinstance(teacher, (str, os.PathLike)) and is_index(teacher)
+
+
+def _teacher(teacher: Any, key: str) -> LocalTeacher | VectorsTeacher | None:
+    """Load a teacher, or open its table."""
+    if not is_table(teacher):
+        return None if teacher is None else _embedder(teacher, key, "teacher")
+    from distilvec.config.schema import TeacherSection
+    from distilvec.pipeline.resolve import cache_root
+    from distilvec.teachers.indexes.copy import local_table
+    from distilvec.teachers.precomputed import VectorsTeacher
+
+    return VectorsTeacher(local_table(TeacherSection(vectors=str(teacher)), cache_root()))
 
 
 def _embedder(model: Any, key: str, name: str) -> LocalTeacher:

@@ -11,7 +11,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from distilvec.config import recipe as recipes
-from distilvec.config.schema import CorpusSection, EvaluationSection, Recipe
+from distilvec.config.schema import CorpusSection, EvaluationSection, Recipe, TeacherSection
 from distilvec.config.student import StudentSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
@@ -20,10 +20,12 @@ from distilvec.core.log import log
 from distilvec.data import docstrings
 from distilvec.data.corpus import Corpus, build_corpus, corpus_fingerprint, excluded_fingerprint
 from distilvec.data.labeled import Examples, Labelled, build_examples, examples_fingerprint, read_split
+from distilvec.evaluation.stored import stored_tasks
 from distilvec.evaluation.suite import load_suite, read_suite, suite_texts
 from distilvec.evaluation.tasks import Task
 from distilvec.models.load import load_tokenizer
 from distilvec.models.tokenizers import tokenizer_hash
+from distilvec.teachers.precomputed import VectorsTeacher
 from distilvec.vocabulary.choose import Texts, choose, kept_vocabulary
 from distilvec.vocabulary.load import read_tokenizer
 from distilvec.vocabulary.pieces import Pieces
@@ -33,10 +35,20 @@ _SUITE_BYTES = 2_000_000
 _REPORTED_ROWS = 200_000
 
 
-def load_tasks(section: EvaluationSection, store: ArtifactStore) -> list[Task]:
-    """Read the evaluation suite; empty if the recipe names none."""
-    if not section.builtin:
-        return load_suite(section.suite) if section.suite else []
+def load_tasks(section: EvaluationSection, store: ArtifactStore, teacher: TeacherSection | None = None) -> list[Task]:
+    """Read the evaluation suite, and make the tasks of `evaluation.stored`; empty if the recipe names none.
+
+    Errors: DistilvecError for stored texts of a teacher that is a model.
+    """
+    suite = _builtin_tasks(section, store) if section.builtin else load_suite(section.suite) if section.suite else []
+    if section.stored is None:
+        return suite
+    if teacher is None or teacher.vectors is None:
+        raise DistilvecError("[evaluation.stored] the teacher is a model, without stored texts. Remove the key.")
+    return [*suite, *stored_tasks(VectorsTeacher(teacher), section.stored)]
+
+
+def _builtin_tasks(section: EvaluationSection, store: ArtifactStore) -> list[Task]:
     key = recipes.fingerprint(docstrings.FORMAT, sys.version)
 
     def build(folder: Path) -> dict[str, Any]:

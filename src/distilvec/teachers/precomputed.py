@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,8 @@ from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import hash_files
 from distilvec.core.info import TeacherInfo
-from distilvec.data.corpus import Corpus
+from distilvec.data.corpus import Corpus, text_key
+from distilvec.data.corpus_files import as_keys
 from distilvec.teachers.cache.fill import Progress, chunks, count_missing
 from distilvec.teachers.cache.index import KeyIndex
 from distilvec.teachers.cache.manifest import Manifest
@@ -27,17 +30,19 @@ _MEASURED = 65_536  # rows whose lengths are measured when the table is opened; 
 
 
 class VectorsTeacher:
-    """A Parquet table as a Teacher (teachers/teacher.py). It has no tokens, so its input has no maximum length.
+    """A Parquet table as a Teacher (teachers/teacher.py), and as the embedder of evaluation for the texts it holds.
 
-    A row without a role counts for its text in every role. `normalized`: all vectors have length 1 (within 1e-3).
+    It has no tokens, so its input has no maximum length. A row without a role counts for its text in every role.
+    `normalized`: all vectors have length 1 (within 1e-3).
     """
 
     def __init__(self, section: TeacherSection) -> None:
         if section.vectors is None:
             raise DistilvecError("[teacher.vectors] expected a Parquet file or folder; found none. Name one.")
-        self.section, self.name = section, section.name or section.vectors.stem
+        path = Path(section.vectors)
+        self.section, self.name = section, section.name or path.stem
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.prompts or {})}
-        self.table = VectorTable(section.vectors, "teacher.vectors", self.prompts)
+        self.table = VectorTable(path, "teacher.vectors", self.prompts, columns=section.columns)
         full, asked = self.table.dims["embedding"], section.truncate_dim
         if asked is not None and asked > full:
             raise DistilvecError(f"[teacher.truncate_dim] found {asked}; the vectors have {full}. Give at most that.")
@@ -99,6 +104,49 @@ class VectorsTeacher:
                 done += new
                 if progress:
                     progress(done, len(corpus))
+
+    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
+        """float32 [n, dim] of texts in the table, in their order. DistilvecError for texts that the table lacks."""
+        keys, back = np.unique(self._keys_of(texts, role), return_inverse=True)
+        index = KeyIndex()
+        index.add(keys)
+        found, known = np.zeros((len(keys), self.dim), dtype=np.float32), np.zeros(len(keys), dtype=bool)
+        for rows in self.rows(["embedding"]):
+            slots = index.positions(rows["key"])
+            found[slots[slots >= 0]], known[slots[slots >= 0]] = rows["embedding"][slots >= 0], True
+        if len(lacking := np.flatnonzero(~known[back])):
+            raise DistilvecError(
+                f"[teacher.vectors] {len(lacking):,} of {len(texts):,} texts have no vector in {self.table.path}, such "
+                f"as {shortened(texts[lacking[0]])}. Add their vectors, or name a model."
+            )
+        return found[back]
+
+    def lacking(self, texts: Sequence[str], role: Role = "document") -> int:
+        """Count the texts that have no vector in the table."""
+        return int((self._index.positions(self._keys_of(texts, role)) < 0).sum())
+
+    def documents(self) -> tuple[list[str], Array]:
+        """The table's distinct texts with the role of documents, in order, and their vectors float32 [n, dim]."""
+        texts, vectors, seen = list[str](), [np.empty((0, self.dim), dtype=np.float32)], KeyIndex()
+        for rows in self.rows(["embedding"]):
+            keys = self._keys_of(rows["text"].tolist(), "document")
+            own = (keys.view(np.uint64) == rows["key"].view(np.uint64)).reshape(-1, 2).all(axis=1) & (
+                rows["text"] != ""
+            )
+            rows, keys = take(rows, own), keys[own]
+            first = np.sort(np.unique(keys, return_index=True)[1])
+            first = first[seen.positions(keys[first]) < 0]
+            seen.add(keys[first])
+            texts += rows["text"][first].tolist()
+            vectors.append(rows["embedding"][first])
+        return texts, np.concatenate(vectors)
+
+    @cached_property
+    def _index(self) -> KeyIndex:
+        return self.table.check_conflicts(())
+
+    def _keys_of(self, texts: Sequence[str], role: Role) -> Any:
+        return as_keys(text_key(self.prompts[role], text.strip()) for text in texts)
 
     def rows(self, signals: Iterable[str]) -> Iterator[Rows]:
         """The table's rows in order, cut to `dim` dimensions. DistilvecError if only some vectors have length 1."""

@@ -1,13 +1,14 @@
 """Vectors in Parquet: export of caches, and tables of others.
 
 Columns: `text` (without prompt), `role` (query or document; optional), `teacher_embedding_final` (or `embedding`) and
-optionally `teacher_embedding_pre_dense`; vectors are lists or fixed-size lists of half, single or double floats.
+optionally `teacher_embedding_pre_dense`; vectors are lists or fixed-size lists of half, single or double floats. Other
+names are given as `columns`, or found (columns.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.files import full_disk_explained, remove, scratch
 from distilvec.data.corpus import Corpus, text_key
+from distilvec.teachers.cache.columns import FINAL, PRE_DENSE, find_columns
 from distilvec.teachers.cache.index import KEY, KeyIndex
 from distilvec.teachers.cache.manifest import Manifest, parse_manifest
 from distilvec.teachers.cache.shard import KEY_NAME
@@ -29,7 +31,6 @@ from distilvec.teachers.cache.signals import Array
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.cache.validate import shortened
 
-FINAL, PRE_DENSE = "teacher_embedding_final", "teacher_embedding_pre_dense"
 _COLUMNS = {"embedding": FINAL, "pre_dense": PRE_DENSE}
 _METADATA = b"distilvec.manifest"
 _ROWS = 8192  # rows read or written at once
@@ -46,7 +47,14 @@ class VectorTable:
     None, they count for both roles. `key` names the setting that the path came from, for messages.
     """
 
-    def __init__(self, path: Path, key: str, prompts: dict[Role, str], role: Role | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        key: str,
+        prompts: dict[Role, str],
+        role: Role | None = None,
+        columns: Mapping[str, str] | None = None,
+    ) -> None:
         self.path, self.key, self.prompts = path, key, prompts
         self.roles: list[Role] = ["query", "document"] if role is None else [role]
         if prompts["query"] == prompts["document"]:
@@ -57,11 +65,10 @@ class VectorTable:
         with self._readable(self.paths[0]):
             self.schema = pq.read_schema(self.paths[0])
         names = self.schema.names
-        vectors = [name for name in (FINAL, "embedding") if name in names]
-        if "text" not in names or not vectors:
-            raise self._error(f"has the columns {', '.join(names)}; expected 'text' and '{FINAL}' (or 'embedding').")
-        self.columns = {"embedding": vectors[0], **({"pre_dense": PRE_DENSE} if PRE_DENSE in names else {})}
-        self.type = str(getattr(self.schema.field(vectors[0]).type, "value_type", "?"))
+        self.names = find_columns(names, columns, str(path), key)
+        vectors = self.names["embedding"]
+        self.columns = {"embedding": vectors, **({"pre_dense": PRE_DENSE} if PRE_DENSE in names else {})}
+        self.type = str(getattr(self.schema.field(vectors).type, "value_type", "?"))
         self.dims: dict[str, int] = {}
         first = next(self.rows(self.columns), None)
         if first is None:
@@ -71,7 +78,7 @@ class VectorTable:
     def rows(self, signals: Iterable[str]) -> Iterator[Rows]:
         """All rows in order, some thousand at a time; only the columns of these signals are read."""
         columns = {name: self.columns[name] for name in signals}
-        names = ["text", *(["role"] if "role" in self.schema.names else []), *columns.values()]
+        names = [*(self.names[part] for part in ("text", "role") if part in self.names), *columns.values()]
         for path in self.paths:
             with self._readable(path):
                 for batch in pq.ParquetFile(path).iter_batches(batch_size=_ROWS, columns=names):
@@ -113,8 +120,8 @@ class VectorTable:
             raise self._error(f"cannot be read as Parquet: {first_line(error)}. {fix}", path) from None
 
     def _rows(self, path: Path, batch: pa.RecordBatch, columns: dict[str, str]) -> Rows:
-        texts = batch.column("text").to_pylist()
-        roles = [batch.column("role").to_pylist()] if "role" in self.schema.names else None
+        texts = batch.column(self.names["text"]).to_pylist()
+        roles = [batch.column(self.names["role"]).to_pylist()] if "role" in self.names else None
         roles = roles or [[role] * len(texts) for role in self.roles]
         if wrong := [text for text in texts if not isinstance(text, str)]:
             raise self._error(f"has a row whose text is {wrong[0]!r}; expected a string. Remove such rows.", path)

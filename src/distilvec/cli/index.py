@@ -1,0 +1,173 @@
+"""The verbs of `distilvec index`: a local query encoder for an index that exists already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from distilvec.cli.layout import Listed, example
+from distilvec.cli.options import JsonFile, Model, Overrides, Restart, argument, check_outputs, named_options, option
+from distilvec.core.errors import DistilvecError
+
+if TYPE_CHECKING:
+    from distilvec.config.schema import TeacherSection
+    from distilvec.pipeline.index import IndexCheck
+    from distilvec.teachers.precomputed import VectorsTeacher
+
+_DISTILL = "table.parquet --student MODEL --layers 3 --out runs/queries"
+_CHECK = "runs/queries/student --index postgresql://me@db/shop/products --column text=content"
+_KEYS = {"teacher.vectors": "index", "teacher.texts": "--texts", "teacher.columns": "--column",
+         "evaluation.stored": "--queries", "teacher.limit": "--limit"}  # fmt: skip
+_ABOUT = "A .parquet, .arrow, .npy, .faiss or .lance path, or a qdrant:// or postgresql:// address (docs/index.md)."
+
+Index = Annotated[str, argument(_ABOUT)]
+Columns = Annotated[list[str] | None, option("PART=NAME of text, embedding, id: text=content. May be repeated.")]
+Texts = Annotated[Path | None, option("The texts of .npy or .faiss: one for each row, or with the index's ids.")]
+Limit = Annotated[int | None, option("Read n rows of the index, drawn at random.", min=1)]
+Queries = Annotated[int, option("Stored texts that are searched for, at most a fifth of the index.", min=1)]
+Suite = Annotated[Path | None, option("Your own judged queries: a suite file (docs/guide.md).")]
+Refresh = Annotated[bool, option("Read the index again instead of using the local copy.", "--refresh")]
+
+index_app = typer.Typer(
+    cls=Listed,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="A local query encoder for the index you already have: train and judge it, or judge it before a switch.",
+    epilog=example("index", f"distill {_DISTILL}", f"check {_CHECK}"),
+)
+
+
+@index_app.command("distill", epilog=example("index distill", _DISTILL))
+def index_distill(
+    index: Index,
+    student: Annotated[str, option("The model to train: a folder or id.")],
+    out: Annotated[Path, option("The run folder; the query encoder is its student/.")],
+    overrides: Overrides = None,
+    layers: Annotated[int | None, option("Keep n of the model's layers, evenly spread.", min=1)] = None,
+    epochs: Annotated[int | None, option("Passes over the texts; 30 by default.", min=1)] = None,
+    column: Columns = None,
+    texts: Texts = None,
+    limit: Limit = None,
+    suite: Suite = None,
+    queries: Queries = 500,
+    candidate: Annotated[
+        list[str] | None, option("A model that may have made the index: finds its prompts. May be repeated.")
+    ] = None,
+    query_prompt: Annotated[str | None, option("Prepended to queries by the index's model; none by default.")] = None,
+    document_prompt: Annotated[str | None, option("Prepended to documents by the index's model.")] = None,
+    refresh: Refresh = False,
+    restart: Restart = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Train a small query encoder on the index's own texts and vectors, and judge it; run again to resume.
+
+    Ends with the expected overlap of the encoder's top 10 with the index's. Keys of the recipe can be changed as for
+    `distilvec run`: train.batch_size=64.
+    """
+    check_outputs([("--json", json_file)], [suite])
+
+    from distilvec.cli.terminal import print_result, show_finished
+    from distilvec.config import recipe as recipes
+    from distilvec.config.paths import resolve_tree
+    from distilvec.config.schema import Recipe
+    from distilvec.pipeline.index import check_index, index_recipe, open_index
+    from distilvec.pipeline.run import run as run_recipe
+
+    changes = recipes.read_overrides(overrides or [])
+    with named_options(_KEYS):
+        section = _section(index, column, texts, limit)
+        table = open_index(section, refresh)
+        stated = {"query": query_prompt, "document": document_prompt}
+        prompts = {role: text for role, text in stated.items() if text is not None} or _inferred(table, candidate or [])
+        teacher = {**section.model_dump(mode="json", exclude_unset=True), **({"prompts": prompts} if prompts else {})}
+        model: dict[str, Any] = {"model": student, **({"layers": layers} if layers is not None else {})}
+        rows, size = len(table.documents()[0]), int(changes.get("train.batch_size", 32))
+        name = None if suite is None else str(suite.resolve())
+        tree = index_recipe(teacher, model, out.resolve().name, rows, queries, name, epochs, size)
+        tree = resolve_tree(tree, Path.cwd(), Recipe)
+        for key, value in changes.items():
+            recipes.set_key(tree, key, value)
+        recipe = recipes.validate(tree, origin="distilvec index distill")
+        show_finished(run_recipe(recipe, out, restart))
+        check = check_index(out / "student", recipe.teacher, suite, queries)
+    _write(check, json_file)
+    print_result(f"\n{check.advice}\n{check.line}")
+
+
+@index_app.command("check", epilog=example("index check", _CHECK))
+def index_check(
+    model: Model,
+    index: Annotated[str, option(_ABOUT)],
+    suite: Suite = None,
+    queries: Queries = 500,
+    column: Columns = None,
+    texts: Texts = None,
+    limit: Limit = None,
+    refresh: Refresh = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Judge a model as the query encoder of an index before a switch; exit status 1 if it does not fit.
+
+    No document is embedded again: the model embeds stored texts, which are searched for among the stored vectors.
+    """
+    check_outputs([("--json", json_file)], [suite])
+
+    from distilvec.cli.terminal import print_result, show_problems, show_scores
+    from distilvec.pipeline.index import check_index
+
+    with named_options(_KEYS):
+        check = check_index(model, _section(index, column, texts, limit), suite, queries, refresh)
+    _write(check, json_file)
+    show_scores(check.scores)
+    print_result(f"\n{check.advice}\n{check.line}")
+    show_problems(check.problems, "suite")
+    if not check.fits:
+        raise typer.Exit(1)
+
+
+def _section(index: str, column: list[str] | None, texts: Path | None, limit: int | None) -> TeacherSection:
+    """The recipe's teacher section of an index."""
+    from distilvec.config.recipe import section_of
+    from distilvec.config.schema import TeacherSection
+    from distilvec.teachers.indexes.address import read_address
+
+    read_address(index, "index")  # so that a password in it is never repeated by another message
+    columns = dict(_part(text) for text in column or [])
+    given = {"vectors": index if "://" in index else Path(index).resolve(), "columns": columns or None}
+    given |= {"texts": None if texts is None else texts.resolve(), "limit": limit}
+    return section_of(TeacherSection, "teacher", {key: value for key, value in given.items() if value is not None})
+
+
+def _part(text: str) -> tuple[str, str]:
+    part, equals, name = text.partition("=")
+    if not equals or not name:
+        raise DistilvecError(f"[--column] {text!r} is not PART=NAME. An example: --column text=content.")
+    return part, name
+
+
+def _inferred(table: VectorsTeacher, candidates: list[str]) -> dict[str, str]:
+    """Prompts of the candidate whose vectors the index has; none without one."""
+    if not candidates:
+        return {}
+    from distilvec.core.log import log
+    from distilvec.pipeline.index import recognize
+
+    found = recognize(table, candidates)
+    for one in found:
+        log(f"{one.model}: mean cosine {one.cosine:.3f} with the stored vectors, prompt {one.prompt!r}")
+    if not found[0].same:
+        log("no candidate has made the index; it is taken without prompts")
+        return {}
+    prompts = {"query": found[0].prompts["query"], "document": found[0].prompt}
+    if prompts["query"] != prompts["document"]:
+        log("queries have another prompt than documents: the encoder learns from documents alone")
+    return {role: prompt for role, prompt in prompts.items() if prompt}
+
+
+def _write(check: IndexCheck, path: Path | None) -> None:
+    if path is not None:
+        from distilvec.core.files import write_json
+
+        write_json(path, check.to_json(), key="--json")

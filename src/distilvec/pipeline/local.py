@@ -1,0 +1,41 @@
+"""A recipe whose indexes are local tables: the copies of indexes, and their texts as sources of the corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from distilvec.config.schema import Recipe, SourceSection, TeacherSection
+from distilvec.core.errors import DistilvecError
+from distilvec.teachers.indexes.copy import local_table
+from distilvec.teachers.precomputed import VectorsTeacher
+
+
+def with_local_tables(recipe: Recipe, root: Path) -> Recipe:
+    """The recipe with every teacher's index as a Parquet table, copied below `root` if it is none.
+
+    Sources `builtin: teacher` become the table of the first teacher. Errors: DistilvecError for an index that cannot be
+    read, and for such a source where the teacher is a model.
+    """
+    teacher = local_table(recipe.teacher, root)
+    changes: dict[str, object] = {"teacher": teacher}
+    if recipe.more_teachers:
+        changes["more_teachers"] = [local_table(section, root) for section in recipe.more_teachers]
+    if recipe.corpus is not None and any(source.builtin == "teacher" for source in recipe.corpus.sources):
+        sources = [_own_texts(source, n, teacher) for n, source in enumerate(recipe.corpus.sources)]
+        changes["corpus"] = recipe.corpus.model_copy(update={"sources": sources})
+    return recipe.model_copy(update=changes)
+
+
+def _own_texts(source: SourceSection, position: int, teacher: TeacherSection) -> SourceSection:
+    """A source of the texts in the teacher's table."""
+    if source.builtin != "teacher":
+        return source
+    if teacher.vectors is None:
+        raise DistilvecError(
+            f"[corpus.sources.{position}.builtin] the teacher is a model, without texts of its own. Give a path."
+        )
+    found = VectorsTeacher(teacher)
+    changes = {"builtin": None, "path": Path(teacher.vectors), "column": found.table.names["text"]}
+    if "role" in found.table.names and not source.where:
+        changes["where"] = {found.table.names["role"]: source.role}
+    return source.model_copy(update={**changes, "name": source.name or found.name.replace("/", "-")})

@@ -1,0 +1,1 @@
+"""Readers of existing indexes, one file for each client, and the local copy that everything else works from."""

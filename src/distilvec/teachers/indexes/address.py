@@ -1,0 +1,72 @@
+"""Addresses of indexes: files by their ending, databases by their scheme. No address holds a password."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from distilvec.core.errors import DistilvecError
+
+ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".npy": "npy", ".faiss": "faiss",
+           ".index": "faiss", ".lance": "lancedb"}  # fmt: skip
+SCHEMES = {"postgresql": "pgvector", "postgres": "pgvector", "qdrant": "qdrant"}
+EXAMPLES = (
+    "table.parquet, table.arrow, vectors.npy, index.faiss, db/TABLE.lance, qdrant://host:6333/COLLECTION, "
+    "qdrant:///folder/COLLECTION or postgresql://user@host/database/TABLE"
+)
+_SECRET = ("password", "passfile", "api_key", "apikey", "api-key", "token", "sslpassword")
+
+
+@dataclass(frozen=True)
+class Address:
+    """An index: its kind, its text (without secrets), and the path of a file or folder (None for a server)."""
+
+    kind: str
+    text: str
+    path: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """Short name in reports: that of the file, table or collection."""
+        return self.path.stem if self.path is not None else unquote(urlsplit(self.text).path).rpartition("/")[2]
+
+
+def is_index(name: object) -> bool:
+    """Return whether a teacher's name is the address of a table or index, not that of a model."""
+    text = str(name)
+    path = Path(text)
+    return text.partition("://")[0] in SCHEMES or path.suffix in ENDINGS or _is_parquet_folder(path)
+
+
+def read_address(text: str | Path, key: str) -> Address:
+    """The address of an index. DistilvecError for an unknown kind, and for an address that holds a password."""
+    text = str(text)
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        path = Path(text)
+        kind = "parquet" if path.is_dir() and path.suffix not in ENDINGS else ENDINGS.get(path.suffix)
+        if kind is None:
+            raise DistilvecError(f"[{key}] {text}: no known kind of index. Give {EXAMPLES}.")
+        return Address(kind, text, path)
+    if scheme not in SCHEMES:
+        raise DistilvecError(f"[{key}] no index has the scheme '{scheme}://'. Give {EXAMPLES}.")
+    try:
+        parts = urlsplit(text)
+        secret = parts.password is not None or any(name.lower() in _SECRET for name, _ in parse_qsl(parts.query))
+        _ = parts.port
+    except ValueError:
+        raise DistilvecError(f"[{key}] the address with '{scheme}://' is not valid. Give {EXAMPLES}.") from None
+    if secret:
+        variable = "QDRANT_API_KEY" if scheme == "qdrant" else "PGPASSWORD (or DISTILVEC_INDEX_PASSWORD)"
+        raise DistilvecError(
+            f"[{key}] the address of {parts.hostname or 'the server'} holds a password, which would end up in recipes "
+            f"and logs. Remove it, and set the environment variable {variable}."
+        )
+    if not parts.path.rpartition("/")[2]:
+        raise DistilvecError(f"[{key}] {text} names no table or collection. Give {EXAMPLES}.")
+    return Address(SCHEMES[scheme], text)
+
+
+def _is_parquet_folder(path: Path) -> bool:
+    return path.is_dir() and not (path / "modules.json").exists() and next(path.glob("**/*.parquet"), None) is not None

@@ -1,0 +1,99 @@
+"""A table of PostgreSQL with pgvector: postgresql://USER@HOST:PORT/DATABASE/TABLE (or SCHEMA.TABLE).
+
+Further settings of libpq follow a question mark: ?host=/run/postgresql&sslmode=require. The password comes from
+DISTILVEC_INDEX_PASSWORD, PGPASSWORD or ~/.pgpass.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.extras import require_extra
+from distilvec.teachers.cache.columns import find_columns
+from distilvec.teachers.indexes.reader import Batch
+
+_BLOCKS = 16  # of 8 KB, read together; vectors of more than 2 KB are stored outside of them
+
+
+class PostgresTable:
+    """A table, read by ranges of its blocks in one snapshot of the database; the cursor is the next block.
+
+    vector, halfvec and arrays of real or double precision are read. The connection is read-only.
+    """
+
+    def __init__(self, address: str, columns: Mapping[str, str] | None, key: str) -> None:
+        require_extra("pgvector", key)
+        import psycopg
+        from psycopg import sql
+
+        parts = urlsplit(address)
+        database, _, table = unquote(parts.path).strip("/").rpartition("/")
+        self.address, self.key, self.error = address, key, psycopg.Error
+        if not database:
+            raise DistilvecError(f"[{key}] {address} names no table. Give postgresql://user@host/DATABASE/TABLE.")
+        secret = os.environ.get("DISTILVEC_INDEX_PASSWORD")
+        uri = parts._replace(scheme="postgresql", path=f"/{database}").geturl()
+        self.table = sql.Identifier(*table.split(".", 1))
+        try:
+            self.connection = psycopg.connect(uri, password=secret)
+            self.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            self.connection.read_only = True
+            self.blocks, kind, names = self._describe(sql)
+        except psycopg.Error as error:
+            raise DistilvecError(f"[{key}] {address} cannot be read: {first_line(error)}") from None
+        if kind not in ("r", "m"):
+            raise DistilvecError(f"[{key}] {address} is a view or a partitioned table. Name a table or a partition.")
+        self.columns = find_columns(names, columns, address, key)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.connection.close()
+
+    def count(self) -> int:
+        """Rows of the table."""
+        from psycopg import sql
+
+        with self.connection.cursor() as cursor:
+            row = cursor.execute(sql.SQL("SELECT count(*) FROM {}").format(self.table)).fetchone()
+        return int(row[0]) if row else 0
+
+    def batches(self, after: Any) -> Iterator[Batch]:
+        """Rows from block `after` on, in the order of the table's file."""
+        from psycopg import sql
+
+        parts = {name: sql.Identifier(column) for name, column in self.columns.items()}
+        query = sql.SQL(
+            "SELECT {id}::text, {text}::text, {embedding}::real[] FROM {table} "
+            "WHERE ctid >= format('(%%s,0)', %s::text)::tid AND ctid < format('(%%s,0)', %s::text)::tid"
+        ).format(
+            id=parts.get("id", sql.SQL("ctid")), text=parts["text"], embedding=parts["embedding"], table=self.table
+        )
+        try:
+            with self.connection.cursor(binary=True) as cursor:
+                for block in range(int(after or 0), self.blocks, _BLOCKS):
+                    rows = cursor.execute(query, (block, block + _BLOCKS)).fetchall()
+                    ids, texts, vectors = zip(*rows, strict=True) if rows else ((), (), ())
+                    yield Batch(ids, texts, vectors, block + _BLOCKS)
+        except self.error as error:
+            raise DistilvecError(f"[{self.key}] {self.address} cannot be read: {first_line(error)}") from None
+
+    def _describe(self, sql: Any) -> tuple[int, str, list[str]]:
+        """Number of blocks, kind of relation, names of the columns."""
+        name = self.table.as_string(self.connection)
+        with self.connection.cursor() as cursor:
+            row = cursor.execute(
+                "SELECT pg_relation_size(oid) / current_setting('block_size')::int, relkind::text FROM pg_class "
+                "WHERE oid = %s::regclass", (name,),
+            ).fetchone()  # fmt: skip
+            assert row is not None
+            found = cursor.execute(
+                "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped "
+                "ORDER BY attnum", (name,),
+            ).fetchall()  # fmt: skip
+        return int(row[0]), str(row[1]), [str(one[0]) for one in found]

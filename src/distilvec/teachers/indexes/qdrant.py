@@ -1,0 +1,89 @@
+"""A collection of Qdrant: of a server, qdrant://HOST:PORT/COLLECTION, or embedded, qdrant:///FOLDER/COLLECTION."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.extras import require_extra
+from distilvec.teachers.cache.columns import KNOWN, find_columns
+from distilvec.teachers.indexes.reader import Batch
+
+_POINTS = 1024  # in one answer of the server
+
+
+class QdrantCollection:
+    """A collection: texts in the payload, `columns.embedding` for one of several named vectors.
+
+    The cursor is Qdrant's own, the id of the next point. QDRANT_API_KEY is the key of a server, with HTTPS.
+    """
+
+    def __init__(self, address: str, columns: Mapping[str, str] | None, key: str) -> None:
+        require_extra("qdrant", key)
+        from qdrant_client import QdrantClient
+
+        parts = urlsplit(address)
+        folder, _, self.collection = unquote(parts.path).rpartition("/")
+        self.address, self.key, self.columns = address, key, dict(columns or {})
+        try:
+            if parts.hostname:
+                secret = os.environ.get("QDRANT_API_KEY")
+                self.client = QdrantClient(host=parts.hostname, port=parts.port or 6333, api_key=secret, timeout=60)
+            elif not (Path(folder) / "meta.json").is_file():
+                raise DistilvecError(f"[{key}] {folder} is no folder of an embedded Qdrant. Check the path.")
+            else:
+                self.client = QdrantClient(path=folder)
+            about = self.client.get_collection(self.collection)
+        except DistilvecError:
+            raise
+        except Exception as error:  # the client raises those of httpx, gRPC and its own
+            raise DistilvecError(f"[{key}] {address} cannot be read: {first_line(error)}.") from None
+        self.vector = self._vector_name(about.config.params.vectors)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.client.close()
+
+    def count(self) -> int:
+        """Points of the collection."""
+        return int(self.client.count(self.collection, exact=True).count)
+
+    def batches(self, after: Any) -> Iterator[Batch]:
+        """Points from the id `after` on, in the order of ids; the last cursor is None."""
+        names: dict[str, str] = {}
+        while True:
+            points, after = self.client.scroll(
+                self.collection, limit=_POINTS, offset=after, with_payload=True,
+                with_vectors=True if self.vector is None else [self.vector],
+            )  # fmt: skip
+            if not points:
+                return
+            names = names or self._payload_names(points)
+            texts = [(point.payload or {}).get(names["text"]) for point in points]
+            vectors = [point.vector if self.vector is None else point.vector[self.vector] for point in points]
+            ids = [str((point.payload or {}).get(names.get("id", ""), point.id)) for point in points]
+            yield Batch(ids, [text if text is None else str(text) for text in texts], vectors, after)
+            if after is None:
+                return
+
+    def _vector_name(self, vectors: Any) -> str | None:
+        """The name of the vector, None in a collection with a single nameless one."""
+        if not isinstance(vectors, dict):
+            return None
+        given = self.columns.get("embedding") or next((one for one in KNOWN["embedding"] if one in vectors), None)
+        given = given or (next(iter(vectors)) if len(vectors) == 1 else None)
+        if given not in vectors:
+            found = ", ".join(vectors)
+            raise DistilvecError(f"[{self.key}] {self.address} has the vectors {found}. Name one: columns.embedding.")
+        return str(given)
+
+    def _payload_names(self, points: list[Any]) -> dict[str, str]:
+        names = list(dict.fromkeys(name for point in points for name in point.payload or {}))
+        given = {part: name for part, name in self.columns.items() if part != "embedding"}
+        return find_columns(names, given, f"the payload of {self.address}", self.key, ("text",))

@@ -1,0 +1,65 @@
+"""The interface of a reader of an index: batches of ids, texts and vectors, and a cursor to continue from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from distilvec.core.errors import DistilvecError
+
+Vectors = npt.NDArray[np.float32]
+ROWS = 8192  # read together
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows in the index's order. `after`: the cursor behind the last of them, any value that JSON holds.
+
+    A row without a text or a vector has None there; `vectors` has a row for each text.
+    """
+
+    ids: Sequence[str]
+    texts: Sequence[str | None]
+    vectors: Sequence[Any] | Vectors
+    after: Any
+
+
+class Reader(Protocol):
+    """One kind of index, opened: a context manager that closes the connection."""
+
+    def __enter__(self) -> Self:
+        """The reader itself."""
+        ...
+
+    def __exit__(self, *error: object) -> None:
+        """Close files and connections."""
+        ...
+
+    def count(self) -> int:
+        """Rows of the index."""
+        ...
+
+    def batches(self, after: Any) -> Iterator[Batch]:
+        """All rows behind the cursor `after` (None: from the first), in an order that does not change."""
+        ...
+
+
+def rows_with_vectors(batch: Batch, origin: str, key: str) -> tuple[list[int], Vectors]:
+    """Numbers of the rows that have a text and a vector, and their vectors float32 [rows, dim].
+
+    Errors: DistilvecError for vectors of different dims.
+    """
+    kept = [n for n, text in enumerate(batch.texts) if text and text.strip() and batch.vectors[n] is not None]
+    if isinstance(batch.vectors, np.ndarray):
+        return kept, np.asarray(batch.vectors[kept], dtype=np.float32)
+    try:
+        found = np.array([batch.vectors[n] for n in kept], dtype=np.float32)
+        if len(kept) and found.ndim != 2:
+            raise ValueError
+    except (ValueError, TypeError):
+        raise DistilvecError(f"[{key}] {origin} has vectors of different dims. Give vectors of one model.") from None
+    return kept, found

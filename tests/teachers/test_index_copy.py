@@ -1,0 +1,173 @@
+"""Readers of existing indexes, and the local copy made from them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from indexes import KINDS, needed, stored
+from samples import make_texts
+
+from distilvec.config.schema import TeacherSection
+from distilvec.core.errors import DistilvecError
+from distilvec.teachers.indexes import copy
+from distilvec.teachers.indexes.address import is_index, read_address
+from distilvec.teachers.indexes.copy import local_table
+from distilvec.teachers.precomputed import VectorsTeacher
+
+TEXTS = make_texts(120)
+VECTORS = np.random.default_rng(0).standard_normal((120, 8)).astype(np.float32)
+VECTORS /= np.linalg.norm(VECTORS, axis=1, keepdims=True)
+
+
+def rows(table):
+    """A copy's rows."""
+    return pq.read_table(sorted(table.vectors.glob("part-*.parquet")))
+
+
+def section_of(index, **changes):
+    return TeacherSection(vectors=index.address, **index.options, **changes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_gives_its_texts_and_vectors(kind, tmp_path):
+    with stored(kind, tmp_path / "index", TEXTS, VECTORS) as index:
+        table = VectorsTeacher(local_table(section_of(index), tmp_path / "cache"))
+        texts, vectors = table.documents()
+        assert sorted(texts) == sorted(TEXTS) and table.normalized and table.dim == 8
+        np.testing.assert_allclose(vectors, VECTORS[[TEXTS.index(text) for text in texts]], atol=1e-6)
+        np.testing.assert_allclose(table.embed([TEXTS[5], TEXTS[3]], "query"), VECTORS[[5, 3]], atol=1e-6)
+        some = VectorsTeacher(local_table(section_of(index, limit=50), tmp_path / "cache"))
+        drawn = some.documents()[0]
+        assert len(drawn) == 50 and set(drawn) < set(TEXTS) and drawn != texts[:50]
+        assert table.lacking(["absent", TEXTS[0]]) == 1
+        with pytest.raises(DistilvecError, match=r"\[teacher.vectors\] 1 of 2 texts have no vector.*'absent'"):
+            table.embed([TEXTS[0], "absent"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_that_was_killed_goes_on_and_ends_alike(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(copy, "_ROWS", 20)
+    for module in ("files", "arrays", "lance"):
+        monkeypatch.setattr(f"distilvec.teachers.indexes.{module}.ROWS", 20)
+    monkeypatch.setattr("distilvec.teachers.indexes.qdrant._POINTS", 20)
+    monkeypatch.setattr("distilvec.teachers.indexes.postgres._BLOCKS", 1)
+    with stored(kind, tmp_path / "index", TEXTS * 3, np.tile(VECTORS, (3, 1))) as index:
+        section = section_of(index, limit=300)
+        whole = rows(local_table(section, tmp_path / "whole"))
+        write, written = copy._write, []
+
+        def killed(path, table, state):
+            if len(written) == 2:
+                raise KeyboardInterrupt
+            written.append(path)
+            write(path, table, state)
+
+        monkeypatch.setattr(copy, "_write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            local_table(section, tmp_path / "killed")
+        monkeypatch.setattr(copy, "_write", write)
+        before = [path.stat().st_mtime_ns for path in written]
+        found = local_table(section, tmp_path / "killed")
+        assert [path.stat().st_mtime_ns for path in written] == before
+        assert rows(found).equals(whole) and len(whole) == 300
+
+
+def test_a_copy_is_used_again_until_the_file_changes_or_a_refresh(tmp_path):
+    path = tmp_path / "t.parquet"
+    table = pa.table({"body": TEXTS, "mine": list(VECTORS)})
+    pq.write_table(table, path)
+    section = TeacherSection(vectors=path, columns={"text": "body", "embedding": "mine"}, limit=60)
+    first = local_table(section, tmp_path)
+    parts = sorted(first.vectors.glob("part-*"))
+    times = [part.stat().st_mtime_ns for part in parts]
+    assert local_table(section, tmp_path) == first and [part.stat().st_mtime_ns for part in parts] == times
+    local_table(section, tmp_path, refresh=True)
+    assert [part.stat().st_mtime_ns for part in parts] != times
+    pq.write_table(table.slice(0, 90), path)
+    assert local_table(section, tmp_path).vectors != first.vectors
+    assert local_table(section.model_copy(update={"limit": None}), tmp_path).vectors == path
+
+
+def test_rows_without_text_or_vector_are_left_out(tmp_path):
+    texts, vectors = [*TEXTS[:100], None, "", "   "], [*VECTORS[:99].tolist(), None, *VECTORS[:3].tolist()]
+    pq.write_table(pa.table({"text": texts, "vector": vectors}), tmp_path / "t.parquet")
+    found = local_table(TeacherSection(vectors=tmp_path / "t.parquet", limit=1000), tmp_path)
+    assert rows(found).column("text").to_pylist() == TEXTS[:99]
+    assert json.loads((found.vectors / "meta.json").read_text())["kept"] == 99
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://me:secret@host/db/t",
+        "postgresql://host/db/t?password=secret",
+        "qdrant://:secret@host/t",
+        "qdrant://host/t?api_key=secret",
+    ],
+)
+def test_passwords_in_addresses_are_refused_and_not_repeated(address):
+    with pytest.raises(DistilvecError, match=r"^\[x\].*holds a password.*environment variable") as caught:
+        read_address(address, "x")
+    assert "secret" not in str(caught.value)
+
+
+def test_the_password_of_the_environment_reaches_no_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("DISTILVEC_INDEX_PASSWORD", "very-secret-word")
+    with stored("pgvector", tmp_path / "index", TEXTS, VECTORS) as index:
+        local_table(section_of(index), tmp_path / "cache")
+    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert files and all(b"very-secret-word" not in path.read_bytes() for path in files)
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("https://host/t", "no index has the scheme"),
+        ("model", "no known kind"),
+        ("postgresql://host/", "names no table"),
+        ("postgresql://host:port/db/t", "is not valid"),
+    ],
+)
+def test_unknown_addresses_are_explained(address, found):
+    with pytest.raises(DistilvecError, match=rf"^\[x\].*{found}"):
+        read_address(address, "x")
+    assert is_index("table.parquet") and not is_index("org/model")
+
+
+@pytest.mark.parametrize("kind", ["lancedb", "qdrant", "pgvector", "faiss", "npy", "arrow"])
+def test_an_index_that_is_not_there_is_explained(kind, tmp_path):
+    needed(kind)
+    address = {
+        "lancedb": tmp_path / "t.lance",
+        "qdrant": f"qdrant://{tmp_path}/t",
+        "pgvector": f"postgresql://me@/db/t?host={tmp_path}",
+        "faiss": tmp_path / "t.faiss",
+        "npy": tmp_path / "t.npy",
+        "arrow": tmp_path / "t.arrow",
+    }[kind]
+    with pytest.raises(DistilvecError, match=r"^\[teacher.vectors\]"):
+        local_table(TeacherSection(vectors=str(address)), tmp_path / "cache")
+
+
+def test_arrays_need_their_texts(tmp_path):
+    np.save(tmp_path / "v.npy", VECTORS)
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:100]))
+    section = TeacherSection(vectors=tmp_path / "v.npy")
+    with pytest.raises(DistilvecError, match=r"^\[teacher.texts\].*no texts"):
+        local_table(section, tmp_path)
+    with pytest.raises(DistilvecError, match=r"^\[teacher.texts\].*100 texts.*120 vectors"):
+        local_table(section.model_copy(update={"texts": tmp_path / "texts.txt"}), tmp_path)
+
+
+def test_columns_are_named_or_found(tmp_path):
+    pq.write_table(pa.table({"one": TEXTS, "two": list(VECTORS)}), tmp_path / "t.parquet")
+    with pytest.raises(DistilvecError, match=r"\[teacher.vectors\].*columns one, two.*columns: \{text: NAME\}"):
+        VectorsTeacher(TeacherSection(vectors=tmp_path / "t.parquet"))
+    with pytest.raises(DistilvecError, match="no column 'tow'.*did you mean 'two'"):
+        VectorsTeacher(TeacherSection(vectors=tmp_path / "t.parquet", columns={"text": "one", "embedding": "tow"}))
+    named = TeacherSection(vectors=tmp_path / "t.parquet", columns={"text": "one", "embedding": "two"})
+    assert VectorsTeacher(named).documents()[0] == TEXTS

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from indexes import DATABASES, stored
 from samples import make_texts
 
+from benchmarks.indexes import DATABASES, lacking, stored
 from distilvec.__main__ import run_command
 from distilvec.config.schema import TeacherSection
 from distilvec.evaluation.evaluator import EmbeddingCache
@@ -107,6 +107,8 @@ def test_the_expected_overlap_agrees_with_new_texts(table, teacher, vectors, nea
 
 @pytest.mark.parametrize("kind", DATABASES)
 def test_an_index_becomes_a_judged_encoder(kind, tmp_path, tiny_model, teacher, vectors, capsys, no_pages):
+    if package := lacking(kind):
+        pytest.skip(f"{package} is not installed")
     with stored(kind, tmp_path / "index", TEXTS, vectors) as index:
         out = tmp_path / "run"
         words = ["index", "distill", index.address, "--student", str(tiny_model), "--out", str(out), "--epochs", "1"]
@@ -133,7 +135,7 @@ def test_evaluate_takes_a_table_as_teacher(table, tiny_model, near_teacher, tmp_
     scores = score_models(near_teacher, write_suite(other, [*NEW[:10]]), table)  # queries that the table lacks
     assert set(scores.columns) == {"student", "asymmetric"} and not scores.problems
     alone = score_models(tiny_model, None, table)
-    assert [round(score.value) for score in alone.columns["asymmetric"]] == [100, 100]
+    assert all(score.value > 98 for score in alone.columns["asymmetric"])
 
 
 def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_path, no_pages):
@@ -149,7 +151,8 @@ def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_
             "parts": ["agreement", "compression", "projections"],
         },
     )
-    report = run(recipe, tmp_path / "run").report
+    run(recipe, tmp_path / "run")
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["failures"] == []
     assert {"teacher", "asymmetric", "student"} <= set(report["scores"]) == set(report["averages"])
     assert set(report["agreement"]) == {"mine", NEIGHBORS, KNOWN_ITEM}

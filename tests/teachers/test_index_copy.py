@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from indexes import KINDS, needed, stored
 from samples import make_texts
 
+from benchmarks.indexes import KINDS, lacking, stored
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.teachers.indexes import copy
@@ -21,6 +21,11 @@ from distilvec.teachers.precomputed import VectorsTeacher
 TEXTS = make_texts(120)
 VECTORS = np.random.default_rng(0).standard_normal((120, 8)).astype(np.float32)
 VECTORS /= np.linalg.norm(VECTORS, axis=1, keepdims=True)
+
+
+def needed(kind):
+    if package := lacking(kind):
+        pytest.skip(f"{package} is not installed")
 
 
 def rows(table):
@@ -34,6 +39,7 @@ def section_of(index, **changes):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_gives_its_texts_and_vectors(kind, tmp_path):
+    needed(kind)
     with stored(kind, tmp_path / "index", TEXTS, VECTORS) as index:
         table = VectorsTeacher(local_table(section_of(index), tmp_path / "cache"))
         texts, vectors = table.documents()
@@ -50,6 +56,7 @@ def test_every_kind_gives_its_texts_and_vectors(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_that_was_killed_goes_on_and_ends_alike(kind, tmp_path, monkeypatch):
+    needed(kind)
     monkeypatch.setattr(copy, "_ROWS", 20)
     for module in ("files", "arrays", "lance"):
         monkeypatch.setattr(f"distilvec.teachers.indexes.{module}.ROWS", 20)
@@ -116,6 +123,7 @@ def test_passwords_in_addresses_are_refused_and_not_repeated(address):
 
 
 def test_the_password_of_the_environment_reaches_no_file(tmp_path, monkeypatch):
+    needed("pgvector")
     monkeypatch.setenv("DISTILVEC_INDEX_PASSWORD", "very-secret-word")
     with stored("pgvector", tmp_path / "index", TEXTS, VECTORS) as index:
         local_table(section_of(index), tmp_path / "cache")

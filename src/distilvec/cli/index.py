@@ -135,7 +135,7 @@ def _section(index: str, column: list[str] | None, texts: Path | None, limit: in
 
     read_address(index, "index")  # so that a password in it is never repeated by another message
     columns = dict(_part(text) for text in column or [])
-    given = {"vectors": index if "://" in index else Path(index).resolve(), "columns": columns or None}
+    given: dict[str, Any] = {"vectors": index if "://" in index else Path(index).resolve(), "columns": columns or None}
     given |= {"texts": None if texts is None else texts.resolve(), "limit": limit}
     return section_of(TeacherSection, "teacher", {key: value for key, value in given.items() if value is not None})
 

@@ -35,7 +35,7 @@ def _own_texts(source: SourceSection, position: int, teacher: TeacherSection) ->
             f"[corpus.sources.{position}.builtin] the teacher is a model, without texts of its own. Give a path."
         )
     found = VectorsTeacher(teacher)
-    changes = {"builtin": None, "path": Path(teacher.vectors), "column": found.table.names["text"]}
+    changes: dict[str, object] = {"builtin": None, "path": Path(teacher.vectors), "column": found.table.names["text"]}
     if "role" in found.table.names and not source.where:
         changes["where"] = {found.table.names["role"]: source.role}
     return source.model_copy(update={**changes, "name": source.name or found.name.replace("/", "-")})

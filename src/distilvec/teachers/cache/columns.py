@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from distilvec.core.errors import DistilvecError, nearest
 
@@ -17,7 +18,7 @@ REQUIRED = ("text", "embedding")
 
 
 def find_columns(
-    names: Sequence[str], given: Mapping[str, str] | None, origin: str, key: str, required: Sequence[str] = REQUIRED
+    names: Sequence[str], given: Mapping[Any, str] | None, origin: str, key: str, required: Sequence[str] = REQUIRED
 ) -> dict[str, str]:
     """The names of the columns by KNOWN's keys: those of `given`, else the first known name among `names`.
 

@@ -53,7 +53,7 @@ class VectorTable:
         key: str,
         prompts: dict[Role, str],
         role: Role | None = None,
-        columns: Mapping[str, str] | None = None,
+        columns: Mapping[Any, str] | None = None,
     ) -> None:
         self.path, self.key, self.prompts = path, key, prompts
         self.roles: list[Role] = ["query", "document"] if role is None else [role]

@@ -20,7 +20,7 @@ _TEXTS = "teacher.texts"
 class ArrayIndex:
     """Vectors by row; `ids` are those of a FAISS index with a map of ids, None for row numbers."""
 
-    def __init__(self, path: Path, texts: Path | None, columns: Mapping[str, str] | None, key: str) -> None:
+    def __init__(self, path: Path, texts: Path | None, columns: Mapping[Any, str] | None, key: str) -> None:
         self.path, self.key = path, key
         if not path.is_file():
             raise DistilvecError(f"[{key}] no file at {path}. Check the path.")
@@ -82,7 +82,7 @@ class ArrayIndex:
 
         return int(inner.ntotal), read
 
-    def _texts(self, path: Path, columns: Mapping[str, str] | None) -> tuple[list[str], list[str | None]]:
+    def _texts(self, path: Path, columns: Mapping[Any, str] | None) -> tuple[list[str], list[str | None]]:
         """Ids and texts of all rows, in the index's order."""
         names: list[str] = []
         texts: list[str | None] = []

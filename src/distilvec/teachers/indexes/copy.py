@@ -89,7 +89,8 @@ def _copy(section: TeacherSection, address: Address, folder: Path) -> None:
     remove_scratch(folder)
     with open_reader(section, address) as reader:
         parts = _parts(folder)
-        state = _state(parts[-1]) if parts else {"after": None, "read": 0, "kept": 0, "rows": reader.count()}
+        state: dict[str, Any] = {"after": None, "read": 0, "kept": 0}
+        state |= _state(parts[-1]) if parts else {"rows": reader.count()}
         chosen = _drawn(state["rows"], section.limit)
         with progress(f"reading {address.name}", state["rows"], "rows", state["read"]) as advance:
             if not parts or state["after"] is not None:

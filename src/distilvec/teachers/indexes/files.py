@@ -20,7 +20,7 @@ from distilvec.teachers.indexes.reader import ROWS, Batch
 class ArrowFiles:
     """Parquet files (a file or a folder of them) or one Arrow file (.arrow, .feather); the cursor counts rows."""
 
-    def __init__(self, path: Path, columns: Mapping[str, str] | None, key: str) -> None:
+    def __init__(self, path: Path, columns: Mapping[Any, str] | None, key: str) -> None:
         self.path, self.key = path, key
         self.paths = sorted(path.glob("**/*.parquet")) if path.is_dir() else [path]
         if not self.paths or not self.paths[0].is_file():

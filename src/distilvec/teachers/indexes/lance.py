@@ -16,7 +16,7 @@ from distilvec.teachers.indexes.reader import ROWS, Batch
 class LanceTable:
     """A table of an embedded LanceDB; the cursor counts rows of the version that is current."""
 
-    def __init__(self, path: Path, columns: Mapping[str, str] | None, key: str) -> None:
+    def __init__(self, path: Path, columns: Mapping[Any, str] | None, key: str) -> None:
         require_extra("lancedb", key)
         import lancedb
 

@@ -25,7 +25,7 @@ class PostgresTable:
     vector, halfvec and arrays of real or double precision are read. The connection is read-only.
     """
 
-    def __init__(self, address: str, columns: Mapping[str, str] | None, key: str) -> None:
+    def __init__(self, address: str, columns: Mapping[Any, str] | None, key: str) -> None:
         require_extra("pgvector", key)
         import psycopg
         from psycopg import sql

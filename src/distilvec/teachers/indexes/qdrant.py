@@ -22,7 +22,7 @@ class QdrantCollection:
     The cursor is Qdrant's own, the id of the next point. QDRANT_API_KEY is the key of a server, with HTTPS.
     """
 
-    def __init__(self, address: str, columns: Mapping[str, str] | None, key: str) -> None:
+    def __init__(self, address: str, columns: Mapping[Any, str] | None, key: str) -> None:
         require_extra("qdrant", key)
         from qdrant_client import QdrantClient
 

@@ -70,7 +70,8 @@ def best_layers(
     measured(spread := choose_layers(count, total))
     if math.comb(total, count) <= MOST_CHOICES:
         choices = [keep for keep in itertools.combinations(range(total), count) if keep[0] in first]
-        return list(min(choices, key=measured)), found
+        best = min(choices, key=measured)
+        return list(best), found
     chosen: list[int] = []
     for _ in range(count):
         added = (sorted([*chosen, layer]) for layer in range(total) if layer not in chosen)

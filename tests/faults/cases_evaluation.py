@@ -29,6 +29,7 @@ def a_suite(world: World) -> list[str]:
 
 def never_loads(world: World) -> None:
     """The refusal must come before a model is loaded."""
+    import distilvec.pipeline.index  # noqa: F401 - no module is imported later, with the function below
     import distilvec.teachers.model as local
 
     known = local.load_teacher
@@ -145,10 +146,42 @@ def _(world: World) -> list[str]:
     return [*a_suite(world), "--protocol", "mtebb"]
 
 
-@case("evaluate-teacher-is-a-table", key="--teacher")
+@case("evaluate-teacher-is-an-absent-table", key="--teacher")
 def _(world: World) -> list[str]:
     never_loads(world)
     return [*a_suite(world), "--teacher", "vectors.parquet"]
+
+
+@case("evaluate-teacher-is-a-table-and-the-tasks-are-of-mteb", key="--teacher")
+def _(world: World) -> list[str]:
+    never_loads(world)
+    return ["evaluate", str(world.model), "--mteb", "STSBenchmark", "--teacher", "vectors.parquet"]
+
+
+@case("index-with-a-password", key="index")
+def _(world: World) -> list[str]:
+    never_loads(world)
+    return ["index", "check", str(world.model), "--index", "postgresql://me:word@host/db/table"]
+
+
+@case("index-of-an-unknown-kind", key="index")
+def _(world: World) -> list[str]:
+    return ["index", "distill", "https://host/table", "--student", str(world.model), "--out", "new"]
+
+
+@case("index-that-is-absent", key="index")
+def _(world: World) -> list[str]:
+    return ["index", "check", str(world.model), "--index", "absent.parquet"]
+
+
+@case("index-column-without-a-name", key="--column")
+def _(world: World) -> list[str]:
+    return ["index", "check", str(world.model), "--index", "absent.parquet", "--column", "text"]
+
+
+@case("index-of-an-unknown-column", key="--column")
+def _(world: World) -> list[str]:
+    return ["index", "check", str(world.model), "--index", "absent.parquet", "--column", "body=text"]
 
 
 @case("evaluate-teacher-absent", key="--teacher")

@@ -20,10 +20,11 @@ _DISTILL = "table.parquet --student MODEL --layers 3 --out runs/queries"
 _CHECK = "runs/queries/student --index postgresql://me@db/shop/products --column text=content"
 _KEYS = {"teacher.vectors": "index", "teacher.texts": "--texts", "teacher.columns": "--column",
          "evaluation.stored": "--queries", "teacher.limit": "--limit"}  # fmt: skip
+_PARTS = ("text", "embedding", "id", "role")
 _ABOUT = "A .parquet, .arrow, .npy, .faiss or .lance path, or a qdrant:// or postgresql:// address (docs/index.md)."
 
 Index = Annotated[str, argument(_ABOUT)]
-Columns = Annotated[list[str] | None, option("PART=NAME of text, embedding, id: text=content. May be repeated.")]
+Columns = Annotated[list[str] | None, option("PART=NAME of text, embedding, id, role: text=content. May be repeated.")]
 Texts = Annotated[Path | None, option("The texts of .npy or .faiss: one for each row, or with the index's ids.")]
 Limit = Annotated[int | None, option("Read n rows of the index, drawn at random.", min=1)]
 Queries = Annotated[int, option("Stored texts that are searched for, at most a fifth of the index.", min=1)]
@@ -142,8 +143,8 @@ def _section(index: str, column: list[str] | None, texts: Path | None, limit: in
 
 def _part(text: str) -> tuple[str, str]:
     part, equals, name = text.partition("=")
-    if not equals or not name:
-        raise DistilvecError(f"[--column] {text!r} is not PART=NAME. An example: --column text=content.")
+    if not equals or not name or part not in _PARTS:
+        raise DistilvecError(f"[--column] {text!r} is not PART=NAME. Parts: {', '.join(_PARTS)}; as in text=content.")
     return part, name
 
 

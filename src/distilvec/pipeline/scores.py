@@ -96,7 +96,6 @@ def score_models(
     from distilvec.evaluation.tasks import TaskFailure
     from distilvec.pipeline.columns import make_columns, score_columns
     from distilvec.pipeline.resolve import cache_root
-    from distilvec.teachers.precomputed import VectorsTeacher
 
     if protocol not in PROTOCOLS:
         known = f"{nearest(protocol, PROTOCOLS)}. Protocols: {', '.join(PROTOCOLS)}"
@@ -110,10 +109,11 @@ def score_models(
     elif mteb is not None or benchmark is not None:
         import_mteb(cache)
         find_tasks(names, benchmark)  # so that unknown names are reported before models are loaded
+    table = _table(teacher, f"{prefix}teacher") if is_table(teacher) else None
     student = _embedder(model, "model", "student")
-    other = _teacher(teacher, f"{prefix}teacher")
-    if isinstance(other, VectorsTeacher) and suite is None:
-        tasks = list(stored_tasks(other, STORED))
+    other = table if table is not None or teacher is None else _embedder(teacher, f"{prefix}teacher", "teacher")
+    if table is not None and suite is None:
+        tasks = list(stored_tasks(table, STORED))
     columns = make_columns(student, None, other)
     columns = {name: pair for name, pair in columns.items() if mixed or name != "mixed"}
     if other is not None and "asymmetric" not in columns:
@@ -159,16 +159,17 @@ def is_table(teacher: Any) -> bool:
     return isinstance(teacher, (str, os.PathLike)) and is_index(teacher)
 
 
-def _teacher(teacher: Any, key: str) -> LocalTeacher | VectorsTeacher | None:
-    """Load a teacher, or open its table."""
-    if not is_table(teacher):
-        return None if teacher is None else _embedder(teacher, key, "teacher")
+def _table(teacher: Any, key: str) -> VectorsTeacher:
+    """Open a table of vectors or an index. Errors have `key`."""
     from distilvec.config.schema import TeacherSection
     from distilvec.pipeline.resolve import cache_root
-    from distilvec.teachers.indexes.copy import local_table
+    from distilvec.teachers.indexes.copy import KEY, local_table
     from distilvec.teachers.precomputed import VectorsTeacher
 
-    return VectorsTeacher(local_table(TeacherSection(vectors=str(teacher)), cache_root()))
+    try:
+        return VectorsTeacher(local_table(TeacherSection(vectors=str(teacher)), cache_root()))
+    except DistilvecError as error:
+        raise DistilvecError(str(error).replace(f"[{KEY}]", f"[{key}]")) from error
 
 
 def _embedder(model: Any, key: str, name: str) -> LocalTeacher:

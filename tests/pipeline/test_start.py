@@ -16,7 +16,7 @@ from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
-from distilvec.pipeline.start import FILE, Start, _batches, find_start
+from distilvec.pipeline.start import CHOICE_TEXTS, FILE, Start, _batches, find_start
 from distilvec.pipeline.train import train
 from distilvec.students.encoder import Encoder
 from distilvec.students.ridge import mean_distance
@@ -49,7 +49,7 @@ def test_the_nearest_layers_are_those_of_brute_force(started, tiny_recipe):
         other = tiny_recipe(student__layers=[layer]).student
         encoder, distances = Encoder(untrained_student(job, other)).eval(), []
         with torch.no_grad():
-            for batch, teacher in _batches(job, data, job.required, 512, torch.device("cpu")):
+            for batch, teacher in _batches(job, data, job.required, CHOICE_TEXTS, torch.device("cpu")):
                 ours = encoder(batch, job.required).embedding
                 distances += (ours - teacher.embedding).norm(dim=-1).tolist()
         found[layer] = sum(distances) / len(distances)
@@ -60,7 +60,7 @@ def test_the_nearest_layers_are_those_of_brute_force(started, tiny_recipe):
 
 def test_a_run_begins_at_its_start_and_records_it(tiny_recipe, tmp_path, capsys):
     for name, changes in {
-        "plain": {},
+        "plain": {"student__layers": 1},
         "best": {"student__layers": BEST},
         "both": {"student__layers": BEST, **RIDGE},
     }.items():
@@ -128,7 +128,7 @@ def test_layers_of_the_objective_are_fitted(method, started, tiny_model, tmp_pat
     data = prepare(job, encoder.model)
     required = required_outputs(objective, None)
     ours = objective.student_outputs | type(job.required)(pre_dense=True)
-    batch, teacher = next(_batches(job, data, required, 64, torch.device("cpu")))
+    batch, teacher = next(_batches(job, data, required, (64, 128), torch.device("cpu")))
     with torch.no_grad():
         inputs, targets = objective.linear_maps()[names[-1]](batch, encoder(batch, ours, rows(teacher)), teacher)
         fitted = mean_distance(objective.get_submodule(names[-1])(inputs), targets)

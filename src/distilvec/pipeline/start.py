@@ -34,7 +34,8 @@ from distilvec.students.ridge import mean_distance, ridge
 from distilvec.train.checkpoint import read_tensors, with_prefix, write_tensors
 
 FILE = "start.safetensors"
-CHOICE_TEXTS, RIDGE_TEXTS, BATCH = 512, 2048, 64
+CHOICE_TEXTS, RIDGE_TEXTS = (512, 1024), (2048, 2560)  # texts that are read, the shortest of those drawn
+BATCH = 64
 MOST_ROWS = 8192  # of a regression, where a text has several
 
 
@@ -191,14 +192,15 @@ def _fitted(start: Start, part: str, job: Job, data: Prepared) -> Start:
 
 
 def _batches(
-    job: Job, data: Prepared, required: OutputSpec, count: int, device: torch.device
+    job: Job, data: Prepared, required: OutputSpec, texts: tuple[int, int], device: torch.device
 ) -> Iterator[tuple[TextBatch, ModelOutputs]]:
-    """Yield batches of `count` texts with their teacher outputs: the shorter half of twice as many, drawn at random."""
+    """Yield batches of texts with their teacher outputs; `texts` are drawn at random, and the longest left out."""
+    count, most = texts
     rows = job.corpus.train_rows
     if job.examples is not None:
         rows = np.unique(job.examples.rows[job.examples.train])
     found = replace(data.training_data(required | OutputSpec(embedding=True)), examples=None)
-    drawn = np.random.Generator(np.random.PCG64(0)).permutation(rows)[: 2 * count]
+    drawn = np.random.Generator(np.random.PCG64(0)).permutation(rows)[:most]
     drawn = drawn[np.argsort(found.tokens.lengths[drawn], kind="stable")][:count]
     for group in np.array_split(drawn, -(-len(drawn) // BATCH)):
         batch = found.batch(group).to(device)

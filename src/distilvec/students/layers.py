@@ -69,9 +69,8 @@ def best_layers(
 
     measured(spread := choose_layers(count, total))
     if math.comb(total, count) <= MOST_CHOICES:
-        choices = [keep for keep in itertools.combinations(range(total), count) if keep[0] in first]
-        best = min(choices, key=measured)
-        return list(best), found
+        choices = [list(keep) for keep in itertools.combinations(range(total), count) if keep[0] in first]
+        return min(choices, key=measured), found
     chosen: list[int] = []
     for _ in range(count):
         added = (sorted([*chosen, layer]) for layer in range(total) if layer not in chosen)

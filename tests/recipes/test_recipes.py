@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -21,8 +22,10 @@ from distilvec.core.task_head import TaskHead
 from distilvec.data.labeled import build_examples
 from distilvec.evaluation.suite import read_suite
 from distilvec.models.load import load
+from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.texts import check_domains
+from distilvec.pipeline.train import train
 from distilvec.students.task_head import save_head
 
 TASKS = {"patent", "imdb", "banking77", "scitail", "control", "anli-r2", "stsb", "sts12", "sick"}
@@ -39,6 +42,7 @@ def cases():
 
 
 CASES = list(cases())
+load_case = functools.cache(recipes.load)  # a recipe is frozen
 
 
 # settings that two steps on tiny models cannot tell apart
@@ -46,6 +50,9 @@ PACE = {
     *("epochs", "batch_size", "learning_rate", "final_learning_rate", "schedule", "weight_decay", "betas", "seed"),
     *("logging_steps", "checkpoint_minutes", "checkpoint_steps", "compile"),
 }
+
+
+BATCH = 16  # rows of a batch of every tiny form
 
 
 def tiny_form(recipe):
@@ -67,11 +74,23 @@ def tiny_form(recipe):
     return recipes.fingerprint(method, rest, train, student, task, len(recipe.more_teachers), recipe.teacher.live)
 
 
+def published_form(recipe):
+    """What of a tiny form evaluation and publishing read; weights, options and rates only change what is in it."""
+    student = recipe.student.model_dump(mode="json", include={"pooling", "dense", "vocabulary", "attention", "lora"})
+    vocabulary = student.pop("vocabulary")
+    task = recipe.task and (recipe.task.type, recipe.task.encode)
+    kinds = vocabulary and vocabulary["kind"], bool(recipe.student.experts), bool(recipe.stages), recipe.teacher.live
+    return recipes.fingerprint(recipe.method.name, student, task, kinds, len(recipe.more_teachers))
+
+
 def distinct_forms():
-    """The first case of every tiny form."""
-    first = {}
+    """The first case of every tiny form, and whether it is the first of its published form."""
+    first, published = {}, set()
     for path, variant in CASES:
-        first.setdefault(tiny_form(recipes.load(path, variant)), (path, variant))
+        recipe = load_case(path, variant)
+        if (form := tiny_form(recipe)) not in first:
+            first[form] = (path, variant, (kind := published_form(recipe)) not in published)
+            published.add(kind)
     return list(first.values())
 
 
@@ -85,14 +104,16 @@ def tiny_vocabulary(recipe):
 
 
 def names(cases):
-    return [f"{path.stem}-{variant}" for path, variant in cases]
+    return [f"{path.stem}-{variant}" for path, variant, *_ in cases]
 
 
 def tiny_corpus(recipe, folder):
     """Overrides that put a few generated texts in the place of the recipe's."""
     section = recipe.student.vocabulary
     languages = ["tr", "en"] if section and section.kind == "hybrid" else ["en"]
-    texts = make_texts(len(languages) * max(3 * recipe.train.batch_size, 400 * (len(languages) - 1)))
+    texts = make_texts(len(languages) * max(3 * BATCH, 400 * (len(languages) - 1)))
+    folder = folder / f"{len(languages)} languages"
+    folder.mkdir(exist_ok=True)
     for number, language in enumerate(languages):
         part = texts[number :: len(languages)]
         (folder / f"{language}.txt").write_text("\n".join(part), encoding="utf-8")
@@ -109,8 +130,17 @@ def tiny_student(recipe, model):
 
 
 def tiny_task(recipe, model, folder):
-    """Overrides that put a generated task in the place of the recipe's, and a teacher with a head for it."""
-    path = write_task(folder / "task.jsonl", recipe.task.type, 3 * recipe.train.batch_size + 10, 10)
+    """Overrides that put a generated task in the place of the recipe's, and a teacher with a head for it; every task
+    of a kind is made once.
+    """
+    folder = folder / f"{recipe.task.type} {recipe.task.encode} {model.parent.name}"
+    path, teacher = folder / "task.jsonl", folder / "teacher"
+    if not folder.exists():
+        folder.mkdir()
+        write_task(path, recipe.task.type, 3 * BATCH + 10, 10)
+        section = TaskSection(type=recipe.task.type, path=path, encode=recipe.task.encode)
+        examples = build_examples(section, {}, folder / "examples")
+        save_head(shutil.copytree(model, teacher), TaskHead(32, examples.info), examples.classes, examples.scale)
     overrides = [
         f"task.path={path}",
         "task.limit=null",
@@ -118,16 +148,12 @@ def tiny_task(recipe, model, folder):
         "task.train_split=train",
         "task.test_split=test",
     ]
-    section = TaskSection(type=recipe.task.type, path=path, encode=recipe.task.encode)
-    examples = build_examples(section, {}, folder / "examples")
-    teacher = shutil.copytree(model, folder / "teacher")
-    save_head(teacher, TaskHead(32, examples.info), examples.classes, examples.scale)
     return overrides, teacher
 
 
 @pytest.mark.parametrize(("path", "variant"), CASES, ids=names(CASES))
 def test_says_what_it_is_and_survives_its_own_dump(path, variant):
-    recipe = recipes.load(path, variant)
+    recipe = load_case(path, variant)
     assert recipe.description and method_class(recipe.method.name)
     assert recipes.validate(yaml.safe_load(recipes.dump(recipe))) == recipe
 
@@ -135,7 +161,7 @@ def test_says_what_it_is_and_survives_its_own_dump(path, variant):
 @pytest.mark.parametrize(("path", "variant"), CASES, ids=names(CASES))
 def test_documents_of_its_suite_are_in_no_corpus(path, variant):
     """What recipes meant before `documents` was a value of its own, so that their corpora and caches stay."""
-    recipe = recipes.load(path, variant)
+    recipe = load_case(path, variant)
     suite = recipe.evaluation.suite
     retrieval = recipe.evaluation.builtin or (suite and any(task.type == "retrieval" for task in read_suite(suite)))
     assert not retrieval or recipe.corpus is None or recipe.corpus.exclude_evaluation == "documents"
@@ -147,7 +173,7 @@ def test_token_level_recipes_have_the_tasks_of_the_papers(path):
     assert found >= CLASSES | {"tinybert-4l", "tinybert-6l", "local"} and TASKS & found in (CLASSES, TASKS)
     assert path.stem == "task" or found >= {"bge-m3", "qwen3"}
     for task in TASKS & found:
-        recipe = recipes.load(path, task)
+        recipe = load_case(path, task)
         assert recipe.task.validation_split == ("validation" if task in VALIDATED else None)
         assert recipe.task.name == task and (path.stem == "task" or Path(recipe.teacher.model).parts[-2] == task)
 
@@ -168,13 +194,13 @@ def test_task_teacher_and_student_combine(path):
 
 @pytest.mark.parametrize("path", TOKEN_LEVEL, ids=lambda path: path.stem)
 def test_local_students_have_never_seen_the_teacher(path):
-    student = recipes.load(path, "local").student
+    student = load_case(path, "local").student
     assert student.model is None and student.config and student.vocabulary.kind == "bpe"
 
 
 @pytest.mark.parametrize(("path", "variant"), CASES, ids=names(CASES))
 def test_no_task_out_of_domain_is_trained_on(path, variant):
-    check_domains(recipes.load(path, variant))
+    check_domains(load_case(path, variant))
 
 
 @pytest.mark.parametrize("name", ["banking77", "tweeteval_sentiment", "mrpc"])
@@ -205,15 +231,19 @@ def dense_model(tmp_path_factory):
     )
 
 
-@pytest.mark.parametrize(("path", "variant"), FORMS, ids=names(FORMS))
-def test_trains_on_tiny_models(path, variant, tiny_model, dense_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "distilvec.report.write.draw_report", lambda folder, found: None
-    )  # pages have tests of their own
-    recipe = recipes.load(path, variant)
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Texts, tasks, teachers and the cache of every form: what two of them have in common is computed once."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.mark.parametrize(("path", "variant", "published"), FORMS, ids=names(FORMS))
+def test_trains_on_tiny_models(path, variant, published, tiny_model, dense_model, shared, tmp_path, no_pages):
+    """The first of every published form runs to its end, the others to the end of their training."""
+    recipe = load_case(path, variant)
     tiny_model = dense_model if recipe.student.dense == "keep" else tiny_model
     data, teacher = (
-        (tiny_corpus(recipe, tmp_path), tiny_model) if recipe.task is None else tiny_task(recipe, tiny_model, tmp_path)
+        (tiny_corpus(recipe, shared), tiny_model) if recipe.task is None else tiny_task(recipe, tiny_model, shared)
     )
     layers = recipe.student.layers
     tiny = recipes.load(
@@ -228,13 +258,19 @@ def test_trains_on_tiny_models(path, variant, tiny_model, dense_model, tmp_path,
             *tiny_vocabulary(recipe),
             *(["student.embedding.rank=8"] if recipe.student.embedding else []),
             *data,
+            f"cache.root={shared / 'cache'}",
+            f"train.batch_size={BATCH}",
             "train.max_steps=2",
             "train.device=cpu",
             "train.compile=false",  # takes longer than all else here; tests/train/test_compile.py has it
             "evaluation={}",
         ],
     )
-    result = run(tiny, tmp_path / "run")
-    assert result.state.step == 2 and result.state.finished
-    assert load(tmp_path / "run" / "student", device="cpu").encode(["a text"]).shape == (1, 32)
-    assert json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())["name"] == tiny.name
+    folder = tmp_path / "run"
+    if published:
+        state = run(tiny, folder).state
+        assert json.loads((folder / "student" / "distillation.json").read_text())["name"] == tiny.name
+    else:
+        state = train(resolve(tiny, folder)).state
+    assert state.step == 2 and state.finished
+    assert load(folder / "student", device="cpu").encode(["a text"]).shape == (1, 32)

@@ -69,6 +69,18 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.fixture(scope="session")
+def common_folder(tmp_path_factory) -> Path:
+    """The cache and the texts of all tests that have `shared_cache`."""
+    return tmp_path_factory.mktemp("common")
+
+
+@pytest.fixture
+def shared_cache(own_cache, common_folder, monkeypatch):
+    """Corpora, teachers' vectors and descriptions of models are computed once for all tests that have this."""
+    monkeypatch.setenv("DISTILVEC_CACHE", str(common_folder / "cache"))
+
+
 @pytest.fixture
 def no_pages(monkeypatch):
     """Runs write their reports, and neither figures nor pages, which have tests of their own."""
@@ -95,12 +107,14 @@ def tiny_model(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def tiny_recipe(tiny_model, tmp_path):
+def tiny_recipe(tiny_model, tmp_path, common_folder, request):
     """A complete recipe on the tiny model; call it with dotted changes."""
     from distilvec.config import recipe
 
+    folder = common_folder if "shared_cache" in request.fixturenames else tmp_path
+
     def make(**changes):
-        path = tmp_path / "texts.txt"
+        path = folder / "texts.txt"
         if not path.exists():
             from samples import make_texts
 

@@ -28,6 +28,8 @@ from distilvec.teachers.model import wrap_model
 from tests.architectures import TEXTS
 from tests.samples import make_texts
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 
 @pytest.fixture(scope="module")
 def student(tiny_model):
@@ -147,7 +149,7 @@ def test_a_turned_expert_is_like_the_teacher_and_noise_is_not():
 EXPERTS = {"student__experts": {"count": 3, "width": 16}, "evaluation__parts": ["experts", "tokens"]}
 
 
-def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path):
+def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path, monkeypatch):
     rows = [
         {"sentence1": one, "sentence2": two, "score": number % 5}
         for number, (one, two) in enumerate(zip(make_texts(40), make_texts(40, 1), strict=True))
@@ -160,7 +162,9 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path):
         evaluation__columns=["teacher", "student", "untrained"],
     )
     plain = recipes.validate(recipe.model_dump(mode="json") | {"evaluation": {}})
-    alone = run(plain, tmp_path / "alone").folder
+    with monkeypatch.context() as patched:
+        patched.setattr("distilvec.report.write.draw_report", lambda folder, found: None)  # the page of the other run
+        alone = run(plain, tmp_path / "alone").folder
     recipe = recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update={"finetuned": alone})})
     result = run(recipe, tmp_path / "run")
     found = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))

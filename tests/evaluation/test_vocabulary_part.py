@@ -22,6 +22,8 @@ from distilvec.teachers.model import wrap_model
 from distilvec.vocabulary.compare import parameter_counts, text_statistics
 from distilvec.vocabulary.pieces import Pieces
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 KEPT = (
     "model_type",
     "hidden_size",

@@ -26,6 +26,8 @@ from distilvec.students.task_head import load_head, predict, predict_logits
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 FRESH = {"model_type": "bert", "num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": 128}
 CASES = {"classification": "joint", "pair": "joint", "sts": "separate"}
 

@@ -27,6 +27,8 @@ from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 HEAD, ALL = "encoder.model.2.", "encoder.model.0."
 STAGES = [
     {"name": "head", "set": {"train.trainable": ["encoder.model.2"], "train.epochs": 1, "train.learning_rate": 3e-3}},

@@ -11,6 +11,8 @@ from distilvec.pipeline.run import run
 from distilvec.pipeline.train import train
 from distilvec.train.metrics import read_metrics
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 
 def test_every_logged_line(tiny_recipe, tmp_path):
     recipe, calls, steps = tiny_recipe(train__max_steps=6), [], []

@@ -30,6 +30,8 @@ from distilvec.train.checkpoint import (
 from distilvec.train.trainer import TrainingHooks
 from distilvec.train.update import all_finite
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 
 @pytest.fixture
 def saved(tmp_path):

@@ -22,6 +22,8 @@ from distilvec.teachers.model import resolve_model
 from distilvec.train.metrics import read_metrics
 from distilvec.train.monitors import LEAST_RANK, MOST_ALIKE, CollapseMonitor, spread, take_snapshot
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 SENTENCES = """A plane is taking off from the runway.|Two children play chess in the park.|The senate postponed the vote on the budget.
 She poured the soup into a blue bowl.|Heavy rain is expected along the coast tonight.|My laptop refuses to start after the update.
 The museum opens at nine on weekdays.|He has been learning the violin since he was six.|Oil prices fell for the third week in a row.

@@ -12,6 +12,8 @@ from distilvec.students.attention import fused_attention
 from distilvec.students.dropout import FastDropout
 from distilvec.train.metrics import read_metrics
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 
 @pytest.fixture(autouse=True)
 def without_code_generation(monkeypatch):

@@ -16,6 +16,8 @@ from distilvec.core.objective import Objective
 from distilvec.train.checkpoint import read_checkpoint
 from distilvec.train.update import FiniteGuard
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 
 class Failing(Objective):
     """Gives one bad loss in the pass numbered `bad`, counted from 0 over the passes of training."""

@@ -11,6 +11,8 @@ from distilvec.report.sections.training import gradient_points
 from distilvec.train.distillation import seed_step
 from distilvec.train.metrics import read_metrics
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 TALAS = {"method__name": "talas", "train__max_steps": 4, "train__batch_size": 8, "train__precision": "fp32"}
 
 

@@ -21,6 +21,8 @@ from distilvec.pipeline.train import train
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 
 def weights(loop: Trainer) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in loop.module.state_dict().items()}

@@ -28,6 +28,8 @@ from distilvec.train.monitors import (
     with_gates,
 )
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 EXPERTS = {"student__experts": {"count": 3, "width": 16}}
 
 

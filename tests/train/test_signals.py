@@ -15,6 +15,8 @@ from distilvec.train.checkpoint import read_checkpoint
 from distilvec.train.signals import stop_on_signals
 from distilvec.train.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_keeps_the_signals_number(tiny_recipe, tmp_path, monkeypatch, number):

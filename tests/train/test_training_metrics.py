@@ -14,6 +14,8 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.train import train
 from distilvec.train.metrics import MetricsLog, read_metrics
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 THROUGHPUT = ("train/texts_per_second", "train/tokens_per_second", "train/wait")
 PLAIN = {"train__epochs": 2, "train__logging_steps": 4}
 EXPERTS = {

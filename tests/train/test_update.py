@@ -20,6 +20,8 @@ from distilvec.train.distillation import StepGradients
 from distilvec.train.prefetch import load
 from distilvec.train.update import Update, disam_loss, source_balance
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 RULES = [UpdateSection(name=name) for name in ("plain", "sam", "asam", "disam")] + [
     UpdateSection(name="asam", eta=0.01)
 ]

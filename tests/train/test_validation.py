@@ -16,6 +16,8 @@ from distilvec.train.accelerator import make_accelerator
 from distilvec.train.metrics import validation_metric
 from distilvec.train.validation import teacher_distance
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 
 @pytest.fixture
 def parts(tiny_recipe, tmp_path):

@@ -233,7 +233,9 @@ def test_no_member_leaves_the_folder(server, tmp_path, monkeypatch, name):
     assert not any(tmp_path.rglob("*escaped*"))
 
 
-@pytest.mark.parametrize("content", [b"no archive", tar({"texts-000/a/1.txt": b"x" * 5000})[:-40]], ids=["no archive", "cut short"])
+@pytest.mark.parametrize(
+    "content", [b"no archive", tar({"texts-000/a/1.txt": b"x" * 5000})[:-40]], ids=["no archive", "cut short"]
+)
 def test_damaged_archives(server, tmp_path, monkeypatch, content):
     server.files[f"/archives/someone/texts/tar.gz/{COMMIT}"] = content
     part = {"format": "documents", "archive": "repository", "files": ["a/*.txt"], "columns": {"text": "text"}}

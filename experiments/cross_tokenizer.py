@@ -138,7 +138,9 @@ def conclusions(columns: Mapping[str, Mapping[str, Seeds]], whole: str) -> str:
     """In words, a line for each column: the best, and the whole method against the student alone and its baselines."""
     lines = []
     for column, found in columns.items():
-        means = {name: statistics.mean(own.values()) for name, own in found.items() if own}
+        most = max(map(len, found.values()))  # seeds: fewer are not ranked against more
+        means = {name: statistics.mean(own.values()) for name, own in found.items() if len(own) == most}
+        means |= {name: statistics.mean(found[name].values()) for name in (whole, "task") if found[name]}
         best = max(means, key=means.__getitem__)
         line = f"- {column}: best is `{best}`, {means[best]:.2f}; `{whole}` {means[whole]:.2f}"
         line += f", {difference(found[whole], found['task'])} against the student alone (`task`)"
@@ -196,10 +198,12 @@ def table(report: Mapping[str, Any], rows: Rows) -> str:
     means = {method: overall(rows, method, tasks) for method in methods}
     top = statistics.mean(report["teachers"][task][MAIN[task]] for task in tasks)
     lines.append("| teacher | 1 | " + " | ".join([*teacher, *(f"{top:.2f}" for _ in average)]) + " |")
-    best = {
-        task: max(methods, key=lambda method: statistics.mean([*values(rows, task, method).values()] or [0.0]))
-        for task in tasks
-    }
+    best = {}
+    for task in tasks:
+        found_seeds = {method: values(rows, task, method) for method in methods}
+        most = max(map(len, found_seeds.values()))
+        full = [method for method in methods if len(found_seeds[method]) == most]
+        best[task] = max(full, key=lambda method: statistics.mean(found_seeds[method].values()))
     for method in methods:
         cells = [
             spread([*found.values()], bold=metric == MAIN[task] and best[task] == method)

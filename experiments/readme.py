@@ -65,6 +65,7 @@ def pages() -> dict[str, dict[str, str]]:
                 "Cost", [("step_cost_tokens", step_table), ("sinkhorn", transport_line), ("attention_rows", rows_line)]
             ),
             "cross": titled("Side by side", [("shootout_cross_tokenizer", emo_tables)]),
+            "labels": titled("With a label on every text", [("shootout_all_labels", emo_tables)]),
         },
         "docs/distillmoe.md": {
             "moecost": titled(

@@ -177,7 +177,8 @@ def test_on_real_text_the_start_is_nearer_to_the_teacher(tiny_recipe, tmp_path):
     def distance(name, **changes):
         recipe = tiny_recipe(
             teacher__model="all-MiniLM-L6-v2",
-            corpus__sources=[{"builtin": "python-docstrings", "limit": 600}],
+            teacher__max_length=24,  # fast
+            corpus__sources=[{"builtin": "python-docstrings", "limit": 300}],
             train__max_steps=1,
             **changes,
         )

@@ -86,13 +86,23 @@ def only_layers(model: PreTrainedModel, keep: Sequence[int]) -> Iterator[None]:
     holder, text = model.get_submodule(parent), model.config.get_text_config()
     changed = _cut_settings(text, keep)
     before = {key: getattr(text, key) for key in changed}
+    numbered = [
+        (module, old, new)
+        for new, old in enumerate(keep)
+        for module in layers[old].modules()
+        if getattr(module, "layer_idx", None) == old  # the layer's entry in a decoder's cache
+    ]
     try:
+        for module, _, new in numbered:
+            module.layer_idx = new  # type: ignore[assignment]
         setattr(holder, name, nn.ModuleList(layers[number] for number in keep))
         for key, value in changed.items():
             setattr(text, key, value)
         yield
     finally:
         setattr(holder, name, layers)
+        for module, old, _ in numbered:
+            module.layer_idx = old  # type: ignore[assignment]
         for key, value in before.items():
             setattr(text, key, value)
 

@@ -37,7 +37,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert-dense": ("bert", {**PLAIN, "width": 48}),
     "bert-dense-normalize-cls": ("bert", {**WHOLE, "pooling": "cls"}),
     "bert-experts": ("bert", {**WHOLE, "experts": ExpertsSection(width=24, gate_width=5)}),
-    "bert-factorized": ("bert", {**PLAIN, "embedding": {"rank": 8}}),
+    "bert-factorized": ("bert", {**PLAIN, "normalized": True, "embedding": {"rank": 8}}),
     "xlm_roberta-plain": ("xlm_roberta", PLAIN),
     "xlm_roberta-dense-normalize": ("xlm_roberta", WHOLE),
     "qwen3-lasttoken": ("qwen3", {**WHOLE, "pooling": "lasttoken"}),

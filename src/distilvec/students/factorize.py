@@ -31,9 +31,9 @@ _OWN = ("model_type", "architectures", "transformers_version", "embedding_size")
 def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[int]] = ()) -> ElectraModel:
     """Return the backbone as an ELECTRA whose tables have `rank` columns; a new model, its layers are copies.
 
-    `tokens` are ids of texts, special tokens included; without any, every token counts once. The sums of row, position
-    and type are projected on their principal components over the tokens of the texts. The linear layer is fitted to
-    the output of the old table by least squares (`explained_variance` measures the rest).
+    `tokens` are ids of texts, special tokens included; without any, every token counts once. The tables are
+    projected on the principal components of the token rows. The linear layer is fitted to the output of the old table
+    on the texts by least squares (`explained_variance` measures the rest).
 
     Errors: DistilvecError for a backbone that is no BERT encoder, and for a rank that does not shrink the table.
     """
@@ -45,12 +45,10 @@ def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[in
     with torch.random.fork_rng(devices=[]):
         made = ElectraModel(ElectraConfig(**_settings(backbone, ElectraConfig), embedding_size=rank))
     made.encoder.load_state_dict(backbone.encoder.state_dict())
-    rows, places, kinds = (table.weight.detach().float() for table in _tables(old))
-    centres = rows[ids].mean(0), places[positions].mean(0), kinds[0]
-    basis = _components(rows[ids] + places[positions] - centres[0] - centres[1], rank)
+    basis = _components(old.word_embeddings.weight.float(), rank)
     new = made.embeddings
-    for table, weight, centre in zip(_tables(new), (rows, places, kinds), centres, strict=True):
-        table.weight.copy_((weight - centre) @ basis)
+    for small, table in zip(_tables(new), _tables(old), strict=True):
+        small.weight.copy_(table.weight.float() @ basis)
     _fit(made.embeddings_project, *(_outputs(part.eval(), ids, positions) for part in (new, old)))
     return made.train(backbone.training)
 
@@ -142,12 +140,14 @@ def _sample(tokens: Sequence[Sequence[int]], config: PretrainedConfig) -> tuple[
     return ids[chosen], positions[chosen]
 
 
-def _components(sums: Float[Tensor, "n hidden"], rank: int) -> Float[Tensor, "hidden rank"]:
-    """Return a map to `rank` numbers of mean 0 that keeps the first rank - 1 principal components.
+def _components(rows: Float[Tensor, "tokens hidden"], rank: int) -> Float[Tensor, "hidden rank"]:
+    """Return a map to `rank` numbers of mean 0 that keeps the first rank - 1 principal components of the rows.
 
-    LayerNorm in the small space removes the mean, which so has nothing to remove.
+    LayerNorm in the small space removes the mean, which so has nothing to remove. Every token counts once: components
+    weighted by counts explain more of the first layer's input, yet students trained from them stay behind.
     """
-    _, vectors = torch.linalg.eigh((sums.T @ sums).double())
+    centred = rows - rows.mean(0)
+    _, vectors = torch.linalg.eigh((centred.T @ centred).double())
     ones = torch.ones(rank, 1, dtype=torch.float64)
     without_mean = torch.linalg.qr(torch.cat([ones, torch.eye(rank, rank - 1, dtype=torch.float64)], 1))[0][:, 1:]
     return (vectors.flip(1)[:, : rank - 1] @ without_mean.T).float()

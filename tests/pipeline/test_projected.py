@@ -63,7 +63,7 @@ def test_the_student_is_scored_both_ways(finished, method):
     assert set(report["intervals"]["projected"]) == {"sts", "average"}
     assert "projected" in result.page.read_text() and "projected" in (result.folder / "student/README.md").read_text()
 
-    path, _ = export_model(str(result.folder / "student"), "projected")
+    path = export_model(str(result.folder / "student"), "projected").path
     shipped = SentenceTransformer(str(path), device="cpu")
     assert path == result.folder / "projected" and np.allclose(shipped.encode(TEXTS), unit, atol=1e-5)
     assert {type(module).__name__ for module in shipped} == {"Transformer", "Pooling", "Dense", "Normalize"}
@@ -77,7 +77,7 @@ def test_a_linear_layer_of_the_students_own_is_left_out(finished):
     _, result = finished("talas", student__dense="always", method__weights={"simcse": 0.1})
     student = SentenceTransformer(str(result.folder / "student"), device="cpu")
     pooled = SentenceTransformer(modules=list(student)[:2], device="cpu").encode(TEXTS)
-    path, _ = export_model(str(result.folder / "student"), "projected")
+    path = export_model(str(result.folder / "student"), "projected").path
     found = SentenceTransformer(str(path), device="cpu").encode(TEXTS)
     expected = torch.nn.functional.normalize(torch.from_numpy(behind(result.folder, "talas", pooled)), dim=1)
     assert np.allclose(found, expected.numpy(), atol=1e-5)

@@ -258,7 +258,7 @@ def test_a_table_of_vectors_as_teacher(tiny_recipe, suite, tmp_path, no_pages):
     tree["student"]["model"] = tree["teacher"]["model"]
     tree["teacher"] = {"vectors": str(tmp_path / "vectors.parquet"), "name": "an-api"}
     result = run(recipes.validate(tree), tmp_path / "run")
-    assert list(result.scores) == ["untrained", "student"] and result.record["teacher"]["width"] == 20
+    assert list(result.scores) == ["untrained", "student", "asymmetric"] and result.record["teacher"]["width"] == 20
     pq.write_table(table.slice(0, 150), tmp_path / "vectors.parquet")
     with pytest.raises(DistilvecError, match=r"50"):
         run(recipes.validate(tree), tmp_path / "other")

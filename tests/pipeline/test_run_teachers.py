@@ -315,7 +315,7 @@ def test_relative_paths_of_further_teachers(two, table, tmp_path):
     tree["more_teachers"] = [{"vectors": "vectors.parquet"}, {"model": "./near"}]
     (tmp_path / "recipe.yaml").write_text(json.dumps(tree))
     vectors, model = recipes.load(tmp_path / "recipe.yaml").more_teachers
-    assert vectors.vectors == table and model.model == str(tmp_path / "near")
+    assert vectors.vectors == str(table) and model.model == str(tmp_path / "near")
 
 
 METHOD = """

@@ -99,7 +99,7 @@ def test_two_widths_have_no_asymmetric_column(tiny_model, suite):
         ({"suite": "s", "mteb": "STSBenchmark"}, "suite"),
         ({"suite": "s", "data": "."}, "data"),
         ({"mteb": ["STSBenchmark"], "data": "nowhere"}, "data"),
-        ({"suite": "s", "teacher": Path("vectors.parquet")}, "teacher"),
+        ({"mteb": "STS12", "teacher": Path("vectors.parquet")}, "teacher"),
         ({"suite": "s", "protocol": "mteb"}, "protocol"),
         ({"suite": "nowhere.yaml"}, "suite"),
     ],

@@ -130,7 +130,7 @@ def findings(rows: Rows, whole: str, sweep: str) -> str:
         label = f"{name} (without {left_out[name]})" if name in left_out else name
         cells = [difference(found[name], found[whole]) for found in columns.values()]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    note = "Brackets: 95 % confidence interval of the mean difference, paired by seed (Student's t), where two seeds or more are there."  # noqa: E501
+    note = "Brackets: 95 % confidence interval of the mean difference, paired by seed (Student's t), where three seeds or more are there."  # noqa: E501
     return "\n\n".join([conclusions(columns, whole), "\n".join(lines), note])
 
 
@@ -153,10 +153,10 @@ def conclusions(columns: Mapping[str, Mapping[str, Seeds]], whole: str) -> str:
 
 
 def difference(ours: Seeds, theirs: Seeds) -> str:
-    """A cell: the mean difference over the seeds that both have, with its 95 % interval where there are several."""
+    """A cell: the mean difference over the seeds that both have, with its 95 % interval where there are three or more."""
     gaps = [ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()]
-    if len(gaps) < 2:
-        return f"{gaps[0]:+.2f}" if gaps else ""
+    if len(gaps) < 3:
+        return f"{statistics.mean(gaps):+.2f}" if gaps else ""
     mean, half = statistics.mean(gaps), float(student_t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps)
     half /= math.sqrt(len(gaps))
     return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"

@@ -40,7 +40,7 @@ from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
 from distilvec.core.files import SEAL
 
-THROUGHPUT = ("train/texts_per_second", "train/tokens_per_second")
+THROUGHPUT = ("train/texts_per_second", "train/tokens_per_second", "train/wait")
 TIMES = ("created", "seconds", SEAL)  # the seal covers the others
 LONG = ("caching", "training")
 SHORT = ("evaluation", "saving", "transplant", "export", "finetune")

@@ -153,7 +153,7 @@ def conclusions(columns: Mapping[str, Mapping[str, Seeds]], whole: str) -> str:
 
 
 def difference(ours: Seeds, theirs: Seeds) -> str:
-    """A cell: the mean difference over the seeds that both have, with its 95 % interval where there are three or more."""
+    """A cell: the mean difference over the seeds that both have, with its 95 % interval from three seeds on."""
     gaps = [ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()]
     if len(gaps) < 3:
         return f"{statistics.mean(gaps):+.2f}" if gaps else ""

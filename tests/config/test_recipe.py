@@ -333,3 +333,8 @@ def test_fingerprint_changes_with_content():
 def test_on_and_off_are_words():
     values = recipe.read_overrides(["method.options={on: hidden, off: no}", "a=true", "b=False", "teacher.live=yes"])
     assert values == {"method.options": {"on": "hidden", "off": "no"}, "a": True, "b": False, "teacher.live": "yes"}
+
+
+def test_an_unknown_key_where_several_types_are_allowed():
+    with pytest.raises(DistilvecError, match=r"\[student.layers.coun\] unknown key; did you mean 'count'"):
+        recipe.validate({"name": "x", "teacher": {"model": "t"}, "student": {"model": "t", "layers": {"coun": 2}}})

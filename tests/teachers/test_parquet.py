@@ -98,7 +98,7 @@ def test_tables_of_others_are_read(teacher, tmp_path, kind):
     ("columns", "words"),
     [
         ({"sentence": ["a"], FINAL: [[1.0]]}, "columns sentence, .*expected 'text'"),
-        ({"text": ["a"], "vector": [[1.0]]}, "expected 'text' and 'teacher_embedding_final'"),
+        ({"text": ["a"], "weights": [[1.0]]}, "expected 'text' and 'teacher_embedding_final'"),
         ({"text": ["a", "b"], FINAL: [[1.0, 2.0], [1.0]]}, "1 to 2 dimensions"),
         ({"text": ["a", "b"], FINAL: [[1.0, 2.0], None]}, "empty rows or values"),
         ({"text": ["a", "b"], FINAL: [[1.0, 2.0], [1.0, None]]}, "empty rows or values"),

@@ -154,15 +154,20 @@ def test_bf16_keeps_fp32_weights_and_learns(tiny_recipe, tmp_path, monkeypatch):
 
 def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_checkpoint(tiny_recipe, tmp_path):
     loop = make_loop(tiny_recipe(train__epochs=2), tmp_path / "run")
-    signals = loop.data.teacher.signals
+    read = loop.data.teacher.read
 
     def poisoned(batch):
-        answer = signals(batch)
-        if loop.state.epoch == 1 and loop.module.training:
-            answer.embedding.fill_(float("nan"))
+        finish = read(batch)
+
+        def answer(batch):
+            found = finish(batch)
+            if loop.state.epoch == 1 and loop.module.training:
+                found.embedding.fill_(float("nan"))
+            return found
+
         return answer
 
-    loop.data.teacher.signals = poisoned
+    loop.data.teacher.read = poisoned
     with pytest.raises(DistilvecError, match=r"^\[train\] loss is nan at step 12 \(terms: l2 nan\)\. "):
         loop.run()
     kept = load_file(loop.checkpoint)

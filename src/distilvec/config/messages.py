@@ -72,7 +72,7 @@ def _problem(problem: Any, section: type[Section]) -> str:
     if problem["type"] == "extra_forbidden":
         inner: Any = section
         for part in problem["loc"][:-1]:
-            inner = child(inner, part)
+            inner = child(inner, part) or inner  # pydantic's names for the types of a union are no keys
         known = list(next(kind for kind in kinds(inner) if is_section(kind)).model_fields)
         known += ["variants"] if {"name", "student"} <= set(known) else []  # a whole recipe
         return f"unknown key{unknown(problem['loc'][-1], known)}"

@@ -31,7 +31,7 @@ from distilvec.evaluation.tasks import RetrievalTask
 from distilvec.formats.onnx import Graph, OnnxEmbedder, check_onnx_place, export_copy, export_onnx, tokenize
 from distilvec.formats.openvino import OpenvinoEmbedder, to_openvino
 from distilvec.formats.quantize import Batch, to_half, to_int8, to_static_int8
-from distilvec.formats.replace import is_ours, real
+from distilvec.formats.replace import read_record, real
 from distilvec.models.load import load_model
 from distilvec.models.unreadable import check_place
 from distilvec.pipeline.projected import export_projected
@@ -209,7 +209,8 @@ def _record(folder: Path, forms: dict[str, dict[str, Any]]) -> None:
     after = {form: row for form in FORMS if (row := {**before, **forms}.get(form))}
     write_exports(folder, after)
     run, card = folder.resolve().parent, folder / "README.md"
-    record = read_run_file(folder, RECORD) if is_ours(folder) else None
+    of_a_run = not isinstance((read_record(folder) or {}).get("teacher"), str)  # a transplanted model names its teacher
+    record = read_run_file(folder, RECORD) if of_a_run else None
     if record is not None and card.is_file():
         if card.read_text(encoding="utf-8") == model_card(record, exports=before):
             write_file(card, model_card(record, exports=after), "README.md")

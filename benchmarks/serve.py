@@ -4,7 +4,7 @@
 
 `distilvec serve` runs in a process of its own; one client keeps `--concurrency` requests in flight over 127.0.0.1.
 Every vector is compared with `encode`'s. The loop encodes the same texts one after another, as a program would that has
-no server. Memory is the server's own (RssAnon), after a quarter of the requests and after the last one. Then a tenth as
+no server. Memory is the server's own (RssAnon), after each quarter of the requests. Then a tenth as
 many requests are malformed or too large: each must be refused with a message. At the end the server gets SIGTERM.
 """
 
@@ -100,7 +100,7 @@ async def load(address: str, process: int, texts: list[str], concurrency: int) -
             began = time.perf_counter()
             answer = await client.post(PATH, json={"input": text})
             seconds.append(time.perf_counter() - began)
-            if len(seconds) in (len(texts) // 4, len(texts)):
+            if len(seconds) % (len(texts) // 4) == 0 and len(memory) < 4:
                 memory.append(own_megabytes_of(process))
         answer.raise_for_status()
         return np.array(answer.json()["data"][0]["embedding"], dtype=np.float32)
@@ -135,7 +135,7 @@ async def load(address: str, process: int, texts: list[str], concurrency: int) -
         "texts_per_second": round(len(texts) / spent, 1),
         **percentiles(seconds[: len(texts)]),
         "mean_batch": round((len(texts) + min(concurrency, len(texts))) / float(batches[1]), 2),
-        "megabytes_after_a_quarter_and_all": [round(value, 1) for value in memory],
+        "megabytes_after_each_quarter": [round(value, 1) for value in memory],
     }
 
 

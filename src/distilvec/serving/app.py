@@ -5,13 +5,15 @@ Errors have OpenAI's shape, {"error": {"message", "type", "param", "code"}}, and
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -57,6 +59,7 @@ class _Endpoints:
     def __init__(self, model: ServedModel, limits: Limits, key: str | None) -> None:
         self.model, self.limits, self.key, self.metrics = model, limits, key, _Metrics()
         self.batcher = Batcher(model.embed, limits.batch_texts, limits.waiting, self.metrics.batches.observe)
+        self.threads = ThreadPoolExecutor(2, "requests")  # few: each thread keeps memory of its own
         self.metrics.waiting.set_function(lambda: self.batcher.waiting_texts)
 
     @asynccontextmanager
@@ -65,6 +68,11 @@ class _Endpoints:
         self.batcher.start()
         yield
         await self.batcher.stop()
+        self.threads.shutdown(cancel_futures=True)
+
+    async def aside(self, work: Callable[..., Any], *values: Any) -> Any:
+        """Run work of a request in a thread, so that the loop stays free."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *values)
 
     async def embeddings(self, request: Request) -> Response:
         """Answer POST /v1/embeddings."""
@@ -72,9 +80,9 @@ class _Endpoints:
         asked = parse(await read_body(request, self.limits.body), self.model, self.limits)
         prompted = [self.model.prompts[asked.input_type] + text for text in asked.texts]
         truncate = self.limits.truncate if asked.truncate is None else asked.truncate
-        tokens = await run_in_threadpool(count_tokens, self.model, prompted, truncate)
+        tokens = await self.aside(count_tokens, self.model, prompted, truncate)
         vectors = await self.batcher.vectors(prompted)
-        response = await run_in_threadpool(answer, vectors, asked, self.model, tokens)
+        response = await self.aside(answer, vectors, asked, self.model, tokens)
         self.metrics.texts.inc(len(prompted))
         self.metrics.tokens.inc(tokens)
         self.metrics.seconds.observe(time.perf_counter() - began)

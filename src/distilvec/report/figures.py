@@ -218,6 +218,8 @@ def draw_planes(planes: Sequence[Plane], across: int, aligned: bool = True) -> D
         axes.margins(0.05 if aligned else 0.16)
         axes.spines[:].set(visible=True, alpha=0.3)
     _add_legend(drawing, handles if len(handles) > 1 else {})
+    if any(plane.labels for plane in planes):
+        drawing.draw_without_rendering()
     for axes, plane in zip(grid, planes, strict=False):
         _add_labels(axes, plane.reference if len(plane.reference) else plane.points, plane.labels, plane.points)
     return drawing
@@ -261,25 +263,26 @@ def _set_ticks(axis: Any, log: bool) -> None:
 
 
 def _add_labels(axes: Axes, points: Points, labels: Sequence[str], others: Points) -> None:
-    """Write a label next to each point, on the side that covers least of all points and of the earlier labels."""
+    """Write a label next to each point, on the side that covers least of all points and of the earlier labels.
+
+    The figure has its layout already: it takes longer than all labels of a plane.
+    """
     if not labels:
         return
-    axes.figure.draw_without_rendering()  # type: ignore[union-attr]
-    centers = axes.transData.transform([*points, *others])
+    centers, scale = axes.transData.transform([*points, *others]), axes.figure.dpi / 72  # pixels, pixels a point
     taken, whole = np.stack([centers - 3, centers + 3], 1), axes.get_window_extent().get_points()[None]
-    sides = [(right, up) for right in (5, -5, 0) for up in (0, 5, -5) if right or up]  # points of type
-    for point, label in zip(points, labels, strict=True):
+    sides = np.array([(right, up) for right in (5, -5, 0) for up in (0, 5, -5) if right or up])  # points of type
+    for point, center, label in zip(points, centers[: len(points)], labels, strict=True):
         at = (point[0], point[1])
         text: Any = axes.annotate(shortened(label, 12), at, (0, 0), textcoords="offset points", fontsize=8)
-
-        def covered(side: tuple[int, int], text: Any = text, taken: Any = taken) -> float:
-            across, up = np.sign(side)
-            text.set(position=side, ha=("center", "left", "right")[across], va=("center", "bottom", "top")[up])
-            own = text.get_window_extent().get_points()
-            return _shared(own, taken) - 3 * _shared(own, whole)
-
-        covered(min(sides, key=covered))
-        taken = np.concatenate([taken, text.get_window_extent().get_points()[None]])
+        size = text.get_window_extent().size
+        corners = center + scale * sides - size * (1 - np.sign(sides)) / 2
+        boxes = np.stack([corners, corners + size], 1)
+        covered = [_shared(box, taken) - 3 * _shared(box, whole) for box in boxes]
+        best = np.argmin(np.round(covered, 3))  # of equal sides the first
+        across, up = np.sign(sides[best])
+        text.set(position=sides[best], ha=("center", "left", "right")[across], va=("center", "bottom", "top")[up])
+        taken = np.concatenate([taken, boxes[best][None]])
 
 
 def _shared(box: Any, others: Any) -> float:

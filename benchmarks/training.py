@@ -20,6 +20,7 @@ import os
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -133,22 +134,25 @@ class Unsaved(Trainer):
         """Save nothing."""
 
 
-class Ours:
+@dataclass
+class Side:
+    """What both trainers begin with."""
+
+    job: Job
+    cache: TeacherCache
+    model: SentenceTransformer
+    precision: str
+    device: str = "cpu"
+    batch: int = BATCH
+
+
+class Ours(Side):
     """distilvec's loop, fed by its own corpus, tokens and cache."""
 
-    def __init__(
-        self,
-        job: Job,
-        cache: TeacherCache,
-        model: SentenceTransformer,
-        precision: str,
-        device: str = "cpu",
-        batch: int = BATCH,
-    ) -> None:
-        self.job, self.cache, self.model, self.precision, self.rounds = job, cache, model, precision, 0
-        self.device, self.batch = device, batch
-        self.tokens = tokenize(job, job.corpus, model)
-        self.encoder = Encoder(model)
+    def __post_init__(self) -> None:
+        self.rounds = 0
+        self.tokens = tokenize(self.job, self.job.corpus, self.model)
+        self.encoder = Encoder(self.model)
 
     def train(self, rows: np.ndarray) -> float:
         """Train one round on `rows`; seconds."""
@@ -174,20 +178,8 @@ class Ours:
         return time.perf_counter() - began
 
 
-class Peer:
+class Peer(Side):
     """sentence-transformers' trainer with precomputed labels."""
-
-    def __init__(
-        self,
-        job: Job,
-        cache: TeacherCache,
-        model: SentenceTransformer,
-        precision: str,
-        device: str = "cpu",
-        batch: int = BATCH,
-    ) -> None:
-        self.job, self.cache, self.model, self.precision = job, cache, model, precision
-        self.device, self.batch = device, batch
 
     def train(self, rows: np.ndarray) -> float:
         """Train one round on `rows`; seconds."""

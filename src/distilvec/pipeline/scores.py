@@ -101,12 +101,13 @@ def score_models(
         known = f"{nearest(protocol, PROTOCOLS)}. Protocols: {', '.join(PROTOCOLS)}"
         raise DistilvecError(f"[{prefix}protocol] no protocol '{protocol}'{known}.")
     names = [name.strip() for name in (mteb.split(",") if isinstance(mteb, str) else mteb)] if mteb else None
+    of_mteb = mteb is not None or benchmark is not None
     problems, tasks, cache = list[TaskFailure](), list[Any](), cache_root() / "mteb"
     if suite is not None:
         tasks = load_suite(Path(suite), problems)
         if problems and not tasks:
             return Scores({}, problems)
-    elif mteb is not None or benchmark is not None:
+    elif of_mteb:
         import_mteb(cache)
         find_tasks(names, benchmark)  # so that unknown names are reported before models are loaded
     table = _table(teacher, f"{prefix}teacher") if is_table(teacher) else None
@@ -120,10 +121,10 @@ def score_models(
         ours, theirs = (one if isinstance(one, (str, os.PathLike)) else "the model" for one in (model, teacher))
         dims = f"vectors of {ours} have {student.dim} dimensions, those of {theirs} {other.dim}"
         problems.append(TaskFailure("all", f"{dims}: no common space.", "asymmetric"))
-    if tasks:
-        found = score_columns(tasks, columns, EmbeddingCache(), problems)[0]
-    else:
+    if of_mteb:
         found = mteb_scores(columns, names, benchmark, Path(data) if data else None, cache, problems=problems)
+    else:
+        found = score_columns(tasks, columns, EmbeddingCache(), problems)[0]
     scores = {name: [with_protocol(score, protocol) for score in column] for name, column in found.items()}
     return Scores(scores, problems, ALSO.get(protocol, {}))
 

@@ -146,6 +146,7 @@ class Side:
     batch: int = BATCH
 
 
+@dataclass
 class Ours(Side):
     """distilvec's loop, fed by its own corpus, tokens and cache."""
 
@@ -178,6 +179,7 @@ class Ours(Side):
         return time.perf_counter() - began
 
 
+@dataclass
 class Peer(Side):
     """sentence-transformers' trainer with precomputed labels."""
 

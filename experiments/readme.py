@@ -28,7 +28,7 @@ from experiments.distillmoe_tables import (
     moe_step_table,
     routing_table,
 )
-from experiments.redact_scores import scores_table
+from experiments.levers import levers_table
 from experiments.score_table import modes_table, retained, score_table
 from experiments.sentence_level import sharpness_table, shootout_tables
 from experiments.surgery_tables import by_short_name, readme_tables, speed_line, surgery_tables
@@ -56,7 +56,7 @@ def pages() -> dict[str, dict[str, str]]:
         "README.md": {"quickstart": quickstart(), "students": students(), "fast": fast()},
         "docs/results.md": {"results": results(), "small": small()},
         "docs/speed.md": {"speed": speed()},
-        "docs/methods.md": {"scores": scores_part()},
+        "docs/levers.md": {"levers": levers_part()},
         "docs/sentence_level.md": {"shootout": shootout_part(), "cost": cost_part(), "sharpness": sharpness_part()},
         "docs/token_level.md": {
             "align": titled("Which tokens go together", [("alignment", alignment_tables)]),
@@ -128,10 +128,10 @@ def sharpness_part() -> str:
     return f"## Sharpness\n\n{sharpness_table(found)}" if found else ""
 
 
-def scores_part() -> str:
-    """REDACT with and without the term on scores."""
-    found = read("redact_scores")
-    return f"Two passes over 10,000 English texts; {found['machine']}.\n\n{scores_table(found)}" if found else ""
+def levers_part() -> str:
+    """What each change of a small student gives."""
+    found = read("levers")
+    return f"{found['machine']}\n\n{levers_table(found)}" if found else ""
 
 
 def quickstart() -> str:

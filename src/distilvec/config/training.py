@@ -15,7 +15,7 @@ Factor = Annotated[float, Field(ge=0)]
 class ScheduleSection(Section):
     """The learning rate over time (train/optimizer.py)."""
 
-    name: Literal["cycles", "constant", "linear", "cosine"] = "cycles"
+    name: Literal["cycles", "constant", "linear", "cosine", "stable"] = "cycles"
     cycles: Epochs = key(1, "'cycles' only: how often the rate is reset")
     warmup: float = key(0.0, "steps if at least 1, else a share of all steps; not for 'cycles'", ge=0, le=MOST_STEPS)
 
@@ -65,6 +65,7 @@ class TrainSection(Section):
     trainable: list[str] | None = key(None, "only parameters whose name starts so; all by default", min_length=1)
     schedule: ScheduleSection = ScheduleSection()
     weight_decay: float = Field(0.01, ge=0)
+    decayed: Literal["all", "matrices"] = key("all", "or without token tables, norms and biases")
     betas: tuple[Rate, Rate] = (0.9, 0.999)
     max_grad_norm: float | None = Field(None, gt=0)
     update: UpdateSection = UpdateSection()

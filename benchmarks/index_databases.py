@@ -3,7 +3,8 @@
     python -m benchmarks.index_databases --out index-databases [--rows 20000 --epochs 3 --layers 3]
 
 For each index: `index distill` and `index check`, then the overlap that 500 texts which were never stored have in the
-index's own search. The expected overlap agrees with the measured one if their 95 % intervals meet.
+index's own search. The expected overlap agrees with the measured one if their 95 % intervals meet. Texts are English
+sentences (docs/data.md), generated ones where the file is absent.
 """
 
 from __future__ import annotations
@@ -16,19 +17,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.indexes import DATABASES, lacking, stored
+from benchmarks.texts import sample_texts
 from distilvec.__main__ import run_command
-from distilvec.data.docstrings import passages
 from distilvec.evaluation.significance import mean_interval
 from distilvec.models.load import BUILTIN, load, resolve_model
 
 NEW = 500
-
-
-def distinct_texts(count: int) -> list[str]:
-    """Python's docstrings in an order drawn by seed 0."""
-    texts = list(dict.fromkeys(text.strip() for text in passages()))
-    order = np.random.default_rng(0).permutation(len(texts))
-    return [texts[row] for row in order[:count]]
 
 
 def measured(search: Any, ours: Any, theirs: Any) -> tuple[float, float, float]:
@@ -45,9 +39,10 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--model", default=BUILTIN)
+    parser.add_argument("--data", type=Path, default=None, help="english_text.jsonl.gz")
     given = parser.parse_args(arguments)
     source = resolve_model(given.model)
-    texts = distinct_texts(given.rows + NEW)
+    texts, origin = sample_texts(given.rows + NEW, given.data)
     texts, new = texts[:-NEW], texts[-NEW:]
     model, results = load(source), list[dict[str, Any]]()
     vectors, theirs = (model.encode(some, batch_size=64, normalize_embeddings=True) for some in (texts, new))
@@ -67,7 +62,16 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
             expected = json.loads((given.out / f"{kind}.json").read_text())["overlap"]
             found = measured(index.search, ours, theirs)
         agrees = expected[1] <= found[2] and found[1] <= expected[2]
-        results.append({"index": kind, "rows": len(texts), "expected": expected, "measured": found, "agrees": agrees})
+        results.append(
+            {
+                "index": kind,
+                "texts": origin,
+                "rows": len(texts),
+                "expected": expected,
+                "measured": found,
+                "agrees": agrees,
+            }
+        )
         print(json.dumps(results[-1]))
     (given.out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     return results

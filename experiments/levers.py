@@ -21,6 +21,25 @@ from distilvec.pipeline.sweep import expand
 from experiments.shootout import Rows, run_members, spread
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "sweeps" / "levers.yaml"
+CHANGES = {  # of the variant that the sweep begins from, `last-layers`
+    "trimmed": "layers [0, 5], rows of 384 numbers for 2,300 tokens",
+    "rank-56": "layers [0, 5]",
+    "rank-96": "layers [0, 5], rows of 96 numbers for 12,000 tokens",
+    "last-layers": "layers [4, 5], rows of 56 numbers for 21,000 tokens",
+    "ridge": "a linear layer behind the pooling, started by ridge regression; 18,300 tokens",
+    "scores": "`redact_scores`, `kl: 0.1`",
+    "scores-1": "`redact_scores`, `kl: 1`",
+    "matrices": "no weight decay for tables, norms and biases",
+    "table-rate": "three times the rate for the token table",
+    "rate-half": "half of the rate",
+    "rate-double": "twice the rate",
+    "stable": "warm-up, stable, decay over the last fifth",
+    "linear-decay": "linear decay",
+    "window-1": "batches of mixed lengths",
+    "batch-64": "half of the steps with 64 texts, 1.5 times the rate",
+    "cos": "cosine distance",
+    "mse": "squared distance",
+}
 COLUMNS = (("student", "stsb"), ("student", "cranfield"), ("asymmetric", "cranfield"))
 
 
@@ -52,7 +71,7 @@ def rows_of(recipe: Recipe, result: RunResult) -> Rows:
 def levers_table(report: Mapping[str, Any]) -> str:
     """Mean and deviation over seeds: distance to the teacher, scores and seconds of training, one line per variant."""
     lines = [
-        "| variant | seeds | parameters | distance | STS-B | Cranfield | Cranfield, asymmetric | seconds |",
+        "| change | seeds | parameters | distance | STS-B | Cranfield | Cranfield, asymmetric | seconds |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     rows = report["rows"]
@@ -65,7 +84,9 @@ def levers_table(report: Mapping[str, Any]) -> str:
         distance, seconds = (statistics.mean(row[key] for row in students) for key in ("distance", "seconds"))
         cells = [spread([row["scores"][task] for row in own if row["column"] == side]) for side, task in COLUMNS]
         size = f"{students[0]['parameters'] / 1e6:.2f} M"
-        lines.append(f"| `{run}` | {len(students)} | {size} | {distance:.3f} | {' | '.join(cells)} | {seconds:.0f} |")
+        lines.append(
+            f"| {CHANGES.get(run, run)} | {len(students)} | {size} | {distance:.3f} | {' | '.join(cells)} | {seconds:.0f} |"
+        )
     return "\n".join(lines)
 
 

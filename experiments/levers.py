@@ -84,9 +84,8 @@ def levers_table(report: Mapping[str, Any]) -> str:
         distance, seconds = (statistics.mean(row[key] for row in students) for key in ("distance", "seconds"))
         cells = [spread([row["scores"][task] for row in own if row["column"] == side]) for side, task in COLUMNS]
         size = f"{students[0]['parameters'] / 1e6:.2f} M"
-        lines.append(
-            f"| {CHANGES.get(run, run)} | {len(students)} | {size} | {distance:.3f} | {' | '.join(cells)} | {seconds:.0f} |"
-        )
+        about = f"{CHANGES.get(run, run)} | {len(students)} | {size} | {distance:.3f}"
+        lines.append(f"| {about} | {' | '.join(cells)} | {seconds:.0f} |")
     return "\n".join(lines)
 
 

@@ -159,7 +159,10 @@ def _write_transformer(transformer: Any, folder: Path) -> None:
     state["truncation"] = state["padding"] = None  # settings of the last call
     _write_json(folder / "tokenizer.json", state)
     token_types = "token_type_ids" in inspect.signature(backbone.forward).parameters
-    _write_json(folder / "tokenizer_config.json", tokenizer_config(tokenizer, length, token_types))
+    about = tokenizer_config(tokenizer, length, token_types)
+    _write_json(folder / "tokenizer_config.json", about)
+    special = [key for key in about if key.removesuffix("_token") in ROLES]
+    _write_json(folder / "special_tokens_map.json", {key: about[key] for key in special})  # fastembed before 0.9
     stated = length if length is not None and length <= UNLIMITED else None  # larger numbers overflow in readers
     settings = {"max_seq_length": stated, "do_lower_case": bool(transformer.do_lower_case)}
     _write_json(folder / "sentence_bert_config.json", settings)

@@ -2,6 +2,7 @@
 # make test         style, types and every test, in an environment of its own
 # make test-fast    the tests of mathematics, data and methods, for the edit loop
 # make coverage     the tests again with the lines of src that they run
+# make clients      every script of examples/clients in an environment of its own; LLAMA_CPP=folder adds llama.cpp
 # make lock         write requirements/lock.txt from the current environment
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ PIP    := $(VENV)/bin/pip install --quiet --disable-pip-version-check
 # Byte code of src and tests is kept for the next process, also where the environment forbids it
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: quickstart test test-fast coverage check format lock clean
+.PHONY: quickstart test test-fast coverage clients check format lock clean
 
 quickstart: $(VENV)/quickstart
 	$(VENV)/bin/distilvec quickstart
@@ -25,6 +26,9 @@ coverage: $(VENV)/dev
 
 test-fast: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow" tests/core tests/config tests/data tests/losses tests/methods tests/alignment
+
+clients: $(VENV)/dev
+	$(VENV)/bin/python -m experiments.clients --json results/clients.json $(if $(LLAMA_CPP),--llama-cpp $(LLAMA_CPP))
 
 check: $(VENV)/dev
 	$(VENV)/bin/ruff check .

@@ -8,7 +8,7 @@ step_cost.json, triplet.json, sharpness.json   the same, for docs/sentence_level
 token_cache.json, step_cost_tokens.json, sinkhorn.json, attention_rows.json, results/shootout_cross_tokenizer.json   the
 same, for docs/token_level.md results/surgery.json, surgery_speed.json        the same, for docs/surgery.md and
 docs/results.md results/step_cost_distillmoe.json, routing.json, aggregation.json, experts_speed.json, causal_local.json
-the same, for docs/distillmoe.md
+the same, for docs/distillmoe.md; results/clients.json: the same, for docs/clients.md
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.step_cost import cost_table
 from distilvec.evaluation.aggregate import AVERAGE
+from experiments.clients import clients_table
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables
 from experiments.distillmoe_tables import (
     aggregation_line,
@@ -57,6 +58,7 @@ def pages() -> dict[str, dict[str, str]]:
         "docs/results.md": {"results": results(), "small": small()},
         "docs/speed.md": {"speed": speed()},
         "docs/levers.md": {"levers": levers_part()},
+        "docs/clients.md": {"clients": clients_part()},
         "docs/sentence_level.md": {"shootout": shootout_part(), "cost": cost_part(), "sharpness": sharpness_part()},
         "docs/token_level.md": {
             "align": titled("Which tokens go together", [("alignment", alignment_tables)]),
@@ -95,6 +97,12 @@ def titled(title: str, parts: list[tuple[str, Callable[[Any], str]]]) -> str:
     """A heading, and under it what is made of each results file that is there; nothing if none is."""
     made = [text for name, make in parts if (found := read(name)) is not None and (text := make(found))]
     return "\n\n".join([f"## {title}", *made]) if made else ""
+
+
+def clients_part() -> str:
+    """Every example in an environment of its own."""
+    found = read("clients")
+    return clients_table(found) if found else ""
 
 
 def causal_part() -> str:

@@ -71,8 +71,8 @@ FORMS = {  # names of files as transformers.js, fastembed, TEI and sentence-tran
 }
 PROJECTED = "projected"
 _GGUF = (
-    "[--to] GGUF is not written: its vectors could not be checked here. Convert the model's folder with llama.cpp's "
-    "convert_hf_to_gguf.py, or take another form: {}."
+    "[--to] GGUF is not written. Convert the model's folder with llama.cpp's convert_hf_to_gguf.py (docs/clients.md), "
+    "or take another form: {}."
 )
 
 

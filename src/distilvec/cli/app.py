@@ -9,6 +9,7 @@ import typer
 
 from distilvec.cli.cache import cache_app
 from distilvec.cli.data import data_app
+from distilvec.cli.demo import demo
 from distilvec.cli.index import index_app
 from distilvec.cli.layout import Grouped, example
 from distilvec.cli.measure import compare, evaluate, sharpness, speed
@@ -83,7 +84,8 @@ def options(
         raise typer.Exit
 
 
-for verb in (quickstart, run, plan, finetune, align, evaluate, compare, speed, sharpness, transplant, export, serve):
+VERBS = (quickstart, run, plan, finetune, align, evaluate, compare, speed, sharpness, transplant, export, demo, serve)
+for verb in VERBS:
     app.command(epilog=example(verb.__name__))(verb)
 app.add_typer(recipes_app, name="recipes")
 app.add_typer(cache_app, name="cache")

@@ -1,0 +1,215 @@
+"""A static page that runs a run's student in the browser, and searches documents that the teacher embedded.
+
+    index.html  app.js  engine.js  demo.css  page.css    the page (report/demo/)
+    demo.json                       names, the query prompt, the prepared queries
+    documents.json                  the first characters of every document
+    vectors.bin                     the teacher's vectors of documents, then of prepared queries, at length 1:
+                                    float32 [rows] scales, then int8 [rows, dim]
+    model/                          the student as transformers.js reads it, int8
+    runtime/                        transformers.js and onnxruntime-web
+
+All requests of the page stay in this folder, so any server of files will do, without a network.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config import recipe as recipes
+from distilvec.config.schema import Recipe
+from distilvec.core.artifacts import ArtifactStore
+from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.files import check_output_folder, full_disk_explained, remove, remove_scratch, scratch, write_json
+from distilvec.core.log import log
+from distilvec.evaluation.evaluator import EmbeddingCache
+from distilvec.evaluation.metrics import unit
+from distilvec.evaluation.parity import sample_task
+from distilvec.evaluation.tasks import RetrievalTask
+from distilvec.formats.onnx import token_limit
+from distilvec.formats.replace import replace_folder
+from distilvec.models.load import load
+from distilvec.pipeline.export import FORMS, export_model
+from distilvec.pipeline.local import with_local_tables
+from distilvec.pipeline.resolve import cache_root
+from distilvec.pipeline.texts import load_tasks
+from distilvec.pipeline.transplant import read_texts
+from distilvec.pipeline.web_runtime import find_runtime, packed
+from distilvec.report.run_files import RECORD, read_run_file
+from distilvec.teachers.teacher import open_teacher
+
+ABOUT = "demo.json"
+QUERIES, DOCUMENTS = 50, 2000
+PARTS = ("model", "runtime", "documents", "page")
+_SHOWN = 400  # characters of a document
+_MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Documents and prepared queries, with the teacher's vectors of both, float32 [documents + queries, dim]."""
+
+    origin: str
+    documents: list[str]
+    queries: list[str]
+    vectors: Array
+
+
+def write_demo(
+    run: Path, out: Path, documents: int = DOCUMENTS, texts: Path | None = None, queries: Path | None = None,
+    runtime: Path | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """Write the page of a finished run as the folder `out`, and return the megabytes of its PARTS.
+
+    Args:
+        documents: At most this many; all that are relevant for the prepared queries come first.
+        texts: A file of documents; by default those of the run's first retrieval task.
+        queries: A file of prepared queries; by default those of the task, and none with `texts`.
+        runtime: A folder with the JavaScript libraries; by default npm fetches them into the cache.
+
+    Errors: DistilvecError for a folder that is no finished run, a student that is not in its teacher's space, an `out`
+    with other files, libraries that cannot be had, and texts or models that cannot be read.
+    """
+    model, record = _student(run)
+    check_output_folder(out, "--out")
+    if out.is_dir() and any(out.iterdir()) and not (out / ABOUT).is_file():
+        raise DistilvecError(f"[--out] {out} exists and is no demo. Choose a new or empty folder.")
+    recipe = recipes.load(run / "recipe.yaml")
+    store = ArtifactStore(cache_root(recipe))
+    recipe = with_local_tables(recipe, store.root)
+    libraries = find_runtime(store, runtime)
+    weights = _int8(model)
+    found = _texts(recipe, store, documents, texts, queries)
+    remove_scratch(out.absolute().parent)
+    folder = scratch(out.absolute())
+    try:
+        with full_disk_explained("--out", out, 100_000_000, "Nothing was written."):
+            _write_page(folder, libraries)
+            _write_model(folder / "model", model, weights)
+            _write_texts(folder, found, record, load(model, device="cpu"))
+            replace_folder(folder, out.absolute())
+    finally:
+        remove(folder)
+    return megabytes(out)
+
+
+def megabytes(folder: Path) -> dict[str, float]:
+    """Return the size of a demo's parts in 10^6 bytes."""
+    found = dict.fromkeys(PARTS, 0.0)
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).parts[0]
+        part = name if name in PARTS else "documents" if name in ("documents.json", "vectors.bin") else "page"
+        found[part] += path.stat().st_size / 1e6 if path.is_file() else 0
+    return found
+
+
+def quantized(vectors: Array) -> tuple[Array, Array]:
+    """Return scales, float32 [rows], and int8 [rows, dim], whose product is the vectors at length 1, rounded."""
+    rows = unit(vectors)
+    scales = np.maximum(np.abs(rows).max(axis=1), 1e-12).astype(np.float32) / np.float32(127)
+    return scales, np.rint(rows / scales[:, None]).astype(np.int8)
+
+
+def _student(run: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the model of a run whose vectors are in the teacher's space, and distillation.json."""
+    record = read_run_file(run, RECORD) if run.is_dir() else None
+    if record is None or not (run / "recipe.yaml").is_file():
+        raise DistilvecError(f"[demo] {run} is no finished run: no {RECORD}. Give the folder of `distilvec run`.")
+    model = run / ("student" if record.get("teacher_compatible") else "projected")
+    if not model.is_dir():
+        raise DistilvecError(
+            f"[demo] the student of {run} is not in its teacher's space, so it cannot search the teacher's vectors. "
+            f"Write it behind its projection: distilvec export {run / 'student'} --to projected."
+        )
+    if missing := [name for name in _MODEL_FILES if not (model / name).is_file()]:
+        raise DistilvecError(f"[demo] {model} has no {', '.join(missing)}, which transformers.js reads. Save it again.")
+    return model, record
+
+
+def _int8(model: Path) -> Path:
+    """Return the model's int8 file; export it if it is absent, or older than the weights."""
+    path = model / FORMS["onnx-int8"].file
+    weights = max((file.stat().st_mtime for file in model.rglob("*.safetensors")), default=0.0)
+    if not path.is_file() or path.stat().st_mtime < weights:
+        log(f"exporting {model} to onnx-int8")
+        export_model(str(model), "onnx-int8")
+    return path
+
+
+def _texts(recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None, queries: Path | None) -> Texts:
+    """Read documents and prepared queries, and embed them with the run's teacher."""
+    tasks = [] if texts and queries else load_tasks(recipe.evaluation, store, recipe.teacher)
+    task = next((one for one in tasks if isinstance(one, RetrievalTask)), None)
+    if task is None and texts is None:
+        raise DistilvecError("[demo] the run has no retrieval task. Give a file of documents with --texts.")
+    role, origin = "query" if task is None else task.query_role, "" if task is None else task.name
+    if task is not None:
+        task = sample_task(task, QUERIES, count)
+    documents = _read(texts, count) if texts else [text for text in task.documents if text.strip()] if task else []
+    asked = _read(queries, None) if queries else [] if texts or task is None else task.queries
+    with open_teacher(recipe.teacher, recipe.train.device) as teacher:
+        log(f"{teacher.name} embeds {len(documents):,} documents and {len(asked):,} queries")
+        memo = EmbeddingCache()
+        vectors = [memo.vectors(teacher, documents, "document")]
+        vectors += [memo.vectors(teacher, asked, role)] if asked else []
+    return Texts(texts.name if texts else origin, documents, list(asked), np.concatenate(vectors))
+
+
+def _read(path: Path, limit: int | None) -> list[str]:
+    """Read the distinct texts of a file."""
+    return list(islice(dict.fromkeys(text for read in read_texts([str(path)]).values() for text in read()), limit))
+
+
+def _write_page(folder: Path, libraries: Sequence[Path]) -> None:
+    """Copy the page and the libraries; the WebAssembly is packed, which is a quarter of its size."""
+    (folder / "runtime").mkdir(parents=True)
+    report = resources.files("distilvec.report")
+    for page in (report / "page.css", *(report / "demo").iterdir()):
+        (folder / page.name).write_bytes(page.read_bytes())
+    for path in libraries:
+        if path.suffix == ".wasm":
+            (folder / "runtime" / f"{path.name}.gz").write_bytes(packed(path))
+        else:
+            shutil.copyfile(path, folder / "runtime" / path.name)
+
+
+def _write_model(folder: Path, model: Path, weights: Path) -> None:
+    """Copy what transformers.js reads of a model."""
+    (folder / "onnx").mkdir(parents=True)
+    shutil.copyfile(weights, folder / "onnx" / weights.name)
+    for name in _MODEL_FILES:
+        shutil.copyfile(model / name, folder / name)
+
+
+def _write_texts(folder: Path, found: Texts, record: dict[str, Any], student: SentenceTransformer) -> None:
+    """Write texts, vectors and demo.json."""
+    scales, rows = quantized(found.vectors)
+    with explained("--out", folder):
+        (folder / "vectors.bin").write_bytes(scales.astype("<f4").tobytes() + rows.tobytes())
+    write_json(folder / "documents.json", [_shortened(text) for text in found.documents], key="--out")
+    about = {
+        "name": record["name"],
+        "teacher": record["teacher"]["name"],
+        "parameters": record["student"].get("parameters"),
+        "texts": found.origin,
+        "dim": rows.shape[1],
+        "documents": len(found.documents),
+        "prompt": student.prompts.get("query") or "",
+        "max_length": token_limit(student),
+        "queries": found.queries,
+    }
+    write_json(folder / ABOUT, about, key="--out")
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1].rstrip() + "…"

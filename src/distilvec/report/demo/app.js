@@ -1,0 +1,94 @@
+// The page: what the student finds next to what the teacher finds, and what both cost. Texts are never markup.
+import { median, openDemo, weights } from "./engine.js";
+
+const part = (id) => document.getElementById(id);
+const show = (id, text) => { part(id).textContent = text; };
+const mega = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
+const made = (name, text, kind) => Object.assign(document.createElement(name), { textContent: text, className: kind ?? "" });
+const taken = [];
+
+function list(id, found, others, name) {
+  const ranks = new Map((others ?? []).map(({ row }, place) => [row, place + 1]));
+  part(id).replaceChildren(...found.map(({ row, score, text }) => {
+    const entry = made("li", "", ranks.has(row) ? "both" : ""), line = made("p", "", "found");
+    line.append(made("span", score.toFixed(3)), ...(ranks.has(row) ? [made("strong", `${name} no. ${ranks.get(row)}`)] : []));
+    entry.append(line, made("p", text));
+    return entry;
+  }));
+}
+
+const shared = (left, right) => left.filter(({ row }) => right.some((other) => other.row === row)).length;
+
+async function answer(demo, text) {
+  const { found, milliseconds } = await demo.ask(text);
+  const number = demo.about.queries.indexOf(text), teacher = number < 0 ? null : demo.search(demo.stored(number));
+  list("student", found, teacher, "teacher's");
+  list("teacher", teacher ?? [], found, "student's");
+  part("teacher-note").hidden = teacher !== null;
+  show("status", `${milliseconds.toFixed(1)} ms for this query.${teacher ? ` ${shared(found, teacher)} of ${found.length} results are also the teacher's.` : ""}`);
+  taken.push(milliseconds);
+  show("speed", median(taken).toFixed(1));
+}
+
+// All prepared queries, one after another: the median time, and the mean overlap with the teacher.
+async function compare(demo) {
+  let same = 0, most = 0;
+  for (const [number, text] of demo.about.queries.entries()) {
+    const { found, milliseconds } = await demo.ask(text);
+    taken.push(milliseconds);
+    same += shared(found, demo.search(demo.stored(number)));
+    most += found.length;
+    await new Promise((done) => { setTimeout(done, 0); }); // the page stays responsive
+  }
+  show("speed", median(taken).toFixed(1));
+  show("speed-note", `a query, median of ${taken.length}`);
+  if (most) {
+    show("overlap", `${(100 * same / most).toFixed(0)}`);
+    show("overlap-note", `of the teacher's top 10, ${demo.about.queries.length} queries`);
+    part("overlap-tile").hidden = false;
+  }
+}
+
+function prepare(demo, seconds) {
+  const { about, versions } = demo, bytes = weights();
+  document.title = `${about.name}: search in the browser`;
+  show("title", about.name);
+  show("about", `A student of ${about.teacher}${about.parameters ? ` with ${(about.parameters / 1e6).toFixed(1)} M parameters` : ""}, in int8, on this device. It searches ${about.documents.toLocaleString("en")} documents${about.texts ? ` of ${about.texts}` : ""} that the teacher embedded.`);
+  show("size", (bytes.model / 1e6).toFixed(1));
+  show("load", seconds.toFixed(1));
+  show("weight", (Object.values(bytes).reduce((sum, value) => sum + value) / 1e6).toFixed(1));
+  show("weights", `Page weight: model with tokenizer ${mega(bytes.model)}, JavaScript and WebAssembly ${mega(bytes.runtime)}, documents with the teacher's vectors ${mega(bytes.documents)}, page ${mega(bytes.page)}.`);
+  show("versions", Object.entries(versions).map((pair) => pair.filter(Boolean).join(" ")).join(", "));
+  part("prepared").append(...about.queries.map((text) => new Option(text)));
+  part("prepared-field").hidden = !about.queries.length;
+}
+
+async function start() {
+  const began = performance.now(), demo = await openDemo();
+  await demo.encode("warm-up");
+  prepare(demo, (performance.now() - began) / 1e3);
+  const form = part("search"), field = part("query");
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (field.value.trim()) answer(demo, field.value.trim()).catch(failed);
+  });
+  part("prepared").addEventListener("change", ({ target }) => {
+    field.value = target.value;
+    form.requestSubmit();
+  });
+  for (const control of form.elements) control.disabled = false;
+  await compare(demo);
+  show("status", "Ready.");
+  if (demo.about.queries.length && !field.value) {
+    field.value = demo.about.queries[0];
+    await answer(demo, field.value);
+  }
+  document.documentElement.dataset.ready = "yes";
+}
+
+function failed(error) {
+  show("status", `This page could not load or search: ${error.message}`);
+  document.documentElement.dataset.ready = "failed";
+}
+
+start().catch(failed);

@@ -1,0 +1,269 @@
+"""`distilvec demo`: the page in headless Chromium over a real server, its files, and transformers.js as a client."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socketserver
+import subprocess
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+from architectures import bert, sentence_transformer
+from samples import make_texts
+from sentence_transformers import SentenceTransformer
+
+from distilvec.__main__ import run_command
+from distilvec.core.artifacts import ArtifactStore
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import write_json
+from distilvec.evaluation import parity
+from distilvec.evaluation.search import top_k
+from distilvec.formats.sentence_transformers import save_student
+from distilvec.pipeline import demo, web_runtime
+from distilvec.pipeline.demo import megabytes, quantized, write_demo
+from distilvec.pipeline.web_runtime import PACKAGES, find_runtime
+
+pytest.importorskip("onnxruntime")
+CHROMIUM, CACHE = Path("/usr/bin/chromium"), Path.home() / ".cache" / "distilvec" / "tests"
+MARKUP = "<img src=x onerror=alert(1)> <b>river</b> & letters"
+TEXTS = [*make_texts(39), MARKUP]
+EMBED = """
+import { readFileSync } from "node:fs";
+import { env, pipeline } from "@huggingface/transformers";
+Object.assign(env, { allowRemoteModels: false, allowLocalModels: true, localModelPath: process.argv[1] });
+const extract = await pipeline("feature-extraction", "student", { dtype: "q8" });
+const vectors = [];
+for (const text of JSON.parse(readFileSync(0))) vectors.push((await extract(text, { pooling: "mean", normalize: true })).tolist()[0]);
+process.stdout.write(JSON.stringify(vectors));
+"""  # noqa: E501
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """The folder of a run whose student is its teacher, with a suite: find a text by its first half."""
+    folder, patch = tmp_path_factory.mktemp("demo"), pytest.MonkeyPatch()
+    wide = {"num_hidden_layers": 2, "intermediate_size": 256, "initializer_range": 0.1}
+    plain = sentence_transformer(folder / "plain", bert(folder / "bert", **wide))
+    model = SentenceTransformer(str(plain), device="cpu", prompts={"query": "find ", "document": ""})
+    save_student(model, folder / "run" / "student", {"format": 1, "name": "tiny"}, "")
+    task = folder / "task"
+    task.mkdir()
+    rows = [{"id": f"d{number:02}", "title": "", "text": text} for number, text in enumerate(TEXTS)]
+    asked = [{"id": f"q{number:02}", "text": text[: len(text) // 2]} for number, text in enumerate(TEXTS)]
+    for name, lines in (("corpus", rows), ("queries", asked)):
+        (task / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    judged = "".join(f"q{number:02}\td{number:02}\t1\n" for number in range(len(rows)))
+    (task / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    (folder / "suite.yaml").write_text("- {name: halves, type: retrieval, path: task}\n")
+    recipe = {
+        "name": "tiny",
+        "teacher": {"model": str(plain), "prompts": {"query": "find ", "document": ""}},
+        "student": {"model": "teacher", "layers": 2},
+        "corpus": {"sources": [{"path": str(folder / "suite.yaml")}]},
+        "method": {"name": "redact"},
+        "evaluation": {"suite": str(folder / "suite.yaml")},
+    }
+    (folder / "run" / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    record = {"name": "tiny", "teacher": {"name": "plain"}, "student": {}, "teacher_compatible": True}
+    write_json(folder / "run" / "distillation.json", record, sealed=True)
+    patch.setattr(parity, "TIMING", parity.Timing(1, 5, 1.0))
+    patch.setenv("DISTILVEC_CACHE", str(folder / "cache"))
+    yield SimpleNamespace(run=folder / "run", model=model, texts=TEXTS, recipe=recipe)
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    """The JavaScript libraries, fetched by npm into the user's cache: once a machine."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    try:
+        return find_runtime(ArtifactStore(CACHE))[0].parent
+    except DistilvecError as error:
+        if "npm pack" in str(error):
+            pytest.skip(f"no network: {error}")
+        raise
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A folder with the names of the libraries, without their content."""
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for package in PACKAGES:
+        for name in package.files:
+            (folder / name).write_bytes(name.encode())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(world, libraries, tmp_path_factory):
+    """A demo, opened in Chromium over a server of files; no other address can be reached."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is not installed")
+    folder = tmp_path_factory.mktemp("page") / "demo"
+    write_demo(world.run, folder, runtime=libraries)
+    asked, said = [], []
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            asked.append(arguments[1])
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with sync_api.sync_playwright() as playwright:
+            rules = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", rules])
+            opened = browser.new_page(viewport={"width": 400, "height": 900})
+            opened.on("console", lambda message: said.append(message.text))
+            opened.on("pageerror", lambda error: said.append(str(error)))
+            opened.goto(f"http://127.0.0.1:{server.server_address[1]}/")
+            opened.wait_for_selector("html[data-ready]", timeout=60_000)
+            yield SimpleNamespace(page=opened, folder=folder, asked=asked, said=said)
+            browser.close()
+        server.shutdown()
+
+
+def test_the_page_searches_in_the_browser(page, world):
+    opened, about = page.page, json.loads((page.folder / "demo.json").read_text())
+    assert opened.get_attribute("html", "data-ready") == "yes" and page.said == [] and len(page.asked) > 10
+    script = "async (texts) => { const demo = await (await import('./engine.js')).openDemo();"
+    script += " return Promise.all(texts.map(async (text) => Array.from(await demo.encode(text)))); }"
+    queries = about["queries"]
+    found, expected = np.array(opened.evaluate(script, queries[:8])), world.model.encode_query(queries[:8])
+    assert (found * expected).sum(axis=1).min() > 0.98 and found.shape == expected.shape
+    exact = top_k(world.model.encode_query(queries[:1]), world.model.encode_document(world.texts), 10)[0][0]
+    ids = sorted(range(len(TEXTS)), reverse=True)  # the task's order of documents
+    shown = opened.locator("#teacher li p:last-child").all_inner_texts()
+    documents = json.loads((page.folder / "documents.json").read_text())
+    assert documents == [TEXTS[row] for row in ids] and len({*shown} & {TEXTS[row] for row in exact}) >= 9
+    assert float(opened.inner_text("#overlap")) > 85 and 0 < float(opened.inner_text("#speed")) < 1000
+    weight = sum(path.stat().st_size for path in page.folder.rglob("*") if path.is_file()) / 1e6
+    assert abs(float(opened.inner_text("#weight")) - weight) < 0.06 and weight < 6
+
+
+def test_a_text_of_ones_own_has_the_students_results_alone(page):
+    opened = page.page
+    opened.fill("#query", MARKUP)
+    opened.keyboard.press("Enter")
+    opened.wait_for_selector("#teacher-note:not([hidden])")
+    assert opened.locator("#teacher li").count() == 0 and opened.locator("#student li").count() == 10
+    assert (
+        MARKUP in opened.inner_text("#student li:first-child")
+        and opened.locator("#student img, #student b").count() == 0
+    )
+    opened.select_option("#prepared", index=3)
+    opened.wait_for_selector("#teacher-note", state="hidden")
+    assert opened.locator("#teacher li").count() == 10
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_transformers_js_reads_an_exported_folder(world, libraries):
+    from distilvec.pipeline.export import export_model
+
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    place = CACHE / f"node-{PACKAGES[0].version}"
+    if not (place / "done").is_file():
+        place.mkdir(parents=True, exist_ok=True)
+        line = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline", PACKAGES[0].spec]
+        done = subprocess.run(line, cwd=place, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"no network: npm install gave {done.stderr[-300:]}")
+        (place / "done").touch()
+    if not (world.run / "student" / "onnx" / "model_quantized.onnx").is_file():
+        export_model(str(world.run / "student"), "onnx-int8")
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", EMBED, str(world.run)],
+        cwd=place, input=json.dumps(TEXTS), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (np.array(json.loads(done.stdout)) * world.model.encode(TEXTS)).sum(axis=1).min() > 0.98
+
+
+def test_the_files_of_a_demo(world, copy, tmp_path, capsys):
+    out = tmp_path / "demo"
+    assert run_command(["demo", str(world.run), "--out", str(out), "--runtime", str(copy), "--documents", "20"]) == 0
+    sizes = megabytes(out)
+    assert list(sizes) == list(demo.PARTS) and f"model {sizes['model']:.1f} MB" in capsys.readouterr().out
+    about = json.loads((out / "demo.json").read_text())
+    assert about["prompt"] == "find " and about["max_length"] == 128 and about["texts"] == "halves"
+    rows, data = about["documents"] + len(about["queries"]), (out / "vectors.bin").read_bytes()
+    scales = np.frombuffer(data, "<f4", rows)
+    stored = scales[:, None] * np.frombuffer(data, np.int8, rows * about["dim"], 4 * rows).reshape(rows, -1)
+    texts = json.loads((out / "documents.json").read_text())
+    expected = [*world.model.encode_document(texts), *world.model.encode_query(about["queries"])]
+    assert np.abs(stored - np.array(expected)).max() < 0.005
+    (out / "stale").touch()
+    write_demo(world.run, out, runtime=out / "runtime")  # a demo's own libraries are a copy
+    assert not (out / "stale").exists() and [path.name for path in tmp_path.iterdir() if path != copy] == ["demo"]
+
+
+def test_texts_of_ones_own(world, copy, tmp_path):
+    (tmp_path / "mine.txt").write_text("one river\n\ntwo stones\none river\n" + "long " * 200)
+    (tmp_path / "asked.txt").write_text("river?\n")
+    write_demo(world.run, tmp_path / "demo", texts=tmp_path / "mine.txt", runtime=copy)
+    about = json.loads((tmp_path / "demo" / "demo.json").read_text())
+    assert (about["documents"], about["queries"], about["texts"]) == (3, [], "mine.txt")
+    long = json.loads((tmp_path / "demo" / "documents.json").read_text())[2]
+    assert len(long) <= 400 and long.endswith("long…")
+    write_demo(
+        world.run, tmp_path / "demo", 2, texts=tmp_path / "mine.txt", queries=tmp_path / "asked.txt", runtime=copy
+    )
+    about = json.loads((tmp_path / "demo" / "demo.json").read_text())
+    assert (about["documents"], about["queries"]) == (2, ["river?"])
+
+
+def test_int8_rows_keep_their_direction():
+    vectors = np.random.default_rng(0).normal(size=(50, 96)) * np.logspace(-3, 3, 50)[:, None]
+    scales, rows = quantized(np.concatenate([vectors, np.zeros((1, 96))]))
+    assert rows.dtype == np.int8 and np.abs(rows[:-1]).max(axis=1).tolist() == [127] * 50 and not rows[-1].any()
+    restored = (scales[:, None] * rows)[:-1]
+    assert (restored * vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).sum(axis=1).min() > 0.9999
+
+
+def test_what_cannot_be_shown_is_refused_before_the_work(world, copy, tmp_path, monkeypatch):
+    def refused(match, run=world.run, out=tmp_path / "demo", **options):
+        with pytest.raises(DistilvecError, match=match):
+            write_demo(run, out, **{"runtime": copy, **options})
+        assert not (tmp_path / "demo").exists()
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").touch()
+    refused(r"^\[demo\] .* is no finished run", tmp_path / "mine")
+    refused(r"^\[--out\] .* is no demo", out=tmp_path / "mine")
+    refused(r"^\[--runtime\] .* has no transformers.web.min.js", runtime=tmp_path / "mine")
+    other = tmp_path / "other"
+    shutil.copytree(world.run, other)
+    record = json.loads((other / "distillation.json").read_text()) | {"teacher_compatible": False}
+    write_json(other / "distillation.json", record, sealed=True)
+    refused(r"^\[demo\] .* not in its teacher's space.* --to projected", other)
+    write_json(other / "distillation.json", record | {"teacher_compatible": True}, sealed=True)
+    (other / "recipe.yaml").write_text(yaml.safe_dump(world.recipe | {"evaluation": {}}))
+    refused(r"^\[demo\] the run has no retrieval task", other)
+    monkeypatch.setattr(web_runtime.shutil, "which", lambda name: None)
+    refused(r"^\[demo\] npm was not found.*--runtime", runtime=None)
+
+
+def test_npm_that_fails_or_gives_other_bytes(tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    npm = folder / "npm"
+    npm.write_text("#!/bin/sh\necho 'npm error network' >&2\nexit 1\n")
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(DistilvecError, match=r"^\[demo\] npm pack .* failed: exit status 1 npm error network"):
+        find_runtime(ArtifactStore(tmp_path / "cache"))
+    npm.write_text("#!/bin/sh\necho other > package.tgz\n")
+    with pytest.raises(DistilvecError, match=r"^\[demo\] npm gave other bytes for @huggingface/transformers@"):
+        find_runtime(ArtifactStore(tmp_path / "cache"))
+    assert not list((tmp_path / "cache").rglob("*.tgz"))

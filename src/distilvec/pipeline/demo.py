@@ -31,7 +31,6 @@ from distilvec.core.errors import DistilvecError, explained
 from distilvec.core.files import check_output_folder, full_disk_explained, remove, remove_scratch, scratch, write_json
 from distilvec.core.log import log
 from distilvec.evaluation.evaluator import EmbeddingCache
-from distilvec.evaluation.metrics import unit
 from distilvec.evaluation.parity import sample_task
 from distilvec.evaluation.tasks import RetrievalTask
 from distilvec.formats.onnx import token_limit
@@ -49,7 +48,7 @@ from distilvec.teachers.teacher import open_teacher
 ABOUT = "demo.json"
 QUERIES, DOCUMENTS = 50, 2000
 PARTS = ("model", "runtime", "documents", "page")
-_SHOWN = 400  # characters of a document
+_SHOWN = 300  # characters of a document
 _MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 Array = np.ndarray[Any, Any]
 
@@ -113,10 +112,11 @@ def megabytes(folder: Path) -> dict[str, float]:
 
 
 def quantized(vectors: Array) -> tuple[Array, Array]:
-    """Return scales, float32 [rows], and int8 [rows, dim], whose product is the vectors at length 1, rounded."""
-    rows = unit(vectors)
-    scales = np.maximum(np.abs(rows).max(axis=1), 1e-12).astype(np.float32) / np.float32(127)
-    return scales, np.rint(rows / scales[:, None]).astype(np.int8)
+    """Return scales, float32 [rows], and int8 [rows, dim]: their products are the rounded vectors at length 1."""
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    rows = np.rint(vectors * (127 / np.where(largest > 0, largest, 1))).astype(np.int8)
+    lengths = np.linalg.norm(rows.astype(np.float32), axis=1)
+    return (1 / np.maximum(lengths, 1)).astype(np.float32), rows
 
 
 def _student(run: Path) -> tuple[Path, dict[str, Any]]:

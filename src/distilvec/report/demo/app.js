@@ -3,7 +3,8 @@ import { median, openDemo, weights } from "./engine.js";
 
 const part = (id) => document.getElementById(id);
 const show = (id, text) => { part(id).textContent = text; };
-const mega = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
+const size = (bytes) => (bytes < 1e5 ? `${(bytes / 1e3).toFixed(0)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
+const flat = (text) => text.replace(/\s+/g, " ").trim(); // as fields of one line have it
 const made = (name, text, kind) => Object.assign(document.createElement(name), { textContent: text, className: kind ?? "" });
 const taken = [];
 
@@ -19,13 +20,15 @@ function list(id, found, others, name) {
 
 const shared = (left, right) => left.filter(({ row }) => right.some((other) => other.row === row)).length;
 
-async function answer(demo, text) {
-  const { found, milliseconds } = await demo.ask(text);
-  const number = demo.about.queries.indexOf(text), teacher = number < 0 ? null : demo.search(demo.stored(number));
+async function answer(demo, typed) {
+  const number = demo.about.queries.findIndex((text) => flat(text) === typed), prepared = number >= 0;
+  const { found, milliseconds } = await demo.ask(prepared ? demo.about.queries[number] : typed);
+  const teacher = prepared ? demo.search(demo.stored(number)) : null;
   list("student", found, teacher, "teacher's");
   list("teacher", teacher ?? [], found, "student's");
-  part("teacher-note").hidden = teacher !== null;
-  show("status", `${milliseconds.toFixed(1)} ms for this query.${teacher ? ` ${shared(found, teacher)} of ${found.length} results are also the teacher's.` : ""}`);
+  part("teacher-note").hidden = prepared;
+  part("prepared").value = prepared ? number : "";
+  show("status", `${milliseconds.toFixed(1)} ms for this query.${prepared ? ` ${shared(found, teacher)} of ${found.length} results are also the teacher's.` : ""}`);
   taken.push(milliseconds);
   show("speed", median(taken).toFixed(1));
 }
@@ -44,7 +47,7 @@ async function compare(demo) {
   show("speed-note", `a query, median of ${taken.length}`);
   if (most) {
     show("overlap", `${(100 * same / most).toFixed(0)}`);
-    show("overlap-note", `of the teacher's top 10, ${demo.about.queries.length} queries`);
+    show("overlap-note", `of the teacher's top 10 found, ${demo.about.queries.length} queries`);
     part("overlap-tile").hidden = false;
   }
 }
@@ -57,9 +60,9 @@ function prepare(demo, seconds) {
   show("size", (bytes.model / 1e6).toFixed(1));
   show("load", seconds.toFixed(1));
   show("weight", (Object.values(bytes).reduce((sum, value) => sum + value) / 1e6).toFixed(1));
-  show("weights", `Page weight: model with tokenizer ${mega(bytes.model)}, JavaScript and WebAssembly ${mega(bytes.runtime)}, documents with the teacher's vectors ${mega(bytes.documents)}, page ${mega(bytes.page)}.`);
+  show("weights", `Page weight: model with tokenizer ${size(bytes.model)}, JavaScript and WebAssembly ${size(bytes.runtime)}, documents with the teacher's vectors ${size(bytes.documents)}, page ${size(bytes.page)}.`);
   show("versions", Object.entries(versions).map((pair) => pair.filter(Boolean).join(" ")).join(", "));
-  part("prepared").append(...about.queries.map((text) => new Option(text)));
+  part("prepared").append(new Option(`Choose one of ${about.queries.length}`, ""), ...about.queries.map((text, number) => new Option(flat(text), number)));
   part("prepared-field").hidden = !about.queries.length;
 }
 
@@ -70,17 +73,18 @@ async function start() {
   const form = part("search"), field = part("query");
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    if (field.value.trim()) answer(demo, field.value.trim()).catch(failed);
+    if (flat(field.value)) answer(demo, flat(field.value)).catch(failed);
   });
   part("prepared").addEventListener("change", ({ target }) => {
-    field.value = target.value;
+    if (!target.value) return;
+    field.value = flat(demo.about.queries[target.value]);
     form.requestSubmit();
   });
   for (const control of form.elements) control.disabled = false;
   await compare(demo);
   show("status", "Ready.");
   if (demo.about.queries.length && !field.value) {
-    field.value = demo.about.queries[0];
+    field.value = flat(demo.about.queries[0]);
     await answer(demo, field.value);
   }
   document.documentElement.dataset.ready = "yes";

@@ -85,7 +85,9 @@ def libraries():
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed")
     try:
-        return find_runtime(ArtifactStore(CACHE))[0].parent
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("npm_config_fetch_retries", "0")
+            return find_runtime(ArtifactStore(CACHE))[0].parent
     except DistilvecError as error:
         if "npm pack" in str(error):
             pytest.skip(f"no network: {error}")
@@ -236,6 +238,8 @@ def test_what_cannot_be_shown_is_refused_before_the_work(world, copy, tmp_path, 
     (tmp_path / "mine" / "notes").touch()
     refused(r"^\[demo\] .* is no finished run", tmp_path / "mine")
     refused(r"^\[--out\] .* is no demo", out=tmp_path / "mine")
+    (tmp_path / "empty.txt").touch()
+    refused(r"^\[--texts\] .* no texts", texts=tmp_path / "empty.txt")
     refused(r"^\[--runtime\] .* has no transformers.web.min.js", runtime=tmp_path / "mine")
     other = tmp_path / "other"
     shutil.copytree(world.run, other)

@@ -25,16 +25,16 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config import recipe as recipes
-from distilvec.config.schema import Recipe
+from distilvec.config.schema import Recipe, Role
 from distilvec.core.artifacts import ArtifactStore
-from distilvec.core.errors import DistilvecError, explained
+from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_folder, full_disk_explained, remove, remove_scratch, scratch, write_json
 from distilvec.core.log import log
 from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.parity import sample_task
 from distilvec.evaluation.tasks import RetrievalTask
 from distilvec.formats.onnx import token_limit
-from distilvec.formats.replace import replace_folder
+from distilvec.formats.replace import real
 from distilvec.models.load import load
 from distilvec.pipeline.export import FORMS, export_model
 from distilvec.pipeline.local import with_local_tables
@@ -55,12 +55,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Texts:
-    """Documents and prepared queries, with the teacher's vectors of both, float32 [documents + queries, dim]."""
+    """Documents and prepared queries; `role` chooses the prompt of queries."""
 
     origin: str
+    role: Role
     documents: list[str]
     queries: list[str]
-    vectors: Array
 
 
 def write_demo(
@@ -85,17 +85,21 @@ def write_demo(
     recipe = recipes.load(run / "recipe.yaml")
     store = ArtifactStore(cache_root(recipe))
     recipe = with_local_tables(recipe, store.root)
-    libraries = find_runtime(store, runtime)
+    found, libraries = _texts(recipe, store, documents, texts, queries), find_runtime(store, runtime)
     weights = _int8(model)
-    found = _texts(recipe, store, documents, texts, queries)
-    remove_scratch(out.absolute().parent)
-    folder = scratch(out.absolute())
+    scales, rows = quantized(_embed(recipe, found))
+    target = real(out)
+    remove_scratch(target.parent)
+    folder = scratch(target)
     try:
         with full_disk_explained("--out", out, 100_000_000, "Nothing was written."):
             _write_page(folder, libraries)
             _write_model(folder / "model", model, weights)
-            _write_texts(folder, found, record, load(model, device="cpu"))
-            replace_folder(folder, out.absolute())
+            (folder / "vectors.bin").write_bytes(scales.astype("<f4").tobytes() + rows.tobytes())
+            write_json(folder / "documents.json", [_shortened(text) for text in found.documents], key="--out")
+            write_json(folder / ABOUT, _about(found, record, load(model, device="cpu")), key="--out")
+            remove(target)
+            folder.rename(target)
     finally:
         remove(folder)
     return megabytes(out)
@@ -146,27 +150,36 @@ def _int8(model: Path) -> Path:
 
 
 def _texts(recipe: Recipe, store: ArtifactStore, count: int, texts: Path | None, queries: Path | None) -> Texts:
-    """Read documents and prepared queries, and embed them with the run's teacher."""
-    tasks = [] if texts and queries else load_tasks(recipe.evaluation, store, recipe.teacher)
+    """Read documents and prepared queries."""
+    asked = _read(queries, None, "--queries") if queries else None
+    if texts:
+        return Texts(texts.name, "query", _read(texts, count, "--texts"), asked or [])
+    tasks = load_tasks(recipe.evaluation, store, recipe.teacher)
     task = next((one for one in tasks if isinstance(one, RetrievalTask)), None)
-    if task is None and texts is None:
+    if task is None:
         raise DistilvecError("[demo] the run has no retrieval task. Give a file of documents with --texts.")
-    role, origin = "query" if task is None else task.query_role, "" if task is None else task.name
-    if task is not None:
-        task = sample_task(task, QUERIES, count)
-    documents = _read(texts, count) if texts else [text for text in task.documents if text.strip()] if task else []
-    asked = _read(queries, None) if queries else [] if texts or task is None else task.queries
+    sample = sample_task(task, QUERIES, count)
+    return Texts(
+        task.name, task.query_role, [text for text in sample.documents if text.strip()], asked or sample.queries
+    )
+
+
+def _embed(recipe: Recipe, found: Texts) -> Array:
+    """Return the teacher's vectors of documents, then of queries, float32 [rows, dim]."""
     with open_teacher(recipe.teacher, recipe.train.device) as teacher:
-        log(f"{teacher.name} embeds {len(documents):,} documents and {len(asked):,} queries")
+        log(f"{teacher.name} embeds {len(found.documents):,} documents and {len(found.queries):,} queries")
         memo = EmbeddingCache()
-        vectors = [memo.vectors(teacher, documents, "document")]
-        vectors += [memo.vectors(teacher, asked, role)] if asked else []
-    return Texts(texts.name if texts else origin, documents, list(asked), np.concatenate(vectors))
+        vectors = [memo.vectors(teacher, found.documents, "document")]
+        vectors += [memo.vectors(teacher, found.queries, found.role)] if found.queries else []
+    return np.concatenate(vectors)
 
 
-def _read(path: Path, limit: int | None) -> list[str]:
+def _read(path: Path, limit: int | None, key: str) -> list[str]:
     """Read the distinct texts of a file."""
-    return list(islice(dict.fromkeys(text for read in read_texts([str(path)]).values() for text in read()), limit))
+    found = list(islice(dict.fromkeys(text for read in read_texts([str(path)]).values() for text in read()), limit))
+    if not found:
+        raise DistilvecError(f"[{key}] {path} has no texts. Give a file of texts.")
+    return found
 
 
 def _write_page(folder: Path, libraries: Sequence[Path]) -> None:
@@ -190,24 +203,19 @@ def _write_model(folder: Path, model: Path, weights: Path) -> None:
         shutil.copyfile(model / name, folder / name)
 
 
-def _write_texts(folder: Path, found: Texts, record: dict[str, Any], student: SentenceTransformer) -> None:
-    """Write texts, vectors and demo.json."""
-    scales, rows = quantized(found.vectors)
-    with explained("--out", folder):
-        (folder / "vectors.bin").write_bytes(scales.astype("<f4").tobytes() + rows.tobytes())
-    write_json(folder / "documents.json", [_shortened(text) for text in found.documents], key="--out")
-    about = {
+def _about(found: Texts, record: dict[str, Any], student: SentenceTransformer) -> dict[str, Any]:
+    """Return the content of demo.json."""
+    return {
         "name": record["name"],
         "teacher": record["teacher"]["name"],
         "parameters": record["student"].get("parameters"),
         "texts": found.origin,
-        "dim": rows.shape[1],
+        "dim": student.get_embedding_dimension(),
         "documents": len(found.documents),
-        "prompt": student.prompts.get("query") or "",
+        "prompt": student.prompts.get(found.role) or "",
         "max_length": token_limit(student),
         "queries": found.queries,
     }
-    write_json(folder / ABOUT, about, key="--out")
 
 
 def _shortened(text: str) -> str:

@@ -78,12 +78,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         loads = []
         for _ in range(arguments.loads):
             with opened(folder) as page:
-                load = float(page.inner_text("#load"))
-                page.evaluate(OPEN)
-                before = processor_seconds()
-                times = page.evaluate(TIMES)
-                spent = 1e3 * (processor_seconds() - before) / len(times["query"])
-                loads.append({"seconds": load, "cpu_milliseconds": spent, "times": times})
+                loads.append(timed(page))
                 shown, browser = page.inner_text("#versions"), page.context.browser.version
     times = {
         name: [value for load in loads for value in load["times"][name]] for name in ("query", "student", "search")
@@ -99,6 +94,19 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "milliseconds": {name: summary(values) for name, values in times.items()},
         "cpu_milliseconds": round(statistics.median(load["cpu_milliseconds"] for load in loads), 2),
         "megabytes": {**{part: round(size, 2) for part, size in sizes.items()}, "all": round(sum(sizes.values()), 2)},
+    }
+
+
+def timed(page: Any) -> dict[str, Any]:
+    """Seconds that the page took to load, milliseconds of every prepared query, and processor time a query."""
+    seconds = float(page.inner_text("#load"))
+    page.evaluate(OPEN)
+    before = processor_seconds()
+    times = page.evaluate(TIMES)
+    return {
+        "seconds": seconds,
+        "times": times,
+        "cpu_milliseconds": 1e3 * (processor_seconds() - before) / len(times["query"]),
     }
 
 

@@ -17,7 +17,7 @@ from architectures import bert, sentence_transformer
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
-from benchmarks.browser import CHROMIUM, opened
+from benchmarks.browser import CHROMIUM, opened, summary, timed
 from distilvec.__main__ import run_command
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
@@ -162,6 +162,12 @@ def test_the_page_is_legible_and_accessible(page, width, scheme):
         shown.evaluate(Path(package.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
         faults = shown.evaluate("axe.run()")["violations"]
         assert [(fault["id"], [node["html"][:120] for node in fault["nodes"]]) for fault in faults] == []
+
+
+def test_the_benchmark_times_every_prepared_query(page):
+    found = timed(page.page)
+    assert [len(values) for values in found["times"].values()] == [len(TEXTS)] * 3 and found["seconds"] > 0
+    assert 0 < found["cpu_milliseconds"] < 1000 and list(summary(found["times"]["query"])) == ["median", "p95"]
 
 
 def test_transformers_js_reads_an_exported_folder(world, libraries):

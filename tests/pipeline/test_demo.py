@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from architectures import bert, sentence_transformer
@@ -224,6 +226,26 @@ def test_texts_of_ones_own(world, copy, tmp_path):
     )
     about = json.loads((tmp_path / "demo" / "demo.json").read_text())
     assert (about["documents"], about["queries"]) == (2, ["river?"])
+
+
+def test_a_table_of_vectors_is_searched_as_it_is(world, copy, tmp_path):
+    texts = make_texts(80, seed=3)
+    vectors = world.model.encode_document(texts)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    pq.write_table(pa.table({"text": texts, "embedding": column}), tmp_path / "table.parquet")
+    run = tmp_path / "run"
+    shutil.copytree(world.run, run)
+    changed = {"teacher": {"vectors": str(tmp_path / "table.parquet")}, "evaluation": {"stored": 12}}
+    recipe = {**world.recipe, **changed, "student": {"model": world.recipe["teacher"]["model"], "layers": 2}}
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    write_demo(run, tmp_path / "demo", runtime=copy)
+    about = json.loads((tmp_path / "demo" / "demo.json").read_text())
+    assert about["prompt"] == "" and len(about["queries"]) == 12 and set(about["queries"]) < set(texts)
+    data, rows = (tmp_path / "demo" / "vectors.bin").read_bytes(), about["documents"] + 12
+    stored = np.frombuffer(data, np.int8, rows * about["dim"], 4 * rows).reshape(rows, -1)
+    shown = [*json.loads((tmp_path / "demo" / "documents.json").read_text()), *about["queries"]]
+    expected = vectors[[texts.index(text) for text in shown]]
+    assert np.abs(stored - 127 * expected / np.abs(expected).max(axis=1, keepdims=True)).max() <= 0.51
 
 
 def test_int8_rows_keep_their_direction():

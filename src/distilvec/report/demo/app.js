@@ -28,9 +28,15 @@ async function answer(demo, typed) {
   list("teacher", teacher ?? [], found, "student's");
   part("teacher-note").hidden = prepared;
   part("prepared").value = prepared ? number : "";
-  show("status", `${milliseconds.toFixed(1)} ms for this query.${prepared ? ` ${shared(found, teacher)} of ${found.length} results are also the teacher's.` : ""}`);
+  const compared = prepared ? `${shared(found, teacher)} of ${found.length} results are also the teacher's.` : "The teacher has no results for it.";
+  show("status", `${milliseconds.toFixed(1)} ms for this query. ${compared}`);
+  count(milliseconds);
+}
+
+function count(milliseconds) {
   taken.push(milliseconds);
   show("speed", median(taken).toFixed(1));
+  show("speed-note", `a query, median of ${taken.length}`);
 }
 
 // All prepared queries, one after another: the median time, and the mean overlap with the teacher.
@@ -38,13 +44,11 @@ async function compare(demo) {
   let same = 0, most = 0;
   for (const [number, text] of demo.about.queries.entries()) {
     const { found, milliseconds } = await demo.ask(text);
-    taken.push(milliseconds);
+    count(milliseconds);
     same += shared(found, demo.search(demo.stored(number)));
     most += found.length;
     await new Promise((done) => { setTimeout(done, 0); }); // the page stays responsive
   }
-  show("speed", median(taken).toFixed(1));
-  show("speed-note", `a query, median of ${taken.length}`);
   if (most) {
     show("overlap", `${(100 * same / most).toFixed(0)}`);
     show("overlap-note", `of the teacher's top 10 found, ${demo.about.queries.length} queries`);

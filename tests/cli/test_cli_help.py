@@ -91,8 +91,8 @@ def completed(line, monkeypatch, capsys, shell="fish"):
     ("line", "expected"),
     [
         ("distilvec qui", ["quickstart"]),
-        ("distilvec run red", ["redact", "redact_scores"]),
-        ("distilvec cache red", ["redact", "redact_scores"]),
+        ("distilvec run red", ["redact"]),
+        ("distilvec cache red", ["redact"]),
         ("distilvec recipes copy tal", ["talas"]),
         ("distilvec run talas --variant lo", ["local"]),
         ("distilvec cache fill talas --variant lo", ["local"]),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import architectures
 import numpy as np
 import pytest
-import yaml
 from architectures import ARCHITECTURES, sentence_transformer
+from huggingface_hub import ModelCard
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, ByT5Tokenizer
 
 from distilvec.cli.app import app
 from distilvec.core.errors import DistilvecError
+from distilvec.models.load import resolve_model
 from distilvec.pipeline.transplant import _card
 
 TEXTS = make_texts(300)
@@ -218,11 +220,14 @@ def test_overwriting_keeps_what_others_put_into_the_folder(teachers, texts, tmp_
 
 
 def test_the_models_card_names_its_model(teachers, texts, tmp_path):
-    """A name with marks of YAML and Markdown in it stays a name."""
-    card = _card("org/a: [b] *c*\nd", {"chosen": {"before": 1000, "tokens": 10}})
-    _, front, body = card.split("---\n")
-    assert (
-        yaml.safe_load(front)["base_model"] == "org/a: [b] *c*\nd"
-        and yaml.safe_load(front)["pipeline_tag"] == "sentence-similarity"
-    )
-    assert "\n# org/a: \\[b\\] \\*c\\* d with another vocabulary\n" in body
+    """A name with marks of YAML and Markdown in it stays a name, and is no id."""
+    about = {"chosen": {"before": 1000, "tokens": 10}}
+    card = ModelCard(_card("org/a: [b] *c*\nd", about))
+    assert card.data.get("base_model") is None and card.data.pipeline_tag == "sentence-similarity"
+    assert "\n# org/a: \\[b\\] \\*c\\* d with another vocabulary\n" in card.text
+    card = ModelCard(_card("all-MiniLM-L6-v2", about))
+    assert card.data.base_model == ["sentence-transformers/all-MiniLM-L6-v2"]
+    if (folder := Path(resolve_model("all-MiniLM-L6-v2"))).is_dir():
+        assert card.data.license == ModelCard.load(str(folder / "README.md")).data.license == "apache-2.0"
+    text = _card("all-MiniLM-L6-v2", about)
+    assert str(ModelCard(text)) == text

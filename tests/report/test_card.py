@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from architectures import bert
+from huggingface_hub import ModelCard
+from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.student import ExpertsSection, StudentSection
@@ -17,7 +20,6 @@ from distilvec.models.load import EXPERTS_FILE
 from distilvec.report.model_card import (
     Distillation,
     describe_student,
-    front_matter,
     loading_call,
     model_card,
 )
@@ -73,15 +75,14 @@ def record(student: SentenceTransformer) -> Distillation:
         },
         "training": {"epochs": 3, "learning_rate": 1e-4, "schedule": {"name": "cycles"}, "device": "cpu"},
         "metrics": {"l2": 0.3903, "cosine": 0.0771},
-        "scores": SCORES,
+        "scores": deepcopy(SCORES),
         "versions": {"distilvec": "0.1.0", "torch": "2.13.0"},
     }
 
 
 def split(card: str) -> tuple[dict[str, Any], str]:
-    empty, front, text = card.split("---\n", 2)
-    assert empty == ""
-    return yaml.safe_load(front), text
+    found = REGEX_YAML_BLOCK.match(card)
+    return yaml.safe_load(found[2]), card[found.end() :]
 
 
 def test_facts_of_the_student(student: SentenceTransformer) -> None:
@@ -103,14 +104,42 @@ def test_front_matter(record: Distillation) -> None:
         "distilvec",
         "knowledge-distillation",
     } <= set(front["tags"])
-    assert front["base_model"] == "org/base" and front["base_model_relation"] == "finetune"
     assert front["language"] == ["en", "tr"] and "license" not in front
-    assert front_matter({**record, "license": "apache-2.0"})["license"] == "apache-2.0"
+    assert front["base_model"] == "org/base" and front["base_model_relation"] == "finetune"  # a record without "hub"
 
 
-def test_a_local_folder_is_no_base_model(record: Distillation, tmp_path: Path) -> None:
-    record["student"]["base_model"] = str(tmp_path)
-    assert "base_model" not in front_matter(record)
+def test_the_hub_reads_the_metadata(record: Distillation) -> None:
+    """huggingface_hub's own card has every part, and writes the same text again."""
+    record["hub"] = {"base_model": ["org/base", "org/teacher"], "datasets": ["org/texts"], "license": "apache-2.0"}
+    record["scores"]["student"][1]["type"] = "retrieval"
+    record["supervised"] = {"task": "intents", "type": "classification", "scores": {"student": {"accuracy": 0.5}}}
+    text = model_card(record)
+    card = ModelCard(text)
+    assert str(card) == text
+    assert card.data.base_model == ["org/base", "org/teacher"] and card.data.base_model_relation == "finetune"
+    assert (card.data.license, card.data.datasets) == ("apache-2.0", ["org/texts"])
+    found = {(one.task_type, one.dataset_name, one.metric_type): one.metric_value for one in card.data.eval_results}
+    assert card.data.model_name == "tiny-student" and found == {
+        ("sentence-similarity", "stsb", "spearman"): 81.5,
+        ("information-retrieval", "cranfield", "ndcg_at_10"): 47.5,
+        ("text-classification", "intents", "accuracy"): 50.0,
+    }
+    assert "model-index" not in split(model_card({**record, "scores": {}, "supervised": {}}))[0]
+    routed = ModelCard(model_card({**record, "documents": "org/teacher"}))
+    assert [one.metric_value for one in routed.data.eval_results] == [49.2, 50.0]
+    assert (
+        "`encode_document` and `encode` run `org/teacher`" in routed.text and "`encode_document`" not in card.text[:800]
+    )
+
+
+def test_only_ids_and_codes_are_metadata(record: Distillation, tmp_path: Path) -> None:
+    for base in (str(tmp_path), "teacher", None):
+        record["student"]["base_model"] = base
+        assert "base_model" not in split(model_card(record))[0]
+    record["data"]["sources"][0]["language"] = "Turkish"
+    record["scores"]["student"][0]["value"] = float("nan")
+    card = ModelCard(model_card(record)).data
+    assert card.language == ["en"] and [one.dataset_name for one in card.eval_results] == ["cranfield"]
 
 
 def test_text_holds_what_was_given(record: Distillation) -> None:
@@ -209,7 +238,8 @@ def test_hostile_names_stay_text(record: Distillation) -> None:
     record["versions"] = {evil: evil}
     record["scores"] = {name: [{**one, "task": evil} for one in column[:1]] for name, column in SCORES.items()}
     front, text = split(model_card(record))
-    assert front["base_model"] == evil and front["language"] == sorted(["en", evil])
+    assert "base_model" not in front and front["language"] == ["en"]
+    assert "javascript" in front["model-index"][0]["name"] and "\n" not in front["model-index"][0]["name"]
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     inner = [child.type for token in tokens for child in token.children or ()]
     assert not {"html_inline", "link_open", "image"} & set(inner) and not any(

@@ -10,6 +10,7 @@ from distilvec.config import recipe as recipes
 from distilvec.core.files import write_json
 from distilvec.evaluation.evaluator import read_score
 from distilvec.evaluation.tasks import TaskFailure
+from distilvec.formats.replace import read_record
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import load
 from distilvec.pipeline.job import Job
@@ -34,7 +35,10 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
     teachers = [teacher.record(len(job.teachers) > 1) for teacher in job.teachers]
     objective = make_objective(job.stages[-1], job.context)
     start = find_start(job)
-    record = distillation_record(stages, teachers, student, job.corpus, objective, training.distance, scores, start)
+    hub = (read_record(job.folder) or {}).get("hub") or {}
+    record = distillation_record(
+        stages, teachers, student, job.corpus, objective, training.distance, scores, start, hub
+    )
     if "supervised" in report:
         record["supervised"] = report["supervised"]
     card = model_card(record, exports=read_exports(folder))

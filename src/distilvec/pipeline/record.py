@@ -13,13 +13,16 @@ import torch
 import transformers
 
 import distilvec
+from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.evaluator import Score
+from distilvec.models.origin import is_hub_id, origin
 from distilvec.pipeline.start import Start
 from distilvec.report.earlier_formats import RECORD_FORMAT
 from distilvec.report.model_card import DataRecord, Distillation, TeacherRecord, describe_student
+from distilvec.teachers.model import model_name
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import SCORES, read_metrics, validation_metric
 from distilvec.train.stages import Stage
@@ -34,17 +37,23 @@ def distillation_record(
     distance: Mapping[str, float],
     scores: Mapping[str, Sequence[Score]],
     start: Start,
+    hub: Mapping[str, Any],
 ) -> Distillation:
-    """Return the record: method and settings of the last stage; steps, texts and minutes of all stages."""
+    """Return the record: method and settings of the last stage; steps, texts and minutes of all stages.
+
+    `hub` is that of the run's earlier record, if there is one, and is kept: its models may be gone since.
+    """
     (last, state), spent = stages[-1], [progress for _, progress in stages]
     recipe, train = last.recipe, last.recipe.train
+    base = recipe.student.model
+    base = teachers[0]["name"] if base == "teacher" else base and model_name(base)
     kept = start.layers or (recipe.student.layers if isinstance(recipe.student.layers, list) else None)
     return {
         "format": RECORD_FORMAT,
         "name": recipe.name,
         "teacher": teachers[0],
         **({"more_teachers": list(teachers[1:])} if len(teachers) > 1 else {}),
-        "student": describe_student(student, recipe.name, recipe.student.model, kept),
+        "student": describe_student(student, recipe.name, base, kept),
         "data": data_record(corpus),
         "method": {
             "name": recipe.method.name,
@@ -81,8 +90,21 @@ def distillation_record(
             for name, column in scores.items()
         },
         "versions": versions(),
+        "hub": {**hub_record(recipe), **hub},
         "teacher_compatible": objective.in_teacher_space and student.get_embedding_dimension() == teachers[0]["width"],
     }
+
+
+def hub_record(recipe: Recipe) -> dict[str, Any]:
+    """Return the part of the model card's metadata that follows from the recipe: base_model, datasets, license."""
+    sections, student = [recipe.teacher, *recipe.more_teachers], recipe.student
+    models = [(section.model, section.revision) for section in sections if section.model is not None]
+    adapters = [(name, None) for section in sections for name in section.adapters or ()]
+    own = None if student.model is None else (student.model, student.revision)
+    sources = [] if recipe.corpus is None else recipe.corpus.sources
+    datasets = dict.fromkeys(source.dataset for source in sources if is_hub_id(source.dataset))
+    found = origin(models[0] if student.model == "teacher" else own, [*models, *adapters])
+    return {**found, **({"datasets": list(datasets)} if datasets else {})}
 
 
 def stage_record(stage: Stage, state: Progress) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-import yaml
 from huggingface_hub.constants import HF_HUB_CACHE
 from sentence_transformers import SentenceTransformer
 
@@ -23,8 +22,11 @@ from distilvec.data.sources import read_source, source_files
 from distilvec.formats.replace import check_replaceable, is_ours, real
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.models.load import folder_of, load_model, resolve_model
+from distilvec.models.origin import origin
 from distilvec.pipeline.budget import Made, with_rank, within_budget
+from distilvec.report.card_data import card_data
 from distilvec.students.factorize import TEXTS, check_factorizable
+from distilvec.teachers.model import model_name
 from distilvec.vocabulary.choose import FIGURES, Texts, choose
 from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
 from distilvec.vocabulary.pieces import Pieces
@@ -32,7 +34,8 @@ from distilvec.vocabulary.transplant import check_length, transplant
 
 COMPARED = 2000  # texts of a language on which the tokenizers are compared
 CARD = """---
-{front}---
+{front}
+---
 
 # {title} with another vocabulary
 
@@ -128,7 +131,7 @@ def transplant_folder(
     )
     missing = [number for number, origin in enumerate(made.rows.origins) if origin == "missing"]
     record = {
-        "teacher": name,
+        "teacher": model_name(name),
         "vocabulary": section.model_dump(mode="json", exclude_none=True),
         "chosen": made.vocabulary.figures,
         **({} if made.rank is None else {"rank": made.rank, "start_distance": made.distance}),
@@ -182,16 +185,9 @@ def _prepended(prompts: Sequence[str], read: Texts) -> Texts:
 
 def _card(name: str, record: dict[str, Any]) -> str:
     """Write the model's README.md; names are escaped for YAML and Markdown."""
-    front: dict[str, Any] = {
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec"],
-    }
-    if not Path(name).exists():
-        front |= {"base_model": name, "base_model_relation": "finetune"}
     return CARD.format(
-        front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
-        title=re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(name.split())),
+        front=card_data(origin((name, None), [])).to_yaml(),
+        title=re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(model_name(name).split())),
         before=record["chosen"]["before"],
         tokens=record["chosen"]["tokens"],
         rank=f", each of {record['rank']} numbers (ELECTRA's layout)" if "rank" in record else "",

@@ -7,15 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
-import yaml
 from jinja2 import Environment, Template
 
 from distilvec.core.escape import code_block, code_span, markdown, markdown_cell, quoted
+from distilvec.models.origin import is_hub_id
+from distilvec.report.card_data import card_data, eval_results
 from distilvec.report.exports import export_note, export_table
 from distilvec.report.scores import score_table, task_table
 from distilvec.report.tables import Table, json_text, make_table, to_markdown
-
-TAGS = ["sentence-transformers", "feature-extraction", "sentence-similarity", "distilvec", "knowledge-distillation"]
 
 
 class TeacherRecord(TypedDict, total=False):
@@ -52,6 +51,8 @@ class Distillation(TypedDict, total=False):
     - `scores`: by model (`report.scores.MODELS`) a list of {task, type, metric, value}, times 100.
     - `teacher_compatible`: the vectors are in the teacher's space; if left out, it follows from equal dims.
     - `supervised`: metrics on a labelled task's test split.
+    - `hub`: base_model (ids), datasets (ids) and license for the card's metadata. `documents`: in a router, the teacher
+      that embeds documents.
     """
 
     format: int
@@ -67,7 +68,8 @@ class Distillation(TypedDict, total=False):
     versions: dict[str, str]
     teacher_compatible: bool
     supervised: dict[str, Any]
-    license: str | None
+    hub: dict[str, Any]
+    documents: str
 
 
 def describe_student(
@@ -129,10 +131,11 @@ def model_card(
     teacher, student = found["teacher"], found["student"]
     return _template().render(
         **found,
-        front=yaml.safe_dump(front_matter(record), sort_keys=False, width=1000).strip(),
+        front=front_matter(record),
         name=record.get("name") or student.get("name") or "student",
         teachers=teachers_table([teacher, *(record.get("more_teachers") or [])]),
         loading=loading_call(student),
+        documents=record.get("documents"),
         compatible=record.get("teacher_compatible", bool(teacher) and teacher.get("width") == student.get("width")),
         prompts={role: text for role, text in (student.get("prompts") or {}).items() if text},
         scores=score_table(columns),
@@ -143,24 +146,16 @@ def model_card(
     )
 
 
-def front_matter(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the card's metadata for the hub; base model, languages and licence only where they are known."""
-    front: dict[str, Any] = {
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": list(TAGS),
-    }
-    base = (record.get("student") or {}).get("base_model")
-    if base and not Path(base).exists():
-        front |= {"base_model": base, "base_model_relation": "finetune"}
-    languages = sorted(
-        {source["language"] for source in (record.get("data") or {}).get("sources") or [] if source.get("language")}
-    )
-    if languages:
-        front["language"] = languages
-    if record.get("license"):
-        front["license"] = record["license"]
-    return front
+def front_matter(record: Mapping[str, Any]) -> str:
+    """Return the card's metadata as YAML; base models, data, languages and license only if they are known."""
+    hub = record.get("hub")
+    if hub is None:  # records of earlier versions
+        base = (record.get("student") or {}).get("base_model")
+        hub = {"base_model": base} if is_hub_id(base) else {}
+    sources = (record.get("data") or {}).get("sources") or []
+    languages = {source["language"] for source in sources if source.get("language")}
+    name = record.get("name") or "student"
+    return str(card_data(hub, ["knowledge-distillation"], languages, name, eval_results(record)).to_yaml())
 
 
 def teachers_table(teachers: Sequence[Mapping[str, Any]]) -> Table | None:

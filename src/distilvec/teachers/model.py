@@ -55,7 +55,7 @@ class LocalTeacher:
     ) -> None:
         modules, own = list(model), getattr(model, "prompts", None) or {}
         self.model, self.section, self.folder, self.commit = model, section, folder, commit
-        self.name = section.name or _name(str(section.model))
+        self.name = section.name or model_name(str(section.model))
         self.prompts: dict[Role, str] = {
             role: next((own[name] for name in names if own.get(name)), "") for role, names in _PROMPT_NAMES.items()
         } | (section.prompts or {})
@@ -272,7 +272,7 @@ def _max_length(model: SentenceTransformer) -> int:
     return UNLIMITED if length is None or length > UNLIMITED else int(length)
 
 
-def _name(model: str) -> str:
+def model_name(model: str) -> str:
     """A model's id, or the name of its folder; a student that a run left has the run's name."""
     folder = Path(model).resolve()
     if not folder.is_dir():

@@ -1,0 +1,79 @@
+"""Origin of a model: its id on the hub, and the license in its card. No torch is imported to read a card."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+Named = tuple[str, str | None]  # a model's name and revision
+_LICENSE = ("license", "license_name", "license_link")  # of a card's metadata
+_CACHED = re.compile(r"models--(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)")  # a folder of the hub's cache
+
+
+def origin(base: Named | None, teachers: Sequence[Named]) -> dict[str, Any]:
+    """Return a card's `base_model` (ids) and license for a model made of `base` and trained on vectors of `teachers`.
+
+    The license is the base's. It is left out if a teacher's card has another one.
+    """
+    models = [*([] if base is None else [base]), *teachers]
+    ids = [one for model in models for one in hub_ids(*model)]
+    licenses = [license_of(*model) for model in models]
+    differ = any(found and found != licenses[0] for found in licenses[1:])
+    return {
+        **({"base_model": list(dict.fromkeys(ids))} if ids else {}),
+        **(licenses[0] if base is not None and not differ else {}),
+    }
+
+
+def is_hub_id(name: Any) -> bool:
+    """Return whether the name is a valid id on the hub, and neither a folder of this machine nor "teacher"."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return isinstance(name, str) and name != "teacher" and not Path(name).exists()
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Read the metadata of a folder's model card; empty without a card, or if its metadata cannot be read."""
+    with suppress(OSError, ValueError, TypeError, RecursionError, yaml.YAMLError):
+        text = (folder / "README.md").read_text(encoding="utf-8-sig")
+        if text.startswith("---"):
+            return dict(ModelCard(text, ignore_metadata_errors=True).data.to_dict())  # type: ignore[no-untyped-call]
+    return {}
+
+
+def hub_ids(name: str, revision: str | None = None) -> list[str]:
+    """Return the id of a model on the hub; for a folder without one the ids that its card is based on."""
+    from distilvec.models.load import BUILTIN, folder_of, with_owner
+
+    if name.removeprefix("sentence-transformers/") == BUILTIN and not Path(name).exists():
+        return [f"sentence-transformers/{BUILTIN}"]
+    if not Path(name).exists():
+        owned = with_owner(name)
+        known = owned if owned == name or folder_of(owned, revision)[0] is not None else name
+        return [known] if is_hub_id(known) else []
+    for folder in Path(name).absolute().parents:
+        if match := _CACHED.fullmatch(folder.name):
+            return [f"{match['owner']}/{match['name']}"]
+    based = read_card(Path(name)).get("base_model") or []
+    return [one for one in ([based] if isinstance(based, str) else based) if is_hub_id(one)]
+
+
+def license_of(name: str, revision: str | None = None) -> dict[str, str]:
+    """Return license, license_name and license_link of a model, as far as its card on this machine has them."""
+    from distilvec.models.load import folder_of, resolve_model
+
+    with suppress(OSError, ValueError):
+        folder, _ = folder_of(resolve_model(name), revision)
+        card = {} if folder is None else read_card(folder)
+        return {key: card[key] for key in _LICENSE if card.get("license") and isinstance(card.get(key), str)}
+    return {}

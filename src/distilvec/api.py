@@ -176,7 +176,7 @@ def transplant(
 @quiet_libraries()
 def export(
     model: Model,
-    to: Literal["onnx", "onnx-fp16", "onnx-int8", "onnx-int8-static", "openvino", "projected"] = "onnx",
+    to: Literal["onnx", "onnx-fp16", "onnx-int8", "onnx-int8-static", "openvino", "projected", "router"] = "onnx",
     output: str | Path | None = None,
     *,
     suite: str | Path | None = None,
@@ -186,7 +186,8 @@ def export(
 
     A form out of tolerance is an error with the numbers, unless `force`. `suite`: its first retrieval task is what the
     form is compared on, by default that of the run. The numbers are in FOLDER/exports.json and the model card.
-    "projected" writes the student of a run behind the projection that its method trained, by default as RUN/projected.
+    "projected" writes the student of a run behind the projection that its method trained, by default as RUN/projected,
+    "router" the student and its teacher as one model (queries by the student), by default as RUN/router.
     """
     name, out = model_name(model, cache_root(), "model"), None if output is None else Path(output)
     return export_model(name, to, out, suite=None if suite is None else Path(suite), force=force).path

@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 from architectures import ARCHITECTURES, TEXTS
+from sentence_transformers import SentenceTransformer
 
 from distilvec.config.student import ExpertsSection, StudentSection
+from distilvec.formats.router import save_router
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.students.build import TeacherInfo, build_student
 
@@ -69,6 +71,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[st
         save_student(student, folders[case], {}, "# card")
         ours[case] = {"document": student.encode([*TEXTS, LONG]), "query": student.encode_query([*TEXTS, LONG])}
         ours[case]["modules"] = [type(module).__name__ for module in student]
+    folders["router"], ours["router"] = router(root, folders, ours)
     folders[WITHOUT_ROPE] = shutil.copytree(folders["qwen3-cut"], root / "students" / "without")
     config = json.loads((folders[WITHOUT_ROPE] / "config.json").read_text())
     del config["rope_theta"]
@@ -76,6 +79,15 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[st
     ours[WITHOUT_ROPE] = ours["qwen3-cut"]
     theirs = run_oldest(root, folders)
     return {case: (ours[case], theirs[str(folders[case])]) for case in folders}
+
+
+def router(root: Path, folders: dict[str, Path], ours: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """One student for queries and another for documents, and the vectors of each by itself."""
+    query, document = "bert-dense", "qwen3-lasttoken"
+    towers = [SentenceTransformer(str(folders[name]), device="cpu") for name in (query, document)]
+    save_router(*towers, root / "students" / "router", {}, "# card", "--out")
+    vectors = {"query": ours[query]["query"], "document": ours[document]["document"]}
+    return root / "students" / "router", {**vectors, "modules": ["Router"]}
 
 
 def minilm() -> tuple[str | None, dict[str, Any]]:
@@ -108,7 +120,7 @@ def run_oldest(root: Path, folders: dict[str, Path]) -> dict[str, Any]:
     return said["models"]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, "router"])
 def test_old_stack_gives_the_same_vectors(case: str, answers: dict[str, Any]) -> None:
     check(*answers[case])
 

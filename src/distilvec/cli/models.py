@@ -227,10 +227,12 @@ def transplant(
 def export(
     model: Model,
     to: Annotated[
-        Literal["onnx", "onnx-fp16", "onnx-int8", "onnx-int8-static", "openvino", "gguf", "projected"],
-        option("A form of docs/export.md; projected: RUN/student in its teacher's space."),
+        Literal["onnx", "onnx-fp16", "onnx-int8", "onnx-int8-static", "openvino", "gguf", "projected", "router"],
+        option("A form of docs/export.md; projected, router: of RUN/student, with what its run has."),
     ] = "onnx",
-    out: Annotated[Path | None, option("The file or folder: MODEL/onnx/model.onnx or alike, RUN/projected.")] = None,
+    out: Annotated[
+        Path | None, option("The file or folder: MODEL/onnx/model.onnx or alike, RUN/projected, RUN/router.")
+    ] = None,
     suite: Annotated[Path | None, option("Suite whose retrieval task compares the form with PyTorch.")] = None,
     force: Annotated[bool, option("Keep a form that is out of tolerance.", "--force")] = False,
     trust_remote_code: TrustRemoteCode = False,
@@ -241,6 +243,9 @@ def export(
 
     With --to projected: write a run's student behind the projection into the teacher's space that its method trained
     (talas, distilcse_ckd), as a model folder.
+
+    With --to router: write a run's student and its teacher as one model folder of sentence-transformers, which sends
+    queries to the student and documents to the teacher.
     """
     from distilvec.cli.terminal import show_export
     from distilvec.pipeline.export import export_model

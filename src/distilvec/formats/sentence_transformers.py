@@ -68,6 +68,18 @@ def save_student(
     Errors: DistilvecError with `key` if `folder` holds anything but a model that distilvec wrote, cannot be written, or
     the model has a module that the portable layout cannot hold; the earlier content is then untouched.
     """
+
+    def write(new: Path) -> None:
+        write_modules(in_float32(model), new, layout)
+        extra_files(new)
+
+    save_folder(folder, write, distillation, card, key)
+
+
+def save_folder(
+    folder: Path, write: Callable[[Path], None], distillation: dict[str, Any], card: str, key: str = "student"
+) -> None:
+    """Replace `folder` by a new folder with the files of `write`, the card and the record; see `save_student`."""
     recover_student(folder)
     replace.check_replaceable(folder, key)
     target = replace.real(folder)
@@ -75,13 +87,12 @@ def save_student(
     try:
         remove(new)
         new.mkdir(parents=True)
-        _write(in_float32(model), new, layout)
         (new / "README.md").write_text(card, encoding="utf-8")
-        extra_files(new)
+        write(new)
         mode = (new / "README.md").stat().st_mode
         for weights in new.rglob("*.safetensors"):  # safetensors makes files that only their owner reads
             weights.chmod(mode)
-        _write_json(new / replace.RECORD, {**distillation, replace.FILES: replace.checksums(new)})
+        write_json(new / replace.RECORD, {**distillation, replace.FILES: replace.checksums(new)})
         if replace.is_unchanged(target, replace.read_record(new) or {}):
             return
         if target.is_dir():
@@ -104,13 +115,14 @@ def in_float32(model: SentenceTransformer) -> SentenceTransformer:
     return copy.deepcopy(model).float()
 
 
-def _write(model: SentenceTransformer, folder: Path, layout: Layout) -> None:
+def write_modules(model: SentenceTransformer, folder: Path, layout: Layout = "portable") -> None:
+    """Write modules.json and the modules into a folder; errors as `save_student`."""
     if any(isinstance(module, Experts) for module in model):
         shutil.copyfile(inspect.getfile(Experts), folder / EXPERTS_FILE)
     if layout == "current":
         model.save_pretrained(str(folder), create_model_card=False)
         entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-        _write_json(
+        write_json(
             folder / "modules.json",
             [{**entry, "type": EXPERTS_TYPE if entry["type"] in OURS else entry["type"]} for entry in entries],
         )
@@ -129,7 +141,12 @@ def _write(model: SentenceTransformer, folder: Path, layout: Layout) -> None:
         _WRITERS[kind](module, folder / path)
         reference = EXPERTS_TYPE if ours else f"sentence_transformers.models.{kind}"
         entries.append({"idx": number, "name": str(number), "path": path, "type": reference})
-    _write_json(folder / "modules.json", entries)
+    write_json(folder / "modules.json", entries)
+    write_settings(folder, dict(model.prompts), model.similarity_fn_name, model.default_prompt_name)
+
+
+def write_settings(folder: Path, prompts: dict[str, str], similarity: str | None, default: str | None = None) -> None:
+    """Write config_sentence_transformers.json."""
     versions = {
         "sentence_transformers": sentence_transformers.__version__,
         "transformers": transformers.__version__,
@@ -138,18 +155,18 @@ def _write(model: SentenceTransformer, folder: Path, layout: Layout) -> None:
     settings = {
         "model_type": "SentenceTransformer",
         "__version__": versions,
-        "prompts": dict(model.prompts),
-        "default_prompt_name": model.default_prompt_name,
-        "similarity_fn_name": model.similarity_fn_name,
+        "prompts": prompts,
+        "default_prompt_name": default,
+        "similarity_fn_name": similarity,
     }
-    _write_json(folder / "config_sentence_transformers.json", settings)
+    write_json(folder / "config_sentence_transformers.json", settings)
 
 
 def _write_transformer(transformer: Any, folder: Path) -> None:
     backbone, tokenizer, length = transformer.auto_model, transformer.tokenizer, transformer.max_seq_length
     backbone.save_pretrained(str(folder))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    _write_json(folder / "config.json", portable_config(config))
+    write_json(folder / "config.json", portable_config(config))
     tokenizer.save_pretrained(str(folder))
     if not (folder / "tokenizer.json").exists():
         raise DistilvecError(
@@ -157,15 +174,15 @@ def _write_transformer(transformer: Any, folder: Path) -> None:
         )
     state = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     state["truncation"] = state["padding"] = None  # settings of the last call
-    _write_json(folder / "tokenizer.json", state)
+    write_json(folder / "tokenizer.json", state)
     token_types = "token_type_ids" in inspect.signature(backbone.forward).parameters
     about = tokenizer_config(tokenizer, length, token_types)
-    _write_json(folder / "tokenizer_config.json", about)
+    write_json(folder / "tokenizer_config.json", about)
     special = [key for key in about if key.removesuffix("_token") in ROLES]
-    _write_json(folder / "special_tokens_map.json", {key: about[key] for key in special})  # fastembed before 0.9
+    write_json(folder / "special_tokens_map.json", {key: about[key] for key in special})  # fastembed before 0.9
     stated = length if length is not None and length <= UNLIMITED else None  # larger numbers overflow in readers
     settings = {"max_seq_length": stated, "do_lower_case": bool(transformer.do_lower_case)}
-    _write_json(folder / "sentence_bert_config.json", settings)
+    write_json(folder / "sentence_bert_config.json", settings)
 
 
 def _write_pooling(pooling: Any, folder: Path) -> None:
@@ -173,7 +190,7 @@ def _write_pooling(pooling: Any, folder: Path) -> None:
     modes = (pooling.pooling_mode,) if isinstance(pooling.pooling_mode, str) else tuple(pooling.pooling_mode)
     flags = {flag: mode in modes for mode, flag in POOLING_FLAGS.items()}
     config = {"word_embedding_dimension": pooling.embedding_dimension, **flags}
-    _write_json(folder / "config.json", {**config, "include_prompt": pooling.include_prompt})
+    write_json(folder / "config.json", {**config, "include_prompt": pooling.include_prompt})
 
 
 def _write_dense(dense: Any, folder: Path) -> None:
@@ -185,7 +202,7 @@ def _write_dense(dense: Any, folder: Path) -> None:
             f"[student.dense] the portable layout cannot hold a Dense module with {config or names}. "
             "Save with layout 'current'."
         )
-    _write_json(folder / "config.json", kept)
+    write_json(folder / "config.json", kept)
     weights = {name: value.detach().cpu().contiguous() for name, value in dense.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
@@ -278,5 +295,6 @@ def _sync_tree(folder: Path) -> None:
                 os.close(handle)
 
 
-def _write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON as sentence-transformers does."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -53,7 +53,12 @@ def check_place(name: str, key: str, kind: Kind = "model") -> None:
 
 
 def check_model(model: Any, name: str, key: str) -> None:
-    """Raise DistilvecError for non-finite weights, an empty tokenizer, or tokens without a row in the table."""
+    """Raise DistilvecError for non-finite weights, an empty tokenizer, tokens without a row in the table, a Router."""
+    if type(model[0]).__name__ == "Router":
+        raise DistilvecError(
+            f"[{key}] {name} is a Router with several models, one for each role. Name one of them, such as its folder "
+            "query or document."
+        )
     check_weights(model, name, key)
     backbone: Any = getattr(model[0], "auto_model", None)
     tokenizer: Any = getattr(model[0], "tokenizer", None)

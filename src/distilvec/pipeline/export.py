@@ -1,4 +1,4 @@
-"""Export of a model: to files that need no Python code of ours, or with the projection that its method trained.
+"""Export of a model: to files that need no Python code of ours, with its trained projection, or with its teacher.
 
 Every form takes the same path: the checked fp32 ONNX file, one function that makes the form of it in a scratch folder,
 one gate that compares the form with PyTorch, and one move to the files' final location.
@@ -36,6 +36,7 @@ from distilvec.models.load import load_model
 from distilvec.models.unreadable import check_place
 from distilvec.pipeline.projected import export_projected
 from distilvec.pipeline.resolve import cache_root
+from distilvec.pipeline.router import export_router
 from distilvec.pipeline.texts import load_tasks
 from distilvec.report.exports import read_exports, write_exports
 from distilvec.report.model_card import model_card
@@ -69,7 +70,7 @@ FORMS = {  # names of files as transformers.js, fastembed, TEI and sentence-tran
     "onnx-int8-static": Form("onnx/model_int8.onnx", to_static_int8, INT8, calibrated=True),
     "openvino": Form("openvino/openvino_model.xml", to_openvino, Tolerance(0.9999, 0.1, 0.999), "openvino"),
 }
-PROJECTED = "projected"
+FOLDERS = {"projected": export_projected, "router": export_router}  # forms of a run's student that are model folders
 _GGUF = (
     "[--to] GGUF is not written. Convert the model's folder with llama.cpp's convert_hf_to_gguf.py (docs/clients.md), "
     "or take another form: {}."
@@ -78,7 +79,7 @@ _GGUF = (
 
 @dataclass(frozen=True)
 class Exported:
-    """The main file of an export and its parity with PyTorch (rows of exports.json by form); none for projected."""
+    """The main file of an export and its parity with PyTorch (rows of exports.json by form); none for folders."""
 
     path: Path
     forms: dict[str, dict[str, Any]]
@@ -97,7 +98,8 @@ def export_model(
 
     Args:
         model: A folder or hub id; the tasks of a run's student are those of its recipe.
-        to: A key of FORMS, or "projected": the student of a run behind its trained projection, a model folder.
+        to: A key of FORMS, or of a run's student "projected": behind its trained projection, a model folder, or
+            "router": with its teacher as one model folder, which routes queries to the student.
         out: The file; by default the form's file below the model's folder.
         trust_remote_code: Whether the model's own code may run.
         suite: Its first retrieval task is what the form is compared on; by default docstrings of Python's library.
@@ -106,13 +108,13 @@ def export_model(
     Errors, before the model is loaded: DistilvecError for an unknown form, missing packages, a path that cannot be
     written. After: a form that is out of tolerance.
     """
-    known = (*FORMS, PROJECTED)
+    known = (*FORMS, *FOLDERS)
     if to == "gguf":
         raise DistilvecError(_GGUF.format(", ".join(known)))
     if to not in known:
         raise DistilvecError(f"[--to] no form '{to}'{nearest(to, known) or '.'} Forms: {', '.join(known)}.")
-    if to == PROJECTED:
-        return Exported(export_projected(Path(model), out), {})
+    if to in FOLDERS:
+        return Exported(FOLDERS[to](Path(model), out), {})
     form = FORMS[to]
     for extra in dict.fromkeys(("onnx", form.extra)):
         require_extra(extra, f"--to {to}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
@@ -36,18 +37,24 @@ def projected_student(job: Job, student: SentenceTransformer) -> SentenceTransfo
     return None if found is None else with_projection(student, found)
 
 
+def finished_job(student: Path, to: str) -> tuple[Job, dict[str, Any]]:
+    """Return job and record of the run whose student is in this folder, for the form `to`.
+
+    Errors: DistilvecError for a folder that is no run's student.
+    """
+    run = student.resolve().parent
+    record = read_run_file(run, RECORD)
+    if record is None or student.resolve() != run / "student" or not (run / "recipe.yaml").exists():
+        raise DistilvecError(f"[model] {student} is not the student of a finished run. Give RUN/student for --to {to}.")
+    return resolve(recipes.load(run / "recipe.yaml"), run, record), record
+
+
 def export_projected(student: Path, out: Path | None) -> Path:
     """Write a finished run's student behind its projection as a plain model, by default as RUN/projected.
 
     Errors: DistilvecError for a folder that is no run's student, and for a method without a projection.
     """
-    run = student.resolve().parent
-    record = read_run_file(run, RECORD)
-    if record is None or student.resolve() != run / "student" or not (run / "recipe.yaml").exists():
-        raise DistilvecError(
-            f"[model] {student} is not the student of a finished run. Give RUN/student for --to projected."
-        )
-    job = resolve(recipes.load(run / "recipe.yaml"), run, record)
+    job, record = finished_job(student, "projected")
     made = projected_student(job, load(student, device="cpu"))
     if made is None:
         raise DistilvecError(
@@ -58,5 +65,6 @@ def export_projected(student: Path, out: Path | None) -> Path:
     width = record["teacher"].get("width")
     projected = {key: value for key, value in record.items() if key not in ("seal", "scores", "supervised")}
     projected |= {"name": about["name"], "student": about, "teacher_compatible": about["width"] == width}
-    save_student(made, out or run / "projected", projected, model_card(projected), key="--out")
-    return out or run / "projected"
+    out = out or job.folder / "projected"
+    save_student(made, out, projected, model_card(projected), key="--out")
+    return out

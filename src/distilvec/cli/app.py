@@ -13,7 +13,7 @@ from distilvec.cli.demo import demo
 from distilvec.cli.index import index_app
 from distilvec.cli.layout import Grouped, example
 from distilvec.cli.measure import compare, evaluate, sharpness, speed
-from distilvec.cli.models import align, export, finetune, transplant
+from distilvec.cli.models import align, export, finetune, push, transplant
 from distilvec.cli.options import Out, Overrides, RecipeFile, Restart, Variant, combined, load_recipe, option
 from distilvec.cli.recipes import recipes_app
 from distilvec.cli.serve import serve
@@ -86,6 +86,21 @@ def options(
 
 VERBS = (quickstart, run, plan, finetune, align, evaluate, compare, speed, sharpness, transplant, export, demo, serve)
 for verb in VERBS:
+for verb in (
+    quickstart,
+    run,
+    plan,
+    finetune,
+    align,
+    evaluate,
+    compare,
+    speed,
+    sharpness,
+    transplant,
+    export,
+    push,
+    serve,
+):
     app.command(epilog=example(verb.__name__))(verb)
 app.add_typer(recipes_app, name="recipes")
 app.add_typer(cache_app, name="cache")

@@ -35,6 +35,7 @@ GROUPS = {  # the verbs of each group, with the arguments of an example
         "transplant": "BAAI/bge-m3 --texts texts.txt --vocab-size 16000 --out small-vocabulary",
         "export": "runs/first/student --to onnx",
         "demo": "runs/first --out demo",
+        "push": "runs/first/student OWNER/NAME --license apache-2.0",
         "serve": "runs/first/student --port 8000",
     },
     "Experimental": {"causal": "recipes/causal/dolly.yaml --out runs/dolly"},

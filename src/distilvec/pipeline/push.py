@@ -1,0 +1,183 @@
+"""Upload of a model's folder to the Hugging Face hub: a card that the hub validates, and one commit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, constants, get_token
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.log import log
+from distilvec.models.origin import is_hub_id
+
+CARD = "README.md"
+_PUSHED = re.compile(  # names of a model's files, in any folder of it that is not hidden
+    r"(?:(?!\.)[^/]+/)*(?:(?:model|head)(?:-[0-9]+-of-[0-9]+)?\.safetensors|model\.safetensors\.index\.json"
+    r"|model[\w-]*\.onnx(?:[._]data)?|openvino_model[\w-]*\.(?:xml|bin)|[\w-]*\.model|vocab\.txt|merges\.txt"
+    r"|(?:tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|config|generation_config|modules|head"
+    r"|config_sentence_transformers|sentence_bert_config|router_config|vocabulary|exports|distillation)\.json"
+    r"|chat_template\.jinja|README\.md|(?:LICEN[CS]E|NOTICE)(?:\.txt|\.md)?|distilvec_experts\.py)"
+)
+_LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
+_NO_LICENSE = (
+    "[--license] the card of {} states no license{}. Give its id with --license, such as apache-2.0, mit or other."
+)
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A commit on the hub: its address, the repository's visibility, and the names of the uploaded files."""
+
+    url: str
+    private: bool
+    files: tuple[str, ...]
+
+
+def push_model(
+    model: Path,
+    repo: str,
+    public: bool = False,
+    license: str | None = None,
+    revision: str | None = None,
+    message: str | None = None,
+    update: bool = False,
+) -> Pushed:
+    """Upload a model's folder as one commit to the hub (HF_ENDPOINT), into a new repository, private by default.
+
+    Args:
+        model: A folder with safetensors weights and a card. Other files than a model's are left out.
+        repo: OWNER/NAME, or NAME for the token's owner.
+        public: Make a public repository, or push into one.
+        license: An id for the card; required if the card has none. The folder's own card stays as it is.
+        revision: A branch; made from main if it does not exist.
+        message: The commit's first line.
+        update: Push into a repository that exists.
+
+    The token is that of HF_TOKEN or of `hf auth login`. Errors: DistilvecError for a folder without a model, weights or
+    card, a card without a license or that the hub refuses, an existing repository, and every refusal of the hub.
+    """
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise DistilvecError(f"[repo_id] {first_line(error)} Expected OWNER/NAME.") from None
+    files = model_files(model)
+    card = checked_card(model, license)
+    if constants.is_offline_mode():
+        raise DistilvecError("[HF_HUB_OFFLINE] is set, so that the hub is not reached. Unset it to push.")
+    if get_token() is None:
+        raise DistilvecError("[token] no token of the hub was found. Log in with `hf auth login`, or set HF_TOKEN.")
+    api = HfApi()
+    with _refusals(repo):
+        _validate(card)
+        repo = api.create_repo(repo, private=not public, exist_ok=update).repo_id
+        private = bool(api.repo_info(repo).private)
+        if not (private or public):
+            raise DistilvecError(f"[--public] {repo} exists and is public. Push into it with --public.")
+        if revision is not None:
+            api.create_branch(repo, branch=revision, exist_ok=True)
+        content: dict[str, Any] = {name: model / name for name in files}
+        if license is not None:
+            content[CARD] = str(card).encode()
+        operations = [CommitOperationAdd(name, value) for name, value in content.items()]
+        title = message or f"Upload {card.data.get('model_name') or 'model'} with distilvec"
+        commit = api.create_commit(repo, operations, commit_message=title, revision=revision)
+    return Pushed(str(commit.commit_url), private, tuple(files))
+
+
+def model_files(model: Path) -> list[str]:
+    """Return the relative names of a folder's files to upload, and log those left out.
+
+    Errors: DistilvecError for a folder without a model, weights in safetensors or a card.
+    """
+    if (model / "student" / "modules.json").is_file():
+        raise DistilvecError(f"[model] {model} is the folder of a run. Give the model in it, such as {model}/student.")
+    if not (model / "modules.json").is_file():
+        raise DistilvecError(f"[model] {model} is no SentenceTransformer's folder: it has no modules.json. Give one.")
+    root = model.resolve()
+    names = sorted(path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file())
+    files = [name for name in names if _PUSHED.fullmatch(name) and (root / name).resolve().is_relative_to(root)]
+    if left := sorted({*names} - {*files}):
+        log(f"not pushed, since no files of a model: {', '.join(left)}")
+    if not any(name.endswith(".safetensors") for name in files):
+        raise DistilvecError(f"[model] {model} has no weights in safetensors; pickles are not pushed. Save it again.")
+    if CARD not in files:
+        raise DistilvecError(f"[model] {model} has no model card. Write a {CARD} with its base model and license.")
+    return files
+
+
+def checked_card(model: Path, license: str | None) -> ModelCard:
+    """Return a model's card, with `license` if that is given.
+
+    Errors: DistilvecError for a card without a license, whose metadata cannot be read, or with base models that are no
+    ids of the hub.
+    """
+    try:
+        card = ModelCard((model / CARD).read_text(encoding="utf-8"))
+    except (ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
+        problem = f"the metadata of {model}/{CARD} is damaged: {first_line(error)}"
+        raise DistilvecError(f"[{CARD}] {problem}. Correct it.") from error
+    bases = card.data.get("base_model") or []
+    for base in [bases] if isinstance(bases, str) else bases:
+        if not is_hub_id(base):
+            fix = "Correct the card; a run's card is written again if the same recipe runs again."
+            raise DistilvecError(f"[{CARD}] base_model {base!r} is no id of a model on the hub. {fix}")
+    if license is not None:
+        if not _LICENSE.fullmatch(license):
+            raise DistilvecError(f"[--license] found {license!r}. Give an id of the hub, such as apache-2.0.")
+        card.data.license = license
+    if not card.data.get("license"):
+        based = f"; it is based on {bases if isinstance(bases, str) else ', '.join(bases)}" if bases else ""
+        raise DistilvecError(_NO_LICENSE.format(model, based))
+    return card
+
+
+@contextmanager
+def _refusals(repo: str) -> Iterator[None]:
+    """Turn refusals of the hub, and failures of the network, into a DistilvecError."""
+    try:
+        yield
+    except DistilvecError:
+        raise
+    except HfHubHTTPError as error:
+        status = getattr(error.response, "status_code", None)
+        if status == 401:
+            raise DistilvecError(
+                f"[token] {constants.ENDPOINT} refuses the token. Log in again (`hf auth login`), or correct HF_TOKEN."
+            ) from error
+        if status == 403:
+            raise DistilvecError(
+                f"[token] the token may not write to {repo}. Take a token with write access, or another owner."
+            ) from error
+        if status == 409:
+            raise DistilvecError(
+                f"[repo_id] {repo} exists on the hub. Choose another name, or push into it with --update."
+            ) from error
+        raise DistilvecError(f"[hub] {repo} was not pushed: {_reason(error)}. Push again with --update.") from error
+    except Exception as error:  # of the HTTP client, and of storage
+        raise DistilvecError(
+            f"[hub] {constants.ENDPOINT} cannot be reached, or the upload failed: {_reason(error)}. Check network and "
+            "HF_ENDPOINT, then push again, with --update if the repository was made."
+        ) from error
+
+
+def _validate(card: ModelCard) -> None:
+    """Ask the hub to validate the card's metadata."""
+    try:
+        card.validate()
+    except HfHubHTTPError:
+        raise
+    except ValueError as error:
+        raise DistilvecError(f"[{CARD}] the hub refuses the card: {_reason(error)}. Correct the card.") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return an error's message on one line."""
+    return " ".join(str(error).split())[:300].rstrip(" .") or type(error).__name__

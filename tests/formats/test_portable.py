@@ -216,7 +216,7 @@ def test_a_link_to_the_folder_stays(backbones: dict[str, Path], tmp_path: Path) 
         save_student(student_of(backbones["bert"]), tmp_path / "gone", {}, "", key="--out")
 
 
-@pytest.mark.parametrize("place", ["_write", "_sync_tree"])
+@pytest.mark.parametrize("place", ["write_modules", "_sync_tree"])
 def test_no_room_keeps_the_earlier_student(
     place: str, backbones: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

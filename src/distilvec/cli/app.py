@@ -87,20 +87,8 @@ def options(
 VERBS = (quickstart, run, plan, finetune, align, evaluate, compare, speed, sharpness, transplant, export, demo, serve)
 for verb in VERBS:
 for verb in (
-    quickstart,
-    run,
-    plan,
-    finetune,
-    align,
-    evaluate,
-    compare,
-    speed,
-    sharpness,
-    transplant,
-    export,
-    push,
-    serve,
-):
+    quickstart, run, plan, finetune, align, evaluate, compare, speed, sharpness, transplant, export, push, serve,
+):  # fmt: skip
     app.command(epilog=example(verb.__name__))(verb)
 app.add_typer(recipes_app, name="recipes")
 app.add_typer(cache_app, name="cache")

@@ -132,7 +132,7 @@ def checked_card(model: Path, license: str | None) -> ModelCard:
     if license is not None:
         if not _LICENSE.fullmatch(license):
             raise DistilvecError(f"[--license] found {license!r}. Give an id of the hub, such as apache-2.0.")
-        card.data.license = license
+        card.data["license"] = license
     if not card.data.get("license"):
         based = f"; it is based on {bases if isinstance(bases, str) else ', '.join(bases)}" if bases else ""
         raise DistilvecError(_NO_LICENSE.format(model, based))

@@ -32,6 +32,7 @@ def card_data(
 
     `languages` that are no codes of the hub are left out. `results` belong to the model `name`.
     """
+    known = {**({"base_model_relation": "finetune"} if hub.get("base_model") else {}), **hub}
     codes = sorted({code for code in languages if _LANGUAGE.fullmatch(code)})
     return ModelCardData(
         language=codes or None,
@@ -40,8 +41,7 @@ def card_data(
         tags=[*TAGS, *tags],
         model_name=one_line(name) if results else None,
         eval_results=results or None,
-        **({"base_model_relation": "finetune"} if hub.get("base_model") else {}),
-        **hub,
+        **known,
     )
 
 

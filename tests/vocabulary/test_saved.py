@@ -143,7 +143,7 @@ def test_the_oldest_stack_has_the_same_tokens_and_vectors(folders, tmp_path):
         assert np.abs(np.array(theirs["document"]) - stripped).max() < 1e-6, case
 
 
-@pytest.mark.parametrize("place", ["_write", "_sync_tree"])
+@pytest.mark.parametrize("place", ["write_modules", "_sync_tree"])
 def test_a_full_disk_leaves_what_was_there(models, tmp_path, place, monkeypatch):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")

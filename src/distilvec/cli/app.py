@@ -84,11 +84,10 @@ def options(
         raise typer.Exit
 
 
-VERBS = (quickstart, run, plan, finetune, align, evaluate, compare, speed, sharpness, transplant, export, demo, serve)
+VERBS = (
+    quickstart, run, plan, finetune, align, evaluate, compare, speed, sharpness, transplant, export, push, demo, serve,
+)  # fmt: skip
 for verb in VERBS:
-for verb in (
-    quickstart, run, plan, finetune, align, evaluate, compare, speed, sharpness, transplant, export, push, serve,
-):  # fmt: skip
     app.command(epilog=example(verb.__name__))(verb)
 app.add_typer(recipes_app, name="recipes")
 app.add_typer(cache_app, name="cache")

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
+from distilvec.config.api_teacher import ApiSection
 from distilvec.config.base import (
     CODE,
     INDEX,
@@ -22,19 +23,32 @@ from distilvec.config.base import (
     Tokens,
     Units,
     key,
+    refused,
 )  # fmt: skip
 from distilvec.config.student import Pooling, StudentSection
 from distilvec.config.sweep import SweepSection
 from distilvec.config.training import StageSection, TrainSection
 
 Role = Literal["query", "document"]
+_LOCAL = (
+    "revision",
+    "pooling",
+    "normalize",
+    "max_length",
+    "dtype",
+    "attention",
+    "adapters",
+    "live",
+    "trust_remote_code",
+)  # keys of a model on this machine
 
 
 class TeacherSection(Section):
-    """Origin of the teacher's vectors: a model (`model`), or a table or index of existing vectors (`vectors`)."""
+    """Origin of the teacher's vectors: a model, here or behind an API (`model`), or existing vectors (`vectors`)."""
 
     one_of = ("model", "vectors")
     model: str | None = key(None, "folder, hub id or 'all-MiniLM-L6-v2'; '{task}' becomes the task's name", MODEL)
+    api: ApiSection | None = key(None, "the model is behind an API, under that name: docs/api_teachers.md")
     vectors: Path | str | None = key(None, "table or index of texts and vectors: docs/index.md lists the kinds", INDEX)
     texts: Path | None = key(None, "texts of an index that has none (.npy, .faiss), one for each row")
     columns: dict[Literal["text", "embedding", "id", "role"], str] | None = key(None, "its names of the columns")
@@ -53,6 +67,23 @@ class TeacherSection(Section):
     weight: float = key(1.0, "relative to the weights of more_teachers", gt=0)
     live: bool = key(False, "run in every step instead of caching; for corpora seen once")
     trust_remote_code: bool = False
+
+    @property
+    def local_model(self) -> str | None:
+        """The model, if it runs on this machine; None for an API and for a table of vectors."""
+        return None if self.api is not None else self.model
+
+    @model_validator(mode="after")
+    def check_api(self) -> TeacherSection:
+        """Refuse an API without a model, and keys that a model behind an API does not read."""
+        if self.api is None:
+            return self
+        if self.model is None:
+            raise refused("api", "an API computes the vectors of a model. Name it: teacher.model, without vectors")
+        for name in _LOCAL:
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise refused(name, f"found {value!r}; the model runs behind teacher.api, not here. Remove the key")
+        return self
 
 
 class SourceSection(Section):

@@ -14,6 +14,7 @@ PACKAGES = {
     "openvino": ("openvino",),
     "datasets": ("datasets",),
     "dataframe": ("pandas",),
+    "api": ("httpx2", "tenacity"),
     "serve": ("starlette", "uvicorn", "prometheus_client"),
     "finetune": ("peft",),
     "causal": ("rouge_score",),

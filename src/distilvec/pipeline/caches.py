@@ -14,6 +14,7 @@ from distilvec.core.log import progress
 from distilvec.core.outputs import OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.job import Job, Teacher, errors_of
+from distilvec.teachers.api import ApiTeacher
 from distilvec.teachers.cache.fill import (
     MOST_ROWS,
     TokenSource,
@@ -27,6 +28,7 @@ from distilvec.teachers.encode import CPU_TOKENS
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import LocalTeacher
 from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.teacher import OpenTeacher
 
 
 def cache_folder(recipe: Recipe, store: ArtifactStore, teacher: str, fingerprint: str) -> Path:
@@ -78,12 +80,13 @@ def open_cache(job: Job, teacher: Teacher) -> TeacherCache:
 def own_cache(job: Job, teacher: Teacher) -> TeacherCache:
     """Open or create the cache of exactly the required signals; with `cache.path` that folder as it is."""
     rows = job.recipe.cache.shard_rows
-    rows = rows if teacher.manifest.tokens is None else min(rows, MOST_ROWS)
+    small = teacher.manifest.tokens is not None or teacher.section.api is not None  # a kill costs money
+    rows = min(rows, MOST_ROWS) if small else rows
     return TeacherCache.create_or_open(folder_of_cache(job, teacher), teacher.manifest, rows)
 
 
 def fill(
-    job: Job, teacher: Teacher, cache: TeacherCache, model: LocalTeacher | VectorsTeacher,
+    job: Job, teacher: Teacher, cache: TeacherCache, model: OpenTeacher,
     tokens: TokenStore | None, alignment: AlignmentStore | None,
 ) -> None:  # fmt: skip
     """Compute the rows of the corpus that the cache lacks."""
@@ -94,9 +97,9 @@ def fill(
     with progress(what, len(corpus), "texts", len(corpus) - missing) as advance, errors_of(teacher.key):
 
         def report(done: int, total: int) -> None:
-            advance(done, "")
+            advance(done, model.meter.note if isinstance(model, ApiTeacher) else "")
 
-        if tokens is None or isinstance(model, VectorsTeacher):
+        if tokens is None or not isinstance(model, LocalTeacher):
             model.fill(cache, corpus, report)
         else:
             fill_tokens(cache, corpus, token_source(job, teacher, model, tokens, alignment), report)

@@ -18,6 +18,7 @@ from distilvec.evaluation.tasks import Task, TaskFailure, embedded_texts
 from distilvec.report.earlier_formats import REPORT_FORMAT
 from distilvec.teachers.model import LocalTeacher
 from distilvec.teachers.precomputed import VectorsTeacher
+from distilvec.teachers.teacher import OpenTeacher
 
 Columns = dict[str, tuple[Embedder, Embedder]]
 Samples = dict[str, dict[str, Sample]]
@@ -26,7 +27,7 @@ Samples = dict[str, dict[str, Sample]]
 def make_columns(
     student: LocalTeacher,
     untrained: LocalTeacher | None = None,
-    teacher: LocalTeacher | VectorsTeacher | None = None,
+    teacher: OpenTeacher | None = None,
     in_teacher_space: bool = True,
     projected: LocalTeacher | None = None,
 ) -> Columns:

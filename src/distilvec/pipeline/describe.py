@@ -51,11 +51,12 @@ def describe_teacher(section: TeacherSection, key: str, device: str, store: Arti
             return TeacherDescription(teacher.info(), teacher.manifest("float16"), count)
 
     with errors_of(key):
-        folder = _folder(section.model, section.revision, "teacher.model")
-        if folder is None:  # a table of vectors, or a model that is not on this machine yet
+        folder = _folder(section.local_model, section.revision, "teacher.model")
+        if folder is None and section.api is None:  # a table of vectors, or a model that is not on this machine yet
             return describe()
-        settings = _settings(section, {"live", "weight", "batch_tokens"})
-        content = _stored(store, [FORMAT, settings, hash_model(folder, section.adapters)], lambda: asdict(describe()))
+        settings = _settings(section, {"live", "weight", "batch_tokens"} | ({"api"} if section.api is None else set()))
+        model = "api" if folder is None else hash_model(folder, section.adapters)
+        content = _stored(store, [FORMAT, settings, model], lambda: asdict(describe()))
     return TeacherDescription(
         TeacherInfo(**content["info"]), parse_manifest(content["manifest"]), content["parameters"]
     )
@@ -68,7 +69,7 @@ def known_teacher(section: TeacherSection, manifest: Manifest, record: Mapping[s
         manifest.normalized,
         manifest.max_length or UNLIMITED,
         dict(manifest.prompts),
-        model=None if section.model is None else resolve_model(section.model),
+        model=None if section.local_model is None else resolve_model(section.local_model),
         name=record["name"],
         revision=section.revision,
         hidden_size=manifest.vector_width,

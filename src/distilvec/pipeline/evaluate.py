@@ -21,6 +21,7 @@ from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.suite import suite_fingerprint
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load
+from distilvec.pipeline.caches import open_cache
 from distilvec.pipeline.columns import Samples, intervals, score_columns, write_samples
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.parts import PARTS, Models, SavedStudent
@@ -31,8 +32,8 @@ from distilvec.pipeline.texts import test_split
 from distilvec.report.earlier_formats import REPORT_FORMAT
 from distilvec.report.run_files import REPORT, read_run_file
 from distilvec.students.task_head import load_head
+from distilvec.teachers.api import ApiTeacher
 from distilvec.teachers.model import LocalTeacher, wrap_model
-from distilvec.teachers.precomputed import VectorsTeacher
 from distilvec.train.metrics import read_metrics
 
 MEASURED = 2  # changes if the same models would get other scores
@@ -97,6 +98,8 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
     student = load(job.folder / "student", device="cpu")
     projected = projected_student(job, student) if "projected" in section.columns else None
     with job.teacher.load(job.recipe.train.device) as teacher:
+        if isinstance(teacher, ApiTeacher):
+            teacher.cache = open_cache(job, job.teacher)
         yield Models(
             section,
             job.tasks,
@@ -109,7 +112,7 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             job.in_teacher_space,
             labeled,
             dict(report.get("scores", {})),
-            table=teacher if isinstance(teacher, VectorsTeacher) else None,
+            remote=None if isinstance(teacher, LocalTeacher) else teacher,
         )
 
 

@@ -22,10 +22,9 @@ from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples
 from distilvec.evaluation.tasks import Task
 from distilvec.report.model_card import TeacherRecord
+from distilvec.teachers.api_meter import read_counts
 from distilvec.teachers.cache.manifest import Manifest
-from distilvec.teachers.model import LocalTeacher
-from distilvec.teachers.precomputed import VectorsTeacher
-from distilvec.teachers.teacher import open_teacher
+from distilvec.teachers.teacher import OpenTeacher, open_teacher
 from distilvec.train.stages import Stage
 
 UNTRACKED = (
@@ -43,7 +42,8 @@ class Teacher:
 
     `key` is its section in the recipe: teacher, or more_teachers.0 and so on. `embeddings` is the manifest of its
     embeddings alone, `manifest` that of all required outputs. `live`: it runs in every step, without a cache. `corpus`
-    has its prompts. `head`: that of the recipe's task, if the teacher was fine-tuned for it.
+    has its prompts. `head`: that of the recipe's task, if the teacher was fine-tuned for it. `counts` is the file with
+    the requests and tokens of an API.
     """
 
     key: str
@@ -55,11 +55,12 @@ class Teacher:
     parameters: int | None = None
     live: bool = False
     head: TaskHead | None = None
+    counts: Path | None = None
 
-    def load(self, device: str) -> LocalTeacher | VectorsTeacher:
+    def load(self, device: str) -> OpenTeacher:
         """Load the model or open the table; a context manager that frees the memory at its end."""
         with errors_of(self.key):
-            return open_teacher(self.section, device)
+            return open_teacher(self.section, device, self.counts)
 
     def record(self, several: bool) -> TeacherRecord:
         """Return its part of distillation.json; with its weight if there are several teachers."""
@@ -72,6 +73,10 @@ class Teacher:
         }
         found |= {} if self.parameters is None else {"parameters": self.parameters}
         found |= {"live": True} if self.live else {}
+        if (api := self.section.api) is not None:
+            spent = read_counts(self.counts)
+            cost = {"cost": round(spent["tokens"] * api.price / 1e6, 6)} if api.price is not None and spent else {}
+            found["api"] = {"host": api.host, **spent, **cost}
         return found | ({"weight": self.section.weight} if several else {})
 
 

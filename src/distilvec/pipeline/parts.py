@@ -31,6 +31,7 @@ from distilvec.evaluation.speed import Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, task_texts
 from distilvec.models.load import load, load_model
 from distilvec.pipeline.columns import Columns, make_columns
+from distilvec.teachers.api import ApiTeacher
 from distilvec.teachers.model import LocalTeacher, wrap_model
 from distilvec.teachers.precomputed import VectorsTeacher
 
@@ -51,8 +52,8 @@ class SavedStudent:
 class Models:
     """The models of a run and the texts they are compared on; all parts share one cache of embeddings.
 
-    `labeled` are test texts of the run's own task. `scores` are those of report.json, by model. `table` is the teacher
-    if it is a table of vectors.
+    `labeled` are test texts of the run's own task. `scores` are those of report.json, by model. `remote` is the
+    teacher if it is a table of vectors or an API.
     """
 
     section: EvaluationSection
@@ -67,12 +68,12 @@ class Models:
     labeled: Sequence[Group] = ()
     scores: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     cache: EmbeddingCache = field(default_factory=EmbeddingCache)
-    table: VectorsTeacher | None = None
+    remote: VectorsTeacher | ApiTeacher | None = None
 
     @property
     def columns(self) -> Columns:
         """Query and document embedder of every model that `evaluation.columns` names."""
-        teacher = self.teacher or self.table
+        teacher = self.teacher or self.remote
         columns = make_columns(self.student, self.untrained, teacher, self.in_teacher_space, self.projected)
         known = self.scores or columns  # a table of vectors may lack the texts of every task
         return {name: pair for name, pair in columns.items() if name in self.section.columns and name in known}
@@ -156,14 +157,14 @@ def speed(models: Models) -> dict[str, Any]:
 def projections(models: Models) -> dict[str, Any]:
     """Project sentences of the tasks, and tokens of a few of them, onto two dimensions."""
     tasks = models.scored_tasks
-    teacher = models.teacher or models.table
+    teacher = models.teacher or models.remote
     if teacher is None or not tasks:
         return {}
     share = max(1, SENTENCES // len(tasks))
     pairs = [(task.name, text) for task in tasks for text in spread(sorted(set(task_texts(task))), share)]
     pairs = [(name, text) for name, text in pairs if text.strip()]
-    if models.table is not None:
-        pairs = [(name, text) for name, text in pairs if not models.table.lacking([text])]
+    if isinstance(models.remote, VectorsTeacher):
+        pairs = [(name, text) for name, text in pairs if not models.remote.lacking([text])]
     if len(pairs) < FEWEST:
         return {}
     texts = [text for _, text in pairs]

@@ -19,6 +19,7 @@ from distilvec.alignment.store import AlignmentStore
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.tokens import TokenStore
+from distilvec.pipeline.api_costs import cost_lines
 from distilvec.pipeline.caches import folder_of_cache, open_cache, reads_tokens, superset_cache, token_source
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.prepare import (
@@ -33,6 +34,7 @@ from distilvec.pipeline.prepare import (
 )
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.texts import below_limits, left_out
+from distilvec.teachers.api import ApiTeacher
 from distilvec.teachers.cache.fill import compute_tokens, count_missing
 from distilvec.teachers.cache.signals import Ragged
 from distilvec.teachers.model import LocalTeacher
@@ -150,21 +152,28 @@ def _describe(
         alignment = align(job, student, model) if model is not None and kind is not None else None
         tokens = tokenize_for(job, teacher, model) if model is not None and reads_tokens(teacher) else None
         seconds, size = _cost_of_a_text(job, teacher, model, tokens, alignment)
-    folder, cache = folder_of_cache(job, teacher), superset_cache(job, teacher)
-    if cache is None and folder.exists() and (folder.is_file() or any(folder.iterdir())):
-        cache = open_cache(job, teacher)
-    folder = folder if cache is None else cache.folder
-    missing = len(teacher.corpus) if cache is None else count_missing(cache, teacher.corpus)
+        folder, missing = _missing(job, teacher)
+        costs = cost_lines(job, teacher, loaded, missing) if isinstance(loaded, ApiTeacher) else []
     existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     room = f"{missing * size / 1e6:,.1f} MB in {folder} ({shutil.disk_usage(existing).free / 1e9:,.1f} GB free)"
     if teacher.manifest.tokens is not None and teacher.manifest.tokens.hidden is not None:
         room += f", hidden states in {teacher.manifest.tokens.hidden} (cache.hidden)"
+    time_left = "" if costs else f": about {_duration(missing * seconds)}"
     lines += [
-        ["teacher vectors to compute", f"{missing:,} of {len(job.corpus):,}: about {_duration(missing * seconds)}"],
+        ["teacher vectors to compute", f"{missing:,} of {len(job.corpus):,}{time_left}"],
+        *costs,
         ["disk for them", room],
     ]
     lengths = alignment.teacher_lengths if alignment is not None else tokens.lengths if tokens is not None else None
     return lines, SampleTeacher(job, teacher, lengths), alignment
+
+
+def _missing(job: Job, teacher: Teacher) -> tuple[Path, int]:
+    """Return the folder of the teacher's cache, or of a superset, and the number of rows that it lacks."""
+    folder, cache = folder_of_cache(job, teacher), superset_cache(job, teacher)
+    if cache is None and folder.exists() and (folder.is_file() or any(folder.iterdir())):
+        cache = open_cache(job, teacher)
+    return (folder, len(teacher.corpus)) if cache is None else (cache.folder, count_missing(cache, teacher.corpus))
 
 
 def _cost_of_a_text(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import logging
 
+from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
@@ -22,7 +23,7 @@ from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import build_objective, method_class
 from distilvec.core.task_head import HeadInfo, TaskHead
-from distilvec.data.corpus import with_prompts
+from distilvec.data.corpus import Corpus, with_prompts
 from distilvec.data.labeled import Examples
 from distilvec.pipeline.caches import find_cache
 from distilvec.pipeline.describe import (
@@ -93,6 +94,7 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
             parameters=described[key].parameters,
             live=required != OutputSpec() and (section.live or bool(uncached(required))),
             head=heads[key],
+            counts=None if section.api is None else _counts_file(store, described[key].manifest, corpus),
         )
         for key, section in sections.items()
     )
@@ -161,7 +163,7 @@ def _head_info(recipe: Recipe) -> HeadInfo:
 
 def _head(section: TeacherSection, key: str, examples: Examples | None) -> TaskHead | None:
     """Read the head of a teacher that `distilvec finetune` trained. DistilvecError if it is that of another task."""
-    found = load_head(Path(section.model)) if section.model and examples is not None else None
+    found = load_head(Path(section.local_model)) if section.local_model and examples is not None else None
     if found is None or examples is None:
         return None
     head, classes = found
@@ -202,6 +204,11 @@ def _manifest(
     return replace(made, tokens=settings)
 
 
+def _counts_file(store: ArtifactStore, vectors: Manifest, corpus: Corpus) -> Path:
+    """Return the file that counts what an API is asked for, for a teacher and a corpus."""
+    return store.folder("api", f"{fingerprint(vectors.fingerprint, corpus.fingerprint)}.json")
+
+
 def _refuse(recipe: Recipe, teachers: Sequence[Teacher], required: OutputSpec) -> None:
     """DistilvecError for a teacher without the required outputs, or with the same vectors as another one."""
     method = recipe.method.name
@@ -209,10 +216,15 @@ def _refuse(recipe: Recipe, teachers: Sequence[Teacher], required: OutputSpec) -
     known: dict[str, Teacher] = {}
     for teacher in teachers:
         name = teacher.info.name
-        if inside and teacher.section.vectors is not None:
+        if inside and teacher.section.local_model is None:
+            kind, what = ("vectors", "a table of vectors") if teacher.section.api is None else ("api", "behind an API")
             raise DistilvecError(
-                f"[{teacher.key}.vectors] {name} is a table of vectors; {method} also requires outputs from inside the "
-                f"model. Set {teacher.key}.model, or choose a method that learns from embeddings alone."
+                f"[{teacher.key}.{kind}] {name} is {what}; {method} also requires outputs from inside the "
+                f"model. Set {teacher.key}.model alone, or choose a method that learns from embeddings alone."
+            )
+        if teacher.section.api is not None and teacher.corpus.paired:
+            raise DistilvecError(
+                f"[task.encode] found 'joint'; {name} is behind an API, which embeds single texts. Set 'separate'."
             )
         if len(teachers) == 1:  # the method has checked the rest
             return

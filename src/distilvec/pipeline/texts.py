@@ -137,7 +137,9 @@ def load_vocabulary(
     if vocabulary is None:
         return None
     if model is None:
-        raise DistilvecError("[student.model] is 'teacher', but the teacher is a table of vectors. Name a model.")
+        raise DistilvecError(
+            "[student.model] is 'teacher', but the teacher is a table of vectors or an API. Name a model."
+        )
     pieces = Pieces(load_tokenizer(model, key), "the backbone's tokenizer", key)
     parts = [
         vocabulary.model_dump(exclude={"compose", "keep_norm"}),

@@ -20,7 +20,8 @@ from distilvec.report.tables import Table, json_text, make_table, to_markdown
 class TeacherRecord(TypedDict, total=False):
     """A teacher: `name` is an id or folder, `fingerprint` that of its cache manifest, `parameters` with embeddings.
 
-    `live` where it ran in every step; `weight` where there are several, as the recipe gives it.
+    `live` where it ran in every step; `weight` where there are several, as the recipe gives it. `api`: host, requests,
+    retries, tokens and cost of all runs with this teacher and corpus.
     """
 
     name: str
@@ -31,6 +32,7 @@ class TeacherRecord(TypedDict, total=False):
     normalized: bool
     live: bool
     weight: float
+    api: dict[str, Any]
 
 
 class DataRecord(TypedDict, total=False):

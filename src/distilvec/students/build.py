@@ -129,7 +129,9 @@ def load_modules(section: StudentSection, teacher: TeacherInfo) -> list[Any]:
     if name == "teacher":
         name, revision = teacher.model, revision or teacher.revision
     if name is None:
-        raise DistilvecError("[student.model] is 'teacher', but the teacher is a table of vectors. Name a model.")
+        raise DistilvecError(
+            "[student.model] is 'teacher', but the teacher is a table of vectors or an API. Name a model."
+        )
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": section.trust_remote_code}
     model = load_backbone(name, "student.model", model_kwargs={"dtype": torch.float32}, **options)
     if not isinstance(getattr(model[0], "auto_model", None), PreTrainedModel):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from distilvec.config.schema import TeacherSection
 from distilvec.core.info import TeacherInfo
 from distilvec.data.corpus import Corpus
+from distilvec.teachers.api import ApiTeacher
 from distilvec.teachers.cache.fill import Progress
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.store import TeacherCache
@@ -15,9 +17,9 @@ from distilvec.teachers.precomputed import VectorsTeacher
 
 
 class Teacher(Protocol):
-    """One kind of teacher. To add a kind, such as an API:
+    """One kind of teacher. To add a kind:
 
-    1. Write a class with these methods in a new file of this folder; model.py and precomputed.py are examples.
+    1. Write a class with these methods in a new file of this folder; api.py, model.py and precomputed.py are examples.
     2. Add the keys that name it to TeacherSection, and a line to `open_teacher`.
 
     A kind that computes vectors text by text needs `signals(prompted, pre_dense, progress)`, which returns float32
@@ -48,6 +50,14 @@ class Teacher(Protocol):
         ...
 
 
-def open_teacher(section: TeacherSection, device: str = "auto") -> LocalTeacher | VectorsTeacher:
-    """The teacher that a recipe names. Errors: DistilvecError for a model or table that cannot be used."""
+OpenTeacher = LocalTeacher | VectorsTeacher | ApiTeacher
+
+
+def open_teacher(section: TeacherSection, device: str = "auto", counts: Path | None = None) -> OpenTeacher:
+    """The teacher that a recipe names; an API's requests are counted in the file `counts`.
+
+    Errors: DistilvecError for a model, API or table that cannot be used.
+    """
+    if section.api is not None:
+        return ApiTeacher(section, counts)
     return VectorsTeacher(section) if section.vectors else load_teacher(section, device)

@@ -49,6 +49,14 @@ class TokenSource:
     device: torch.device
 
 
+class Unfinished(Exception):
+    """Signals of some rows of a shard (numbered from 0), computed before its cause ended the work."""
+
+    def __init__(self, rows: Rows, signals: Mapping[str, Array]) -> None:
+        super().__init__(f"{len(rows)} rows")
+        self.rows, self.signals = rows, signals
+
+
 def fill_cache(cache: TeacherCache, corpus: Corpus, teacher: Any, progress: Progress | None = None) -> None:
     """Embed the rows that the cache lacks with `teacher.signals(texts, pre_dense, advance)`; see LocalTeacher.signals.
 
@@ -68,7 +76,10 @@ def fill_tokens(cache: TeacherCache, corpus: Corpus, source: TokenSource, progre
 
 
 def fill_shards(cache: TeacherCache, corpus: Corpus, compute: Compute, progress: Progress | None = None) -> None:
-    """`compute` the signals of the rows that the cache lacks, a shard at a time, and append them."""
+    """`compute` the signals of the rows that the cache lacks, a shard at a time, and append them.
+
+    Of a shard that ends in Unfinished the rows until then are appended, and its cause is raised.
+    """
     report, rows, missing = progress or (lambda done, total: None), len(corpus), count_missing(cache, corpus)
     report(rows - missing, rows)
     if not missing:
@@ -76,7 +87,12 @@ def fill_shards(cache: TeacherCache, corpus: Corpus, compute: Compute, progress:
     with cache.writing():
         done = rows - count_missing(cache, corpus)  # another process may have added some
         for shard in _shards(cache, corpus):
-            signals = compute(shard, lambda texts, done=done: report(done + texts, rows))  # type: ignore[misc]
+            try:
+                signals = compute(shard, lambda texts, done=done: report(done + texts, rows))  # type: ignore[misc]
+            except Unfinished as part:  # of an API: its vectors are paid for
+                kept = shard[part.rows]
+                cache.append(np.asarray(corpus.keys[kept]), part.signals, corpus.stored(kept).__getitem__)
+                raise part.__cause__ or part from None
             cache.append(np.asarray(corpus.keys[shard]), signals, corpus.stored(shard).__getitem__)
             done += len(shard)
     report(rows, rows)

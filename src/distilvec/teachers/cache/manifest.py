@@ -34,7 +34,7 @@ _IGNORED = {
 }
 _IGNORED_FOLDERS = {"onnx", "openvino"}
 _FURTHER = ("pre_dense_width", "vector_width", "tokens")  # fields that add signals and change none of the others
-_LATER = ("vector_width", "tokens", "attention")  # fields that older caches lack: left out if None
+_LATER = ("vector_width", "tokens", "attention", "endpoint")  # fields that older caches lack: left out if None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Manifest:
     and tokenizer; the same weights from another folder give the same vectors, so `model` and `revision` count only if
     the weights differ. Stored in addition to embeddings: the pooled vectors before the first Dense layer if
     `pre_dense_width` is set, the vectors that a task's head reads if `vector_width` is, token signals if `tokens` is.
-    `attention` is "bidirectional" for a lifted causal mask.
+    `attention` is "bidirectional" for a lifted causal mask, `endpoint` the host of an API.
     """
 
     model: str
@@ -65,6 +65,7 @@ class Manifest:
     vector_width: int | None = None
     tokens: TokenSettings | None = None
     attention: str | None = None
+    endpoint: str | None = None
 
     @property
     def signals(self) -> dict[str, Signal]:

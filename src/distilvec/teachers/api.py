@@ -1,0 +1,222 @@
+"""A model behind an HTTP API as a teacher, and as the embedder of evaluation: OpenAI's embeddings, as many offer them.
+
+What is paid for is stored even if a later request fails, and no text is paid for twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distilvec.config.schema import Role, TeacherSection
+from distilvec.core.batch import Text
+from distilvec.core.errors import DistilvecError
+from distilvec.core.hashing import combine
+from distilvec.core.info import TeacherInfo
+from distilvec.core.log import log
+from distilvec.data.corpus import Corpus, text_key
+from distilvec.data.corpus_files import as_keys
+from distilvec.teachers.api_client import ApiClient
+from distilvec.teachers.api_meter import cost_note, make_batches, token_counter
+from distilvec.teachers.cache.fill import Advance, Progress, Unfinished, chunks, count_missing, fill_cache
+from distilvec.teachers.cache.index import Keys
+from distilvec.teachers.cache.manifest import Manifest
+from distilvec.teachers.cache.signals import Array, Rows
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.encode import Vectors, cut_dimensions
+
+SAMPLE = 512  # texts of an estimate
+AGAIN, SAME = 32, 0.999  # cached texts that are embedded again, and the smallest cosine to the cached vectors
+_PROBE = ("a river", "two stones", "winter", "music")
+_TOLERANCE = 1e-3  # of vectors of length 1
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Texts of evaluation, as `fill_cache` reads a corpus."""
+
+    texts: Sequence[str]
+    prompt: str
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @cached_property
+    def keys(self) -> Keys:
+        """V16 [n]."""
+        return as_keys(text_key(self.prompt, text) for text in self.texts)
+
+    def stored(self, rows: Rows) -> list[str]:
+        """The texts of rows."""
+        return [self.texts[row] for row in rows]
+
+    def prompted(self, rows: Rows) -> list[str]:
+        """The texts of rows, with the prompt prepended."""
+        return [self.prompt + text for text in self.stored(rows)]
+
+
+class ApiTeacher:
+    """A model behind an API as a Teacher (teachers/teacher.py); the first request measures its vectors.
+
+    `meter` counts requests and tokens, in the file `counts` if one is given. With a `cache` the texts of evaluation are
+    stored in it, too. Errors: DistilvecError for a key that is not set.
+    """
+
+    def __init__(self, section: TeacherSection, counts: Path | None = None) -> None:
+        assert section.api is not None
+        self.section, self.api, self.name = section, section.api, section.name or str(section.model)
+        self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.prompts or {})}
+        self.client = ApiClient(section, counts)
+        self.meter = self.client.meter
+        self.cache: TeacherCache | None = None
+        self._checked = False
+
+    def __enter__(self) -> ApiTeacher:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the connections."""
+        self.client.close()
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of an embedding, after `truncate_dim`."""
+        return self.section.truncate_dim or self._measured[0]
+
+    @property
+    def normalized(self) -> bool:
+        """Whether vectors have length 1."""
+        return self._measured[1]
+
+    @cached_property
+    def count(self) -> Callable[[Sequence[str]], list[int]]:
+        """The function that estimates the tokens of each text."""
+        return token_counter(self.api)
+
+    def info(self) -> TeacherInfo:
+        """The vectors; nothing is known of the model's layers and tokenizer."""
+        weight = self.section.weight
+        return TeacherInfo(self.dim, self.normalized, prompts=self.prompts, name=self.name, weight=weight)
+
+    def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:
+        """Settings that the vectors depend on: model, host, dimensions, prompts and further fields of requests."""
+        assert not pre_dense
+        asked = {"model": self.section.model, "dimensions": self.api.dimensions, **self.api.body}
+        return Manifest(
+            model=str(self.section.model),
+            weights=combine((name, repr(value)) for name, value in sorted(asked.items())),
+            prompts=self.prompts,
+            normalized=self.normalized,
+            width=self.dim,
+            truncate_dim=self.section.truncate_dim,
+            compute_dtype="unknown",
+            backend="api",
+            store_dtype=store_dtype,
+            endpoint=self.api.host,
+        )
+
+    def estimate(self, corpus: Corpus, texts: int) -> int:
+        """Tokens of n texts like those of the corpus, from a sample of 512."""
+        rows = np.random.default_rng(0).choice(len(corpus), min(SAMPLE, len(corpus)), replace=False)
+        return round(texts * float(np.mean(self.count([str(text) for text in corpus.prompted(np.sort(rows))]))))
+
+    def fill(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None = None) -> None:
+        """Embed the rows that the cache lacks; what is answered is stored even if a later request fails.
+
+        Errors: DistilvecError for a model that no longer gives the cached vectors, for the cap, and for a server that
+        refuses a request or fails `retries` times.
+        """
+        if missing := count_missing(cache, corpus):
+            tokens = self.estimate(corpus, missing)
+            log(f"{self.name}: {missing:,} texts, about {tokens:,} tokens{cost_note(self.api, tokens)}")
+            self._check_same(cache, corpus)
+            fill_cache(cache, corpus, self, progress)
+            log(f"{self.name}: {self.meter.note}")
+
+    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
+        """float32 [n, dim] in the order of the texts, with the role's prompt prepended; stored in `cache`."""
+        found: Any = _Texts(texts, self.prompts[role])
+        if self.cache is None:
+            return self._whole(found.prompted(range(len(texts))))
+        self._check_same(self.cache, found)
+        fill_cache(self.cache, found, self)
+        return self.cache.read(self.cache.positions(found.keys))
+
+    def signals(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Advance | None = None) -> Vectors:
+        """ "embedding" float32 [n, dim] of texts with prompts; `progress(texts)` is called after every batch.
+
+        Errors: Unfinished with the vectors until then, its cause the error.
+        """
+        assert not pre_dense
+        full, texts = self._measured[0], [str(text) for text in prompted]
+        found, done = np.zeros((len(texts), full), dtype=np.float32), np.zeros(len(texts), dtype=bool)
+        batches = make_batches(texts, self.count(texts), self.section.batch_tokens, self.api.batch_texts)
+        self.meter.stopping.clear()
+
+        def keep(future: Future[Array]) -> None:
+            batch = futures[future]
+            found[batch.start : batch.end], done[batch.start : batch.end] = future.result(), True
+
+        with ThreadPoolExecutor(self.api.concurrency, "api") as pool:
+            futures = {pool.submit(self.client.vectors, texts[one.start : one.end], one, full): one for one in batches}
+            try:
+                for future in as_completed(futures):
+                    keep(future)
+                    if progress is not None:
+                        progress(int(done.sum()))
+            except BaseException as error:
+                self.meter.stopping.set()
+                pool.shutdown(cancel_futures=True)  # requests on their way are waited for: they are paid for
+                for future in futures:
+                    if not future.cancelled() and future.exception() is None:
+                        keep(future)
+                rows = np.flatnonzero(done)
+                raise Unfinished(rows, {"embedding": self._cut(found[rows])}) from error
+        return {"embedding": self._cut(found)}
+
+    @cached_property
+    def _measured(self) -> tuple[int, bool]:
+        """Dimensions that the server gives, and whether vectors have length 1."""
+        batch = make_batches(_PROBE, self.count(_PROBE), 1_000, len(_PROBE))[0]
+        found = self.client.vectors(list(_PROBE), batch, self.api.dimensions)
+        full, asked = found.shape[1], self.section.truncate_dim
+        if asked is not None and asked > full:
+            raise DistilvecError(f"[teacher.truncate_dim] found {asked}; the vectors have {full}. Give at most that.")
+        return full, bool((np.abs(np.linalg.norm(found, axis=1) - 1) <= _TOLERANCE).all())
+
+    def _whole(self, prompted: Sequence[Text]) -> Array:
+        """float32 [n, dim]; the cause of Unfinished as it is."""
+        try:
+            return self.signals(prompted)["embedding"]
+        except Unfinished as part:
+            raise part.__cause__ or part from None
+
+    def _cut(self, vectors: Array) -> Array:
+        return cut_dimensions(vectors, self.dim, self.normalized)
+
+    def _check_same(self, cache: TeacherCache, corpus: Corpus) -> None:
+        """Embed 32 cached texts again, once; DistilvecError if their vectors have changed."""
+        if self._checked or not len(cache) or not count_missing(cache, corpus):
+            return
+        self._checked = True
+        stored = [start + np.flatnonzero(cache.positions(keys) >= 0) for start, keys in chunks(corpus)]
+        rows = np.concatenate(stored) if stored else np.empty(0, dtype=np.int64)
+        rows = rows[np.linspace(0, len(rows) - 1, min(AGAIN, len(rows))).astype(int)]
+        if not len(rows):
+            return
+        new = self._whole(corpus.prompted(rows))
+        old = cache.read(cache.positions(np.asarray(corpus.keys)[rows]))
+        cosines = (new * old).sum(1) / (np.linalg.norm(new, axis=1) * np.linalg.norm(old, axis=1)).clip(1e-12)
+        if (changed := cosines < SAME).any():
+            raise DistilvecError(
+                f"[teacher.api] {self.name} at {self.api.host} has changed since {cache.folder} was begun: of "
+                f"{len(rows)} cached texts that were embedded again, {int(changed.sum())} have other vectors (smallest "
+                f"cosine {cosines.min():.4f}, expected {SAME} or more). Use the model of that time, or another "
+                "cache.path."
+            )

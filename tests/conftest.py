@@ -31,6 +31,8 @@ install_import_hook(
 )
 
 
+CONNECT = socket.socket.connect
+
 gc.disable()  # until the tests are collected: imports make millions of objects, and hardly any garbage
 
 
@@ -55,6 +57,22 @@ def no_network(monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     monkeypatch.setattr(socket, "create_connection", refuse)
+
+
+@pytest.fixture
+def loopback(no_network, monkeypatch):
+    """Connections to this machine, and to no other."""
+
+    def connect(one, address):
+        assert one.family == socket.AF_UNIX or address[0] == "127.0.0.1", address
+        return CONNECT(one, address)
+
+    def connected(address, *_, **__):
+        connect(found := socket.socket(), address)
+        return found
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(socket, "create_connection", connected)
 
 
 @pytest.fixture(autouse=True)

@@ -9,15 +9,14 @@ import json
 import re
 import socket
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-import uvicorn
 from openai import OpenAI
 from sentence_transformers import SentenceTransformer
+from servers import serving
 
 from benchmarks.serve import measure
 from distilvec.serving.app import make_app
@@ -25,43 +24,9 @@ from distilvec.serving.model import ServedModel
 from distilvec.serving.requests import Limits
 from distilvec.serving.server import take_address
 
-CONNECT = socket.socket.connect
+pytestmark = pytest.mark.usefixtures("loopback")
 TEXTS = ["a small cat", "how do wings produce lift", "Grüße aus Köln, <b>çok</b> güzel", "long " * 20]
 PATH = "/v1/embeddings"
-
-
-@pytest.fixture(autouse=True)
-def loopback(no_network, monkeypatch):
-    """Connections to this machine, and to no other."""
-
-    def connect(one, address):
-        assert one.family == socket.AF_UNIX or address[0] == "127.0.0.1", address
-        return CONNECT(one, address)
-
-    monkeypatch.setattr(socket.socket, "connect", connect)
-    monkeypatch.setattr(socket, "create_connection", lambda address, *_, **__: _connected(address))
-
-
-def _connected(address):
-    assert address[0] == "127.0.0.1", address
-    found = socket.socket()
-    CONNECT(found, address)
-    return found
-
-
-@contextmanager
-def serving(model, **options):
-    """The address of a server in a thread of this process."""
-    with take_address("127.0.0.1", 0) as place:
-        server = uvicorn.Server(uvicorn.Config(make_app(model, **options), log_level="critical"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{place.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(20)
-            assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")

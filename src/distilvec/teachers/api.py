@@ -23,7 +23,7 @@ from distilvec.core.log import log
 from distilvec.data.corpus import Corpus, text_key
 from distilvec.data.corpus_files import as_keys
 from distilvec.teachers.api_client import ApiClient
-from distilvec.teachers.api_meter import cost_note, make_batches, token_counter
+from distilvec.teachers.api_meter import Ended, cost_note, make_batches, token_counter
 from distilvec.teachers.cache.fill import Advance, Progress, Unfinished, chunks, count_missing, fill_cache
 from distilvec.teachers.cache.index import Keys
 from distilvec.teachers.cache.manifest import Manifest
@@ -173,9 +173,12 @@ class ApiTeacher:
             except BaseException as error:
                 self.meter.stopping.set()
                 pool.shutdown(cancel_futures=True)  # requests on their way are waited for: they are paid for
-                for future in futures:
-                    if not future.cancelled() and future.exception() is None:
+                ended = {future: future.exception() for future in futures if not future.cancelled()}
+                for future, problem in ended.items():
+                    if problem is None:
                         keep(future)
+                    elif isinstance(error, Ended):
+                        error = problem
                 rows = np.flatnonzero(done)
                 raise Unfinished(rows, {"embedding": self._cut(found[rows])}) from error
         return {"embedding": self._cut(found)}
@@ -183,6 +186,7 @@ class ApiTeacher:
     @cached_property
     def _measured(self) -> tuple[int, bool]:
         """Dimensions that the server gives, and whether vectors have length 1."""
+        self.meter.stopping.clear()
         batch = make_batches(_PROBE, self.count(_PROBE), 1_000, len(_PROBE))[0]
         found = self.client.vectors(list(_PROBE), batch, self.api.dimensions)
         full, asked = found.shape[1], self.section.truncate_dim

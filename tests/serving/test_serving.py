@@ -7,8 +7,6 @@ import asyncio
 import base64
 import json
 import re
-import socket
-import threading
 from pathlib import Path
 
 import httpx
@@ -19,7 +17,6 @@ from sentence_transformers import SentenceTransformer
 from servers import serving
 
 from benchmarks.serve import measure
-from distilvec.serving.app import make_app
 from distilvec.serving.model import ServedModel
 from distilvec.serving.requests import Limits
 from distilvec.serving.server import take_address

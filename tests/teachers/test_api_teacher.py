@@ -177,17 +177,20 @@ def test_what_cannot_help_is_not_repeated_and_no_message_holds_the_key(status, w
         assert KEY not in repr(vars(teacher.client)["_client"].headers)
 
 
-def test_every_failure_is_named_after_the_last_retry():
-    for fault, words in {
-        "429": "status 429", "page": "status 502", "dropped": "disconnected", "cut": "closed", "partial": "3 vectors for 4",
-        "doubled": "4 vectors for 4", "nan": "NaN", "slow": "timed out", "dims": "not as expected",
-    }.items():  # fmt: skip
-        with FaultyApi(table_of([]), lambda number, fault=fault: fault, slow=0.3) as server:
-            wait = 0.1 if fault == "slow" else 20
-            with teacher_of(server, retries=1, timeout=wait) as teacher:
-                with pytest.raises(DistilvecError, match=rf"^\[teacher.api\] .* after 1 retries.*{words}"):
-                    teacher.info()
-            assert server.requests == 2
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("429", "status 429"), ("page", "status 502"), ("dropped", "disconnected"), ("cut", "closed"), ("nan", "NaN"),
+     ("partial", "3 vectors for 4"), ("doubled", "4 vectors for 4"), ("slow", "timed out"), ("dims", "not as expected")],
+)  # fmt: skip
+def test_a_failure_is_named_after_the_last_retry(fault, words):
+    wait = 0.1 if fault == "slow" else 20
+    with (
+        FaultyApi(table_of([]), lambda number: fault, slow=0.3) as server,
+        teacher_of(server, retries=1, timeout=wait) as teacher,
+    ):
+        with pytest.raises(DistilvecError, match=rf"^\[teacher.api\] .* after 1 retries.*{words}"):
+            teacher.info()
+        assert server.requests == 2
 
 
 def test_nobody_listens():
@@ -227,7 +230,7 @@ def test_rates_space_the_requests(rate):
 
 
 def test_requests_overlap_up_to_the_concurrency():
-    with FaultyApi(table_of(TEXTS), {n: "slow" for n in range(1, 5)}, slow=0.4) as server:
+    with FaultyApi(table_of(TEXTS), dict.fromkeys(range(1, 5), "slow"), slow=0.4) as server:
         with teacher_of(server, concurrency=4) as teacher:
             teacher.dim  # noqa: B018
             began = time.monotonic()

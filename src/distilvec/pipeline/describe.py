@@ -54,8 +54,9 @@ def describe_teacher(section: TeacherSection, key: str, device: str, store: Arti
         folder = _folder(section.local_model, section.revision, "teacher.model")
         if folder is None and section.api is None:  # a table of vectors, or a model that is not on this machine yet
             return describe()
-        settings = _settings(section, {"live", "weight", "batch_tokens"} | ({"api"} if section.api is None else set()))
-        model = "api" if folder is None else hash_model(folder, section.adapters)
+        settings = _settings(section, {"live", "weight", "batch_tokens", "api"})
+        asked = section.api and section.api.model_dump(include={"base_url", "dimensions", "body"})
+        model = asked if folder is None else hash_model(folder, section.adapters)
         content = _stored(store, [FORMAT, settings, model], lambda: asdict(describe()))
     return TeacherDescription(
         TeacherInfo(**content["info"]), parse_manifest(content["manifest"]), content["parameters"]

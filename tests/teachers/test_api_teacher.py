@@ -67,7 +67,10 @@ def test_5000_texts_through_a_misbehaving_server(real, tmp_path):
     kinds, draw = [kind for kind in FAULTS if kind != "slow"], np.random.default_rng(0)
     faults = {n: str(draw.choice(kinds)) for n in range(1, 2000) if draw.random() < 0.35} | {40: "slow", 90: "slow"}
     corpus = corpus_of(tmp_path / "c", texts)
-    with FaultyApi(table, faults) as server, teacher_of(server, tmp_path / "counts.json", timeout=1.0) as teacher:
+    with (
+        FaultyApi(table, faults, slow=2.1) as server,
+        teacher_of(server, tmp_path / "counts.json", timeout=2.0) as teacher,
+    ):
         cache, seen = cache_of(tmp_path, teacher, 2048), []
         teacher.fill(cache, corpus, lambda done, total: seen.append(done))
         assert set(server.seen) - {None} == set(FAULTS) - {"slow", "dropped"}
@@ -266,11 +269,22 @@ def test_requests_have_the_recipe_s_fields_prompts_and_key(monkeypatch):
 
 
 def test_texts_of_evaluation_are_paid_for_once(tmp_path):
-    with FaultyApi(table_of(TEXTS)) as server, teacher_of(server) as teacher:
-        teacher.cache = cache_of(tmp_path, teacher)
-        one, two = (teacher.embed([*TEXTS[:30], TEXTS[0]]) for _ in range(2))
-        np.testing.assert_array_equal(one, two)
-        assert sum(server.given.values()) == 30 + len(_PROBE)
+    corpus = corpus_of(tmp_path / "c", TEXTS[:100])
+    with FaultyApi(table_of(TEXTS)) as server:
+        with teacher_of(server) as teacher:
+            cache = cache_of(tmp_path, teacher)
+            teacher.fill(cache, corpus)
+        for new in (30 + AGAIN + len(_PROBE), 0):
+            before = sum(server.given.values())
+            with teacher_of(server) as teacher:
+                teacher.store_in(TeacherCache.open(cache.folder), corpus)
+                found = teacher.embed([*TEXTS[90:130], TEXTS[90]])  # ten of them are in the corpus
+            np.testing.assert_allclose(found, [server.table[text] for text in [*TEXTS[90:130], TEXTS[90]]], atol=1e-7)
+            assert sum(server.given.values()) - before == new
+        server.table = table_of(TEXTS, seed=1)
+        with teacher_of(server) as teacher, pytest.raises(DistilvecError, match="has changed"):
+            teacher.store_in(TeacherCache.open(cache.folder), corpus)
+            teacher.embed(TEXTS[150:160])
 
 
 def test_the_manifest_changes_with_model_dimensions_prompts_host_and_fields():

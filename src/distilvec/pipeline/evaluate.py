@@ -99,7 +99,7 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
     projected = projected_student(job, student) if "projected" in section.columns else None
     with job.teacher.load(job.recipe.train.device) as teacher:
         if isinstance(teacher, ApiTeacher):
-            teacher.cache = open_cache(job, job.teacher)
+            teacher.store_in(open_cache(job, job.teacher), job.teacher.corpus)
         yield Models(
             section,
             job.tasks,

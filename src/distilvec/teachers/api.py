@@ -64,8 +64,8 @@ class _Texts:
 class ApiTeacher:
     """A model behind an API as a Teacher (teachers/teacher.py); the first request measures its vectors.
 
-    `meter` counts requests and tokens, in the file `counts` if one is given. With a `cache` the texts of evaluation are
-    stored in it, too. Errors: DistilvecError for a key that is not set.
+    `meter` counts requests and tokens, in the file `counts` if one is given. Errors: DistilvecError for a key that is
+    not set.
     """
 
     def __init__(self, section: TeacherSection, counts: Path | None = None) -> None:
@@ -74,7 +74,7 @@ class ApiTeacher:
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.prompts or {})}
         self.client = ApiClient(section, counts)
         self.meter = self.client.meter
-        self.cache: TeacherCache | None = None
+        self._store: tuple[TeacherCache, Corpus] | None = None
         self._checked = False
 
     def __enter__(self) -> ApiTeacher:
@@ -140,13 +140,19 @@ class ApiTeacher:
             log(f"{self.name}: {self.meter.note}")
 
     def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
-        """float32 [n, dim] in the order of the texts, with the role's prompt prepended; stored in `cache`."""
+        """float32 [n, dim] in the order of the texts, with the role's prompt prepended."""
         found: Any = _Texts(texts, self.prompts[role])
-        if self.cache is None:
+        if self._store is None:
             return self._whole(found.prompted(range(len(texts))))
-        self._check_same(self.cache, found)
-        fill_cache(self.cache, found, self)
-        return self.cache.read(self.cache.positions(found.keys))
+        cache, corpus = self._store
+        if count_missing(cache, found):
+            self._check_same(cache, corpus)
+            fill_cache(cache, found, self)
+        return cache.read(cache.positions(found.keys))
+
+    def store_in(self, cache: TeacherCache, corpus: Corpus) -> None:
+        """From now on keep the texts of `embed` in the corpus's cache, so that none is paid for twice."""
+        self._store = cache, corpus
 
     def signals(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Advance | None = None) -> Vectors:
         """ "embedding" float32 [n, dim] of texts with prompts; `progress(texts)` is called after every batch.
@@ -205,8 +211,8 @@ class ApiTeacher:
         return cut_dimensions(vectors, self.dim, self.normalized)
 
     def _check_same(self, cache: TeacherCache, corpus: Corpus) -> None:
-        """Embed 32 cached texts again, once; DistilvecError if their vectors have changed."""
-        if self._checked or not len(cache) or not count_missing(cache, corpus):
+        """Embed 32 of the corpus's cached texts again, once; DistilvecError if their vectors have changed."""
+        if self._checked:
             return
         self._checked = True
         stored = [start + np.flatnonzero(cache.positions(keys) >= 0) for start, keys in chunks(corpus)]
@@ -215,7 +221,7 @@ class ApiTeacher:
         if not len(rows):
             return
         new = self._whole(corpus.prompted(rows))
-        old = cache.read(cache.positions(np.asarray(corpus.keys)[rows]))
+        old = cache.read(cache.positions(np.asarray(corpus.keys[rows])))
         cosines = (new * old).sum(1) / (np.linalg.norm(new, axis=1) * np.linalg.norm(old, axis=1)).clip(1e-12)
         if (changed := cosines < SAME).any():
             raise DistilvecError(

@@ -53,3 +53,24 @@ print(json.dumps(counts))
 """
     counts = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     assert counts["keep"] < counts["plain"] / 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_returned_memory_leaves_the_process():
+    """By default glibc keeps a block of 8 MB from the third round on."""
+    code = """
+import torch
+from distilvec.core.device import return_memory
+
+def pages():
+    return int(open("/proc/self/statm").read().split()[1])
+
+return_memory()
+for _ in range(5):
+    block = torch.ones(2_000_000)
+    full = pages()
+    del block
+print((full - pages()) * 4096)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(found) > 7_000_000

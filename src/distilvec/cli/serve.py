@@ -32,12 +32,14 @@ def serve(
     from distilvec.serving.server import run_server, take_address
 
     with take_address(host, port) as place:
+        from distilvec.core.device import return_memory
         from distilvec.core.log import log
         from distilvec.serving.app import make_app
         from distilvec.serving.model import ServedModel
         from distilvec.serving.requests import Limits
 
         limits = Limits(body=int(max_body * 1e6), texts=max_texts, batch_texts=max_batch, truncate=truncate)
+        return_memory()
         served = ServedModel(model, name, trust_remote_code=trust_remote_code)
         shown = f"[{host}]" if ":" in host else host
         log(f"serving {served.name} ({served.dim} dims) at http://{shown}:{place.getsockname()[1]}/v1/embeddings")

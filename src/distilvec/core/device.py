@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 
 import torch
 from accelerate import PartialState
@@ -55,8 +56,23 @@ def keep_memory() -> None:
 
     Otherwise tensors above 32 MB (gradients of embeddings) are mapped again in each step and cleared page by page.
     """
-    trim_threshold, mmap_threshold = -1, -3  # malloc.h
+    _set_allocator(mmap_threshold=1 << 30, trim_threshold=2**31 - 1)
+
+
+def return_memory() -> None:
+    """Make glibc return freed memory to the system, and oneDNN keep few kernels: for a process that runs for weeks.
+
+    Call before the first operation of torch. Every batch of a server has another shape: by default its blocks leave
+    holes in the heap, and oneDNN keeps 1,024 kernels of as many shapes.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+    _set_allocator(mmap_threshold=200_000, trim_threshold=200_000, arenas=1)
+
+
+def _set_allocator(mmap_threshold: int, trim_threshold: int, arenas: int | None = None) -> None:
+    settings = {-3: mmap_threshold, -1: trim_threshold, -8: arenas}  # malloc.h
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
-        library.mallopt(mmap_threshold, 1 << 30)
-        library.mallopt(trim_threshold, 2**31 - 1)
+        for name, value in settings.items():
+            if value is not None:
+                library.mallopt(name, value)

@@ -18,10 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.exports import exports_table
 from benchmarks.step_cost import cost_table
 from distilvec.evaluation.aggregate import AVERAGE
 from experiments.clients import clients_table
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables
+from experiments.deployment import browser_table, databases_table, serve_line
 from experiments.distillmoe_tables import (
     aggregation_line,
     causal_table,
@@ -57,8 +59,12 @@ def pages() -> dict[str, dict[str, str]]:
         "README.md": {"quickstart": quickstart(), "students": students(), "fast": fast()},
         "docs/results.md": {"results": results(), "small": small()},
         "docs/speed.md": {"speed": speed()},
-        "docs/levers.md": {"levers": levers_part()},
-        "docs/clients.md": {"clients": clients_part()},
+        "docs/levers.md": {"levers": titled("", [("levers", levers_table)])},
+        "docs/clients.md": {"clients": titled("", [("clients", clients_table)])},
+        "docs/demo.md": {"browser": titled("", [("browser", browser_table)])},
+        "docs/export.md": {"exports": titled("", [("exports", exports_table)])},
+        "docs/index.md": {"databases": titled("", [("index_databases", databases_table)])},
+        "docs/guide.md": {"serve": titled("", [("serve", serve_line)])},
         "docs/sentence_level.md": {"shootout": shootout_part(), "cost": cost_part(), "sharpness": sharpness_part()},
         "docs/token_level.md": {
             "align": titled("Which tokens go together", [("alignment", alignment_tables)]),
@@ -94,15 +100,9 @@ def marks(name: str) -> tuple[str, str]:
 
 
 def titled(title: str, parts: list[tuple[str, Callable[[Any], str]]]) -> str:
-    """A heading, and under it what is made of each results file that is there; nothing if none is."""
+    """A heading unless `title` is empty, and what is made of each results file that is there; nothing if none is."""
     made = [text for name, make in parts if (found := read(name)) is not None and (text := make(found))]
-    return "\n\n".join([f"## {title}", *made]) if made else ""
-
-
-def clients_part() -> str:
-    """Every example in an environment of its own."""
-    found = read("clients")
-    return clients_table(found) if found else ""
+    return "\n\n".join([*([f"## {title}"] if title else []), *made]) if made else ""
 
 
 def causal_part() -> str:
@@ -134,12 +134,6 @@ def sharpness_part() -> str:
     """The largest Hessian eigenvalue over training, by update."""
     found = read("sharpness")
     return f"## Sharpness\n\n{sharpness_table(found)}" if found else ""
-
-
-def levers_part() -> str:
-    """What each change of a small student gives."""
-    found = read("levers")
-    return f"{found['machine']}\n\n{levers_table(found)}" if found else ""
 
 
 def quickstart() -> str:
@@ -174,7 +168,7 @@ def main_students() -> dict[str, Any]:
     """The records of the students that README.md shows, by a name that describes them."""
     found = {f"{name} layers": read(f"english-{name}-layers") for name in ("three", "two")}
     for name, record in by_short_name((read("surgery") or {}).get("students", {})).items():
-        if name in ("8m", "5m"):
+        if name in ("8m", "5m", "5m-rank"):
             found[f"{name}: {record['student']['layers']} layers, {record['tokens']:,} tokens"] = record
     return {name: record for name, record in found.items() if record}
 
@@ -195,8 +189,10 @@ def draw_students(path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
     for name, size, share in points:
         axes.scatter(size, share, s=60, color="#888888" if "teacher" in name else "#1f6fb2")
-        below = {"xytext": (10, -18), "ha": "center"} if "teacher" in name else {"xytext": (8, -10), "ha": "left"}
-        axes.annotate(name, (size, share), textcoords="offset points", **below)
+        place = {"xytext": (8, 6) if "-rank" in name else (8, -10), "ha": "left"}
+        if "teacher" in name:
+            place = {"xytext": (10, -18), "ha": "center"}
+        axes.annotate(name, (size, share), textcoords="offset points", **place)
     axes.set(xlabel="million parameters", ylabel="% of the teacher's average", xlim=(0, 28), ylim=(94, 101))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)

@@ -69,14 +69,17 @@ def students_table(found: Mapping[str, Any]) -> str:
             f"{speed['student_texts_per_second'] / speed['teacher_texts_per_second']:.2f}",
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    last = list(found.values())[-1]
-    teacher = last["teacher"]
+    teacher = next(iter(found.values()))["teacher"]
+    by_machine: dict[str, list[str]] = {}
+    for name, record in by_short_name(found).items():
+        by_machine.setdefault(record["machine"], []).append(name)
+    machines = "; ".join(f"{', '.join(names)}: {machine}" for machine, names in by_machine.items())
     return (
         "\n".join(lines)
         + f"\n\n{teacher['name']} ({teacher['parameters'] / 1e6:.1f} M) is the teacher. Distance (mean L2 on validation texts) and share of "  # noqa: E501
         "its average over the tasks: before → after training; asymmetric: queries by the student, documents by the "
         "teacher in retrieval, the student's own scores on the other tasks; retrieval: Cranfield alone. Texts a "
-        f"second: validation texts in turn with the teacher, medians ({last['machine']}). Commands: `distilvec run "
+        f"second: validation texts in turn with the teacher, medians ({machines}). Commands: `distilvec run "
         "recipes/small_english.yaml --variant NAME`, `python -m experiments.surgery students RUN... --json FILE`."
     )
 
@@ -123,8 +126,9 @@ def tasks_table(found: Mapping[str, Any]) -> str:
 
 
 def by_short_name(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The records by variant."""
-    return {name.removeprefix("small_english-"): record for name, record in found.items()}
+    """The records by variant; factorized ones after the others."""
+    names = {name.removeprefix("small_english-"): record for name, record in found.items()}
+    return dict(sorted(names.items(), key=lambda item: "-rank" in item[0]))
 
 
 def sizes_table(found: Mapping[str, Any]) -> str:

@@ -1,0 +1,56 @@
+"""Figures of what happens to a student after training: exported, in the browser, served, against an index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+PARTS = {
+    "model": "`model/`: `onnx/model_quantized.onnx` and the tokenizer",
+    "runtime": "`runtime/`: transformers.js and onnxruntime-web, its WebAssembly in gzip",
+    "documents": "`documents.json`, `vectors.bin`: first 300 characters, int8 vectors",
+    "page": "the page",
+    "all": "**all**",
+}
+
+
+def browser_table(found: Mapping[str, Any]) -> str:
+    """The page's weight by part, and its times."""
+    student = f"{found['name']} ({found['parameters'] / 1e6:.1f} M)"
+    title = f"{student}, {found['documents']:,} documents of {found['dim']} dimensions"
+    lines = [f"| part | {title} |", "|---|---:|"]
+    lines += [f"| {words} | {found['megabytes'][part]:.2f} MB |" for part, words in PARTS.items()]
+    query, search, load = *(found["milliseconds"][name] for name in ("query", "search")), found["load_seconds"]
+    return "\n".join(lines) + (
+        f"\n\nHeadless Chromium {found['chromium']}: {query['median']:.1f} ms a query (median of {found['queries']}; "
+        f"95 % below {query['p95']:.1f} ms), of which {search['median']:.1f} ms are the search; "
+        f"{load:.1f} s to load (`python -m benchmarks.browser --json FILE --run RUN`; {found['machine']})."
+    )
+
+
+def databases_table(found: Sequence[Mapping[str, Any]]) -> str:
+    """Expected and measured overlap of the top 10, database by database."""
+
+    def cell(interval: Sequence[float]) -> str:
+        return "{:.3f} [{:.3f}, {:.3f}]".format(*interval)
+
+    lines = ["| database | vectors | expected overlap | measured on 500 new texts |", "|---|---:|---:|---:|"]
+    lines += [
+        f"| {row['index']} | {row['rows']:,} | {cell(row['expected'])} | {cell(row['measured'])} |" for row in found
+    ]
+    agreeing = sum(row["agrees"] for row in found)
+    return "\n".join(lines) + f"\n\nThe intervals meet in {agreeing} of {len(found)} databases."
+
+
+def serve_line(found: Mapping[str, Any]) -> str:
+    """Throughput, latency and memory of the server under load."""
+    server, loop = found["server"], found["encode_loop"]
+    memory = ", ".join(f"{value:.0f}" for value in server["megabytes_after_each_quarter"])
+    return (
+        f"`distilvec serve` with {found['model']} answered {server['answered']:,} of {found['requests']:,} requests at "
+        f"concurrency {found['concurrency']}: {server['texts_per_second']:.0f} texts/s, median "
+        f"{server['p50_ms']:.0f} ms, 99 % below {server['p99_ms']:.0f} ms; a loop over `encode` gives "
+        f"{loop['texts_per_second']:.0f} texts/s at {loop['p50_ms']:.0f} ms. Its own memory after each quarter: {memory} MB. "
+        f"{server['refused_with_a_message']} malformed or oversized requests were refused with a message "
+        f"(`python -m benchmarks.serve --json FILE`; {found['machine']})."
+    )

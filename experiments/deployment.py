@@ -50,7 +50,8 @@ def serve_line(found: Mapping[str, Any]) -> str:
         f"`distilvec serve` with {found['model']} answered {server['answered']:,} of {found['requests']:,} requests at "
         f"concurrency {found['concurrency']}: {server['texts_per_second']:.0f} texts/s, median "
         f"{server['p50_ms']:.0f} ms, 99 % below {server['p99_ms']:.0f} ms; a loop over `encode` gives "
-        f"{loop['texts_per_second']:.0f} texts/s at {loop['p50_ms']:.0f} ms. Its own memory after each quarter: {memory} MB. "
+        f"{loop['texts_per_second']:.0f} texts/s at {loop['p50_ms']:.0f} ms. Its own memory after "
+        f"each quarter: {memory} MB. "
         f"{server['refused_with_a_message']} malformed or oversized requests were refused with a message "
         f"(`python -m benchmarks.serve --json FILE`; {found['machine']})."
     )

@@ -29,7 +29,6 @@ CHANGES = {  # of the variant that the sweep begins from, `last-layers`
     "ridge": "a linear layer behind the pooling, started by ridge regression; 18,300 tokens",
     "scores": "`redact_scores`, `kl: 0.1`",
     "scores-1": "`redact_scores`, `kl: 1`",
-    "matrices": "no weight decay for tables, norms and biases",
     "table-rate": "three times the rate for the token table",
     "rate-half": "half of the rate",
     "rate-double": "twice the rate",

@@ -65,7 +65,6 @@ class TrainSection(Section):
     trainable: list[str] | None = key(None, "only parameters whose name starts so; all by default", min_length=1)
     schedule: ScheduleSection = ScheduleSection()
     weight_decay: float = Field(0.01, ge=0)
-    decayed: Literal["all", "matrices"] = key("all", "or without token tables, norms and biases")
     betas: tuple[Rate, Rate] = (0.9, 0.999)
     max_grad_norm: float | None = Field(None, gt=0)
     update: UpdateSection = UpdateSection()

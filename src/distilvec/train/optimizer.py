@@ -22,12 +22,11 @@ SHAPES: dict[str, Callable[[float], float]] = {
 
 def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.AdamW:
     """AdamW in its fused form over the trained parameters."""
-    groups = [
-        {"params": group, "factor": factor, "weight_decay": decay}
-        for (factor, decay), group in parameter_groups(module, train).items()
-    ]
+    groups = [{"params": group, "factor": factor} for factor, group in parameter_groups(module, train).items()]
     fused = all(p.device.type in ("cpu", "cuda", "mps") for p in module.parameters())
-    return torch.optim.AdamW(groups, lr=train.learning_rate, betas=train.betas, fused=fused)
+    return torch.optim.AdamW(
+        groups, lr=train.learning_rate, betas=train.betas, weight_decay=train.weight_decay, fused=fused
+    )
 
 
 def build_schedule(train: TrainSection, total_steps: int) -> Schedule:
@@ -59,19 +58,16 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate * group["factor"]
 
 
-def parameter_groups(module: nn.Module, train: TrainSection) -> dict[tuple[float, float], list[nn.Parameter]]:
-    """The trained parameters by their learning rate's factor, of the first key with which the name starts, and decay.
+def parameter_groups(module: nn.Module, train: TrainSection) -> dict[float, list[nn.Parameter]]:
+    """The trained parameters by the factor of their learning rate: of the first key with which the name starts.
 
     Errors: DistilvecError for a key of `trainable` or `learning_rate_factors` with which no parameter's name starts.
     """
     _refuse_unused("train.learning_rate_factors", train.learning_rate_factors, module)
-    tables = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in trained_parameters(module, train).items():
         factors = [factor for key, factor in train.learning_rate_factors.items() if name.startswith(key)]
-        matrix = parameter.ndim > 1 and id(parameter) not in tables
-        decay = train.weight_decay if matrix or train.decayed == "all" else 0.0
-        groups.setdefault((factors[0] if factors else 1.0, decay), []).append(parameter)
+        groups.setdefault(factors[0] if factors else 1.0, []).append(parameter)
     return groups
 
 

@@ -23,7 +23,7 @@ FAULTS = ("429", "500", "dropped", "cut", "partial", "doubled", "dims", "nan", "
 def serving(model, **options):
     """The address of `distilvec serve` in a thread of this process."""
     with take_address("127.0.0.1", 0) as place:
-        server = uvicorn.Server(uvicorn.Config(make_app(model, **options), log_level="critical"))
+        server = uvicorn.Server(uvicorn.Config(make_app(model, **options), log_level="critical", log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
         thread.start()
         try:

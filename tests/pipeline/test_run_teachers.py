@@ -154,10 +154,10 @@ def test_one_model_at_a_time_is_in_memory_and_a_filled_cache_needs_none(two, tmp
             in_memory.remove(self.name)
             super().__exit__(*error)
 
-    def counted(section, device):
+    def counted(section, *others):
         assert not in_memory
         loaded.append(section.model)
-        teacher = load(section, device)
+        teacher = load(section, *others)
         teacher.__class__ = Counted
         in_memory.append(teacher.name)
         return teacher

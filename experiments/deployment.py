@@ -53,5 +53,16 @@ def serve_line(found: Mapping[str, Any]) -> str:
         f"{loop['texts_per_second']:.0f} texts/s at {loop['p50_ms']:.0f} ms. Its own memory after "
         f"each quarter: {memory} MB. "
         f"{server['refused_with_a_message']} malformed or oversized requests were refused with a message "
-        f"(`python -m benchmarks.serve --json FILE`; {found['machine']})."
+        f"(`python -m benchmarks.serve --json FILE`; {found['machine']}).{peer_line(found)}"
     )
+
+
+def peer_line(found: Mapping[str, Any]) -> str:
+    """Our server and another one, asked in turn."""
+    if (peer := found.get("peer")) is None:
+        return ""
+    ours, theirs = (
+        f"{side['texts_per_second']:.0f} texts/s, median {side['p50_ms']:.0f} ms, 99 % below {side['p99_ms']:.0f} ms"
+        for side in (peer["ours"], peer["theirs"])
+    )
+    return f" In turn with {peer['command']} on the same texts (`--peer`): {ours}; {peer['command']}: {theirs}."

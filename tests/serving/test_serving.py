@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import re
+import sys
 from pathlib import Path
 
 import httpx
@@ -185,8 +186,12 @@ def test_many_clients_lose_nothing(served, tiny_model):
 @pytest.mark.slow
 def test_the_command_under_load(tiny_model):
     """benchmarks/serve.py starts `distilvec serve`, sends texts and wrong requests, and stops it."""
-    arguments = argparse.Namespace(model=str(tiny_model), requests=40, concurrency=8, data=Path("absent"))
+    peer = f"{sys.executable} -m distilvec serve {{model}} --port {{port}} --truncate"
+    arguments = argparse.Namespace(model=str(tiny_model), requests=40, concurrency=8, data=Path("absent"), peer=peer)
     found = measure(arguments)
+    for side in ("ours", "theirs"):
+        assert found["peer"][side]["largest_difference_to_encode"] < 1e-5
+        assert found["peer"][side]["texts_per_second"] > 0
     assert found["largest_difference_to_encode"] < 1e-5
     server = found["server"]
     assert server["answered"] == 40 and server["refused_with_a_message"] == "4 of 4"

@@ -6,7 +6,7 @@
 Every vector is compared with `encode`'s. The loop encodes the same texts one after another, as a program would that has
 no server. Memory is the server's own (RssAnon), after each quarter of the requests. Then a tenth as
 many requests are malformed or too large: each must be refused with a message. At the end the server gets SIGTERM.
-`--peer` is the command line of another server of OpenAI's embeddings, with `{model}` and `{port}` in it. Both servers then
+`--peer` is the command line of another server of the same API, with `{model}` and `{port}` in it. Both servers then
 run, the same requests go to them in turn, a quarter each time. With an environment ENV of its own (`pip install
 "infinity-emb[server,torch]" "transformers<4.49" "datasets<4.5" "pyarrow==21.*" "optimum<2"`):
 

@@ -4,12 +4,17 @@ loaded.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.exported import open_exported
+from distilvec.formats.onnx import export_onnx
 from distilvec.pipeline.scores import score_models
 
 STS = "sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n"
@@ -114,3 +119,43 @@ def test_what_is_no_model(suite, tiny_model):
         score_models(3, suite)
     with pytest.raises(DistilvecError, match=r"^\[teacher\] expected .*found dict\.$"):
         score_models(tiny_model, suite, teacher={})
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_model, tmp_path_factory):
+    """A model folder with its fp32 ONNX file."""
+    pytest.importorskip("onnxruntime")
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    shutil.copytree(tiny_model, folder)
+    (folder / "onnx").mkdir(exist_ok=True)
+    return export_onnx(SentenceTransformer(str(folder), device="cpu"), folder / "onnx" / "model.onnx")
+
+
+def test_an_exported_file_scores_as_its_model(exported, tiny_model, suite):
+    found = score_models(exported, suite, teacher=tiny_model)
+    values = {name: column[0].value for name, column in found.columns.items()}
+    assert values.keys() == {"teacher", "student", "asymmetric"}
+    assert values["student"] == pytest.approx(values["teacher"], abs=1e-3)
+
+
+def test_the_weights_are_those_of_the_file(exported, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(exported.parents[1], folder)
+    other = SentenceTransformer(str(folder), device="cpu")
+    torch.manual_seed(3)
+    for weight in other.parameters():
+        weight.data = torch.randn_like(weight) * 0.05
+    (folder / "onnx" / "model.onnx").unlink()
+    found = open_exported(export_onnx(other, folder / "onnx" / "model.onnx"), "model").embed(["river", "a stone"])
+    np.testing.assert_allclose(found, other.encode(["river", "a stone"]), atol=1e-4)
+    assert np.abs(found - SentenceTransformer(str(folder), device="cpu").encode(["river", "a stone"])).max() > 0.01
+
+
+def test_exported_files_that_cannot_be_scored(exported, suite, tmp_path):
+    with pytest.raises(DistilvecError, match=r"^\[model\] there is no file .*absent\.onnx"):
+        score_models(tmp_path / "absent.onnx", suite)
+    alone = Path(shutil.copy(exported, tmp_path / "alone.onnx"))
+    with pytest.raises(DistilvecError, match=r"^\[model\] .*alone\.onnx is in no model folder"):
+        score_models(alone, suite)
+    with pytest.raises(DistilvecError, match=r"^\[model\] .*not on MTEB"):
+        score_models(exported, mteb="STSBenchmark")

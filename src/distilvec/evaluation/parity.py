@@ -1,39 +1,29 @@
 """Parity of an exported model with PyTorch: vectors, rankings, size and latency, and tolerances for them.
 
-Texts are queries and documents of a retrieval task, truncated to 128 tokens. Queries are encoded one by one and
-documents in padded batches, as in use: the int8 scales of activations depend on the batch.
+Texts are queries and documents of a retrieval task, truncated to 128 tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from sentence_transformers import SentenceTransformer
 
-from distilvec.config.schema import Role
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.evaluator import EmbeddingCache, retrieval_vectors, score_task
+from distilvec.evaluation.exported import Runnable, TextEncoder
 from distilvec.evaluation.memory import random_tokens
 from distilvec.evaluation.metrics import cosine_pairs, unit
 from distilvec.evaluation.speed import ROLE_TOKENS, Timing, interleaved
 from distilvec.evaluation.tasks import RetrievalTask, make_retrieval
-from distilvec.formats.onnx import LOGITS, OUTPUTS, Graph, token_limit, tokenize
+from distilvec.formats.onnx import LOGITS, Graph, token_limit
 
 QUERIES, DOCUMENTS = 100, 200  # most queries, and documents unless their relevant ones are more
-BATCH, TOKENS = 8, 128
+TOKENS = 128
 TIMING = Timing(5, 100, 1.0)
 Array = np.ndarray[Any, Any]
-
-
-class Runnable(Protocol):
-    """A model from tokens to named outputs: `formats.onnx.Graph`, `OnnxEmbedder`, or OpenVINO's."""
-
-    def run(self, tokens: Any, outputs: Sequence[str] = ...) -> list[Array]:
-        """Return the named outputs, by default the vectors alone."""
 
 
 @dataclass(frozen=True)
@@ -84,27 +74,6 @@ class Parity:
         return found
 
 
-@dataclass(frozen=True, eq=False)
-class TextEncoder:
-    """Embedder that runs tokens of `model` through PyTorch or an exported file."""
-
-    name: str
-    model: SentenceTransformer
-    runnable: Runnable
-
-    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
-        """Return vectors, float32 [texts, dim], with the prompt of the role prepended."""
-        return self.outputs(texts, role, OUTPUTS[0])
-
-    def outputs(self, texts: Sequence[str], role: Role, name: str) -> Array:
-        """Return one output of the texts, in their order; the shortest are run first."""
-        prompt, order = self.model.prompts.get(role) or "", sorted(range(len(texts)), key=lambda row: len(texts[row]))
-        size = BATCH if role == "document" and self.model[0].tokenizer.pad_token is not None else 1
-        batches = [[prompt + texts[row] for row in order[start : start + size]] for start in range(0, len(order), size)]
-        found = [self.runnable.run(tokenize(self.model, batch, TOKENS), [name])[0] for batch in batches]
-        return np.asarray(np.concatenate(found)[np.argsort(order)])
-
-
 def measure_parity(
     graph: Graph, exported: Runnable, task: RetrievalTask, megabytes: float, timing: Timing = TIMING
 ) -> Parity:
@@ -113,7 +82,7 @@ def measure_parity(
     Errors: DistilvecError for vectors that are not finite.
     """
     task, model, memo = sample_task(task), graph.model, EmbeddingCache()
-    theirs, ours = (TextEncoder(name, model, run) for name, run in (("PyTorch", graph), ("exported", exported)))
+    theirs, ours = (TextEncoder(name, model, run, TOKENS) for name, run in (("PyTorch", graph), ("exported", exported)))
     expected, found = (retrieval_vectors(task, one, one, memo) for one in (theirs, ours))
     cosines = np.concatenate([cosine_pairs(left, right) for left, right in zip(expected[:2], found[:2], strict=True)])
     cosines = cosines[np.concatenate([np.ones(len(task.queries), dtype=bool), expected[2]])]

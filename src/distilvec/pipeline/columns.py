@@ -13,6 +13,7 @@ from distilvec.core.files import write_file
 from distilvec.core.log import log, progress
 from distilvec.evaluation.aggregate import task_weights
 from distilvec.evaluation.evaluator import MIXED, Embedder, EmbeddingCache, Sample, Score, embedders, evaluate
+from distilvec.evaluation.exported import TextEncoder
 from distilvec.evaluation.significance import average_interval
 from distilvec.evaluation.tasks import Task, TaskFailure, embedded_texts
 from distilvec.report.earlier_formats import REPORT_FORMAT
@@ -25,7 +26,7 @@ Samples = dict[str, dict[str, Sample]]
 
 
 def make_columns(
-    student: LocalTeacher,
+    student: LocalTeacher | TextEncoder,
     untrained: LocalTeacher | None = None,
     teacher: OpenTeacher | None = None,
     in_teacher_space: bool = True,

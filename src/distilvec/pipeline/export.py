@@ -24,8 +24,9 @@ from distilvec.core.files import remove, remove_scratch, scratch, sync_folder, w
 from distilvec.core.log import log
 from distilvec.core.task_head import TaskHead
 from distilvec.data.docstrings import passages
+from distilvec.evaluation.exported import BATCH, Runnable
 from distilvec.evaluation.memory import machine_info
-from distilvec.evaluation.parity import BATCH, TOKENS, Runnable, Tolerance, measure_parity
+from distilvec.evaluation.parity import TOKENS, Tolerance, measure_parity
 from distilvec.evaluation.suite import read_suite
 from distilvec.evaluation.tasks import RetrievalTask
 from distilvec.formats.onnx import Graph, OnnxEmbedder, check_onnx_place, export_copy, export_onnx, tokenize

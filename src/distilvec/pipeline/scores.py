@@ -75,7 +75,8 @@ def score_models(
     """Score a model, and optionally its teacher, on the tasks of a suite file, or on tasks or a benchmark of MTEB.
 
     Args:
-        model: A folder, an id or a SentenceTransformer, as `teacher`. With a teacher of the same dim there is a column
+        model: A folder, an id or a SentenceTransformer, as `teacher`; on a suite also the file of an export (.onnx,
+            .xml) below its model's folder. With a teacher of the same dim there is a column
             `asymmetric`: the model's queries, the teacher's documents; other tasks than retrieval and reranking repeat
             the model's score. A teacher may be a table of vectors or an index: it is scored on the tasks whose texts it
             holds; without a suite the tasks are made from the table itself (evaluation/stored.py).
@@ -90,6 +91,7 @@ def score_models(
     _check_arguments(suite, teacher, mteb, benchmark, data, prefix)
     from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, with_protocol
     from distilvec.evaluation.evaluator import EmbeddingCache
+    from distilvec.evaluation.exported import is_exported, open_exported
     from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
     from distilvec.evaluation.stored import stored_tasks
     from distilvec.evaluation.suite import load_suite
@@ -111,7 +113,11 @@ def score_models(
         import_mteb(cache)
         find_tasks(names, benchmark)  # so that unknown names are reported before models are loaded
     table = _table(teacher, f"{prefix}teacher") if is_table(teacher) else None
-    student = _embedder(model, "model", "student")
+    if is_exported(model) and of_mteb:
+        raise DistilvecError(
+            f"[model] {model} can be scored on a suite, not on MTEB. Name a suite, or its model's folder."
+        )
+    student = open_exported(Path(str(model)), "model") if is_exported(model) else _embedder(model, "model", "student")
     other = table if table is not None or teacher is None else _embedder(teacher, f"{prefix}teacher", "teacher")
     if table is not None and suite is None:
         tasks = list(stored_tasks(table, STORED))

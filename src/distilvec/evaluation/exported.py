@@ -1,0 +1,87 @@
+"""Exported files as embedders: an ONNX or OpenVINO file next to the model folder that it was made of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from distilvec.config.schema import Role
+from distilvec.core.errors import DistilvecError
+from distilvec.core.extras import require_extra
+from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, token_limit, tokenize
+from distilvec.formats.openvino import OpenvinoEmbedder
+from distilvec.models.load import load_model
+
+BATCH = 8
+Array = np.ndarray[Any, Any]
+
+
+class Runnable(Protocol):
+    """A model from tokens to named outputs: `formats.onnx.Graph`, `OnnxEmbedder`, or OpenVINO's."""
+
+    def run(self, tokens: Any, outputs: Sequence[str] = ...) -> list[Array]:
+        """Return the named outputs, by default the vectors alone."""
+
+
+READERS: dict[str, Callable[[Path], Runnable]] = {".onnx": OnnxEmbedder, ".xml": OpenvinoEmbedder}
+
+
+@dataclass(frozen=True, eq=False)
+class TextEncoder:
+    """Embedder that runs tokens of `model`, at most `tokens` of a text, through PyTorch or an exported file.
+
+    Queries are encoded one by one and documents in padded batches, as in use: the int8 scales of activations depend on
+    the batch.
+    """
+
+    name: str
+    model: SentenceTransformer
+    runnable: Runnable
+    tokens: int
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of the vectors."""
+        return int(self.model.get_embedding_dimension() or 0)
+
+    def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
+        """Return vectors, float32 [texts, dim], with the prompt of the role prepended."""
+        return self.outputs(texts, role, OUTPUTS[0])
+
+    def outputs(self, texts: Sequence[str], role: Role, name: str) -> Array:
+        """Return one output of the texts, in their order; the shortest are run first."""
+        prompt, order = self.model.prompts.get(role) or "", sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        size = BATCH if role == "document" and self.model[0].tokenizer.pad_token is not None else 1
+        batches = [[prompt + texts[row] for row in order[start : start + size]] for start in range(0, len(order), size)]
+        found = [self.runnable.run(tokenize(self.model, batch, self.tokens), [name])[0] for batch in batches]
+        return np.asarray(np.concatenate(found)[np.argsort(order)])
+
+
+def is_exported(model: Any) -> bool:
+    """Return whether a model is named by an exported file, not by a folder or an id."""
+    return isinstance(model, (str, os.PathLike)) and Path(model).suffix in READERS
+
+
+def open_exported(path: Path, key: str) -> TextEncoder:
+    """Open an exported file; tokenizer, prompts and maximum length are those of the model folder that has it.
+
+    Errors: DistilvecError with the key for a file that is absent or outside of a model folder, or cannot be read.
+    """
+    if not path.is_file():
+        raise DistilvecError(f"[{key}] there is no file {path}. Export the model first.")
+    folder = next((parent for parent in path.resolve().parents if (parent / "modules.json").is_file()), None)
+    if folder is None:
+        raise DistilvecError(
+            f"[{key}] {path} is in no model folder, and its tokenizer is not in the file. Name the file that "
+            "`distilvec export` wrote below the model's folder."
+        )
+    if path.suffix == ".xml":
+        require_extra("openvino", key)
+    model = load_model(str(folder), key)
+    return TextEncoder(f"{folder.name}/{path.name}", model, READERS[path.suffix](path), token_limit(model) or 10**6)

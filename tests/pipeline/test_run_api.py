@@ -54,7 +54,7 @@ def test_a_run_gives_the_local_teacher_s_vectors_and_the_key_is_nowhere(
         output = capsys.readouterr()
         job = resolve(recipe, tmp_path / "run")
         cache = filled(recipe, tmp_path / "run")
-    for line in ("tokens to pay for", "  for evaluation", "requests", "cap", "20,000 tokens, cost 0.4000; 0 spent"):
+    for line in ("tokens to pay for", "  for evaluation", "requests", "cap", "20,000 tokens; 0 tokens spent"):
         assert line in plan
     keys = np.asarray(job.corpus.keys)
     assert cache.manifest.endpoint == "127.0.0.1" and len(cache) == len(local) + 60  # and the evaluation's texts

@@ -17,8 +17,9 @@ from distilvec.config import recipe
 from distilvec.config.api_teacher import ApiSection
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
+from distilvec.remote.meter import make_batches, read_counts, token_counter
 from distilvec.teachers.api import _PROBE, AGAIN, ApiTeacher
-from distilvec.teachers.api_meter import make_batches, read_counts, token_counter
+from distilvec.teachers.api import KEY as SECTION
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.model import load_teacher
 
@@ -84,7 +85,7 @@ def test_5000_texts_through_a_misbehaving_server(real, tmp_path):
     assert server.given == dict.fromkeys(table, 1)  # every text's right answer was sent once
     assert len(cache) == 5000 and seen[-1] == 5000 and seen == sorted(seen)
     np.testing.assert_allclose(stored(cache, corpus), rows_of(corpus, table), atol=1e-7)
-    assert read_counts(tmp_path / "counts.json") == teacher.meter.counts
+    assert read_counts(tmp_path / "counts.json", SECTION) == teacher.meter.counts
     cache.close()
     assert not TeacherCache.verify_folder(cache.folder)
 
@@ -98,10 +99,12 @@ def test_the_cap_is_exceeded_by_less_than_a_batch_and_nothing_is_lost(cap, tmp_p
         server.faults = faults
         with teacher_of(server, tmp_path / "n.json", **cap) as teacher:
             cache = cache_of(tmp_path, teacher)
-            with pytest.raises(DistilvecError, match=rf"^\[teacher.api.{next(iter(cap))}\] the cap of 3,000 tokens"):
+            with pytest.raises(
+                DistilvecError, match=rf"^\[teacher.api.{next(iter(cap))}\] the cap of (3,000 tokens|a cost of 6) is"
+            ):
                 teacher.fill(cache, corpus)
         assert 3000 - max(server.sizes) < server.tokens <= 3000 + max(server.sizes)
-        assert read_counts(tmp_path / "n.json")["tokens"] == server.tokens
+        assert read_counts(tmp_path / "n.json", SECTION)["tokens"] == server.tokens
         first = len(cache)
         assert 0 < first == sum(server.given.values()) - len(_PROBE) < 300
         with teacher_of(server, tmp_path / "n.json", **cap) as teacher, pytest.raises(DistilvecError, match="the cap"):
@@ -250,8 +253,8 @@ def test_batches_keep_to_both_limits():
 
 
 def test_tokens_are_estimated_by_bytes_or_a_tokenizer(tiny_model):
-    assert token_counter(ApiSection())(["abcd" * 10, "é" * 10, ""]) == [11, 6, 1]
-    found = token_counter(ApiSection(tokenizer=str(tiny_model)))(["river stone", "a"])
+    assert token_counter(ApiSection(), SECTION)(["abcd" * 10, "é" * 10, ""]) == [11, 6, 1]
+    found = token_counter(ApiSection(tokenizer=str(tiny_model)), SECTION)(["river stone", "a"])
     assert found[0] > found[1] >= 3  # with special tokens
 
 

@@ -1,79 +1,18 @@
-"""The part of a recipe about a teacher that is reached over HTTP: address, key, batches, rates, price and cap."""
+"""The part of a recipe about a teacher that is reached over HTTP."""
 
 from __future__ import annotations
 
-import re
-from typing import Any
-from urllib.parse import urlsplit
+from typing import ClassVar
 
-from pydantic import field_validator, model_validator
-
-from distilvec.config.base import MODEL, Section, Units, key, refused
-
-_OURS = ("model", "input", "dimensions", "encoding_format")  # fields of a request that have keys of their own
+from distilvec.config.base import Units, key
+from distilvec.config.endpoint import EndpointSection
 
 
-class ApiSection(Section):
+class ApiSection(EndpointSection):
     """An endpoint with OpenAI's embeddings: OpenAI, Voyage, Cohere, TEI, vLLM, Ollama, `distilvec serve`."""
 
     base_url: str = key("https://api.openai.com/v1", "requests go to BASE_URL/embeddings")
-    key_variable: str | None = key(None, "environment variable with the key; requests have none by default")
     dimensions: Units | None = key(None, "ask for vectors of n dimensions")
-    body: dict[str, Any] = key({}, "further fields of every request, such as {truncation: true}")
     batch_texts: int = key(96, "texts in one request, with at most teacher.batch_tokens; TEI allows 32", gt=0, le=2048)
-    concurrency: int = key(8, "requests at the same time", gt=0, le=256)
-    requests_per_minute: int | None = key(None, "no limit by default", gt=0)
-    tokens_per_minute: int | None = key(None, "no limit by default", gt=0)
-    timeout: float = key(60.0, "seconds to wait for an answer", gt=0, le=3600)
-    retries: int = key(8, "of a request", ge=0, le=100)
-    retry_seconds: float = key(1.0, "longest pause before the first retry; twice as long each time, to a minute", ge=0)
-    tokenizer: str | None = key(None, "counts tokens for estimates: folder or hub id; else 4 bytes are a token", MODEL)
-    price: float | None = key(None, "of a million tokens, in your currency", ge=0)
-    most_tokens: int | None = key(None, "cap on the tokens of this teacher and corpus, over all resumed runs", gt=0)
-    most_cost: float | None = key(None, "the cap in the currency of the price", gt=0)
 
-    @property
-    def host(self) -> str:
-        """Name of the server, without its port."""
-        return str(urlsplit(self.base_url).hostname)
-
-    @property
-    def cap(self) -> int | None:
-        """The smaller of both caps, in tokens."""
-        by_cost = None if self.most_cost is None or not self.price else int(self.most_cost / self.price * 1e6)
-        return min((cap for cap in (self.most_tokens, by_cost) if cap is not None), default=None)
-
-    @field_validator("base_url")
-    @classmethod
-    def check_address(cls, text: str) -> str:
-        """Refuse what is no address, and an address with a password or a query, without quoting it."""
-        try:
-            parts = urlsplit(text)
-            sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        except ValueError:
-            sound = False
-        if not sound:
-            raise ValueError("expected an address such as https://api.openai.com/v1")
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError("expected an address without a password, '?' and '#'. Keys belong in key_variable's")
-        return text.rstrip("/")
-
-    @field_validator("key_variable")
-    @classmethod
-    def check_variable(cls, name: str | None) -> str | None:
-        """Refuse what looks like the key itself, without quoting it."""
-        if name is not None and not re.fullmatch(r"[A-Z][A-Z0-9_]{0,63}", name):
-            raise ValueError(
-                "expected the name of an environment variable in capitals, such as OPENAI_API_KEY. The key itself is "
-                "read from there and must not be in a recipe"
-            )
-        return name
-
-    @model_validator(mode="after")
-    def check_fields(self) -> ApiSection:
-        """Refuse fields of the body that have keys of their own, and a cost without a price."""
-        if own := [name for name in _OURS if name in self.body]:
-            raise refused("body", f"found '{own[0]}', which a request has already. Remove it")
-        if self.most_cost is not None and not self.price:
-            raise refused("most_cost", "needs the price of a million tokens. Set price, or most_tokens instead")
-        return self
+    own_fields: ClassVar[tuple[str, ...]] = ("model", "input", "dimensions", "encoding_format")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from distilvec.evaluation.tasks import embedded_texts
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.teachers.api import ApiTeacher
-from distilvec.teachers.api_meter import cost_note
 
 
 def cost_lines(job: Job, teacher: Teacher, loaded: ApiTeacher, missing: int) -> list[list[str]]:
@@ -18,15 +17,15 @@ def cost_lines(job: Job, teacher: Teacher, loaded: ApiTeacher, missing: int) -> 
         tokens = sum(loaded.count([prompts.get(role, "") + text for role, text in texts]))
         found.append(("  for evaluation", len(texts), tokens))
     rule = "4 bytes a token" if api.tokenizer is None else f"tokenizer {api.tokenizer}"
-    lines = [[name, f"about {tokens:,} of {n:,} texts ({rule}){cost_note(api, tokens)}"] for name, n, tokens in found]
+    lines = [[name, f"about {tokens:,} of {n:,} texts ({rule}){api.cost_note(tokens)}"] for name, n, tokens in found]
     total, spent = sum(tokens for *_, tokens in found), loaded.meter.counts["tokens"]
     requests = sum(max(-(-n // api.batch_texts), -(-tokens // loaded.section.batch_tokens)) for _, n, tokens in found)
     rates = [(requests, api.requests_per_minute), (total, api.tokens_per_minute)]
     minutes = max((amount / rate for amount, rate in rates if rate), default=None)
     lines.append(["requests", f"about {requests:,}" + (f", at least {minutes:,.1f} minutes" if minutes else "")])
-    if (cap := api.cap) is not None:
-        below = " The cap ends it before." if spent + total > cap else ""
-        lines.append(["cap", f"{cap:,} tokens{cost_note(api, cap)}; {spent:,} spent until now.{below}"])
+    if api.cap is not None:
+        below = " The cap ends it before." if api.exceeded(spent + total) else ""
+        lines.append(["cap", f"{api.cap}; {spent:,} tokens spent until now.{below}"])
     elif spent:
         lines.append(["spent until now", loaded.meter.note])
     return lines

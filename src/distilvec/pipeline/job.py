@@ -21,8 +21,8 @@ from distilvec.core.task_head import TaskHead
 from distilvec.data.corpus import Corpus
 from distilvec.data.labeled import Examples
 from distilvec.evaluation.tasks import Task
+from distilvec.remote.meter import read_counts
 from distilvec.report.model_card import TeacherRecord
-from distilvec.teachers.api_meter import read_counts
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.teacher import OpenTeacher, open_teacher
 from distilvec.train.stages import Stage
@@ -74,7 +74,7 @@ class Teacher:
         found |= {} if self.parameters is None else {"parameters": self.parameters}
         found |= {"live": True} if self.live else {}
         if (api := self.section.api) is not None:
-            spent = read_counts(self.counts)
+            spent = read_counts(self.counts, "teacher.api")
             cost = {"cost": round(spent["tokens"] * api.price / 1e6, 6)} if api.price is not None and spent else {}
             found["api"] = {"host": api.host, **spent, **cost}
         return found | ({"weight": self.section.weight} if several else {})

@@ -6,7 +6,6 @@ What is paid for is stored even if a later request fails, and no text is paid fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +21,8 @@ from distilvec.core.info import TeacherInfo
 from distilvec.core.log import log
 from distilvec.data.corpus import Corpus, text_key
 from distilvec.data.corpus_files import as_keys
-from distilvec.teachers.api_client import ApiClient
-from distilvec.teachers.api_meter import Ended, cost_note, make_batches, token_counter
+from distilvec.remote.client import Client
+from distilvec.remote.meter import Batch, make_batches, token_counter
 from distilvec.teachers.cache.fill import Advance, Progress, Unfinished, chunks, count_missing, fill_cache
 from distilvec.teachers.cache.index import Keys
 from distilvec.teachers.cache.manifest import Manifest
@@ -31,6 +30,7 @@ from distilvec.teachers.cache.signals import Array, Rows
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.encode import Vectors, cut_dimensions
 
+KEY = "teacher.api"  # of the recipe, in messages
 SAMPLE = 512  # texts of an estimate
 AGAIN, SAME = 32, 0.999  # cached texts that are embedded again, and the smallest cosine to the cached vectors
 _PROBE = ("a river", "two stones", "winter", "music")
@@ -72,7 +72,7 @@ class ApiTeacher:
         assert section.api is not None
         self.section, self.api, self.name = section, section.api, section.name or str(section.model)
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.prompts or {})}
-        self.client = ApiClient(section, counts)
+        self.client = Client(section.api, KEY, "teacher.model and teacher.api", counts)
         self.meter = self.client.meter
         self._store: tuple[TeacherCache, Corpus] | None = None
         self._checked = False
@@ -97,7 +97,7 @@ class ApiTeacher:
     @cached_property
     def count(self) -> Callable[[Sequence[str]], list[int]]:
         """The function that estimates the tokens of each text."""
-        return token_counter(self.api)
+        return token_counter(self.api, KEY)
 
     def info(self) -> TeacherInfo:
         """The vectors; nothing is known of the model's layers and tokenizer."""
@@ -134,7 +134,7 @@ class ApiTeacher:
         """
         if missing := count_missing(cache, corpus):
             tokens = self.estimate(corpus, missing)
-            log(f"{self.name}: {missing:,} texts, about {tokens:,} tokens{cost_note(self.api, tokens)}")
+            log(f"{self.name}: {missing:,} texts, about {tokens:,} tokens{self.api.cost_note(tokens)}")
             self._check_same(cache, corpus)
             fill_cache(cache, corpus, self, progress)
             log(f"{self.name}: {self.meter.note}")
@@ -163,30 +163,22 @@ class ApiTeacher:
         full, texts = self._measured[0], [str(text) for text in prompted]
         found, done = np.zeros((len(texts), full), dtype=np.float32), np.zeros(len(texts), dtype=bool)
         batches = make_batches(texts, self.count(texts), self.section.batch_tokens, self.api.batch_texts)
-        self.meter.stopping.clear()
 
-        def keep(future: Future[Array]) -> None:
-            batch = futures[future]
-            found[batch.start : batch.end], done[batch.start : batch.end] = future.result(), True
+        def keep(batch: Batch, vectors: Array) -> None:
+            found[batch.start : batch.end], done[batch.start : batch.end] = vectors, True
 
-        with ThreadPoolExecutor(self.api.concurrency, "api") as pool:
-            futures = {pool.submit(self.client.vectors, texts[one.start : one.end], one, full): one for one in batches}
-            try:
-                for future in as_completed(futures):
-                    keep(future)
-                    if progress is not None:
-                        progress(int(done.sum()))
-            except BaseException as error:
-                self.meter.stopping.set()
-                pool.shutdown(cancel_futures=True)  # requests on their way are waited for: they are paid for
-                ended = {future: future.exception() for future in futures if not future.cancelled()}
-                for future, problem in ended.items():
-                    if problem is None:
-                        keep(future)
-                    elif isinstance(error, Ended):
-                        error = problem
-                rows = np.flatnonzero(done)
-                raise Unfinished(rows, {"embedding": self._cut(found[rows])}) from error
+        def report() -> None:
+            if progress is not None:
+                progress(int(done.sum()))
+
+        def work(batch: Batch) -> Array:
+            return self._vectors(texts[batch.start : batch.end], batch, full)
+
+        try:
+            self.client.ask_all(batches, work, keep, report)
+        except BaseException as error:
+            rows = np.flatnonzero(done)
+            raise Unfinished(rows, {"embedding": self._cut(found[rows])}) from error
         return {"embedding": self._cut(found)}
 
     @cached_property
@@ -194,11 +186,17 @@ class ApiTeacher:
         """Dimensions that the server gives, and whether vectors have length 1."""
         self.meter.stopping.clear()
         batch = make_batches(_PROBE, self.count(_PROBE), 1_000, len(_PROBE))[0]
-        found = self.client.vectors(list(_PROBE), batch, self.api.dimensions)
+        found = self._vectors(list(_PROBE), batch, self.api.dimensions)
         full, asked = found.shape[1], self.section.truncate_dim
         if asked is not None and asked > full:
             raise DistilvecError(f"[teacher.truncate_dim] found {asked}; the vectors have {full}. Give at most that.")
         return full, bool((np.abs(np.linalg.norm(found, axis=1) - 1) <= _TOLERANCE).all())
+
+    def _vectors(self, texts: list[str], batch: Batch, dims: int | None) -> Array:
+        """float32 [n, dims] of one request's texts."""
+        asked = {"model": self.section.model, "input": texts, **self.api.body}
+        asked |= {} if self.api.dimensions is None else {"dimensions": self.api.dimensions}
+        return self.client.ask("/embeddings", asked, batch, lambda answer: _read(answer["data"], len(texts), dims))
 
     def _whole(self, prompted: Sequence[Text]) -> Array:
         """float32 [n, dim]; the cause of Unfinished as it is."""
@@ -230,3 +228,18 @@ class ApiTeacher:
                 f"cosine {cosines.min():.4f}, expected {SAME} or more). Use the model of that time, or another "
                 "cache.path."
             )
+
+
+def _read(data: Any, texts: int, dims: int | None) -> Array:
+    """float32 [texts, dims] in the order of the entries' indices. ValueError for an answer that is not whole."""
+    order = [entry.get("index", row) for row, entry in enumerate(data)]
+    if sorted(order) != list(range(texts)):
+        raise ValueError(f"{len(data)} vectors for {texts} texts")
+    vectors = np.array([entry["embedding"] for entry in data], dtype=np.float32)
+    if vectors.ndim != 2 or vectors.shape[1] != (dims or vectors.shape[1]):
+        raise ValueError(f"vectors of shape {vectors.shape[1:]}; expected {dims} dimensions")
+    if not np.isfinite(vectors).all() or not vectors.any(axis=1).all():
+        raise ValueError("a vector has NaN, infinity, or only zeros")
+    found = np.empty_like(vectors)
+    found[order] = vectors
+    return found

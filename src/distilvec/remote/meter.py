@@ -1,4 +1,4 @@
-"""Costs of an API teacher: estimates of tokens, batches, rates, counts that outlive the process, and the cap."""
+"""Costs of requests: estimates of tokens, batches, rates, counts that outlive the process, and the caps."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition, Event
 
-from distilvec.config.api_teacher import ApiSection
+from distilvec.config.endpoint import EndpointSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import read_json, write_json
 from distilvec.models.load import load_tokenizer
 
-COUNTS = ("requests", "retries", "tokens")
+COUNTS = ("requests", "retries", "tokens")  # and "written", once a model has written some
 _BYTES = 4  # of UTF-8 in a token of English, for estimates
 _SPECIAL = 16  # more tokens of a text than its bytes, at most: special ones
 
@@ -25,19 +25,23 @@ class Ended(DistilvecError):
 
 @dataclass(frozen=True)
 class Batch:
-    """Texts of one request: rows `start` to `end`, their estimated tokens, and the most that they can have."""
+    """Texts of one request: rows `start` to `end`, their estimated tokens, and the most that they can have.
+
+    `answer` is the most tokens that the model may write; 0 for vectors.
+    """
 
     start: int
     end: int
     tokens: int
     most: int
+    answer: int = 0
 
 
-def token_counter(section: ApiSection) -> Callable[[Sequence[str]], list[int]]:
+def token_counter(section: EndpointSection, key: str) -> Callable[[Sequence[str]], list[int]]:
     """A function that estimates the tokens of each text: by `tokenizer`, else one for every four bytes of UTF-8."""
     if section.tokenizer is None:
         return lambda texts: [1 + len(_utf8(text)) // _BYTES for text in texts]
-    tokenizer = load_tokenizer(section.tokenizer, "teacher.api.tokenizer")
+    tokenizer = load_tokenizer(section.tokenizer, f"{key}.tokenizer")
     return lambda texts: [len(ids) for ids in tokenizer(list(texts))["input_ids"]] if len(texts) else []
 
 
@@ -58,61 +62,71 @@ def make_batches(texts: Sequence[str], counts: Sequence[int], most_tokens: int, 
 
 
 class Meter:
-    """Counts requests, retries and tokens in `file`, and holds requests back by rates, pauses and the cap.
+    """Counts requests, retries and tokens in `file`, and holds requests back by rates, pauses and the caps.
 
-    Shared by the threads of one teacher. Without a `file` the counts end with the process. `stopping` ends every wait.
+    Shared by the threads of one client. Without a `file` the counts end with the process. `stopping` ends every wait.
+    `key` is the section's, for messages.
     """
 
-    def __init__(self, section: ApiSection, file: Path | None = None) -> None:
-        self.section, self.file, self.stopping = section, file, Event()
-        self.counts = dict.fromkeys(COUNTS, 0) | read_counts(file)
+    def __init__(self, section: EndpointSection, key: str, file: Path | None = None) -> None:
+        self.section, self.key, self.file, self.stopping = section, key, file, Event()
+        self.counts = dict.fromkeys(COUNTS, 0) | read_counts(file, key)
         self._changed = Condition()
         self._next = 0.0  # time.monotonic() of the next request
-        self._open: list[int] = []  # the most tokens of each request on its way
+        self._open: list[Batch] = []  # requests on their way
 
     @property
     def note(self) -> str:
         """The counts in words, with their cost."""
         found = self.counts
         line = f"{found['requests']:,} requests ({found['retries']:,} repeated), {found['tokens']:,} tokens"
-        return line + cost_note(self.section, found["tokens"])
+        line += f" read, {found['written']:,} written" if "written" in found else ""
+        return line + self.section.cost_note(*self._spent)
 
     @contextmanager
     def request(self, batch: Batch) -> Iterator[None]:
         """Wait for the turn of a request, and count it.
 
-        Requests go out together while the cap holds even with a token for every byte, and one at a time after that: so
-        that the cap is exceeded by less than one batch. Errors: DistilvecError if the estimate exceeds the cap.
+        Requests go out together while the caps hold even with a token for every byte and the longest answers, and one
+        at a time after that: a cap is exceeded by less than one batch. Errors: DistilvecError if the estimate exceeds a
+        cap.
         """
-        cap = self.section.cap
         with self._changed:
-            while cap is not None and self._open and self.counts["tokens"] + sum(self._open) + batch.most > cap:
+            while self._open and self._exceeded(*[(one.most, one.answer) for one in (*self._open, batch)]):
                 self._changed.wait()
-            if cap is not None and self.counts["tokens"] + batch.tokens > cap:
+            if (cap := self._exceeded((batch.tokens, 0))) is not None:
                 raise DistilvecError(
-                    f"[teacher.api.{'most_tokens' if cap == self.section.most_tokens else 'most_cost'}] the cap of "
-                    f"{cap:,} tokens{cost_note(self.section, cap)} is reached: {self.note}. All vectors until now are "
-                    "kept. Raise the cap and run the same command again to go on."
+                    f"[{self.key}.{cap}] the cap of {self.section.cap} is reached: {self.note}. All answers until now "
+                    "are kept. Raise the cap and run the same command again to go on."
                 )
-            self._open.append(batch.most)
+            self._open.append(batch)
         try:
-            self._pace(batch.tokens)
+            self._pace(batch.tokens + batch.answer)
             if self.stopping.is_set():
-                raise Ended("[teacher.api] another request has failed. Run the same command again.")
+                raise Ended(f"[{self.key}] another request has failed. Run the same command again.")
             self.add(requests=1)
             yield
         finally:
             with self._changed:
-                self._open.remove(batch.most)
+                self._open.remove(batch)
                 self._changed.notify_all()
 
     def add(self, **counts: int) -> None:
         """Add to the counts, and write them down."""
         with self._changed:
-            self.counts |= {name: self.counts[name] + number for name, number in counts.items()}
+            self.counts |= {name: self.counts.get(name, 0) + number for name, number in counts.items()}
             if self.file is not None:
                 self.file.parent.mkdir(parents=True, exist_ok=True)
-                write_json(self.file, self.counts, sealed=True, key="teacher.api")
+                write_json(self.file, self.counts, sealed=True, key=self.key)
+
+    @property
+    def _spent(self) -> tuple[int, int]:
+        """Tokens read and written."""
+        return self.counts["tokens"], self.counts.get("written", 0)
+
+    def _exceeded(self, *more: tuple[int, int]) -> str | None:
+        """The key of the cap that the counts exceed with more tokens, read and written."""
+        return self.section.exceeded(*(sum(numbers) for numbers in zip(self._spent, *more, strict=True)))
 
     def pause(self, seconds: float) -> None:
         """Hold the next requests back, as the server has asked."""
@@ -129,17 +143,12 @@ class Meter:
             self.stopping.wait(left)
 
 
-def read_counts(file: Path | None) -> dict[str, int]:
+def read_counts(file: Path | None, key: str) -> dict[str, int]:
     """The counts in a meter's file; empty if there is none."""
     if file is None or not file.exists():
         return {}
-    found = read_json(file, "Delete it to count from 0.", "teacher.api")
-    return {name: int(found[name]) for name in COUNTS}
-
-
-def cost_note(section: ApiSection, tokens: int) -> str:
-    """The cost of tokens as ", cost 0.0123"; empty without a price."""
-    return "" if section.price is None else f", cost {tokens * section.price / 1e6:.4f}"
+    found = read_json(file, "Delete it to count from 0.", key)
+    return {name: int(found[name]) for name in (*COUNTS, "written") if name in found}
 
 
 def _utf8(text: str) -> bytes:

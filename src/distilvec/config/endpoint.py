@@ -1,0 +1,93 @@
+"""Settings of requests to a model over HTTP, for embeddings and for texts: address, key, rates, price, caps."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from pydantic import field_validator, model_validator
+
+from distilvec.config.base import MODEL, Section, key, refused
+
+
+class EndpointSection(Section):
+    """A server of OpenAI's HTTP interface."""
+
+    base_url: str = key("https://api.openai.com/v1", "address of the API, up to /v1")
+    key_variable: str | None = key(None, "environment variable with the key; requests have none by default")
+    body: dict[str, Any] = key({}, "further fields of every request, such as {truncation: true}")
+    concurrency: int = key(8, "requests at the same time", gt=0, le=256)
+    requests_per_minute: int | None = key(None, "no limit by default", gt=0)
+    tokens_per_minute: int | None = key(None, "no limit by default", gt=0)
+    timeout: float = key(60.0, "seconds to wait for an answer", gt=0, le=3600)
+    retries: int = key(8, "of a request", ge=0, le=100)
+    retry_seconds: float = key(1.0, "longest pause before the first retry; twice as long each time, to a minute", ge=0)
+    tokenizer: str | None = key(None, "counts tokens for estimates: folder or hub id; else 4 bytes are a token", MODEL)
+    price: float | None = key(None, "of a million tokens, in your currency", ge=0)
+    most_tokens: int | None = key(None, "cap on the tokens of this teacher and corpus, over all resumed runs", gt=0)
+    most_cost: float | None = key(None, "the cap in the currency of the price", gt=0)
+
+    own_fields: ClassVar[tuple[str, ...]] = ("model",)  # of a request, that `body` may not hold
+
+    @property
+    def host(self) -> str:
+        """Name of the server, without its port."""
+        return str(urlsplit(self.base_url).hostname)
+
+    @property
+    def cap(self) -> str | None:
+        """The caps in words."""
+        tokens = [] if self.most_tokens is None else [f"{self.most_tokens:,} tokens"]
+        return " and ".join(tokens + ([] if self.most_cost is None else [f"a cost of {self.most_cost:g}"])) or None
+
+    def cost(self, tokens: int, written: int = 0) -> float | None:
+        """Cost of tokens that the model reads and of those that it writes; None without a price."""
+        return None if self.price is None else (tokens + written) * self.price / 1e6
+
+    def cost_note(self, tokens: int, written: int = 0) -> str:
+        """The cost of tokens as ", cost 0.0123"; empty without a price."""
+        cost = self.cost(tokens, written)
+        return "" if cost is None else f", cost {cost:.4f}"
+
+    def exceeded(self, tokens: int, written: int = 0) -> str | None:
+        """The key of the cap that is below these tokens; None if both caps allow them."""
+        if self.most_tokens is not None and tokens + written > self.most_tokens:
+            return "most_tokens"
+        cost = self.cost(tokens, written)
+        return "most_cost" if self.most_cost is not None and cost is not None and cost > self.most_cost else None
+
+    @field_validator("base_url")
+    @classmethod
+    def check_address(cls, text: str) -> str:
+        """Refuse what is no address, and an address with a password or a query, without quoting it."""
+        try:
+            parts = urlsplit(text)
+            sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        except ValueError:
+            sound = False
+        if not sound:
+            raise ValueError("expected an address such as https://api.openai.com/v1")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError("expected an address without a password, '?' and '#'. Keys belong in key_variable's")
+        return text.rstrip("/")
+
+    @field_validator("key_variable")
+    @classmethod
+    def check_variable(cls, name: str | None) -> str | None:
+        """Refuse what looks like the key itself, without quoting it."""
+        if name is not None and not re.fullmatch(r"[A-Z][A-Z0-9_]{0,63}", name):
+            raise ValueError(
+                "expected the name of an environment variable in capitals, such as OPENAI_API_KEY. The key itself is "
+                "read from there and must not be in a recipe"
+            )
+        return name
+
+    @model_validator(mode="after")
+    def check_fields(self) -> EndpointSection:
+        """Refuse fields of the body that have keys of their own, and a cost without a price."""
+        if own := [name for name in self.own_fields if name in self.body]:
+            raise refused("body", f"found '{own[0]}', which a request has already. Remove it")
+        if self.most_cost is not None and not self.price:
+            raise refused("most_cost", "needs the price of a million tokens. Set price, or most_tokens instead")
+        return self

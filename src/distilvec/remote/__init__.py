@@ -1,0 +1,1 @@
+"""Requests to models that others serve over HTTP: retries, rates, pauses, counts, caps."""

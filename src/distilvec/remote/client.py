@@ -1,0 +1,182 @@
+"""Requests to an endpoint of OpenAI's HTTP interface: answers are checked, and repeated where that can help.
+
+The key comes from an environment variable. No message holds it, not even where a server repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from distilvec.config.endpoint import EndpointSection
+from distilvec.core.errors import DistilvecError
+from distilvec.core.extras import require_extra
+from distilvec.remote.meter import Batch, Ended, Meter
+
+_REPEATED = (408, 409, 425, 429)  # statuses, and those of broken servers, from 500 on
+_LONGEST_PAUSE, _LONGEST_RETRY = 600.0, 60.0  # seconds: asked by the server, and of our own
+
+Job = TypeVar("Job")
+Found = TypeVar("Found")
+
+
+class _Again(Exception):
+    """A request that may be repeated."""
+
+
+class Client:
+    """Sends requests from any number of threads; `meter` counts, paces and caps them.
+
+    Args:
+        key: of the section, for messages
+        settings: keys to check when the server refuses a request, for messages
+        counts: file of the counts; without one they end with the process
+
+    Errors: DistilvecError for a key that is not set.
+    """
+
+    def __init__(self, section: EndpointSection, key: str, settings: str, counts: Path | None = None) -> None:
+        require_extra("api", key)
+        import httpx2
+
+        self.section, self.key, self.settings, self.meter = section, key, settings, Meter(section, key, counts)
+        self._secret = _secret(section.key_variable, key)
+        headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
+        limits = httpx2.Limits(max_connections=section.concurrency)
+        self._client = httpx2.Client(headers=headers, timeout=section.timeout, limits=limits)
+        self._failure = httpx2.RequestError
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def ask(self, path: str, asked: dict[str, Any], batch: Batch, read: Callable[[Any], Found]) -> Found:
+        """Return `read(answer)` for the JSON of an answer; the request is repeated until `read` raises no ValueError.
+
+        Errors: DistilvecError for the cap, for a refused request, and after the last retry.
+        """
+        import tenacity
+
+        stopping = self.meter.stopping
+        attempts = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(_Again),
+            stop=tenacity.stop_after_attempt(self.section.retries + 1) | tenacity.stop_when_event_set(stopping),
+            wait=tenacity.wait_random_exponential(multiplier=self.section.retry_seconds, max=_LONGEST_RETRY),
+            sleep=tenacity.sleep_using_event(stopping),
+            before_sleep=lambda state: self.meter.add(retries=1),
+            reraise=True,
+        )
+        try:
+            return attempts(self._ask, path, asked, batch, read)
+        except (_Again, DistilvecError) as error:
+            stopping.set()  # before this thread takes another batch
+            if isinstance(error, DistilvecError):
+                raise
+            failed = Ended if attempts.statistics["attempt_number"] <= self.section.retries else DistilvecError
+            raise failed(
+                f"[{self.key}] {self.section.host} has not answered in full after {self.section.retries} retries; the "
+                f"last time: {error}. All answers until now are kept. Run the same command again to go on."
+            ) from None
+
+    def ask_all(
+        self,
+        jobs: Iterable[Job],
+        work: Callable[[Job], Found],
+        keep: Callable[[Job, Found], None],
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run `work`, which asks, for all jobs in threads; `keep` each result in this thread as soon as it is there.
+
+        `progress` is called after that. After an error or Ctrl-C no other request is sent, and those on their way are
+        waited for and kept, since they are paid for. Errors: the first one that is not Ended.
+        """
+        self.meter.stopping.clear()
+        with ThreadPoolExecutor(self.section.concurrency, "api") as pool:
+            waiting = {pool.submit(work, job): job for job in jobs}
+            try:
+                for future in as_completed(waiting):
+                    result = future.result()
+                    keep(waiting.pop(future), result)
+                    progress()
+            except BaseException as error:
+                self.meter.stopping.set()
+                pool.shutdown(cancel_futures=True)
+                for future, job in waiting.items():
+                    problem = None if future.cancelled() else future.exception()
+                    if problem is not None:
+                        error = problem if isinstance(error, Ended) else error
+                    elif not future.cancelled():
+                        keep(job, future.result())
+                raise error
+
+    def _ask(self, path: str, asked: dict[str, Any], batch: Batch, read: Callable[[Any], Found]) -> Found:
+        """One request. Errors: _Again where a repetition can help, else DistilvecError."""
+        with self.meter.request(batch):
+            try:
+                response = self._client.post(f"{self.section.base_url}{path}", json=asked)
+            except self._failure as error:
+                raise _Again(self._shown(f"{type(error).__name__}: {error}")) from None
+            if response.status_code != 200:
+                raise self._refusal(response)
+            try:
+                answer = response.json()
+                self.meter.add(**_used(answer.get("usage") or {}, batch))
+                return read(answer)
+            except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+                raise _Again(self._shown(f"the answer is not as expected ({error})")) from None
+
+    def _refusal(self, response: Any) -> Exception:
+        """The error for another status than 200; pauses all requests if the server asks for it."""
+        status, host = response.status_code, self.section.host
+        problem = f"status {status}: {self._shown(response.text)}"
+        if status not in _REPEATED and status < 500:
+            variable = self.section.key_variable or f"{self.key}.key_variable"
+            fix = f"Check the key ({variable})." if status in (401, 403) else f"Check {self.settings}."
+            return DistilvecError(f"[{self.key}] {host} has refused a request with {problem}. {fix}")
+        pause = _seconds(response.headers.get("retry-after"))
+        if pause > _LONGEST_PAUSE:
+            asks = f"asks for a pause of {pause / 60:,.0f} minutes ({problem})"
+            return DistilvecError(f"[{self.key}] {host} {asks}. Run the same command again after that.")
+        self.meter.pause(pause)
+        return _Again(problem)
+
+    def _shown(self, text: str) -> str:
+        """The beginning of a server's words, on one line, without the key."""
+        text = " ".join((text.replace(self._secret, "***") if self._secret else text).split())
+        return text if len(text) <= 200 else text[:200] + "…"
+
+
+def _used(usage: dict[str, Any], batch: Batch) -> dict[str, int]:
+    """Tokens that were read and, if any, written; without a server's counts the estimate and the most."""
+    written = int(usage.get("completion_tokens") or 0)
+    total = int(usage.get("total_tokens") or 0) or written + int(usage.get("prompt_tokens") or 0)
+    if not total:
+        written, total = batch.answer, batch.tokens + batch.answer
+    return {"tokens": max(0, total - written), **({"written": written} if written > 0 else {})}
+
+
+def _seconds(text: str | None) -> float:
+    """The header Retry-After, in seconds or as a date; 0 if there is none."""
+    try:
+        return max(0.0, float(text or 0))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(str(text)).timestamp() - time.time())
+    except ValueError:
+        return 0.0
+
+
+def _secret(variable: str | None, key: str) -> str:
+    """The key in an environment variable; DistilvecError if it is not set, or cannot be sent."""
+    found = os.environ.get(variable, "").strip() if variable else ""
+    if variable and not found:
+        raise DistilvecError(f"[{key}.key_variable] {variable} is not set. Set that environment variable.")
+    if not found.isascii() or not found.isprintable():
+        raise DistilvecError(f"[{key}.key_variable] {variable} holds characters that no key has. Set it again.")
+    return found

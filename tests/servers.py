@@ -63,8 +63,71 @@ class FaultyApi(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
+    def answer(self, body, fault):
+        """The content of an answer, its tokens, and the texts that it answers in full."""
+        with self.lock:
+            order = self.order.permutation(len(body["input"])).tolist()
+        content, tokens = _answer(self, body["input"], order, fault)
+        return content, tokens, body["input"] if fault is None else []
+
     def handle_error(self, request, client_address):
         """A client that has gone is no error."""
+
+
+class FaultyChat(FaultyApi):
+    """OpenAI's chat: two texts about each word that the prompt has on a line of its own, in quotes.
+
+    `given` counts how often a word's texts were sent in the right form, `asked` how often they were asked for.
+    `never` are words that get no answer.
+    """
+
+    def __init__(self, faults=None, never=(), **options):
+        super().__init__({}, faults, tokens=lambda text: len(text) // 3, **options)
+        self.never, self.asked = {*never}, Counter()
+
+    @staticmethod
+    def texts(word):
+        """The texts about a word; the second one is the same for all words but for its case."""
+        return [f"{word} is a thing of number {len(word)}.", "A COMMON text." if len(word) % 2 else "A common  text."]
+
+    def answer(self, body, fault):
+        """The content of an answer, its tokens, and the words that it answers in full."""
+        words = [json.loads(line) for line in body["messages"][0]["content"].splitlines() if line.startswith('"')]
+        found = {word: self.texts(word) for word in words if word not in self.never}
+        with self.lock:
+            self.asked.update(words)
+        content, right = json.dumps(found, ensure_ascii=False), [*found]
+        if fault in BAD_ANSWERS:
+            content, right = BAD_ANSWERS[fault](found), []
+        elif fault == "missing":
+            right = right[:-1]
+            content = json.dumps({word: found[word] for word in right} | {"another": ["x"]})
+        elif fault in GOOD_FORMS:
+            content = GOOD_FORMS[fault](found)
+        read, written = self.count_tokens(body["messages"][0]["content"]), self.count_tokens(content or "")
+        usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+        choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+        answer = {"object": "chat.completion", "model": "served", "choices": [choice], "usage": usage}
+        if fault == "partial":
+            answer["choices"] = []
+        return json.dumps(answer).encode(), read + written, [] if fault in ("partial", "cut") else right
+
+
+GOOD_FORMS = {
+    "fence": lambda found: f"```json\n{json.dumps(found)}\n```",
+    "case": lambda found: json.dumps({f" {word.upper()}": texts for word, texts in found.items()}),
+}
+BAD_ANSWERS = {
+    "prose": lambda found: "Certainly! Here are some facts.",
+    "length": lambda found: json.dumps(found)[:-20],
+    "list": lambda found: json.dumps([*found]),
+    "strings": lambda found: json.dumps({word: texts[0] for word, texts in found.items()}),
+    "empty": lambda found: json.dumps({word: [*texts, " "] for word, texts in found.items()}),
+    "numbers": lambda found: json.dumps({word: [1, *texts] for word, texts in found.items()}),
+    "nothing": lambda found: json.dumps({word: [] for word in found}),
+    "deep": lambda found: "[" * 100_000,
+    "refusal": lambda found: None,
+}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -77,7 +140,6 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         api = self.server
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        texts = body["input"]
         with api.lock:
             number, api.requests = api.requests, api.requests + 1
             api.times.append(time.monotonic())
@@ -92,16 +154,15 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         with api.lock:
             api.seen[fault] += 1
-            order = api.order.permutation(len(texts)).tolist()
-        content, tokens = _answer(api, texts, order, fault)
+        content, tokens, right = api.answer(body, fault)
         if fault == "cut":
             self._send(200, content[: len(content) // 2], len(content))
             self.close_connection = True
             return None
         with api.lock:  # first, since the client may be done before this thread goes on
             api.tokens += tokens
-            if fault is None:
-                api.given.update(texts)
+            if right:
+                api.given.update(right)
                 api.sizes.append(tokens)
         return self._send(200, content)
 

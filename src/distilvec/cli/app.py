@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from distilvec.cli.cache import cache_app
+from distilvec.cli.corpus import corpus_app
 from distilvec.cli.data import data_app
 from distilvec.cli.demo import demo
 from distilvec.cli.index import index_app
@@ -92,4 +93,5 @@ for verb in VERBS:
 app.add_typer(recipes_app, name="recipes")
 app.add_typer(cache_app, name="cache")
 app.add_typer(data_app, name="data")
+app.add_typer(corpus_app, name="corpus")
 app.add_typer(index_app, name="index")

@@ -21,6 +21,7 @@ GROUPS = {  # the verbs of each group, with the arguments of an example
     "Your index": {"index": "distill table.parquet --student MODEL --layers 3 --out runs/queries"},
     "Teachers and data": {
         "data": "get banking77",
+        "corpus": "synthesize words.txt --model gpt-4o-mini --key-variable OPENAI_API_KEY --out vocabulary.json",
         "cache": "talas --variant local",
         "finetune": "BAAI/bge-m3 --task intents.csv --type classification --out runs/teacher",
         "align": "--teacher BAAI/bge-m3 --student bert-base-uncased --texts texts.txt",

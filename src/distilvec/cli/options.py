@@ -92,7 +92,7 @@ def with_config_options(command: Any) -> Any:
     """A command, with the options that `config_options` gave its verb."""
     if not hasattr(getattr(command, "callback", None), "config"):
         return command
-    from distilvec.config import student, training
+    from distilvec.config import student, synthesis, training
     from distilvec.config.base import kinds
 
     verb = inspect.unwrap(command.callback)
@@ -102,7 +102,7 @@ def with_config_options(command: Any) -> Any:
 
     signature, types = inspect.signature(verb), get_type_hints(verb, include_extras=True)
     parameters = [one.replace(annotation=types[one.name]) for one in signature.parameters.values()]
-    sections = vars(student) | vars(training)
+    sections = vars(student) | vars(training) | vars(synthesis)
     for section, fields, defaults in verb.config:
         for name, field in fields.items():
             info = sections[section].model_fields[field]

@@ -230,7 +230,7 @@ def _candidates(texts: Iterator[str], barred: frozenset[bytes], count: Counter[s
         clean = corpus_files.clean_text(text, LONGEST_TEXT)
         if not clean:
             count["empty"] += 1
-        elif barred and _loose_key(clean) in barred:
+        elif barred and loose_key(clean) in barred:
             count["excluded"] += 1
         else:
             if _UNKNOWN in clean and _UNKNOWN not in text:
@@ -252,12 +252,13 @@ def _apply_limits(section: CorpusSection, counts: list[Counter[str]], keep: Mask
     return ends
 
 
-def _loose_key(text: str) -> bytes:
+def loose_key(text: str) -> bytes:
+    """16 bytes that two texts share if they differ in case and white space alone."""
     return text_key("", " ".join(text.casefold().split()))
 
 
 def _loose_keys(texts: Iterable[str]) -> frozenset[bytes]:
-    return frozenset(_loose_key(text) for text in texts if text.strip())
+    return frozenset(loose_key(text) for text in texts if text.strip())
 
 
 def _fingerprint_of_keys(keys: frozenset[bytes]) -> str:

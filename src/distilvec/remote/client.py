@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from distilvec.config.endpoint import EndpointSection
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
-from distilvec.remote.meter import Batch, Ended, Meter
+from distilvec.remote.meter import BYTES, Batch, Ended, Meter
 
 _REPEATED = (408, 409, 425, 429)  # statuses, and those of broken servers, from 500 on
 _LONGEST_PAUSE, _LONGEST_RETRY = 600.0, 60.0  # seconds: asked by the server, and of our own
@@ -125,7 +125,7 @@ class Client:
                 raise self._refusal(response)
             try:
                 answer = response.json()
-                self.meter.add(**_used(answer.get("usage") or {}, batch))
+                self.meter.add(**_used(answer.get("usage") or {}, batch, len(response.content)))
                 return read(answer)
             except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
                 raise _Again(self._shown(f"the answer is not as expected ({error})")) from None
@@ -151,12 +151,13 @@ class Client:
         return text if len(text) <= 200 else text[:200] + "…"
 
 
-def _used(usage: dict[str, Any], batch: Batch) -> dict[str, int]:
-    """Tokens that were read and, if any, written; without a server's counts the estimate and the most."""
+def _used(usage: dict[str, Any], batch: Batch, size: int) -> dict[str, int]:
+    """Tokens that were read and, if any, written; estimates for an answer of `size` bytes without counts."""
     written = int(usage.get("completion_tokens") or 0)
     total = int(usage.get("total_tokens") or 0) or written + int(usage.get("prompt_tokens") or 0)
     if not total:
-        written, total = batch.answer, batch.tokens + batch.answer
+        written = min(batch.answer, size // BYTES)
+        total = batch.tokens + written
     return {"tokens": max(0, total - written), **({"written": written} if written > 0 else {})}
 
 

@@ -15,7 +15,7 @@ from distilvec.core.files import read_json, write_json
 from distilvec.models.load import load_tokenizer
 
 COUNTS = ("requests", "retries", "tokens")  # and "written", once a model has written some
-_BYTES = 4  # of UTF-8 in a token of English, for estimates
+BYTES = 4  # of UTF-8 in a token of English, for estimates
 _SPECIAL = 16  # more tokens of a text than its bytes, at most: special ones
 
 
@@ -40,7 +40,7 @@ class Batch:
 def token_counter(section: EndpointSection, key: str) -> Callable[[Sequence[str]], list[int]]:
     """A function that estimates the tokens of each text: by `tokenizer`, else one for every four bytes of UTF-8."""
     if section.tokenizer is None:
-        return lambda texts: [1 + len(_utf8(text)) // _BYTES for text in texts]
+        return lambda texts: [1 + len(_utf8(text)) // BYTES for text in texts]
     tokenizer = load_tokenizer(section.tokenizer, f"{key}.tokenizer")
     return lambda texts: [len(ids) for ids in tokenizer(list(texts))["input_ids"]] if len(texts) else []
 
@@ -54,11 +54,12 @@ def make_batches(texts: Sequence[str], counts: Sequence[int], most_tokens: int, 
             tokens = 0
         tokens += count
     spans = zip([0, *ends], [*ends, len(texts)], strict=True)
-    return [
-        Batch(a, b, sum(counts[a:b]), sum(len(_utf8(text)) + _SPECIAL for text in texts[a:b]))
-        for a, b in spans
-        if a < b
-    ]
+    return [Batch(a, b, sum(counts[a:b]), sum(map(most_tokens_of, texts[a:b]))) for a, b in spans if a < b]
+
+
+def most_tokens_of(text: str) -> int:
+    """The most tokens that a text can have: one a byte, and special ones."""
+    return len(_utf8(text)) + _SPECIAL
 
 
 class Meter:

@@ -74,9 +74,8 @@ def synthesize(
         finally:
             writer.client.close()
             found = _publish(out, asked, journal)
-        log(
-            f"{out}: {found.texts:,} texts about {found.answered:,} of {found.words:,} words; {writer.client.meter.note}"
-        )
+        about = f"{found.texts:,} texts about {found.answered:,} of {found.words:,} words"
+        log(f"{out}: {about}, {found.repeats:,} repeats left out; {writer.client.meter.note}")
         if len(asked) < len(words):
             writer.forecast(len(words))
     return found

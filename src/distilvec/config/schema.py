@@ -25,6 +25,7 @@ from distilvec.config.base import (
     key,
     refused,
 )  # fmt: skip
+from distilvec.config.presets import PRESETS, Preset, PresetName, find_preset
 from distilvec.config.student import Pooling, StudentSection
 from distilvec.config.sweep import SweepSection
 from distilvec.config.training import StageSection, TrainSection
@@ -38,6 +39,8 @@ _LOCAL = (
     "dtype",
     "attention",
     "adapters",
+    "quantize",
+    "device_map",
     "live",
     "trust_remote_code",
 )  # keys of a model on this machine
@@ -55,7 +58,8 @@ class TeacherSection(Section):
     limit: int | None = key(None, "read n rows of the index, drawn by seed 0", gt=0)
     name: str | None = key(None, "name in reports; the model's id or folder name by default")
     revision: str | None = None
-    prompts: dict[Role, str] | None = key(None, "put before queries and documents; the model's by default")
+    preset: PresetName | None = key(None, "published settings; by default of the model's id: docs/teachers.md")
+    prompts: dict[Role, str] | None = key(None, "put before queries and documents; the preset's or model's by default")
     pooling: Pooling | None = key(None, "only for a plain Hugging Face model")
     normalize: bool | None = key(None, "only for a plain Hugging Face model")
     max_length: Tokens | None = key(None, "tokens; the model's limit by default")
@@ -64,6 +68,10 @@ class TeacherSection(Section):
     batch_tokens: BatchTokens = key(4096, "tokens in one teacher batch")
     attention: Literal["own", "bidirectional"] = key("own", "'bidirectional' lifts a decoder's causal mask (LLM2Vec)")
     adapters: list[str] | None = key(None, "PEFT adapters, folders or hub ids, merged one after another", MODEL)
+    quantize: Literal["8bit", "4bit"] | None = key(None, "weights in 8 or 4 bits, with bitsandbytes")
+    device_map: Literal["auto", "balanced", "sequential"] | dict[str, int | str] | None = key(
+        None, "spread the layers over devices: a plan of accelerate, or modules with cpu, disk or a GPU's number"
+    )
     weight: float = key(1.0, "relative to the weights of more_teachers", gt=0)
     live: bool = key(False, "run in every step instead of caching; for corpora seen once")
     trust_remote_code: bool = False
@@ -72,6 +80,24 @@ class TeacherSection(Section):
     def local_model(self) -> str | None:
         """The model, if it runs on this machine; None for an API and for a table of vectors."""
         return None if self.api is not None else self.model
+
+    @property
+    def known(self) -> Preset | None:
+        """The published settings of the model, if there are any."""
+        return PRESETS.get(find_preset(self.preset, self.model) or "")
+
+    @property
+    def stated_prompts(self) -> dict[Role, str] | None:
+        """The recipe's prompts, then the preset's; None if neither has any."""
+        preset: Any = {} if self.known is None else self.known.prompts
+        return {**preset, **(self.prompts or {})} if preset else self.prompts
+
+    @model_validator(mode="after")
+    def check_quantize(self) -> TeacherSection:
+        """Refuse adapters for a model in 8 or 4 bits, into which they cannot be merged."""
+        if self.quantize is not None and self.adapters:
+            raise refused("quantize", "adapters cannot be merged into such weights. Merge and save them first")
+        return self
 
     @model_validator(mode="after")
     def check_api(self) -> TeacherSection:

@@ -17,6 +17,7 @@ PACKAGES = {
     "api": ("httpx2", "tenacity"),
     "serve": ("starlette", "uvicorn", "prometheus_client"),
     "finetune": ("peft",),
+    "quantize": ("bitsandbytes",),
     "causal": ("rouge_score",),
     "tensorboard": ("tensorboard",),
     "trackio": ("trackio",),

@@ -24,6 +24,7 @@ from distilvec.students.build import build_student, dropout_rates
 from distilvec.students.encoder import Encoder
 from distilvec.teachers.cache.manifest import Manifest, hash_model, parse_manifest
 from distilvec.teachers.model import LocalTeacher, special_tokens
+from distilvec.teachers.placement import count_parameters
 from distilvec.teachers.teacher import open_teacher
 
 FORMAT = 1
@@ -47,14 +48,15 @@ def describe_teacher(section: TeacherSection, key: str, device: str, store: Arti
     def describe() -> TeacherDescription:
         with open_teacher(section, device) as teacher:
             weights = teacher.model.parameters() if isinstance(teacher, LocalTeacher) else None
-            count = None if weights is None else sum(weight.numel() for weight in weights)
+            count = None if weights is None else count_parameters(weights)
             return TeacherDescription(teacher.info(), teacher.manifest("float16"), count)
 
     with errors_of(key):
         folder = _folder(section.local_model, section.revision, "teacher.model")
         if folder is None and section.api is None:  # a table of vectors, or a model that is not on this machine yet
             return describe()
-        settings = _settings(section, {"live", "weight", "batch_tokens", "api"})
+        settings = _settings(section, {"live", "weight", "batch_tokens", "api", "device_map"})
+        settings["prompts"] = section.stated_prompts
         asked = section.api and section.api.model_dump(include={"base_url", "dimensions", "body"})
         model = asked if folder is None else hash_model(folder, section.adapters)
         content = _stored(store, [FORMAT, settings, model], lambda: asdict(describe()))
@@ -141,7 +143,7 @@ def student_info(model: SentenceTransformer) -> StudentInfo:
 def _settings(section: Section, unread: Any) -> dict[str, Any]:
     """Return a section's settings but those in `unread`; keys of later versions count only if they are set."""
     found = section.model_dump(mode="json", exclude=unread)
-    later = ("adapters", "attention", "embedding", "texts", "columns", "limit")
+    later = ("adapters", "preset", "quantize", "attention", "embedding", "texts", "columns", "limit")
     return {key: value for key, value in found.items() if key not in later or value is not None}
 
 

@@ -16,6 +16,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.alignment.store import AlignmentStore
+from distilvec.config.presets import find_preset
 from distilvec.core.batch import TextBatch
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.tokens import TokenStore
@@ -143,6 +144,9 @@ def _describe(
     weight = f", weight {teacher.section.weight:g}" if len(job.teachers) > 1 else ""
     title = "teacher" if teacher is job.teacher else "further teacher"
     lines = [[title, f"{teacher.info.name}, {teacher.info.dim} dimensions{weight}"]]
+    if preset := find_preset(teacher.section.preset, teacher.section.model):
+        prompts = ", ".join(f"{role} {prompt!r}" for role, prompt in teacher.info.prompts.items() if prompt)
+        lines.append(["  preset", f"{preset}: {prompts or 'no prompts'}"])
     if teacher.live or job.required == OutputSpec():
         reason = "the teacher runs in every step" if teacher.live else "the method requires none"
         return [*lines, ["teacher vectors to compute", f"none: {reason}"]], *prepare_teacher(job, teacher, student)

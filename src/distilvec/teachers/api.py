@@ -71,7 +71,7 @@ class ApiTeacher:
     def __init__(self, section: TeacherSection, counts: Path | None = None) -> None:
         assert section.api is not None
         self.section, self.api, self.name = section, section.api, section.name or str(section.model)
-        self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.prompts or {})}
+        self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.stated_prompts or {})}
         self.client = Client(section.api, KEY, "teacher.model and teacher.api", counts)
         self.meter = self.client.meter
         self._store: tuple[TeacherCache, Corpus] | None = None

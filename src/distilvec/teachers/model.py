@@ -17,6 +17,7 @@ from sentence_transformers.util import is_sentence_transformer_model
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from distilvec.alignment.offsets import special_around
+from distilvec.config.presets import Preset
 from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.batch import Text
 from distilvec.core.device import pick_device, warn_slow_bf16
@@ -36,6 +37,7 @@ from distilvec.teachers.cache.manifest import Manifest, hash_model, hash_modules
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.encode import Forward, Vectors, cut_dimensions, runs_directly
 from distilvec.teachers.fast_linear import pack_linears, use_bfloat16
+from distilvec.teachers.placement import placement
 
 _WINDOW = 16384  # texts sorted by length together
 _NOT_HASHED = ("transformers_version", "_name_or_path", "dtype", "architectures")
@@ -58,7 +60,7 @@ class LocalTeacher:
         self.name = section.name or model_name(str(section.model))
         self.prompts: dict[Role, str] = {
             role: next((own[name] for name in names if own.get(name)), "") for role, names in _PROMPT_NAMES.items()
-        } | (section.prompts or {})
+        } | (section.stated_prompts or {})
         if any(getattr(module, "include_prompt", True) is False for module in modules) and any(self.prompts.values()):
             raise DistilvecError(
                 f"[teacher.prompts] found {self.prompts}; {self.name} leaves the prompt's tokens out of its pooling "
@@ -128,7 +130,7 @@ class LocalTeacher:
             max_length=self.max_length,
             truncation_side=getattr(getattr(self.model[0], "tokenizer", None), "truncation_side", None),
             truncate_dim=self.truncate_dim,
-            compute_dtype=self.section.dtype,
+            compute_dtype=" ".join(filter(None, (self.section.dtype, self.section.quantize))),
             backend="sentence-transformers",
             store_dtype=store_dtype,
             attention=None if self.section.attention == "own" else self.section.attention,
@@ -192,7 +194,8 @@ def load_teacher(section: TeacherSection, device: str = "auto", key: str = "teac
         raise DistilvecError(f"[{key}] expected a model; found a table of vectors (teacher.vectors). Name a model.")
     source, target = resolve_model(section.model), pick_device(device)
     with readable(section.model, key):
-        model = _load(section, source, key)
+        placed = placement(section, target)
+        model = _load(section, source, key, placed)
         check_model(model, section.model, key)
     _limit_length(section, model)
     full, asked = int(model.get_embedding_dimension() or 0), section.truncate_dim
@@ -204,12 +207,15 @@ def load_teacher(section: TeacherSection, device: str = "auto", key: str = "teac
         lift_causal_mask(backbone, section.model)
     if section.dtype == "bfloat16":
         warn_slow_bf16(target, "teacher.dtype=float32")
-        use_bfloat16(backbone)
         for module in list(model)[1:]:
             module.float()
-    if target == "cpu":
-        pack_linears(backbone)
-    teacher = LocalTeacher(model.to(target).eval(), section, *folder_of(source, section.revision))
+    if not placed:
+        if section.dtype == "bfloat16":
+            use_bfloat16(backbone)
+        if target == "cpu":
+            pack_linears(backbone)
+        model.to(target)
+    teacher = LocalTeacher(model.eval(), section, *folder_of(source, section.revision))
     check_outputs(lambda texts: teacher._window(texts)["embedding"], model, section.model, key)
     return teacher
 
@@ -227,20 +233,23 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None
     return None if plain is None else special_around(plain)
 
 
-def _load(section: TeacherSection, source: str, key: str) -> SentenceTransformer:
+def _load(section: TeacherSection, source: str, key: str, placed: dict[str, Any]) -> SentenceTransformer:
     # 'auto' keeps a checkpoint's own precision: linear weights go to bf16 from there, the rest to fp32
-    weights: dict[str, Any] = {"dtype": torch.float32 if section.dtype == "float32" else "auto"}
+    weights: dict[str, Any] = {"dtype": torch.float32 if section.dtype == "float32" else "auto", **placed}
+    device = None if placed else "cpu"
     common: dict[str, Any] = {"revision": section.revision, "trust_remote_code": section.trust_remote_code}
     if is_sentence_transformer_model(with_owner(source), revision=section.revision):
         for name, value in (("pooling", section.pooling), ("normalize", section.normalize)):
             if value is not None:
                 problem = f"found {value!r}; {section.model} states its own (modules.json)"
                 raise DistilvecError(f"[teacher.{name}] {problem}. Remove the key.")
-        return load(source, "cpu", model_kwargs=weights, **common)
+        return load(source, device, model_kwargs=weights, **common)
     AutoConfig.from_pretrained(source, **common)  # fails if there is no model at all
-    if section.pooling is None and key != "teacher.model":
+    preset = section.known or Preset(())
+    kind = section.pooling or preset.pooling
+    if kind is None and key != "teacher.model":
         raise DistilvecError(no_pooling(section.model or source, key))
-    if section.pooling is None:
+    if kind is None:
         raise DistilvecError(
             f"[teacher.pooling] {section.model} is a plain Hugging Face model, without a pooling of its tokens. Set "
             "teacher.pooling to mean, cls or lasttoken, and teacher.normalize to true for vectors of length 1."
@@ -248,9 +257,11 @@ def _load(section: TeacherSection, source: str, key: str) -> SentenceTransformer
     kwargs = {"model_kwargs": {**weights, **common}, "processor_kwargs": {**common}, "config_kwargs": {**common}}
     transformer = Transformer(source, **kwargs)
     transformer.modality_config = {"text": transformer.modality_config["text"]}  # texts as they are, no chat template
-    pooling = Pooling(transformer.get_embedding_dimension(), section.pooling)
-    modules = [transformer, pooling, *([Normalize()] if section.normalize else [])]
-    return SentenceTransformer(modules=modules, device="cpu")
+    if preset.pooling is not None:
+        transformer.max_seq_length = preset.max_length
+    unit = section.normalize if section.normalize is not None else preset.pooling is not None and preset.normalize
+    modules = [transformer, Pooling(transformer.get_embedding_dimension(), kind), *([Normalize()] if unit else [])]
+    return SentenceTransformer(modules=modules, device=device, model_kwargs=placed)
 
 
 def _limit_length(section: TeacherSection, model: SentenceTransformer) -> None:

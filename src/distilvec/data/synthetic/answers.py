@@ -1,7 +1,7 @@
 """Prompts for texts about words, and checks of the answers.
 
-The first of KINDS has the prompt of listing 1 of REDACT ("Knowledge Distillation of Text Embedding Models with Teacher-Aligned
-Representations", appendix C); the others have its form.
+The first of KINDS has the prompt of listing 1 of REDACT ("Knowledge Distillation of Text Embedding Models with
+Teacher-Aligned Representations", appendix C); the others have its form.
 """
 
 from __future__ import annotations

@@ -287,7 +287,12 @@ def test_plan(tiny_recipe, tmp_path):
     rows = dict(make_plan(resolve(tiny_recipe(), tmp_path / "run")))
     assert rows["texts"] == "200 (32 for validation)" and rows["teacher vectors to compute"].startswith("200 of 200")
     assert rows["training"].startswith("11 steps of 16 texts")
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run").exists() and "  preset" not in rows
+
+
+def test_a_plan_shows_the_prompts_of_a_preset(tiny_recipe, tmp_path):
+    rows = dict(make_plan(resolve(tiny_recipe(teacher__preset="arctic-embed-v2"), tmp_path / "run")))
+    assert rows["  preset"] == "arctic-embed-v2: query 'query: '"
 
 
 def test_a_plan_tells_what_is_left_out_and_whose_code_runs(tiny_recipe, tmp_path, capsys):

@@ -16,20 +16,18 @@ from distilvec.core.errors import DistilvecError
 from distilvec.teachers.api import ApiTeacher
 from distilvec.teachers.model import load_teacher
 
+SEARCH = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+PASSAGES = "Represent this sentence for searching relevant passages: "
+GEMMA = ("task: search result | query: ", "title: none | text: ")
 PUBLISHED = {  # of model cards: id, architecture, query prompt, document prompt, pooling, unit length, tokens
-    "e5-mistral": ("intfloat/e5-mistral-7b-instruct", "mistral", "Instruct: Given a web search query, retrieve relevant "
-                   "passages that answer the query\nQuery: ", "", "last", True, 4096),
-    "qwen3-embedding": ("Qwen/Qwen3-Embedding-8B", "qwen3", "Instruct: Given a web search query, retrieve relevant "
-                        "passages that answer the query\nQuery:", "", "last", True, 8192),
-    "embeddinggemma": ("google/embeddinggemma-300m", "gemma3", "task: search result | query: ", "title: none | text: ",
-                       None, True, None),
+    "e5-mistral": ("intfloat/e5-mistral-7b-instruct", "mistral", f"{SEARCH} ", "", "last", True, 4096),
+    "qwen3-embedding": ("Qwen/Qwen3-Embedding-8B", "qwen3", SEARCH, "", "last", True, 8192),
+    "embeddinggemma": ("google/embeddinggemma-300m", "gemma3", *GEMMA, None, True, None),
     "bge-m3": ("BAAI/bge-m3", "xlm_roberta", "", "", "cls", True, 8192),
-    "arctic-embed": ("Snowflake/snowflake-arctic-embed-m-v1.5", "bert", "Represent this sentence for searching relevant "
-                     "passages: ", "", "cls", True, 512),
+    "arctic-embed": ("Snowflake/snowflake-arctic-embed-m-v1.5", "bert", PASSAGES, "", "cls", True, 512),
     "arctic-embed-v2": ("Snowflake/snowflake-arctic-embed-l-v2.0", "xlm_roberta", "query: ", "", "cls", True, 8192),
-    "mxbai": ("mixedbread-ai/mxbai-embed-large-v1", "bert", "Represent this sentence for searching relevant passages: ",
-              "", "cls", False, 512),
-}  # fmt: skip
+    "mxbai": ("mixedbread-ai/mxbai-embed-large-v1", "bert", PASSAGES, "", "cls", False, 512),
+}
 
 
 def section(folder, **changes):

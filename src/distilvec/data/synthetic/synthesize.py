@@ -66,7 +66,7 @@ def synthesize(
     if not asked:
         raise DistilvecError("[words] the list is empty. Give a file with a word a line.")
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {"model": section.model, "prompt": fingerprint(text), "body": section.body}
+    settings = {"model": section.model, "prompt": fingerprint(text), "body": fingerprint(section.body)}
     with locked(folder / LOCK, "--out", str(out), wait=False), Journal(folder / ANSWERS, settings) as journal:
         writer = _Writer(section, text, journal, folder / COUNTS)
         try:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from distilvec.report.comparison import retention_figure
-from distilvec.report.figures import INK, SERIES, Plane, draw_planes, figure_style, plain, write_figure
+from distilvec.report.figures import INK, SERIES, figure_style, plain, write_figure
 from distilvec.report.html import render_page
+from distilvec.report.planes import Plane, draw_planes
 from distilvec.report.sections import compression, margin, projections, speed, training
 from distilvec.report.sections import scores as scores_section
 from distilvec.report.sections.compression import mean_rows

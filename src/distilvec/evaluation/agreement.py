@@ -10,7 +10,7 @@ from scipy.stats import kendalltau
 
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation import metrics
-from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, retrieval_vectors
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, retrieval_vectors, score_task
 from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import RetrievalTask
 
@@ -19,6 +19,7 @@ Vectors = tuple[Array, Array, Array]  # unit vectors of queries and documents, a
 
 DEPTH = 10
 TEXT_CHARACTERS = 160
+LISTED, RANKED = 500, 100  # queries of a task in the list, and those of them with every model's ranking
 _SCORES_AT_ONCE = 4_000_000
 
 
@@ -35,7 +36,7 @@ def ranking_agreement(
     "overlap@10": share of the teacher's 10 best documents among the model's 10 best;
     "kendall_tau": tau-b between the ranks, in both full rankings, of all documents in either list of 10.
     "examples": queries with every model's 10 best documents: lowest and highest mean overlap first, others drawn by
-    `seed`. Documents without text rank last; equal scores rank in the task's order of documents.
+    `seed`. "queries": see `_listed`; without examples none. Documents without text rank last; equal scores rank in the task's order of documents.
     Errors: DistilvecError for no teacher, nothing to compare it with, or a model with two dims.
     """
     others = [name for name in models if name != "teacher"]
@@ -70,7 +71,38 @@ def ranking_agreement(
         }
         for query in chosen
     ]
-    return report
+    if not examples:
+        return report
+    values = {name: score_task(task, *pair, memo)[1].predicted for name, pair in models.items()}
+    return report | _listed(task, values, overlap, top)
+
+
+def _listed(
+    task: RetrievalTask, values: Mapping[str, Array], overlap: Mapping[str, Array], top: Mapping[str, Array]
+) -> dict[str, Any]:
+    """List the queries with nDCG@10 (x 100) and overlap by model: those that lose most come first.
+
+    "queries": at most LISTED of "count"; the first RANKED have "found", the ids of each model's 10 documents, and
+    "relevant", those that are. "documents": their texts by id.
+    """
+    ours = next(name for name in ("student", *values) if name in values and name != "teacher")
+    order = np.argsort(values[ours] - values["teacher"], kind="stable")[:LISTED].tolist()
+    shown, rows = dict[int, None](), list[dict[str, Any]]()
+    for place, query in enumerate(order):
+        row: dict[str, Any] = {
+            "query": task.queries[query][: 2 * TEXT_CHARACTERS],
+            "scores": {name: round(100 * float(found[query]), 2) for name, found in values.items()},
+            "overlap": {name: round(float(found[query]), 2) for name, found in overlap.items()},
+        }
+        if place < RANKED:
+            found = {name: documents[query].tolist() for name, documents in top.items()}
+            shown |= dict.fromkeys(one for documents in found.values() for one in documents)
+            relevant = set(task.judged[(task.judged[:, 0] == query) & (task.gains > 0), 1].tolist())
+            row["found"] = {name: [task.document_ids[one] for one in documents] for name, documents in found.items()}
+            row["relevant"] = [task.document_ids[one] for one in sorted(relevant & {*sum(found.values(), [])})]
+        rows.append(row)
+    texts = {task.document_ids[one]: task.documents[one][:TEXT_CHARACTERS] for one in shown}
+    return {"queries": {"count": len(task.queries), "rows": rows, "documents": texts}}
 
 
 def _ranks(vectors: Vectors, top: Array, asked: Array) -> Array:

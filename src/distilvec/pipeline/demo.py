@@ -186,7 +186,7 @@ def _write_page(folder: Path, libraries: Sequence[Path]) -> None:
     """Copy the page and the libraries; the WebAssembly is packed, which is a quarter of its size."""
     (folder / "runtime").mkdir(parents=True)
     report = resources.files("distilvec.report")
-    for page in (report / "page.css", *(report / "demo").iterdir()):
+    for page in (report / "page" / "page.css", *(report / "demo").iterdir()):
         (folder / page.name).write_bytes(page.read_bytes())
     for path in libraries:
         if path.suffix == ".wasm":

@@ -76,7 +76,7 @@ def render_comparison(comparison: Part, draw: Draw) -> str:
         "notes": make_section("Notes", Block("list", comparison.get("notes"))),
     }
     origin = [f"tasks: {tasks}" if tasks else "", reference]
-    return render(f"Comparison of {count} runs", origin, comparison_verdict(comparison), [], sections, draw)
+    return render(f"Comparison of {count} runs", origin, {"text": comparison_verdict(comparison)}, sections, draw)
 
 
 def comparison_verdict(comparison: Part) -> str:

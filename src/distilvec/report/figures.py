@@ -1,4 +1,4 @@
-"""The figures: one look, three plots (lines, dots, planes), SVG that follows the page's colours, PNG for papers.
+"""The figures: one look, two plots (lines, dots; planes: planes.py), SVG that follows the page's colours, PNG for papers.
 
 Text, axes and grid are drawn in INK, a colour nothing else uses. Inside a page INK is `currentColor`, so that a figure
 follows the page from light to dark; files have a white background and dark ink.
@@ -22,6 +22,7 @@ import numpy as np
 from distilvec.core.errors import explained
 from distilvec.core.extras import require_extra
 from distilvec.core.files import write_file
+from distilvec.report.hover import add_spots, spot_attribute, spot_text
 from distilvec.report.section import Figure
 from distilvec.report.tables import Table, number_cell, pivot
 
@@ -39,18 +40,6 @@ DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
 MANY = 20  # points of a line that is drawn without markers
 Points = Sequence[Sequence[float]]
-
-
-@dataclass(frozen=True)
-class Plane:
-    """Points in a plane, in groups; hollow points of a `reference` are joined with the points if they are as many."""
-
-    title: str
-    points: Points
-    groups: Sequence[str] = ()
-    reference: Points = ()
-    note: str = ""
-    labels: Sequence[str] = ()  # of the reference, else of the points
 
 
 # -- look and files --------------------------------------------------------------------------------------------------
@@ -81,16 +70,18 @@ def write_figure(figure: Figure, folder: Path, key: str = "figures") -> str:
     with figure_style(**{"svg.hashsalt": figure.name}):
         drawing = figure.draw()
         drawing.savefig(svg, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        spots = spot_attribute(drawing)
         drawing.savefig(png, format="png", facecolor="white", metadata={"Software": None, "Description": figure.text})
     body = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", svg.getvalue(), flags=re.S)
     body = re.sub(r' id="[\w.]+_\d+"', "", body[body.index("<svg ") :]).strip()
+    body = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), body)  # hundredths of a point
     opening, rest = body.replace("<svg ", f'<svg role="img" aria-label="{escape(figure.text)}" ', 1).split(">", 1)
     with explained(key, folder):
         folder.mkdir(parents=True, exist_ok=True)
     ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
     write_file(folder / f"{figure.name}.svg", f"{opening}>{ground}{rest}\n", key)
     write_file(folder / f"{figure.name}.png", png.getvalue(), key)
-    return re.sub(INK, "currentColor", f"{opening}>{rest}", flags=re.I)
+    return re.sub(INK, "currentColor", f"{opening}{spots}>{rest}", flags=re.I)
 
 
 def shortened(text: str, length: int) -> str:
@@ -123,18 +114,20 @@ def lines_figure(
 
 
 def draw_lines(
-    points: Sequence[Any], x: Any, y: str = "", log: str = "", dots: Sequence[str] = (), level: Any = None
-) -> Drawing:
+    points: Sequence[Any], x: Any, y: str = "", log: str = "", dots: Sequence[str] = (), level: Any = None,
+    top: Any = None,
+) -> Drawing:  # fmt: skip
     """Draw panels with one legend; with `y` all panels share a y axis of that name, else each y axis starts at 0.
 
     Args:
         log: The logarithmic axes, "x" or "xy".
         dots: Lines that are points alone.
         level: Name and height of a horizontal line in each panel.
+        top: Name of a second axis at the top, and its points (x, value), both rising.
     """
     panels, names = (list(dict.fromkeys(point[place] for point in points)) for place in (0, 1))
     across, handles = 2 if len(panels) > (1 if y else 3) else 1, dict[str, Any]()
-    drawing, grid = _grid(len(panels), across, 1.9 if across == 2 or y else 1.5, len(names), sharey=bool(y))
+    drawing, grid = make_grid(len(panels), across, 1.9 if across == 2 or y else 1.5, len(names), sharey=bool(y))
     for axes, panel in zip(grid, panels, strict=False):
         for place, name in enumerate(names):
             line = [(*point[2:], None)[:3] for point in points if point[:2] == (panel, name)]
@@ -142,17 +135,22 @@ def draw_lines(
                 at, values, errors = np.array(line, dtype=float).T
                 low = np.minimum(errors, 0.9 * values) if "y" in log else errors
                 bars = None if np.isnan(errors).all() else [low, errors]
-                style = _style(place, name not in dots, len(line) <= MANY)
+                style = series_style(place, name not in dots, len(line) <= MANY)
                 handles[name] = axes.errorbar(at, values, yerr=bars, **style)
+                across_name = x if isinstance(x, str) else x[panel]
+                heads = (panel, name)
+                add_spots(axes, line, [spot_text(heads, b, across_name, a, error) for a, b, error in line])
         if level is not None:
             handles[level[0]] = axes.axhline(level[1], color=INK, linewidth=1.0, dashes=(3, 2))
         axes.set(title=panel, xlabel=x if isinstance(x, str) else x[panel], **{f"{axis}scale": "log" for axis in log})
         for axis, letter in ((axes.xaxis, "x"), (axes.yaxis, "y")):
             _set_ticks(axis, letter in log)
+        if top is not None:
+            _add_top_axis(axes, *top)
         if not y:
             axes.set_ylim(1.05 * min(0.0, axes.get_ylim()[0]), 1.05 * max(0.0, axes.get_ylim()[1]))
         axes.tick_params(labelleft=True)
-    _add_legend(drawing, {name: handle for name, handle in handles.items() if name not in panels or name == "loss"})
+    add_legend(drawing, {name: handle for name, handle in handles.items() if name not in panels or name == "loss"})
     drawing.supylabel(y)
     return drawing
 
@@ -174,13 +172,14 @@ def _draw_dots(points: Sequence[Any], x: str, level: float | None) -> Drawing:
     panels = {panel: list(dict.fromkeys(point[1] for point in points if point[0] == panel)) for panel, *_ in points}
     sizes = [len(rows) + 0.6 for rows in panels.values()]
     height = (0.17 + 0.1 * len(names)) * sum(sizes) / len(panels) + 0.3
-    drawing, grid = _grid(len(panels), 1, height, len(names), sharex=True, height_ratios=sizes)
+    drawing, grid = make_grid(len(panels), 1, height, len(names), sharex=True, height_ratios=sizes)
     axes_of = dict(zip(panels, grid, strict=True))
     for panel, row, name, value, *bounds in points:
         place, (low, high) = names.index(name), bounds or (None, None)
         bars = None if low is None or high is None else [[value - low], [high - value]]
         y = panels[panel].index(row) + 0.6 / len(names) * (place - (len(names) - 1) / 2)
-        handles[name] = axes_of[panel].errorbar(value, y, xerr=bars, **_style(place, line=False))
+        handles[name] = axes_of[panel].errorbar(value, y, xerr=bars, **series_style(place, line=False))
+        add_spots(axes_of[panel], [(value, y)], [spot_text((panel, row, name), value, low=low, high=high)])
     for (panel, rows), axes in zip(panels.items(), grid, strict=True):
         if level is not None:
             axes.axvline(level, color=INK, linewidth=1.2, dashes=(3, 2))
@@ -188,44 +187,11 @@ def _draw_dots(points: Sequence[Any], x: str, level: float | None) -> Drawing:
         axes.set(ylim=(len(rows) - 0.45, -0.55), title=panel)
         axes.tick_params(axis="y", length=0)
     grid[len(panels) - 1].set_xlabel(x)
-    _add_legend(drawing, handles)
+    add_legend(drawing, handles)
     return drawing
 
 
-def draw_planes(planes: Sequence[Plane], across: int, aligned: bool = True) -> Drawing:
-    """Draw planes in a grid; `aligned` planes share their axes. Filled points have a colour and a marker per group."""
-    kinds, handles = list(dict.fromkeys(group for plane in planes for group in plane.groups)) or [""], dict[str, Any]()
-    drawing, grid = _grid(
-        len(planes), across, {1: 2.4, 2: 2.6}.get(across, 2.1), len(kinds), sharex=aligned, sharey=aligned
-    )
-    for axes, plane in zip(grid, planes, strict=False):
-        points, reference = np.asarray(plane.points), np.asarray(plane.reference)
-        if len(points) == len(reference):
-            axes.plot(*np.stack([reference, points], axis=1).transpose(2, 1, 0), color=INK, alpha=0.3, linewidth=0.7)
-        for number, kind in enumerate(kinds):
-            rows, style = (
-                np.array([group == kind for group in plane.groups or [""] * len(points)]),
-                _style(number, False),
-            )
-            if len(reference):
-                hollow = reference[rows] if len(rows) == len(reference) else reference
-                (handles["teacher, hollow"],) = axes.plot(*hollow.T, fillstyle="none", **style)
-            (handles[kind or "student"],) = axes.plot(*points[rows].T, markeredgewidth=0, **style)
-        axes.set_title(shortened(plane.title, 64 if plane.labels else 30), loc="left", in_layout=False)
-        axes.set_xlabel(plane.note, fontsize=8.5)
-        axes.set(xticks=[], yticks=[])
-        axes.set_aspect("equal" if aligned else "auto")
-        axes.margins(0.05 if aligned else 0.16)
-        axes.spines[:].set(visible=True, alpha=0.3)
-    _add_legend(drawing, handles if len(handles) > 1 else {})
-    if any(plane.labels for plane in planes):
-        drawing.draw_without_rendering()
-    for axes, plane in zip(grid, planes, strict=False):
-        _add_labels(axes, plane.reference if len(plane.reference) else plane.points, plane.labels, plane.points)
-    return drawing
-
-
-def _grid(count: int, across: int, height: float, names: int, **options: Any) -> tuple[Drawing, Any]:
+def make_grid(count: int, across: int, height: float, names: int, **options: Any) -> tuple[Drawing, Any]:
     """A figure with a grid of panels, `height` inches each, and room for a legend of that many names."""
     from matplotlib.figure import Figure as Drawing
 
@@ -237,19 +203,30 @@ def _grid(count: int, across: int, height: float, names: int, **options: Any) ->
     return drawing, grid
 
 
-def _style(number: int, line: bool = True, marker: bool = True) -> dict[str, Any]:
+def series_style(number: int, line: bool = True, marker: bool = True) -> dict[str, Any]:
     """Colour, marker and dash of the series with that number."""
     look = {"color": SERIES[number % 6], "linestyle": DASHES[number % 6] if line else "none"}
     return look | {"marker": MARKERS[number % 8] if marker else ""}
 
 
-def _add_legend(drawing: Drawing, handles: Mapping[str, Any]) -> None:
-    """Write a legend below the panels, in as many columns as its labels have room for."""
-    if handles:
+def add_legend(drawing: Drawing, handles: Mapping[str, Any]) -> None:
+    """Write a legend below the panels, in as many columns as its labels have room for; none for a single series."""
+    if len(handles) > 1:
         labels = [shortened(label, 30) for label in handles]
         longest = max(map(len, labels))
         columns = 4 if longest <= 10 else 3 if longest <= 18 else 2
         drawing.legend(list(handles.values()), labels, loc="outside lower center", ncols=min(columns, len(labels)))
+
+
+def _add_top_axis(axes: Axes, title: str, points: Points) -> None:
+    """Add an axis at the top that is piecewise linear in x."""
+    pairs = ((points[0], points[-1]), (points[-1], points[0]))
+    ends = [[2 * a - b for a, b in zip(*pair, strict=True)] for pair in pairs]  # at the mean rate beyond both ends
+    at, values = np.array([ends[0], *points, ends[1]], dtype=float).T
+    ways = (partial(np.interp, xp=at, fp=values), partial(np.interp, xp=values, fp=at))
+    found = axes.secondary_xaxis("top", functions=ways)
+    found.set_xlabel(title)
+    _set_ticks(found.xaxis, False)
 
 
 def _set_ticks(axis: Any, log: bool) -> None:
@@ -260,32 +237,3 @@ def _set_ticks(axis: Any, log: bool) -> None:
     if log:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=7))
         axis.set_minor_locator(NullLocator())
-
-
-def _add_labels(axes: Axes, points: Points, labels: Sequence[str], others: Points) -> None:
-    """Write a label next to each point, on the side that covers least of all points and of the earlier labels.
-
-    The figure has its layout already: it takes longer than all labels of a plane.
-    """
-    if not labels:
-        return
-    centers, scale = axes.transData.transform([*points, *others]), axes.figure.dpi / 72  # pixels, pixels a point
-    taken, whole = np.stack([centers - 3, centers + 3], 1), axes.get_window_extent().get_points()[None]
-    sides = np.array([(right, up) for right in (5, -5, 0) for up in (0, 5, -5) if right or up])  # points of type
-    for point, center, label in zip(points, centers[: len(points)], labels, strict=True):
-        at = (point[0], point[1])
-        text: Any = axes.annotate(shortened(label, 12), at, (0, 0), textcoords="offset points", fontsize=8)
-        size = text.get_window_extent().size
-        corners = center + scale * sides - size * (1 - np.sign(sides)) / 2
-        boxes = np.stack([corners, corners + size], 1)
-        covered = [_shared(box, taken) - 3 * _shared(box, whole) for box in boxes]
-        best = np.argmin(np.round(covered, 3))  # of equal sides the first
-        across, up = np.sign(sides[best])
-        text.set(position=sides[best], ha=("center", "left", "right")[across], va=("center", "bottom", "top")[up])
-        taken = np.concatenate([taken, boxes[best][None]])
-
-
-def _shared(box: Any, others: Any) -> float:
-    """The area that a box [lowest or highest corner, xy] has in common with others, summed over them."""
-    common = np.minimum(box[1], others[:, 1]) - np.maximum(box[0], others[:, 0])
-    return float(np.maximum(common, 0).prod(1).sum())

@@ -16,16 +16,22 @@ ORDER = (
     "problems", "use", "scores", "queries", "compression", "margin", "speed", "exports", "vocabulary", "experts",
     "projections", "training", "sharpness", "record",
 )  # fmt: skip
-TILES = {  # key of the verdict: unit, label
+TILES = {  # key of the verdict: what follows the number; the first key of a group is its tile, the others its notes
     "retention": (" %", "of the teacher's average"),
-    "asymmetric_retention": (" %", "of it with the teacher's documents"),
+    "asymmetric_retention": (" %", "with the teacher's documents"),
     "retrieval": (" %", "of the teacher's retrieval score"),
-    "asymmetric_retrieval": (" %", "of it with the teacher's documents"),
+    "asymmetric_retrieval": (" %", "with the teacher's documents"),
     "speedup": (" times", "the teacher's speed on queries"),
-    "document_speedup": (" times", "the teacher's speed on documents"),
-    "smaller": (" times", "fewer parameters"),
+    "document_speedup": (" times", "on documents"),
+    "megabytes": (" MB", "of weights in float32"),
+    "smaller": (" times", "fewer parameters than the teacher"),
     "worst_change": (" %", "on {worst_task}, the lowest task"),
+    "teacher_cost": ("", "paid for the teacher's vectors"),
+    "teacher_tokens": ("", "tokens sent to the teacher"),
+    "teacher_requests": ("", "requests to the teacher"),
 }
+NOTES = {"asymmetric_retention", "asymmetric_retrieval", "document_speedup", "smaller", "teacher_requests"}
+WHOLE = {"teacher_tokens", "teacher_requests"}
 Draw = Callable[[Figure], str]
 
 
@@ -39,31 +45,45 @@ def render_page(report: Part, draw: Draw) -> str:
     ]
     sections = {name: import_module(f"distilvec.report.sections.{name}").section(report) for name in ORDER}
     title = report.get("name") or record.get("name") or "student"
-    return render(title, origin, verdict.get("text"), tiles(verdict), sections, draw)
+    return render(title, origin, verdict, sections, draw)
 
 
-def tiles(verdict: Part) -> list[dict[str, Any]]:
-    """Return the verdict's numbers for the top of the page: key of report.json, value, text, unit, label."""
-    found = []
+def tiles(verdict: Part) -> list[list[dict[str, Any]]]:
+    """Return the verdict's numbers in groups, a tile each: key of report.json, value, text, unit, label.
+
+    A note without its tile's number gets a tile of its own.
+    """
+    found = list[list[dict[str, Any]]]()
+    group = False  # whether the tile of the next note is there
     for key, (unit, label) in TILES.items():
-        if (value := verdict.get(key)) is not None:
-            shown, label = (
-                number(value, 1, sign=key == "worst_change"),
-                label.format(worst_task=verdict.get("worst_task")),
-            )
-            found.append({"key": key, "value": value, "shown": shown, "unit": unit, "label": label})
+        if key not in NOTES:
+            group = verdict.get(key) is not None
+        if (value := verdict.get(key)) is None:
+            continue
+        shown = number(value, 2 if key == "teacher_cost" else 0 if key in WHOLE else 1, sign=key == "worst_change")
+        one = {"key": key, "value": value, "shown": shown, "unit": unit, "label": label.format(**verdict)}
+        if key in NOTES and group:
+            found[-1].append(one)
+        else:
+            found.append([one])
+            group = True
     return found
 
 
-def render(
-    title: str, origin: Sequence[str], verdict: Any, numbers: Any, sections: Mapping[str, Any], draw: Draw
-) -> str:
-    """Return a page of sections."""
-    style, script = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+def render(title: str, origin: Sequence[str], verdict: Part, sections: Mapping[str, Any], draw: Draw) -> str:
+    """Return a page of sections; of `verdict` are shown `text`, `advice` and the numbers of TILES."""
+    style, script = (_page_files(ending) for ending in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     shown = {name: section for name, section in sections.items() if section}
     page = templates().get_template("page.html.jinja").render(
-        title=title, subtitle=", ".join(filter(None, origin)), verdict=verdict, tiles=numbers, sections=shown,
+        title=title, subtitle=", ".join(filter(None, origin)), verdict=verdict.get("text"), tiles=tiles(verdict),
+        advice=verdict.get("advice") or (), sections=shown,
         draw=draw, style=style, script=script, digest=digest,
     )  # fmt: skip
     return page.strip() + "\n"
+
+
+def _page_files(ending: str) -> str:
+    """The style or the scripts of the page."""
+    files = sorted((Path(__file__).parent / "page").glob(f"*.{ending}"))
+    return "\n".join(path.read_text(encoding="utf-8").strip() for path in files)

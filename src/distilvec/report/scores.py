@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from distilvec.evaluation.tasks import TaskFailure
 
 MODELS = ("teacher", "untrained", "student", "projected", "asymmetric", "mixed")
+FLOAT_MB = 4e-6  # megabytes of a parameter in float32
 LABELS = {RETRIEVAL: "retrieval"}  # of averages
 COMPARED = ("student", "projected", "asymmetric")  # models with their changes against the teacher
 Scores = Mapping[str, Sequence[Score | Part]]
@@ -148,7 +149,8 @@ def make_verdict(scores: Scores, intervals: Part | None, speed: Part | None, rec
     - `retrieval`, `asymmetric_retrieval`: the same over the retrieval tasks, if there are others as well.
     - `tasks`: their number. `worst_task`, `worst_change`: the lowest retention, as a change in percent.
     - `speedup`, `document_speedup`: the teacher's time over the student's, for queries and for documents.
-    - `smaller`: the teacher's parameters over the student's.
+    - `smaller`: the teacher's parameters over the student's. `megabytes`: the student's weights in float32.
+    - `teacher_requests`, `teacher_tokens`, `teacher_cost`: what teachers behind an API took; without a price no cost.
     - `within_interval`: whether the confidence interval of the difference of averages contains 0.
     """
     columns, record, speed = read_scores(scores), record or {}, speed or {}
@@ -169,6 +171,8 @@ def make_verdict(scores: Scores, intervals: Part | None, speed: Part | None, rec
         "speedup": _positive(ratio.get("query")),
         "document_speedup": _positive(ratio.get("document")),
         "smaller": next((theirs / ours for theirs, ours in sizes if theirs and ours), None),
+        "megabytes": next((FLOAT_MB * ours for _, ours in sizes if ours), None),
+        **_api_costs(record),
         "worst_task": worst,
         "worst_change": None if worst is None else tasks[worst] - 100,
         "within_interval": None if low is None or high is None else low <= 0 <= high,
@@ -193,6 +197,14 @@ def _verdict_text(verdict: Part, student: Sequence[Score], supervised: Part) -> 
     elif student and not supervised:
         texts.append(f"{average(student):.1f} on average over {verdict['tasks']} tasks")
     return ", ".join(texts) or "not evaluated"
+
+
+def _api_costs(record: Part) -> dict[str, float | None]:
+    """Requests, tokens and cost of all teachers behind an API, None for none."""
+    teachers = [record.get("teacher") or {}, *(record.get("more_teachers") or ())]
+    spent = [teacher["api"] for teacher in teachers if teacher.get("api")]
+    known = {key: [one[key] for one in spent if one.get(key) is not None] for key in ("requests", "tokens", "cost")}
+    return {f"teacher_{key}": sum(values) if values else None for key, values in known.items()}
 
 
 def _positive(value: float | None) -> float | None:

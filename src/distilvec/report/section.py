@@ -68,7 +68,13 @@ def folded(summary: str, *parts: Block | Table | None) -> Block:
 def pairs(part: Mapping[str, Any], title: str = "") -> Block:
     """Return names and values; empty values are left out."""
     shown = {key.replace("_", " "): json_text(value) for key, value in part.items() if value not in (None, "", {}, [])}
-    return Block("pairs", shown, title)
+    return Block("pairs", {key: text for key, text in shown.items() if text}, title)
+
+
+def notes(*parts: Block | Table | str | None) -> Block:
+    """Return parts that are shown next to a figure."""
+    found = make_section("", *parts)
+    return Block("notes", found and found.blocks)
 
 
 def get(report: Part, path: str) -> Any:

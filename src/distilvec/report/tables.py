@@ -77,10 +77,20 @@ def words(*texts: Any) -> list[Cell]:
 
 
 def json_text(value: Any) -> str:
-    """Return a JSON value for readers: a text as it is, thousands of a whole number set off."""
+    """Return a JSON value for readers: a text as it is, thousands of a whole number set off, "key: value, ..."."""
     if type(value) is int:
         return f"{value:,}"
+    if type(value) is float:
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {json_text(one)}" for key, one in value.items() if one not in (None, "", {}, []))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def json_attribute(value: Any) -> Markup:
+    """Return a JSON value as an HTML attribute in single quotes, with the quotes; most of JSON's are double ones."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("&", "&amp;").replace("<", "&lt;")
+    return Markup("'{}'").format(Markup(text.replace("'", "&#39;").replace(">", "&gt;")))  # noqa: S704 - escaped here
 
 
 def make_table(
@@ -192,10 +202,12 @@ def html_list(texts: Sequence[object]) -> str:
 @cache
 def templates() -> Environment:
     """The templates of pages and tables: text is escaped, hidden characters are written out."""
-    return Environment(
+    found = Environment(
         loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, lstrip_blocks=True, autoescape=True,
         undefined=StrictUndefined, finalize=lambda text: visible(text) if type(text) is str else text,
     )  # fmt: skip
+    found.globals["json"] = json_attribute
+    return found
 
 
 # -- tables on a terminal --------------------------------------------------------------------------------------------

@@ -12,12 +12,14 @@ from distilvec.core.escape import visible_tree
 from distilvec.core.extras import require_extra
 from distilvec.core.files import SEAL, write_file, write_json
 from distilvec.core.log import log
+from distilvec.report.advice import advice
 from distilvec.report.comparison import render_comparison
 from distilvec.report.exports import read_exports
 from distilvec.report.figures import write_figure
 from distilvec.report.html import render_page
 from distilvec.report.run_files import REPORT, RUN_AGAIN, SHARPNESS, read_run_file
 from distilvec.report.scores import make_verdict
+from distilvec.report.section import get
 from distilvec.train.metrics import read_metrics, validation_metric
 
 HISTORY_LINES = 400  # training lines kept for the curves
@@ -34,6 +36,7 @@ def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any],
         "record": dict(record),
         "recipe": recipe,
     }
+    found["verdict"]["advice"] = advice(found)
     write_json(folder / REPORT, found, sealed=True, key=REPORT)
     return draw_report(folder, found)
 
@@ -52,6 +55,7 @@ def refresh_report(folder: Path) -> Path | None:
             found["scores"], found.get("intervals"), found.get("speed"), found.get("record")
         )
     try:
+        found["verdict"] = {**get(found, "verdict"), "advice": advice(found)}
         page = draw_report(folder, found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if SEAL in content:  # the file is as it was written: an error of this program

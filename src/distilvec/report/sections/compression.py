@@ -10,6 +10,8 @@ from distilvec.report.section import Section, get, make_section
 from distilvec.report.tables import Part, number_cell, pivot
 
 AVERAGE, NAME, TITLE = "average", "compression", "Fewer dimensions, fewer bits"
+BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1, "binary_rescored": 1}  # of a number of a stored vector
+NOTE = "Precisions are those of the stored vectors; the model's weights stay as they are (int8 weights: distilvec export)."
 
 
 def section(report: Part) -> Section | None:
@@ -17,12 +19,18 @@ def section(report: Part) -> Section | None:
     rows = get(report, "compression.rows") or []
     means = mean_rows(rows)
     data = pivot("data-compression", "Scores by dimensions kept, times 100", ["Task", "Model", "Precision"], (
-        ((row["task"], row["column"], row["precision"]), f"{row['width']:,}", number_cell(row["value"], 1))
+        ((row["task"], row["column"], vectors(row["precision"])), f"{row['width']:,}", number_cell(row["value"], 1))
         for row in [*means, *sorted(rows, key=itemgetter("width"))]
     ))  # fmt: skip
-    points = [(row["column"], row["precision"], row["width"], row["value"]) for row in means]
+    points = [(row["column"], vectors(row["precision"]), row["width"], row["value"]) for row in means]
     figure = lines_figure(NAME, TITLE, points, "dimensions kept", data, y="mean score (x 100)", log="x")
-    return make_section(TITLE, figure)
+    return make_section(TITLE, NOTE if rows else "", figure)
+
+
+def vectors(precision: str) -> str:
+    """Return the name of a precision: "int8 vectors"."""
+    name, _, more = precision.partition("_")
+    return f"{name} vectors{', ' if more else ''}{more}"
 
 
 def mean_rows(rows: list[Part]) -> list[dict[str, Any]]:

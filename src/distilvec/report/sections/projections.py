@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from distilvec.report.figures import Plane, Points, draw_planes
+from distilvec.report.figures import Points
+from distilvec.report.planes import Plane, draw_planes
 from distilvec.report.scores import by_model
 from distilvec.report.section import Figure, Section, get, make_section
 from distilvec.report.tables import Cell, Part, number, pivot
@@ -46,7 +47,8 @@ def plane_figure(
     groups, labels = about.get("groups") or ["texts"] * len(teacher), about.get("labels") or [""] * len(teacher)
     reference = () if raw else teacher
     drawn = [other for other in sets if raw or other != "teacher"]
-    planes = [Plane(other, sets[other], groups, reference, notes.get(other, "")) for other in drawn]
+    texts = [f"{group}: {label}" if label else group for group, label in zip(groups, labels, strict=True)]
+    planes = [Plane(other, sets[other], groups, reference, notes.get(other, ""), texts=texts) for other in drawn]
     keys = [(group, f"{count} {label}") for count, (group, label) in enumerate(zip(groups, labels, strict=True), 1)]
     entries = ((key, other, _position(point)) for other in sets for key, point in zip(keys, sets[other], strict=True))
     data = pivot(f"data-{name}", f"{title}, positions", ["Group", "Text"], entries)
@@ -60,7 +62,8 @@ def token_figure(name: str, title: str, rows: list[tuple[str, Sets]], joint: boo
     planes, entries = list[Plane](), list[Any]()
     for text, sets in rows:
         if joint:
-            planes.append(Plane(text, sets["student"][1], (), sets["teacher"][1], labels=sets["teacher"][0]))
+            ours, theirs = sets["student"], sets["teacher"]
+            planes.append(Plane(text, ours[1], (), theirs[1], labels=theirs[0], texts=ours[0]))
         for model, (tokens, points, note) in sets.items():
             if not joint:
                 planes.append(Plane(text if model == "teacher" else "", points, (), (), f"{model}{note}", tokens))

@@ -1,4 +1,4 @@
-"""Search results of teacher and student: agreement of rankings, and sample queries."""
+"""Search results of teacher and student: agreement of rankings, every query with its loss, rankings side by side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from distilvec.report.scores import by_model
 from distilvec.report.section import Block, Section, get, make_section
-from distilvec.report.tables import ABSENT, Part, make_table
+from distilvec.report.tables import ABSENT, Cell, Part, Table, make_table, number_cell, words
 
 COLUMNS = {
     "Task": "task",
@@ -14,24 +14,71 @@ COLUMNS = {
     "top 10 shared, %": ("overlap@10", 1, 100),
     "Kendall's τ": ("kendall_tau", 2),
 }
+FEW = "Listed are {shown:,} of {count:,} queries of {task}: those that lose most."
+CHANGES = {"lost": "loss", "gained": "gain", "same": "same"}
 
 
 def section(report: Part) -> Section | None:
-    """Return the agreement by task and model, then the sample queries of each task."""
+    """Return the agreement by task and model, every query, and sample queries of reports without the list."""
     tasks = get(report, "agreement")
     rows = [
         {"task": task, "model": name, **by_model(found)[name]}
         for task, found in tasks.items()
         for name in by_model(found)
-        if name != "examples"
+        if name not in ("examples", "queries")
     ]
     samples = [
         Block("rankings", _ranking(one["columns"]), f"{task}: {one['query']}")
         for task, found in tasks.items()
-        for one in found.get("examples") or ()
+        for one in (() if found.get("queries") else found.get("examples") or ())
+    ]
+    listed = {task: found["queries"] for task, found in tasks.items() if found.get("queries")}
+    few = [
+        FEW.format(shown=len(found["rows"]), count=found["count"], task=task)
+        for task, found in listed.items()
+        if len(found["rows"]) < found["count"]
     ]
     agreement = make_table("agreement-table", "Agreement with the teacher's rankings", rows, COLUMNS)
-    return make_section("Search results side by side", agreement, *samples)
+    every = Block("queries", {"table": query_table(listed), "rankings": rankings(listed)} if listed else None)
+    return make_section("Search results side by side", agreement, *few, every, *samples)
+
+
+def query_table(listed: dict[str, Part]) -> Table:
+    """Return one row per query: task, result, nDCG@10 by model, the student's change and its share of the top 10."""
+    every = [(task, row) for task, found in listed.items() for row in found["rows"]]
+    models = list(by_model(dict.fromkeys((name for _, row in every for name in row["scores"]), True)))
+    rows = []
+    for task, row in sorted(every, key=lambda pair: _change(pair[1])):
+        change, shared = _change(row), row["overlap"].get("student")
+        result = "same" if abs(change) < 0.005 else "lost" if change < 0 else "gained"
+        cells = [number_cell(row["scores"].get(name), 1) for name in models]
+        moved = number_cell(change, 1, sign=True)
+        cells += [Cell(moved.text, moved.value, kind=CHANGES[result])]
+        cells += [number_cell(None if shared is None else 10 * shared, 0)]
+        rows.append([*words(row["query"], task, result), *cells])
+    header = ["Query", "Task", "Result", *models, "student, change", "shared of 10"]
+    return Table("query-table", "Every query, nDCG@10 times 100; those that lose most first", header, rows, words=3)
+
+
+def rankings(listed: dict[str, Part]) -> dict[str, Any]:
+    """Return by task: the documents' texts by id, and by query each model's ids, of these the relevant ones."""
+    return {
+        words(task)[0].text: {
+            "documents": found["documents"],
+            "queries": {
+                words(row["query"])[0].text: {"found": by_model(row["found"]), "relevant": row["relevant"]}
+                for row in found["rows"]
+                if "found" in row
+            },
+        }
+        for task, found in listed.items()
+    }
+
+
+def _change(row: Part) -> float:
+    """The student's score less the teacher's; without a student 0."""
+    ours, theirs = row["scores"].get("student"), row["scores"].get("teacher")
+    return 0.0 if ours is None or theirs is None else float(ours - theirs)
 
 
 def _ranking(models: Part) -> dict[str, list[dict[str, Any]]]:

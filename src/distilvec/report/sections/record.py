@@ -9,22 +9,22 @@ SOURCES = {"Source": "name", "Role": "role", "Language": "language", "texts": ("
 
 
 def section(report: Part) -> Section | None:
-    """Return the recipe, then names and values of the record, group by group."""
+    """Return names and values of the record, group by group, the recipe and the method's citation."""
     record = get(report, "record")
     method, data = get(record, "method"), get(record, "data")
     teachers = [record.get("teacher") or {}, *(record.get("more_teachers") or ())]
     return make_section(
         "Recipe and provenance",
-        Block("code", report.get("recipe"), "recipe"),
         *(
             pairs(teacher, f"Teacher {number}" if number > 1 else "Teacher")
             for number, teacher in enumerate(teachers, 1)
         ),
         pairs(get(record, "student"), "Student"),
         pairs({**method, "citation": None}, "Method"),
-        Block("code", method.get("citation"), "citation"),
         pairs({**data, "sources": None}, "Data"),
         make_table("source-table", "Training texts", data.get("sources") or (), SOURCES),
         pairs(get(record, "versions"), "Versions"),
+        Block("code", report.get("recipe"), "Recipe"),
+        Block("code", method.get("citation"), "Citation"),
         pairs({key: report.get(key) for key in ("fingerprint", "created", "format")}, "This report"),
     )

@@ -7,7 +7,7 @@ from typing import Any
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, averages
 from distilvec.report.figures import dots_figure
 from distilvec.report.scores import Scores, read_scores, score_table, shared, shares, task_table
-from distilvec.report.section import Block, Figure, Section, folded, get, make_section
+from distilvec.report.section import Block, Figure, Section, folded, get, make_section, notes
 from distilvec.report.tables import Part, make_table, number_cell, pivot
 
 TESTED = (
@@ -36,11 +36,13 @@ def section(report: Part) -> Section | None:
         "Scores",
         task_table(get(report, "record.supervised")),
         score_table(scores, intervals),
-        TESTED if scores and any(intervals.values()) else "",
-        *(note for name, note in NOTES.items() if name in scores),
-        folded(f"Remarks on tasks ({len(remarks)})", Block("list", list(remarks))),
         retention_figure(retained(scores, intervals), "teacher" in scores),
-        folded("Every metric", metrics if any(len(score.metrics) > 1 for _, score in every) else None),
+        notes(
+            TESTED if scores and any(intervals.values()) else "",
+            *(note for name, note in NOTES.items() if name in scores),
+            folded(f"Remarks on tasks ({len(remarks)})", Block("list", list(remarks))),
+            folded("Every metric", metrics if any(len(score.metrics) > 1 for _, score in every) else None),
+        ),
     )
 
 

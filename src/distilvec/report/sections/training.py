@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distilvec.report.figures import lines_figure
-from distilvec.report.section import Section, folded, get, make_section, pairs
+from distilvec.report.section import Section, folded, get, make_section, notes, pairs
 from distilvec.report.tables import Part, make_table
 from distilvec.train.metrics import validation_metric
 
@@ -23,19 +23,36 @@ TOKENS = "DynamicCKA: {:.1f} teacher tokens per student token (mean of the last 
 def section(report: Part) -> Section | None:
     """Return the curves, the stages, the settings and every evaluation."""
     history, training = get(report, "history"), dict(get(report, "record.training"))
+    time = time_axis(history, training)
     stages = make_table("stage-table", "Stages of training, in order", training.pop("stages", ()), STAGES)
     evaluations = make_table("history-table", "Every evaluation", filter(validation_metric, history), EVALUATIONS)
     kept = [line["train/kept_tokens"] for line in history if line.get("train/kept_tokens") is not None]
     last = kept[-max(1, len(kept) // 5) :]
     return make_section(
         "Training",
-        lines_figure("training", "Training by step", training_points(history)),
+        lines_figure("training", "Training by step and time", training_points(history), top=time),
         lines_figure("gradients", "Share of each term in the gradient", gradient_points(history)),
-        TOKENS.format(sum(last) / len(last)) if last else "",
-        stages,
-        pairs({**training, **get(report, "record.metrics")}),
-        folded("Every evaluation", evaluations),
+        notes(
+            TOKENS.format(sum(last) / len(last)) if last else "",
+            stages,
+            pairs({**training, **get(report, "record.metrics")}),
+            folded("Every evaluation", evaluations),
+        ),
     )
+
+
+def time_axis(history: Sequence[Part], training: Part) -> tuple[str, list[tuple[float, float]]] | None:
+    """Return points (step, minutes) of training, from the rates of the logged lines and the minutes of the record."""
+    points, rate = [(0.0, 0.0)], "train/texts_per_second"
+    for line in history:
+        if line.get(rate):
+            (step, spent), now = points[-1], line["step"]
+            points += [(now, spent + (now - step) / line[rate])] if now > step else []
+    minutes = training.get("minutes")
+    if len(points) < 3 or not minutes or "stages" in training:
+        return None
+    factor = minutes / points[-1][1]
+    return "minutes", [(step, factor * spent) for step, spent in points]
 
 
 def gradient_points(history: Sequence[Part]) -> list[tuple[str, str, int, float]]:
@@ -49,10 +66,11 @@ def gradient_points(history: Sequence[Part]) -> list[tuple[str, str, int, float]
 
 
 def training_points(history: Sequence[Part]) -> list[tuple[str, str, float, float]]:
-    """Return points of the loss and its terms (not of a single one), learning rate and validation metric."""
+    """Return points of the loss and its terms (not of a single one), rates and validation metric."""
     terms = {key: key.removeprefix("train/loss_") for line in history for key in line if key.startswith("train/loss_")}
     shown = {"train/loss": ("loss", "loss")} | {key: ("loss", name) for key, name in terms.items() if len(terms) > 1}
     shown["train/learning_rate"] = ("learning rate", "learning rate")
+    shown["train/texts_per_second"] = ("texts per second", "texts per second")
     for metric in filter(None, map(validation_metric, history)):
         shown[f"eval/{metric}"] = (f"validation {metric.replace('_', ' ')}",) * 2
     return [(*shown[key], line["step"], line[key]) for key in shown for line in history if line.get(key) is not None]

@@ -35,8 +35,7 @@ def section(report: Part) -> Section | None:
     return make_section(
         "Use the student",
         COMPATIBLE if record.get("teacher_compatible") else "",
-        Block("code", PREDICTING if record.get("supervised") else "", "prediction"),
-        Block("code", LOADING.format(imported=imported, call=call), "snippet"),
-        "Next, from the run's folder:",
-        Block("code", NEXT.format(teacher=shlex.quote(teacher)), "commands"),
+        Block("code", PREDICTING if record.get("supervised") else "", "Predict"),
+        Block("code", LOADING.format(imported=imported, call=call), "Load the student"),
+        Block("code", NEXT.format(teacher=shlex.quote(teacher)), "Next, in the run's folder"),
     )

@@ -35,7 +35,8 @@ def section(report: Part) -> Section | None:
     content = get(report, "vocabulary")
     if not content.get("languages"):
         return None
-    return make_section("Vocabulary", note(content), vocabulary_figure(content), tables(content)[-1])
+    figure, found = vocabulary_figure(content), tables(content)
+    return make_section("Vocabulary", note(content), figure, *(found if figure is None else found[-1:]))
 
 
 def tables(content: Part) -> list[Table]:
@@ -59,15 +60,16 @@ def note(content: Part) -> str:
         return ""
     mean, low, high = (number(value, 1) for value in (sum(saved) / len(saved), min(saved), max(saved)))
     limit = f", at most {content['max_length']:,} tokens" if content.get("max_length") else ""
-    text = f"Sequences are shorter by {mean} % on average over {len(saved)} languages or sources ({low} % to {high} %)."
+    over = f" on average over {len(saved)} languages or sources ({low} % to {high} %)" if len(saved) > 1 else ""
+    text = f"Sequences are shorter by {mean} %{over}."
     return " ".join([text, f"Lengths include special tokens{limit}.", *(content.get("notes") or ())])
 
 
 def vocabulary_figure(content: Part) -> Figure | None:
-    """Return the tokens per word, or per text where words are not defined everywhere; None without texts."""
+    """Return the tokens per word, or per text where words are not defined everywhere; None for fewer than two."""
     languages = get(content, "languages")
     there = {name: found for name, found in languages.items() if found["before"]["mean_length"] is not None}
-    if not there:
+    if len(there) < 2:
         return None
     most = sorted(there, key=lambda name: -there[name]["before"]["characters"])[:MOST_DRAWN]
     words_known = all(there[name][side]["fertility"] is not None for name in most for side in SIDES)

@@ -38,6 +38,47 @@
     }
   }
 
+  // Long tables: a search box, and a choice for every column of text that has few values.
+  const LONG = 15;
+  const FEW = 12;
+  const labelled = (text, field) => {
+    const label = document.createElement("label");
+    label.append(text, field);
+    return label;
+  };
+  const filter = (table) => {
+    const rows = [...table.tBodies[0].rows];
+    const tests = [];
+    const apply = () => {
+      for (const row of rows) row.hidden = !tests.every((test) => test(row));
+      const left = rows.filter((row) => !row.hidden).length;
+      status.textContent = count.textContent = `${left} of ${rows.length} rows`;
+    };
+    const bar = document.createElement("div");
+    const count = document.createElement("span");
+    bar.className = "filter";
+    const search = document.createElement("input");
+    search.type = "search";
+    const texts = new Map(rows.map((row) => [row, row.textContent.toLowerCase()]));
+    tests.push((row) => texts.get(row).includes(search.value.trim().toLowerCase()));
+    search.addEventListener("input", apply);
+    bar.append(labelled("Search", search));
+    [...table.tHead.rows[0].cells].forEach((header, place) => {
+      const values = [...new Set(rows.map((row) => row.cells[place].textContent.trim()))];
+      if (header.classList.contains("number") || values.length < 2 || values.length > FEW) return;
+      const choice = document.createElement("select");
+      choice.append(new Option("all", ""), ...values.map((value) => new Option(value, value)));
+      tests.push((row) => !choice.value || row.cells[place].textContent.trim() === choice.value);
+      choice.addEventListener("change", apply);
+      bar.append(labelled(header.textContent, choice));
+    });
+    bar.append(count);
+    table.closest(".scroll").before(bar);
+  };
+  document.querySelectorAll("table[data-sortable]").forEach((table) => {
+    if (table.tBodies[0].rows.length > LONG) filter(table);
+  });
+
   const copy = async (element) => {
     try {
       await navigator.clipboard.writeText(element.textContent);

@@ -1,0 +1,96 @@
+"""Advice on what to try next, from the numbers of a report.json; each rule names the numbers that it follows from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from distilvec.report.section import get
+from distilvec.report.sections.compression import BITS, mean_rows, vectors
+from distilvec.report.tables import Part, number
+from distilvec.train.metrics import SCORES, validation_metric
+
+FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the average
+HELPS = 1.0  # percent that the teacher's documents add
+STILL = 0.005  # share by which the last validation was better than the one before
+KEPT = 99.0  # percent of the student's own score that a smaller vector keeps
+
+
+def advice(report: Part) -> list[str]:
+    """Return sentences, the most important first; empty without scores."""
+    return [text for rule in RULES if (text := rule(report))]
+
+
+def retrieval_falls(report: Part) -> str:
+    """Retrieval keeps less than the average does."""
+    kept, retrieval = (get(report, "verdict").get(key) for key in ("retention", "retrieval"))
+    if kept is None or retrieval is None or kept - retrieval < FALLS:
+        return ""
+    own = bool(get(report, "vocabulary"))
+    larger = "take a larger token table (student.vocabulary)" if own else "keep more layers (student.layers)"
+    return (
+        f"Retrieval falls most ({number(retrieval, 1)} % of the teacher's, all tasks {number(kept, 1)} %): "
+        f"train longer (train.epochs), or {larger}."
+    )
+
+
+def teachers_documents(report: Part) -> str:
+    """Retrieval is better with the teacher's documents."""
+    alone, pair = (get(report, "verdict").get(key) for key in ("retrieval", "asymmetric_retrieval"))
+    if alone is None:  # every task is a retrieval task
+        alone, pair = (get(report, "verdict").get(key) for key in ("retention", "asymmetric_retention"))
+    if alone is None or pair is None or pair - alone < HELPS:
+        return ""
+    return (
+        f"Search the teacher's documents with the student's queries: {number(pair, 1)} % of the teacher's retrieval "
+        f"instead of {number(alone, 1)} %."
+    )
+
+
+def still_better(report: Part) -> str:
+    """The validation was still improving at the end, or was best long before."""
+    lines = [line for line in get(report, "history") or () if validation_metric(line)]
+    name = validation_metric(lines[-1]) if lines else None
+    values = [(line["step"], line[f"eval/{name}"]) for line in lines[1:] if f"eval/{name}" in line]
+    if name is None or len(values) < 3:
+        return ""
+    way, title = (-1 if name in SCORES else 1), name.replace("_", " ")
+    best_step, best = min(values, key=lambda pair: way * pair[1])
+    (_, before), (last_step, last) = values[-2:]
+    if best_step == last_step and way * (before - last) > STILL * abs(before):
+        change = f"{number(before, 4)} to {number(last, 4)}"
+        return f"The validation {title} still improved at the end ({change}): train longer (train.epochs)."
+    if best_step < 0.7 * last_step and way * (last - best) > STILL * abs(best):
+        return (
+            f"The validation {title} was best at step {best_step:,} of {last_step:,}: lower train.learning_rate, or "
+            "add texts."
+        )
+    return ""
+
+
+def smaller_vectors(report: Part) -> str:
+    """The smallest vectors that keep KEPT percent of the student's score with whole ones."""
+    rows = [row for row in mean_rows(get(report, "compression.rows") or []) if row["column"] == "student"]
+    whole = max((row for row in rows if row["precision"] == "float32"), key=lambda row: row["width"], default=None)
+    if whole is None or whole["value"] <= 0:
+        return ""
+    shares = [(BITS[row["precision"]] * row["width"], 100 * row["value"] / whole["value"], row) for row in rows]
+    bits, share, row = min((one for one in shares if one[1] >= KEPT), key=lambda one: one[:2])
+    times = BITS["float32"] * whole["width"] / bits
+    if times < 2:
+        return ""
+    return (
+        f"Store documents in {row['width']} dimensions as {vectors(row['precision'])}: {number(times, 0)} times "
+        f"smaller, {number(share, 1)} % of the student's score."
+    )
+
+
+def smaller_weights(report: Part) -> str:
+    """The student was not exported."""
+    if get(report, "exports") or not get(report, "record.student"):
+        return ""
+    return "For a smaller and faster file: distilvec export student --to onnx-int8 (int8 weights, checked against PyTorch)."
+
+
+RULES: Sequence[Callable[[Part], str]] = (
+    retrieval_falls, still_better, teachers_documents, smaller_vectors, smaller_weights,
+)  # fmt: skip

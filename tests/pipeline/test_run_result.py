@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import pytest
 
@@ -59,6 +61,29 @@ def test_the_lines_at_the_prompt(tmp_path):
         and "report" not in bare
         and "not scored task 'mini' (teacher): no file." in bare
     )
+
+
+def test_the_reports_words_on_a_terminal(tmp_path, monkeypatch):
+    """Nothing but paths is wider than 80 columns; the report's path opens its page."""
+    verdict = {"text": "75.0 % of the teacher's average on 1 tasks", "advice": ["Train longer (train.epochs). " * 4]}
+    record = {"student": {"parameters": 2_000_000}, "teacher": {}}
+    result = made(tmp_path / "a run", verdict=verdict, record=record, scores={})
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    show_result(result)
+    printed = stream.getvalue()
+    address = f"file://{tmp_path}/a%20run/report.html"
+    assert f"\x1b]8;;{address}\x1b\\{result.page}\x1b]8;;\x1b\\" in printed
+    lines = printed.splitlines()
+    assert any(line.startswith("verdict   75.0 %") for line in lines)
+    assert len([line for line in lines if line.startswith("          ")]) == 1  # the rest of the advice
+    assert all(len(line) <= 80 for line in lines if str(tmp_path) not in line)
+    monkeypatch.setenv("TERM", "dumb")
+    show_result(result)
+    assert stream.getvalue().count(address) == 1
 
 
 def test_in_a_notebook(tmp_path):

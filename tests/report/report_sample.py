@@ -178,7 +178,21 @@ def _agreement(task: str) -> dict[str, Any]:
             {"query": f"sample query {number} of {task}?", "columns": {name: ranking(name) for name in columns}}
             for number in (1, 2, 3)
         ],
+        **({"queries": _listed({name: ranking(name) for name in columns})} if task == "cranfield" else {}),
     }
+
+
+def _listed(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    rows = []
+    for number, change in enumerate((-40.0, 0.0, 10.0), 1):
+        row: dict[str, Any] = {
+            "query": f"listed query {number}?", "scores": {"teacher": 60.0, "student": 60.0 + change, "asymmetric": 61.0},
+            "overlap": {"student": 0.8, "asymmetric": 0.9},
+        }  # fmt: skip
+        ids = {name: [entry["id"] for entry in entries] for name, entries in found.items()}
+        rows.append(row | ({"found": ids, "relevant": ["100", "102"]} if number < 3 else {}))
+    texts = {entry["id"]: entry["text"] for entries in found.values() for entry in entries}
+    return {"count": 185, "rows": rows, "documents": texts}
 
 
 def _compression() -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from html import escape
 from html.parser import HTMLParser
@@ -12,6 +13,7 @@ import pytest
 from distilvec.report.comparison import comparison_verdict, render_comparison
 from distilvec.report.html import render_page, tiles
 from distilvec.report.scores import score_table
+from distilvec.report.sections.queries import query_table, rankings
 from distilvec.report.tables import ABSENT, number, number_cell
 from distilvec.report.write import draw_comparison
 from tests.report.comparison_sample import sample_comparison
@@ -162,7 +164,10 @@ def test_what_users_wrote_is_escaped(report):
     evil = '<script>alert("x")</script>'
     report["name"] = report["recipe"] = report["verdict"]["text"] = evil
     report["failures"] = [{"task": evil, "column": evil, "message": evil}]
-    report["agreement"]["cranfield"]["examples"][0]["query"] = evil
+    report["agreement"]["patent_mini"]["examples"][0]["query"] = evil
+    listed = report["agreement"]["cranfield"]["queries"]
+    listed["rows"][0]["query"] = listed["documents"]["100"] = report["projections"]["sentences"]["labels"][0] = evil
+    report["verdict"]["advice"] = [evil]
     report["scores"]["student"][0]["task"] = report["record"]["teacher"]["name"] = evil
     text = render_page(report, draw)
     assert evil not in text and text.count("<script>") == 1 and text.count("</script>") == 1
@@ -171,13 +176,21 @@ def test_what_users_wrote_is_escaped(report):
 
 def test_the_verdicts_numbers_are_the_reports(report):
     report["verdict"] |= {"document_speedup": 1.96, "within_interval": True, "tasks": 7}
-    shown = {tile["key"]: (tile["value"], tile["shown"], tile["label"]) for tile in tiles(report["verdict"])}
+    report["verdict"] |= {"megabytes": 69.6, "teacher_cost": 0.126, "teacher_tokens": 6_300_000, "teacher_requests": 410}
+    found = tiles(report["verdict"])
+    assert [[one["key"] for one in tile] for tile in found] == [
+        ["retention", "asymmetric_retention"], ["speedup", "document_speedup"], ["megabytes", "smaller"],
+        ["worst_change"], ["teacher_cost"], ["teacher_tokens", "teacher_requests"],
+    ]  # fmt: skip
+    shown = {one["key"]: (one["value"], one["shown"], one["label"]) for tile in found for one in tile}
     others = ("text", "worst_task", "within_interval", "tasks")
     assert {key: value for key, (value, *_) in shown.items()} == {
         key: value for key, value in report["verdict"].items() if key not in others
     }
     assert shown["worst_change"][1] == "\N{MINUS SIGN}3.5" and "cranfield" in shown["worst_change"][2]
     assert shown["document_speedup"][1] == "2.0" and tiles({"retention": None}) == []
+    assert (shown["teacher_cost"][1], shown["teacher_tokens"][1]) == ("0.13", "6,300,000")
+    assert [[one["key"] for one in tile] for tile in tiles({"smaller": 2.0})] == [["smaller"]]
 
 
 def test_the_scores_table(report):
@@ -209,6 +222,25 @@ def test_the_scores_table(report):
     del report["scores"]["student"][2]
     less = score_table(report["scores"])
     assert less.rows[2][4].text == ABSENT == less.foot[-2][4].text and "student, change" not in less.header
+
+
+def test_every_query_has_its_loss_and_both_rankings(report):
+    listed = {"cranfield": report["agreement"]["cranfield"]["queries"]}
+    table, found = query_table(listed), rankings(listed)["cranfield"]
+    assert list(table.header) == [
+        "Query", "Task", "Result", "teacher", "student", "asymmetric", "student, change", "shared of 10",
+    ]  # fmt: skip
+    assert [(row[2].text, row[6].text, row[6].kind, row[7].text) for row in table.rows] == [
+        ("lost", "\N{MINUS SIGN}40.0", "loss", "8"), ("same", "0.0", "same", "8"), ("gained", "+10.0", "gain", "8"),
+    ]  # fmt: skip
+    assert set(found["queries"]) == {row[0].text for row in table.rows[:2]}  # the last one has no ranking
+    for one in found["queries"].values():
+        assert list(one["found"]) == ["teacher", "student", "asymmetric"] and len(one["found"]["student"]) == 10
+        assert {name for names in one["found"].values() for name in names} <= set(found["documents"])
+    text = render_page(report, draw)
+    assert "Listed are 3 of 185 queries of cranfield" in text and "data-rankings='{&#39" not in text
+    box = next(attributes for _, attributes in Page(text).tags if "data-rankings" in attributes)
+    assert json.loads(box["data-rankings"]) == json.loads(json.dumps(rankings(listed)))
 
 
 def test_numbers():

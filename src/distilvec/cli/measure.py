@@ -82,7 +82,7 @@ def compare(
         write_json(json_file, comparison, key="--json")
     show_comparison(comparison)
     if out is not None:
-        print_result(str(draw_comparison(out, comparison)))
+        print_result(str(draw_comparison(out, comparison)), link=out)
 
 
 def speed(

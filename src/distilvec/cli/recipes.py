@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,11 +42,13 @@ def list_recipes(ctx: typer.Context) -> None:
     from distilvec.config.builtin import recipe_files
     from distilvec.config.recipe import read_tree
 
+    width = max(60, shutil.get_terminal_size().columns)
     for path in recipe_files():
         tree = read_tree(path)
-        print(f"{path.stem:24} {' '.join(str(tree.get('description', '')).split())}")
+        print(textwrap.fill(f"{path.stem:24} {tree.get('description', '')}", width, subsequent_indent=25 * " "))
         if tree.get("variants"):
-            print(f"{'':24} variants: {', '.join(tree['variants'])}")
+            variants = f"{'':24} variants: {', '.join(tree['variants'])}"
+            print(textwrap.fill(variants, width, subsequent_indent=25 * " ", break_on_hyphens=False))
 
 
 @recipes_app.command("show", epilog=example("recipes show", "redact"))

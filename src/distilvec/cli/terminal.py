@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,23 +18,30 @@ from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.comparison import comparison_text
 from distilvec.report.model_card import loading_call
 from distilvec.report.scores import problem_text, score_table, task_table
-from distilvec.report.tables import ABSENT, text_table, to_text
+from distilvec.report.tables import ABSENT, NARROWEST, text_table, to_text
 
 if TYPE_CHECKING:
     from distilvec.pipeline.export import Exported
     from distilvec.pipeline.run_result import RunResult
 
+PATHS = ("run", "report")  # of RunResult.lines
 _PLAIN = str.maketrans({"│": "|", "─": "-", "┼": "+", ABSENT: "-", "±": "+-", "→": "->", "\N{MINUS SIGN}": "-"})
 
 
-def print_result(text: str = "", error: bool = False) -> None:
-    """Print on standard output (or error), with hidden characters written out, and those that its encoding lacks."""
+def print_result(text: str = "", error: bool = False, link: Path | None = None) -> None:
+    """Print on standard output (or error), with hidden characters written out, and those that its encoding lacks.
+
+    On a terminal the path `link` in the text opens its file (OSC 8).
+    """
     stream = sys.stderr if error else sys.stdout
     encoding, shown = stream.encoding or "utf-8", visible(text)
     try:
         shown.encode(encoding)
     except UnicodeEncodeError:
         shown = shown.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+    if link is not None and stream.isatty() and os.environ.get("TERM") != "dumb":
+        path = visible(str(link))
+        shown = shown.replace(path, f"\x1b]8;;{link.resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\")
     print(shown, file=stream)
 
 
@@ -57,13 +68,22 @@ def show_result(result: RunResult) -> None:
     size = f"{student['parameters'] / 1e6:.1f} M parameters"
     if "parameters" in teacher:
         size += f" (teacher: {teacher['parameters'] / 1e6:.1f} M)"
-    print_result("\n".join(["", f"student   {size}", *(f"{name:9} {text}" for name, text in result.lines())]))
+    lines = [("student", size), *result.lines()]
+    text = "\n".join(_line(name, text) for name, text in lines)
+    print_result(f"\n{text}", link=result.page)
     if "supervised" in result.record:
         print_result("\nfrom distilvec import predict")
         print_result(f'predict("{folder}", texts)  # labels or scores; pairs of texts are tuples')
     imported, call = loading_call(student)
     print_result(f'\n{imported}\nstudent = {call}("{folder}")')
     print_result('vectors = student.encode_query(["a text to search for"])')
+
+
+def _line(name: str, text: str) -> str:
+    """A result with its name in front; sentences wrap at words, paths stay whole."""
+    width = max(NARROWEST, shutil.get_terminal_size().columns)
+    whole = f"{name:9} {text}"
+    return whole if name in PATHS else textwrap.fill(whole, width, subsequent_indent=10 * " ", break_long_words=False)
 
 
 def show_finished(result: RunResult | None) -> None:

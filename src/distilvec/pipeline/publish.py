@@ -46,7 +46,8 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
     write_json(job.folder / "distillation.json", record, sealed=True, key="distillation.json")
     page = write_report(job.folder, report, record, recipes.dump(job.recipe)) if report else None
     problems = [TaskFailure(**problem) for problem in report.get("failures", [])]
-    return RunResult(job.folder, training.state, training.distance, scores, record, problems, page)
+    verdict = report.get("verdict") or {}
+    return RunResult(job.folder, training.state, training.distance, scores, record, problems, page, verdict)
 
 
 def copy_head(student: Path) -> Callable[[Path], None]:

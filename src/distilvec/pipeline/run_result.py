@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ MEASURES = {
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
-    """A finished run: folder, training state, validation metrics, scores by model, record, failures, report page."""
+    """A finished run: folder, training state, validation metrics, scores by model, record, failures, report page, verdict of the report."""
 
     folder: Path
     state: Progress
@@ -38,6 +39,7 @@ class RunResult:
     record: Distillation
     problems: list[TaskFailure]
     page: Path | None
+    verdict: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def student(self) -> SentenceTransformer:
@@ -45,16 +47,19 @@ class RunResult:
         return load_model(str(self.folder / "student"), "student")
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return the main results as (name, value): distance before and after training, average, folder, report."""
+        """Return the main results as (name, value): distance before and after training, verdict, advice, folder, report."""
         name = next(name for name in MONITORED if name in self.distance)
         measure, where = MEASURES[name]
         before = self.distance.get(f"untrained_{name}")
         began = "" if before is None else f" ({before:.4f} before training)"
         found = [(measure, f"{self.distance[name]:.4f} {where}{began}")]
-        if self.scores.get("student"):
+        if self.verdict.get("text"):
+            found.append(("verdict", self.verdict["text"]))
+        elif self.scores.get("student"):
             share = shares(self.scores["student"], self.scores.get("teacher", ())).get(AVERAGE)
             kept = "" if share is None else f", {share:.1f} % of the teacher"
             found.append(("average", f"{averages(self.scores['student'])['all']:.2f}{kept}"))
+        found += [("advice", text) for text in self.verdict.get("advice") or ()]
         found.append(("run", str(self.folder)))
         return [*found, ("report", str(self.page))] if self.page is not None else found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distilvec.core.escape import csv_cell, one_line
@@ -139,16 +139,26 @@ def retention_figure(comparison: Part, against: str) -> Figure:
     rows = [row for row in comparison["rows"] if _at(row, "retention") is not None and (row.get(against) or 0) > 0]
     factor, label = (1e-6, "parameters, millions") if against == "parameters" else (1.0, "texts per second")
     points = [("", row["run"], factor * row[against], _at(row, "retention")) for row in rows]
-    records = [{"run": name, "x": x, "kept": kept} for _, name, x, kept in points]
-    columns = {"Run": "run", "% of teacher": ("kept", 2), label: ("x", 2)}
+    front = pareto([point[2:] for point in points], -1 if against == "parameters" else 1)
+    records = [{"run": p[1], "x": p[2], "kept": p[3], "front": "yes" if p[2:] in front else "no"} for p in points]
+    columns = {"Run": "run", "On the Pareto front": "front", "% of teacher": ("kept", 2), label: ("x", 2)}
     data = make_table(f"data-{against}", f"% of the teacher's average and {label}", records, columns)
     look = {
         "y": "% of the teacher's average",
         "log": "x",
         "dots": [point[1] for point in points],
+        "guide": ("Pareto front", front),
         "level": ("teacher", 100.0),
     }
     return lines_figure(against, f"Retention against {label}", points, label, data, **look)
+
+
+def pareto(points: Sequence[tuple[float, float]], way: int) -> list[tuple[float, float]]:
+    """Return the points (x, y) that no other one beats in both; y is better upwards, x in the direction of `way`."""
+    front = list[tuple[float, float]]()
+    for x, y in sorted(set(points), key=lambda point: (-way * point[0], -point[1])):
+        front += [(x, y)] if not front or y > front[-1][1] else []
+    return sorted(front)
 
 
 def _column(values: Any, deviations: Any = (), stars: Any = (), digits: int = 2, better: int = 1) -> list[Cell]:

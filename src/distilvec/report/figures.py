@@ -115,7 +115,7 @@ def lines_figure(
 
 def draw_lines(
     points: Sequence[Any], x: Any, y: str = "", log: str = "", dots: Sequence[str] = (), level: Any = None,
-    top: Any = None,
+    top: Any = None, guide: Any = None,
 ) -> Drawing:  # fmt: skip
     """Draw panels with one legend; with `y` all panels share a y axis of that name, else each y axis starts at 0.
 
@@ -123,12 +123,14 @@ def draw_lines(
         log: The logarithmic axes, "x" or "xy".
         dots: Lines that are points alone.
         level: Name and height of a horizontal line in each panel.
+        guide: Name and points of a line behind the others in each panel.
         top: Name of a second axis at the top, and its points (x, value), both rising.
     """
     panels, names = (list(dict.fromkeys(point[place] for point in points)) for place in (0, 1))
     across, handles = 2 if len(panels) > (1 if y else 3) else 1, dict[str, Any]()
     drawing, grid = make_grid(len(panels), across, 1.9 if across == 2 or y else 1.5, len(names), sharey=bool(y))
     for axes, panel in zip(grid, panels, strict=False):
+        x_title = x if isinstance(x, str) else x[panel]
         for place, name in enumerate(names):
             line = [(*point[2:], None)[:3] for point in points if point[:2] == (panel, name)]
             if line:
@@ -137,14 +139,14 @@ def draw_lines(
                 bars = None if np.isnan(errors).all() else [low, errors]
                 style = series_style(place, name not in dots, len(line) <= MANY)
                 handles[name] = axes.errorbar(at, values, yerr=bars, **style)
-                across_name = x if isinstance(x, str) else x[panel]
-                heads = (panel, name)
-                add_spots(axes, line, [spot_text(heads, b, across_name, a, error) for a, b, error in line])
+                add_spots(axes, line, [spot_text((panel, name), b, x_title, a, error) for a, b, error in line])
         if level is not None:
             handles[level[0]] = axes.axhline(level[1], color=INK, linewidth=1.0, dashes=(3, 2))
-        axes.set(title=panel, xlabel=x if isinstance(x, str) else x[panel], **{f"{axis}scale": "log" for axis in log})
+        axes.set(title=panel, xlabel=x_title, **{f"{axis}scale": "log" for axis in log})
         for axis, letter in ((axes.xaxis, "x"), (axes.yaxis, "y")):
             _set_ticks(axis, letter in log)
+        if guide is not None and len(guide[1]) > 1:
+            (handles[guide[0]],) = axes.plot(*np.transpose(guide[1]), color=INK, linewidth=1.0, alpha=0.5, zorder=1)
         if top is not None:
             _add_top_axis(axes, *top)
         if not y:

@@ -69,6 +69,10 @@ def test_whole_run_with_evaluation(tiny_recipe, suite, tmp_path, capsys):
     assert "SentenceTransformer(" in printed and "sts" in printed and str(tmp_path / "run") in printed
 
 
+def record_rows(folder):
+    return json.loads((folder / "distillation.json").read_text())["data"]["holdout_rows"]
+
+
 @pytest.mark.slow
 def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules):
     """Every part, from kept students to the page; a second run finds all of it done, a part that is missing is made
@@ -89,6 +93,11 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules):
         "binary_rescored",
     }
     assert 0 <= report["agreement"]["find"]["asymmetric"]["overlap@10"] <= 1
+    listed, texts = report["agreement"]["find"]["queries"], report["texts"]
+    values = [row["scores"]["student"] for row in listed["rows"]]
+    assert len(values) == listed["count"] and texts["rows"] == record_rows(folder)
+    assert np.mean(values) == pytest.approx(report["scores"]["student"][1]["value"], abs=0.01)
+    assert texts["mean"] == pytest.approx(result.distance["distance"], rel=2e-3)
     assert report["speed"]["ratio"]["query"] > 0 and len(report["projections"]["sentences"]["student"]) > 5
     assert report["history"][0]["eval/distance"] == result.distance["untrained_distance"]
     low, high, _ = report["intervals"]["student"]["average"]

@@ -85,6 +85,7 @@ def _report() -> dict[str, Any]:
         "experts": sample_experts(),
         "tokens": sample_planes(),
         "vocabulary": sample_vocabulary(),
+        "texts": _texts(),
         "record": _record(scores),
         "recipe": "name: english\nteacher: {model: all-MiniLM-L6-v2}\nstudent: {model: teacher, layers: 3}\nmethod: {name: redact}\n"  # noqa: E501
         "train: {epochs: 3, batch_size: 32, learning_rate: 1.0e-4}  # <- 'the paper' & ours\n",
@@ -180,6 +181,20 @@ def _agreement(task: str) -> dict[str, Any]:
         ],
         **({"queries": _listed({name: ranking(name) for name in columns})} if task == "cranfield" else {}),
     }
+
+
+def _texts() -> dict[str, Any]:
+    sources = [{"name": name, "texts": 400, "distance": at, "std": 0.08} for name, at in (("news", 0.31), ("<qa>", 0.42))]
+    lengths = [
+        {"from": low, "to": high, "texts": 200, "distance": at, "std": 0.09}
+        for low, high, at in ((1, 8, 0.44), (9, 16, 0.37), (17, 32, 0.33), (33, 64, 0.3))
+    ]
+    worst = [
+        {"text": f"text {number}: what is <b>far</b> & why", "source": ("news", "<qa>")[number % 2], "tokens": 9 + number,
+         "distance": 0.9 - 0.01 * number}
+        for number in range(20)
+    ]  # fmt: skip
+    return {"rows": 800, "mean": 0.365, "by_source": sources, "by_length": lengths, "worst": worst}
 
 
 def _listed(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tests.report.report_sample import sample_report
 VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 FIGURES = {
     "scores", "compression", "margin", "speed", "vocabulary", "training", "experts_training", "experts_gates", "experts", "sentences",  # noqa: E501
-    "tokens", "token_planes",
+    "tokens", "token_planes", "texts",
 }  # fmt: skip
 
 
@@ -104,8 +104,8 @@ def report():
 
 
 TITLES = [
-    "Verdict", "Problems", "Use the student", "Scores", "Search results side by side", "Fewer dimensions, fewer bits",
-    "Robustness margin", "Speed and size", "Vocabulary", "Experts", "Texts and tokens in the plane", "Training",
+    "Verdict", "Problems", "Use the student", "Scores", "Search results side by side",
+    "Texts where the student is far", "Fewer dimensions, fewer bits", "Robustness margin", "Speed and size", "Vocabulary", "Experts", "Texts and tokens in the plane", "Training",
     "Recipe and provenance",
 ]  # fmt: skip
 
@@ -135,7 +135,8 @@ def test_any_part_may_be_missing(report, part, empty):
     page = check(render_page(report, draw))
     gone = {"failures": "Problems", "scores": "Scores", "agreement": "Search results side by side", "verdict": "Verdict",  # noqa: E501
             "compression": "Fewer dimensions, fewer bits", "margin": "Robustness margin", "speed": "Speed and size",
-            "record": "Use the student", "vocabulary": "Vocabulary"}  # fmt: skip
+            "record": "Use the student", "vocabulary": "Vocabulary",
+            "texts": "Texts where the student is far"}  # fmt: skip
     assert gone.get(part) not in section_titles(page)
     assert len(section_titles(page)) == len(TITLES) - (part in gone)
 

@@ -131,7 +131,7 @@ def test_every_picture_has_a_text(opened, name):
         "img, svg, [role=img]", "(all) => all.map((one) => one.getAttribute('aria-label') || one.alt || '')"
     )
     figures = page.locator("figure")
-    assert figures.count() == len(labels) == (12 if name == "report" else 2) and all(
+    assert figures.count() == len(labels) == (13 if name == "report" else 2) and all(
         len(label) > 10 for label in labels
     )
     for number_ in range(figures.count()):
@@ -146,6 +146,7 @@ def test_the_verdicts_numbers_are_report_jsons(opened, folder):
     shown = page.locator("#verdict data")
     keys = [shown.nth(place).get_attribute("data-key") for place in range(shown.count())]
     assert set(keys) == {
+        "megabytes",
         "retention",
         "asymmetric_retention",
         "retrieval",
@@ -219,6 +220,57 @@ def test_copying(opened, folder):
     assert page.evaluate("navigator.clipboard.readText()") == sample_report()["recipe"]
 
 
+def test_points_have_texts_under_the_pointer_and_by_arrow_keys(opened):
+    page = opened(width=400)
+    picture = page.locator("#figure-sentences .picture")
+    spots = json.loads(picture.locator("svg").get_attribute("data-spots"))
+    assert any("I have lost my card & need a new one <today>" in text for _, _, text in spots)
+    svg = picture.locator("svg")
+    svg.scroll_into_view_if_needed()
+    box, scale = svg.bounding_box(), svg.evaluate("(svg) => svg.clientWidth / svg.viewBox.baseVal.width")
+    x, y, text = spots[3]
+    page.mouse.move(box["x"] + scale * x, box["y"] + scale * y)
+    tip = picture.locator(".tip")
+    assert tip.inner_text() == text
+    inside = tip.bounding_box()
+    assert inside["x"] >= box["x"] - 1 and inside["x"] + inside["width"] <= box["x"] + box["width"] + 1
+    picture.focus()
+    page.keyboard.press("ArrowRight")
+    assert tip.inner_text() == spots[4][2] == page.locator("#status").inner_text()
+    page.keyboard.press("Escape")
+    assert not tip.is_visible()
+
+
+def test_search_filter_and_rankings(opened):
+    page = opened()
+    rows, bar = page.locator("#text-table tbody tr:visible"), page.locator("#texts .filter")
+    bar.locator("input").fill("text 1")
+    assert rows.count() == 11 and page.locator("#status").inner_text() == "11 of 20 rows"
+    bar.locator("select").select_option("<qa>")
+    assert rows.count() == 6
+    box = page.locator("#queries .explore")
+    assert box.locator(".panel h3").inner_text() == "listed query 1?"
+    box.locator("tbody button").nth(1).focus()
+    page.keyboard.press("Enter")
+    assert box.locator(".panel h3").inner_text() == "listed query 2?" and box.locator("[aria-pressed=true]").count() == 1
+    assert box.locator(".panel h4").all_inner_texts() == ["teacher", "student", "asymmetric"]
+    assert box.locator(".panel ol").nth(1).locator("li").count() == 10 and box.locator(".relevant").count() > 0
+
+
+def test_dimensions_and_precision(opened):
+    page, report = opened(), sample_report()
+    task, width, precision = (page.locator("#compression .filter select").nth(place) for place in range(3))
+    task.select_option("stsb")
+    width.select_option("128")
+    precision.select_option("int8 vectors")
+    row = next(
+        row for row in report["compression"]["rows"]
+        if (row["task"], row["column"], row["width"], row["precision"]) == ("stsb", "student", 128, "int8")
+    )  # fmt: skip
+    shown = page.locator("#compression output").inner_text()
+    assert shown.startswith(f"Score {row['value']:.1f}, ") and "128 bytes a vector instead of 1,536" in shown
+
+
 def test_keyboard_and_focus(opened):
     page = opened()
     page.keyboard.press("Tab")
@@ -243,6 +295,7 @@ def test_without_script_nothing_is_dead(opened):
     assert "%" in page.locator("p.verdict").inner_text()
     page.locator("#queries summary").first.click()
     assert page.locator("#queries ol:visible").count() == 3
+    assert page.locator("input:visible, select:visible").count() == 0
 
 
 def test_on_paper_and_without_motion(opened):

@@ -193,7 +193,7 @@ class MethodSection(Section):
     weights: dict[str, float] = key({}, "replace the method's own, term by term")
 
 
-Part = Literal["agreement", "compression", "margin", "speed", "projections", "experts", "tokens", "vocabulary"]
+Part = Literal["agreement", "compression", "margin", "speed", "projections", "experts", "tokens", "vocabulary", "texts"]
 PARTS: tuple[Part, ...] = get_args(Part)
 Column = Literal["teacher", "untrained", "student", "projected", "asymmetric", "mixed"]
 COLUMNS: tuple[Column, ...] = tuple(column for column in get_args(Column) if column != "mixed")  # scored by default

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from distilvec.config.recipe import fingerprint
@@ -21,7 +22,7 @@ from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.suite import suite_fingerprint
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load
-from distilvec.pipeline.caches import open_cache
+from distilvec.pipeline.caches import folder_of_cache, open_cache
 from distilvec.pipeline.columns import Samples, intervals, score_columns, write_samples
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.parts import PARTS, Models, SavedStudent
@@ -113,7 +114,18 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             labeled,
             dict(report.get("scores", {})),
             remote=None if isinstance(teacher, LocalTeacher) else teacher,
+            cached=partial(_cached_vectors, job),
         )
+
+
+def _cached_vectors(job: Job, rows: Any) -> Any:
+    """Read the teacher's vectors of rows of the corpus from its cache; None without a cache, or where it lacks one."""
+    teacher = job.teacher
+    if teacher.live or not folder_of_cache(job, teacher).exists():
+        return None
+    cache = open_cache(job, teacher)
+    positions = cache.positions(teacher.corpus.keys[rows])
+    return None if (positions < 0).any() else cache.read(positions)
 
 
 def saved_students(job: Job) -> list[SavedStudent]:

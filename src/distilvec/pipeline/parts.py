@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from distilvec.evaluation.projection import (
 )
 from distilvec.evaluation.speed import Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, task_texts
+from distilvec.evaluation.text_distances import embed_rows, text_distances, validation_rows
 from distilvec.models.load import load, load_model
 from distilvec.pipeline.columns import Columns, make_columns
 from distilvec.teachers.api import ApiTeacher
@@ -48,12 +49,17 @@ class SavedStudent:
     folder: Path
 
 
+def _nothing(rows: Any) -> Any:
+    """No vectors."""
+
+
 @dataclass(frozen=True)
 class Models:
     """The models of a run and the texts they are compared on; all parts share one cache of embeddings.
 
     `labeled` are test texts of the run's own task. `scores` are those of report.json, by model. `remote` is the
-    teacher if it is a table of vectors or an API.
+    teacher if it is a table of vectors or an API. `cached` returns the teacher's vectors of rows of the corpus from its
+    cache, None where it lacks one.
     """
 
     section: EvaluationSection
@@ -69,6 +75,7 @@ class Models:
     scores: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     cache: EmbeddingCache = field(default_factory=EmbeddingCache)
     remote: VectorsTeacher | ApiTeacher | None = None
+    cached: Callable[[Any], Any] = _nothing
 
     @property
     def columns(self) -> Columns:
@@ -209,8 +216,26 @@ def vocabulary(models: Models) -> dict[str, Any]:
     return vocabulary_report(models.teacher, models.student, models.corpus)
 
 
+def texts(models: Models) -> dict[str, Any]:
+    """Measure the distance of student and teacher text by text, on validation texts; {} without a common space."""
+    corpus, teacher = models.corpus, models.teacher
+    if corpus is None or not models.in_teacher_space or corpus.paired or not len(corpus.holdout_rows):
+        return {}
+    rows = validation_rows(corpus)
+    theirs = models.cached(rows)
+    if theirs is None and teacher is not None:
+        theirs = embed_rows(corpus, rows, partial(models.cache.vectors, teacher))
+    ours = embed_rows(corpus, rows, partial(models.cache.vectors, models.student))
+    if theirs is None or theirs.shape != ours.shape:
+        return {}
+    tokenizer, limit = models.student.model.tokenizer, models.student.model.max_seq_length
+    ids = tokenizer(corpus.stored(rows), truncation=True, max_length=limit)["input_ids"]
+    return text_distances(corpus, rows, theirs, ours, np.array([len(one) for one in ids]))
+
+
 PARTS: dict[str, Callable[[Models], Any]] = {
-    part.__name__: part for part in (agreement, compression, margin, speed, projections, experts, tokens, vocabulary)
+    part.__name__: part
+    for part in (agreement, compression, margin, speed, projections, experts, tokens, vocabulary, texts)
 }
 
 

@@ -1,0 +1,80 @@
+"""Distance of the student to the teacher text by text: by source, by length, and the texts with the greatest one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from distilvec.config.schema import Role
+from distilvec.data.corpus import Corpus
+from distilvec.evaluation.diagnostics import LENGTHS
+
+Array = np.ndarray[Any, Any]
+Embed = Callable[[Sequence[str], Role], Array]  # vectors of texts of a role, float32 [texts, dim]
+
+TEXTS, LISTED = 2000, 100  # validation texts that are compared, and those of them in the list
+CHARACTERS = 200  # of a listed text
+
+
+def validation_rows(corpus: Corpus) -> Array:
+    """Return at most TEXTS rows of the validation texts, evenly spread, int64."""
+    rows = np.asarray(corpus.holdout_rows, dtype=np.int64)
+    chosen = np.linspace(0, len(rows) - 1, min(TEXTS, len(rows))).round().astype(int)
+    return rows[chosen]
+
+
+def embed_rows(corpus: Corpus, rows: Array, embed: Embed) -> Array:
+    """Return the vectors of the corpus's rows, each text with its source's role, float32 [rows, dim]."""
+    texts = np.array(corpus.stored(rows), dtype=object)
+    roles = np.array([corpus.roles[source] for source in corpus.sources[rows]])
+    found: Array | None = None
+    for role in dict.fromkeys(roles.tolist()):
+        chosen = roles == role
+        vectors = embed(texts[chosen].tolist(), role)
+        found = np.zeros((len(rows), vectors.shape[1]), dtype=np.float32) if found is None else found
+        found[chosen] = vectors
+    assert found is not None
+    return found
+
+
+def text_distances(corpus: Corpus, rows: Array, teacher: Array, student: Array, tokens: Array) -> dict[str, Any]:
+    """Return report.json's "texts": L2 distances of vectors [rows, dim]; `tokens` [rows] are those of the student.
+
+    "mean"; "by_source" and "by_length": mean, standard deviation and number of texts; "worst": the LISTED texts with
+    the greatest distances.
+    """
+    distance = np.linalg.norm(student.astype(np.float64) - teacher, axis=1)
+    sources = np.asarray(corpus.sources[rows])
+    bins = [(low, high, (tokens > low) & (tokens <= high)) for low, high in pairwise(LENGTHS)]
+    worst = np.argsort(-distance, kind="stable")[:LISTED]
+    listed = zip(worst.tolist(), corpus.stored(rows[worst]), strict=True)
+    return {
+        "rows": len(rows),
+        "mean": float(distance.mean()),
+        "by_source": [
+            {"name": name, **_summary(distance[sources == number])}
+            for number, name in enumerate(corpus.source_names)
+            if (sources == number).any()
+        ],
+        "by_length": [
+            {"from": low + 1, "to": min(high, int(tokens.max())), **_summary(distance[inside])}
+            for low, high, inside in bins
+            if inside.any()
+        ],
+        "worst": [
+            {
+                "text": text[:CHARACTERS],
+                "source": corpus.source_names[int(sources[row])],
+                "tokens": int(tokens[row]),
+                "distance": round(float(distance[row]), 4),
+            }
+            for row, text in listed
+        ],
+    }
+
+
+def _summary(distance: Array) -> dict[str, Any]:
+    return {"texts": len(distance), "distance": float(distance.mean()), "std": float(distance.std())}

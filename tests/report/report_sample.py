@@ -184,14 +184,16 @@ def _agreement(task: str) -> dict[str, Any]:
 
 
 def _texts() -> dict[str, Any]:
-    sources = [{"name": name, "texts": 400, "distance": at, "std": 0.08} for name, at in (("news", 0.31), ("<qa>", 0.42))]
+    sources = [
+        {"name": name, "texts": 400, "distance": at, "std": 0.08} for name, at in (("news", 0.31), ("<qa>", 0.42))
+    ]
     lengths = [
         {"from": low, "to": high, "texts": 200, "distance": at, "std": 0.09}
         for low, high, at in ((1, 8, 0.44), (9, 16, 0.37), (17, 32, 0.33), (33, 64, 0.3))
     ]
     worst = [
-        {"text": f"text {number}: what is <b>far</b> & why", "source": ("news", "<qa>")[number % 2], "tokens": 9 + number,
-         "distance": 0.9 - 0.01 * number}
+        {"text": f"text {number}: what is <b>far</b> & why", "source": ("news", "<qa>")[number % 2],
+         "tokens": 9 + number, "distance": 0.9 - 0.01 * number}
         for number in range(20)
     ]  # fmt: skip
     return {"rows": 800, "mean": 0.365, "by_source": sources, "by_length": lengths, "worst": worst}
@@ -201,8 +203,8 @@ def _listed(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     rows = []
     for number, change in enumerate((-40.0, 0.0, 10.0), 1):
         row: dict[str, Any] = {
-            "query": f"listed query {number}?", "scores": {"teacher": 60.0, "student": 60.0 + change, "asymmetric": 61.0},
-            "overlap": {"student": 0.8, "asymmetric": 0.9},
+            "query": f"listed query {number}?", "overlap": {"student": 0.8, "asymmetric": 0.9},
+            "scores": {"teacher": 60.0, "student": 60.0 + change, "asymmetric": 61.0},
         }  # fmt: skip
         ids = {name: [entry["id"] for entry in entries] for name, entries in found.items()}
         rows.append(row | ({"found": ids, "relevant": ["100", "102"]} if number < 3 else {}))

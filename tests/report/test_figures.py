@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from distilvec.report.comparison import retention_figure
-from distilvec.report.figures import INK, SERIES, figure_style, plain, write_figure
+from distilvec.report.figures import INK, SERIES, figure_style, lines_figure, plain, write_figure
 from distilvec.report.html import render_page
 from distilvec.report.planes import Plane, draw_planes
 from distilvec.report.sections import compression, margin, projections, speed, training
@@ -119,7 +120,7 @@ def test_the_same_report_gives_the_same_bytes(written, folder, tmp_path):
             "scores": {}, "compression": {"rows": []}, "margin": {"points": [], "fits": {}}, "speed": {"rows": []}, "history": [],  # noqa: E501
             "projections": {"sentences": None, "tokens": []}, "experts": {}, "tokens": [],
         },
-        {"history": [{"step": 1, "train/texts_per_second": 3.0}], "projections": {"sentences": {"teacher": [[0, 0], [1, 1], [2, 0]]}}},  # noqa: E501
+        {"history": [{"step": 1, "train/wait": 3.0}], "projections": {"sentences": {"teacher": [[0, 0], [1, 1], [2, 0]]}}},  # noqa: E501
     ],
 )  # fmt: skip
 def test_missing_parts_are_skipped(report, tmp_path):
@@ -251,7 +252,9 @@ def test_speed_shows_batches_by_role_and_lengths():
 def test_training_shows_terms_rate_and_distance():
     history = sample_report()["history"]
     found = training.training_points(history)
-    assert list(dict.fromkeys(point[0] for point in found)) == ["loss", "learning rate", "validation distance"]
+    assert list(dict.fromkeys(point[0] for point in found)) == [
+        "loss", "learning rate", "texts per second", "validation distance",
+    ]  # fmt: skip
     assert list(dict.fromkeys(point[1] for point in found))[:3] == ["loss", "distance", "relations"]
     assert ("validation distance", "validation distance", 0, 0.9712) in found
     single = [{key: value for key, value in line.items() if key != "train/loss_relations"} for line in history]
@@ -259,6 +262,29 @@ def test_training_shows_terms_rate_and_distance():
         "a single term is the loss"
     )
     assert set(panels(drawn(training.section)["training"])) == {point[0] for point in found}
+
+
+def test_the_time_axis_ends_with_the_minutes_of_the_record():
+    rates = [(100, 50.0), (200, 50.0), (300, 25.0)]
+    lines = [{"step": step, "train/texts_per_second": rate} for step, rate in rates]
+    title, points = training.time_axis(lines, {"minutes": 8.0})
+    assert title == "minutes" and points == [(0, 0), (100, 2.0), (200, 4.0), (300, 8.0)]
+    assert training.time_axis(lines, {}) is training.time_axis(lines, {"minutes": 8.0, "stages": []}) is None
+    figure = drawn(training.section, record={"training": {"minutes": 8.0}})["training"]
+    figure.draw_without_rendering()
+    (top,) = panels(figure)["loss"].child_axes
+    assert top.get_xlabel() == "minutes" and top.get_xlim()[1] > 8.0 - 0.5
+
+
+def test_the_spots_of_a_figure_lie_on_its_points(tmp_path):
+    """A circle of the SVG is where the page shows its text."""
+    points = [("", "run", x, y) for x, y in ((1.0, 5.0), (2.0, 7.0))]
+    svg = write_figure(lines_figure("spots", "Spots", points, "size", y="score"), tmp_path)
+    spots = json.loads(ElementTree.fromstring(svg).get("data-spots"))
+    assert [text for *_, text in spots] == ["run: 5, size 1", "run: 7, size 2"]
+    drawn_at = [(float(x), float(y)) for x, y in re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*#0072b2', svg)]
+    assert all(any(abs(a - x) + abs(b - y) < 0.3 for a, b in drawn_at) for x, y, _ in spots)
+    assert "data-spots" not in (tmp_path / "spots.svg").read_text(encoding="utf-8")
 
 
 def test_sentences_join_equal_texts():

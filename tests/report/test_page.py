@@ -105,8 +105,8 @@ def report():
 
 TITLES = [
     "Verdict", "Problems", "Use the student", "Scores", "Search results side by side",
-    "Texts where the student is far", "Fewer dimensions, fewer bits", "Robustness margin", "Speed and size", "Vocabulary", "Experts", "Texts and tokens in the plane", "Training",
-    "Recipe and provenance",
+    "Texts where the student is far", "Fewer dimensions, fewer bits", "Robustness margin", "Speed and size",
+    "Vocabulary", "Experts", "Texts and tokens in the plane", "Training", "Recipe and provenance",
 ]  # fmt: skip
 
 
@@ -177,7 +177,12 @@ def test_what_users_wrote_is_escaped(report):
 
 def test_the_verdicts_numbers_are_the_reports(report):
     report["verdict"] |= {"document_speedup": 1.96, "within_interval": True, "tasks": 7}
-    report["verdict"] |= {"megabytes": 69.6, "teacher_cost": 0.126, "teacher_tokens": 6_300_000, "teacher_requests": 410}
+    report["verdict"] |= {
+        "megabytes": 69.6,
+        "teacher_cost": 0.126,
+        "teacher_tokens": 6_300_000,
+        "teacher_requests": 410,
+    }
     found = tiles(report["verdict"])
     assert [[one["key"] for one in tile] for tile in found] == [
         ["retention", "asymmetric_retention"], ["speedup", "document_speedup"], ["megabytes", "smaller"],

@@ -22,7 +22,7 @@ PAGES, WIDTHS, SCHEMES = ("report", "comparison"), (400, 1400), ("light", "dark"
 LOOKS = [(page, width, scheme) for page in PAGES for width in WIDTHS for scheme in SCHEMES]
 CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
 OUTSIDE = """[...document.querySelectorAll('body *:not(svg *)')].filter(
-    (part) => part.getBoundingClientRect().right > innerWidth + 1 && !part.closest('.scroll, pre') && part.checkVisibility()
+    (part) => part.getBoundingClientRect().right > innerWidth + 1 && !part.closest('.scroll, pre, nav') && part.checkVisibility()
 ).map((part) => part.outerHTML.slice(0, 80))"""  # noqa: E501
 
 if os.environ.get("DISTILVEC_REQUIRE_CHROMIUM") != "1":
@@ -252,14 +252,16 @@ def test_search_filter_and_rankings(opened):
     assert box.locator(".panel h3").inner_text() == "listed query 1?"
     box.locator("tbody button").nth(1).focus()
     page.keyboard.press("Enter")
-    assert box.locator(".panel h3").inner_text() == "listed query 2?" and box.locator("[aria-pressed=true]").count() == 1
+    assert (
+        box.locator(".panel h3").inner_text() == "listed query 2?" and box.locator("[aria-pressed=true]").count() == 1
+    )
     assert box.locator(".panel h4").all_inner_texts() == ["teacher", "student", "asymmetric"]
     assert box.locator(".panel ol").nth(1).locator("li").count() == 10 and box.locator(".relevant").count() > 0
 
 
 def test_dimensions_and_precision(opened):
     page, report = opened(), sample_report()
-    task, width, precision = (page.locator("#compression .filter select").nth(place) for place in range(3))
+    task, width, precision = (page.locator("#compression .figures > .filter select").nth(place) for place in range(3))
     task.select_option("stsb")
     width.select_option("128")
     precision.select_option("int8 vectors")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -214,6 +214,9 @@ class EvaluationSection(Section):
     every_classification: bool = key(False, "classification at every dimension, precision and saved checkpoint too")
     draws: int = key(1000, "bootstrap draws of every confidence interval", gt=0, le=MOST_DRAWS)
     speed_seconds: float = key(1.0, "time for each setting of the speed table", gt=0, le=3600)
+    speed_batches: list[Annotated[int, Field(gt=0, le=4096)]] = key(
+        [1, 2, 4, 8, 16, 24, 32], "batch sizes of the speed table", min_length=1
+    )
 
 
 class Recipe(Section):

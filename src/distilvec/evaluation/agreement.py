@@ -36,7 +36,8 @@ def ranking_agreement(
     "overlap@10": share of the teacher's 10 best documents among the model's 10 best;
     "kendall_tau": tau-b between the ranks, in both full rankings, of all documents in either list of 10.
     "examples": queries with every model's 10 best documents: lowest and highest mean overlap first, others drawn by
-    `seed`. "queries": see `_listed`; without examples none. Documents without text rank last; equal scores rank in the task's order of documents.
+    `seed`. "queries": see `_listed`; without examples there are none. Documents without text rank last; equal scores
+    rank in the task's order of documents.
     Errors: DistilvecError for no teacher, nothing to compare it with, or a model with two dims.
     """
     others = [name for name in models if name != "teacher"]
@@ -96,10 +97,11 @@ def _listed(
         }
         if place < RANKED:
             found = {name: documents[query].tolist() for name, documents in top.items()}
-            shown |= dict.fromkeys(one for documents in found.values() for one in documents)
+            own = dict.fromkeys(one for documents in found.values() for one in documents)
+            shown |= own
             relevant = set(task.judged[(task.judged[:, 0] == query) & (task.gains > 0), 1].tolist())
             row["found"] = {name: [task.document_ids[one] for one in documents] for name, documents in found.items()}
-            row["relevant"] = [task.document_ids[one] for one in sorted(relevant & {*sum(found.values(), [])})]
+            row["relevant"] = [task.document_ids[one] for one in sorted(relevant & own.keys())]
         rows.append(row)
     texts = {task.document_ids[one]: task.documents[one][:TEXT_CHARACTERS] for one in shown}
     return {"queries": {"count": len(task.queries), "rows": rows, "documents": texts}}

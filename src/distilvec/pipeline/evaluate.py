@@ -19,6 +19,7 @@ from distilvec.core.log import log
 from distilvec.evaluation.aggregate import averages
 from distilvec.evaluation.diagnostics import as_scores, labelled_groups, supervised_report
 from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.speed import BATCH_SIZES
 from distilvec.evaluation.suite import suite_fingerprint
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load
@@ -65,6 +66,8 @@ def stored_report(job: Job) -> Report:
     if job.tasks:
         chosen = {"columns", "every_classification", "draws", "speed_seconds"}
         settings = job.recipe.evaluation.model_dump(mode="json", include=chosen)
+        if (sizes := job.recipe.evaluation.speed_batches) != list(BATCH_SIZES):
+            settings["speed_batches"] = sizes
         if not trains_projection(job):
             settings["columns"] = [name for name in settings["columns"] if name != "projected"]
         key = fingerprint(job.fingerprint, suite_fingerprint(list(job.tasks)), MEASURED, settings)

@@ -156,6 +156,7 @@ def speed(models: Models) -> dict[str, Any]:
     with progress("speed", 100, "%") as advance:
         return measure_speed(
             {name: model.model for name, model in models.present.items() if name != "untrained"},
+            batch_sizes=models.section.speed_batches,
             timing=Timing(20, 200, models.section.speed_seconds),
             progress=lambda what, done, total: advance(100 * done // max(1, total), what),
         )

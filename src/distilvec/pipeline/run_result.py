@@ -30,7 +30,7 @@ MEASURES = {
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
-    """A finished run: folder, training state, validation metrics, scores by model, record, failures, report page, verdict of the report."""
+    """A finished run: folder, training state, validation metrics, scores by model, record, failures, page, verdict."""
 
     folder: Path
     state: Progress
@@ -47,7 +47,7 @@ class RunResult:
         return load_model(str(self.folder / "student"), "student")
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return the main results as (name, value): distance before and after training, verdict, advice, folder, report."""
+        """Return the main results as (name, value): distance, also before training, verdict, advice, folder, report."""
         name = next(name for name in MONITORED if name in self.distance)
         measure, where = MEASURES[name]
         before = self.distance.get(f"untrained_{name}")

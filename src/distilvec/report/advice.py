@@ -88,7 +88,7 @@ def smaller_weights(report: Part) -> str:
     """The student was not exported."""
     if get(report, "exports") or not get(report, "record.student"):
         return ""
-    return "For a smaller and faster file: distilvec export student --to onnx-int8 (int8 weights, checked against PyTorch)."
+    return "Export a smaller and faster file: distilvec export student --to onnx-int8 (int8 weights, checked)."
 
 
 RULES: Sequence[Callable[[Part], str]] = (

@@ -57,7 +57,7 @@ def export_note(forms: Mapping[str, Mapping[str, Any]]) -> str:
     return (
         f"Against PyTorch in fp32: {row['queries']} queries, encoded one by one, and {row['documents']} documents of "
         f"{row['task']}; latency of one text of 16 tokens, median, {row['threads']} "
-        f"thread{'s' * (row['threads'] != 1)} of {row['processor']}. int8 and fp16 mean the weights; vectors are float32."
+        f"thread{'s' * (row['threads'] != 1)} of {row['processor']}. int8 and fp16 mean weights; vectors are float32."
     )
 
 

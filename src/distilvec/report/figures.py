@@ -1,4 +1,4 @@
-"""The figures: one look, two plots (lines, dots; planes: planes.py), SVG that follows the page's colours, PNG for papers.
+"""The figures: one look, two plots (lines, dots), SVG that follows the page's colours, PNG for papers.
 
 Text, axes and grid are drawn in INK, a colour nothing else uses. Inside a page INK is `currentColor`, so that a figure
 follows the page from light to dark; files have a white background and dark ink.
@@ -10,7 +10,6 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from html import escape
 from operator import itemgetter

@@ -1,4 +1,4 @@
-"""Texts of a figure's points: a page shows them under the pointer, and reads them out by arrow keys (page/figures.js)."""
+"""Texts of a figure's points: page/figures.js shows them under the pointer and reads them out by arrow keys."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 POINTS = 72  # an inch of an SVG
 
 
-def add_spots(axes: Any, points: Sequence[Sequence[float]], texts: Sequence[str]) -> None:
-    """Give the points of a panel (x, y, ...) their texts."""
+def add_spots(axes: Any, points: Any, texts: Sequence[str]) -> None:
+    """Give the points of a panel, rows of x, y and more, their texts."""
     axes.spots = [*getattr(axes, "spots", ()), *zip(points, texts, strict=True)]
 
 
@@ -37,7 +37,7 @@ def short(value: float) -> str:
 
 
 def spot_attribute(drawing: Drawing) -> str:
-    """Return ` data-spots='[[x, y, text], ...]'` for the `<svg>` of a drawn figure, in its own units; "" without any."""
+    """Return ` data-spots='[[x, y, text], ...]'` for the `<svg>` of a drawn figure, in its units; "" without any."""
     height, scale = POINTS * drawing.get_figheight(), POINTS / drawing.dpi
     found = []
     for axes in drawing.axes:

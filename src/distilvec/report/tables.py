@@ -90,7 +90,7 @@ def json_text(value: Any) -> str:
 def json_attribute(value: Any) -> Markup:
     """Return a JSON value as an HTML attribute in single quotes, with the quotes; most of JSON's are double ones."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("&", "&amp;").replace("<", "&lt;")
-    return Markup("'{}'").format(Markup(text.replace("'", "&#39;").replace(">", "&gt;")))  # noqa: S704 - escaped here
+    return Markup("'{}'").format(Markup(text.replace("'", "&#39;").replace(">", "&gt;")))
 
 
 def make_table(

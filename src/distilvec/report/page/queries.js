@@ -34,7 +34,7 @@
   for (const box of document.querySelectorAll("[data-rankings]")) {
     const tasks = JSON.parse(box.dataset.rankings);
     const panel = make("div", undefined, "panel");
-    panel.tabIndex = -1;
+    panel.tabIndex = 0;
     panel.hidden = true;
     panel.setAttribute("role", "region");
     panel.setAttribute("aria-label", "Rankings of the chosen query");

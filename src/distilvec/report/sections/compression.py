@@ -11,7 +11,9 @@ from distilvec.report.tables import Part, number_cell, pivot
 
 AVERAGE, NAME, TITLE = "average", "compression", "Fewer dimensions, fewer bits"
 BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1, "binary_rescored": 1}  # of a number of a stored vector
-NOTE = "Precisions are those of the stored vectors; the model's weights stay as they are (int8 weights: distilvec export)."
+NOTE = (
+    "Precisions are those of the stored vectors; the model's weights stay as they are (int8 weights: distilvec export)."
+)
 
 
 def section(report: Part) -> Section | None:

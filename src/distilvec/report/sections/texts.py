@@ -7,7 +7,7 @@ from distilvec.report.section import Figure, Section, get, make_section, notes
 from distilvec.report.tables import Part, make_table, number
 
 COLUMNS = {"Text": "text", "Source": "source", "tokens": ("tokens", 0), "distance": ("distance", 3)}
-GROUPS = {"": "panel", "Texts": "name", "count": ("texts", 0), "distance": ("distance", 4), "± std": ("std", 4)}
+GROUPS = {"Group": "panel", "Texts": "name", "count": ("texts", 0), "distance": ("distance", 4), "± std": ("std", 4)}
 NOTE = "Distance of {rows:,} validation texts to the teacher's vectors; mean {mean}. 0 is the same vector."
 
 

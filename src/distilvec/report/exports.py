@@ -46,7 +46,7 @@ def export_table(forms: Mapping[str, Mapping[str, Any]]) -> Table:
         last = rows[-1]
         first = {"form": "PyTorch", "megabytes": last["pytorch_megabytes"], "latency_ms": last["pytorch_latency_ms"]}
         rows.insert(0, first)
-    return make_table("export-table", "Exported files", rows, _COLUMNS, across=True)
+    return make_table("export-table", "Exported files against PyTorch", rows, _COLUMNS, across=True)
 
 
 def export_note(forms: Mapping[str, Mapping[str, Any]]) -> str:

@@ -83,7 +83,7 @@ def _line(name: str, text: str) -> str:
     """A result with its name in front; sentences wrap at words, paths stay whole."""
     width = max(NARROWEST, shutil.get_terminal_size().columns)
     whole = f"{name:9} {text}"
-    return whole if name in PATHS else textwrap.fill(whole, width, subsequent_indent=10 * " ", break_long_words=False)
+    return whole if name in PATHS else textwrap.fill(whole, width, subsequent_indent=10 * " ", break_on_hyphens=False)
 
 
 def show_finished(result: RunResult | None) -> None:

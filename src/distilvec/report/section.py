@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 
+EMPTY = (None, "", {}, [])
+
+
 @dataclass(frozen=True)
 class Figure:
     """A figure: `draw` is called when the page is made; the table holds the same data."""
@@ -67,8 +70,15 @@ def folded(summary: str, *parts: Block | Table | None) -> Block:
 
 def pairs(part: Mapping[str, Any], title: str = "") -> Block:
     """Return names and values; empty values are left out."""
-    shown = {key.replace("_", " "): json_text(value) for key, value in part.items() if value not in (None, "", {}, [])}
+    shown = {key.replace("_", " "): _value_text(value) for key, value in part.items() if value not in EMPTY}
     return Block("pairs", {key: text for key, text in shown.items() if text}, title)
+
+
+def _value_text(value: Any) -> str:
+    """A value for readers: six significant digits, "key: value, ..." of the keys that have one."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_value_text(one)}" for key, one in value.items() if one not in EMPTY)
+    return f"{value:.6g}" if type(value) is float else json_text(value)
 
 
 def notes(*parts: Block | Table | str | None) -> Block:

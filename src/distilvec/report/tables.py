@@ -77,13 +77,9 @@ def words(*texts: Any) -> list[Cell]:
 
 
 def json_text(value: Any) -> str:
-    """Return a JSON value for readers: a text as it is, thousands of a whole number set off, "key: value, ..."."""
+    """Return a JSON value for readers: a text as it is, thousands of a whole number set off."""
     if type(value) is int:
         return f"{value:,}"
-    if type(value) is float:
-        return f"{value:.6g}"
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {json_text(one)}" for key, one in value.items() if one not in (None, "", {}, []))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

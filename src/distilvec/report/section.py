@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 
-EMPTY = (None, "", {}, [])
+EMPTY: tuple[Any, ...] = (None, "", {}, [])  # values that are not shown
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,10 @@ from experiments.distillmoe_tables import (
     routing_table,
 )
 from experiments.levers import levers_table
+from experiments.hardware import hardware_table
 from experiments.score_table import modes_table, retained, score_table
 from experiments.sentence_level import sharpness_table, shootout_tables
+from experiments.site.figures import figures
 from experiments.surgery_tables import by_short_name, readme_tables, speed_line, surgery_tables
 from experiments.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
@@ -51,6 +53,8 @@ def main() -> None:
             text = before + begin + (table + "\n" if table else "") + end + after
         path.write_text(text, encoding="utf-8")
     draw_students(ROOT / "docs" / "figures" / "students.svg")
+    for name, picture in figures().items():
+        (ROOT / "docs" / "figures" / f"{name}.svg").write_text(picture, encoding="utf-8")
 
 
 def pages() -> dict[str, dict[str, str]]:
@@ -63,8 +67,9 @@ def pages() -> dict[str, dict[str, str]]:
         "docs/clients.md": {"clients": titled("", [("clients", clients_table)])},
         "docs/demo.md": {"browser": titled("", [("browser", browser_table)])},
         "docs/export.md": {"exports": titled("", [("exports", exports_table)])},
-        "docs/index.md": {"databases": titled("", [("index_databases", databases_table)])},
-        "docs/guide.md": {"serve": titled("", [("serve", serve_line)])},
+        "docs/hardware.md": {"hardware": hardware()},
+        "docs/existing_index.md": {"databases": titled("", [("index_databases", databases_table)])},
+        "docs/serve.md": {"serve": titled("", [("serve", serve_line)])},
         "docs/sentence_level.md": {"shootout": shootout_part(), "cost": cost_part(), "sharpness": sharpness_part()},
         "docs/token_level.md": {
             "align": titled("Which tokens go together", [("alignment", alignment_tables)]),
@@ -103,6 +108,17 @@ def titled(title: str, parts: list[tuple[str, Callable[[Any], str]]]) -> str:
     """A heading unless `title` is empty, and what is made of each results file that is there; nothing if none is."""
     made = [text for name, make in parts if (found := read(name)) is not None and (text := make(found))]
     return "\n\n".join([*([f"## {title}"] if title else []), *made]) if made else ""
+
+
+def hardware() -> str:
+    """Sizes and hours of a corpus, and the minutes of the runs that were measured."""
+    training, caching, memory = (read(name) for name in ("training", "caching", "memory"))
+    if not training or not caching or not memory:
+        return ""
+    runs = {"`quickstart`": read("quickstart")}
+    for name, record in main_students().items():
+        runs[f"`{'small_' * name[0].isdigit()}english`, {name}"] = record
+    return hardware_table(training, caching, memory, {name: record for name, record in runs.items() if record})
 
 
 def causal_part() -> str:

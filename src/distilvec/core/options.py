@@ -44,7 +44,7 @@ def check_options(name: str, constructor: Callable[..., None], options: dict[str
             adapter = TypeAdapter(kind, config={"arbitrary_types_allowed": True})
             adapter.validate_json(json.dumps(value, default=str), strict=True)
         except ValidationError:
-            raise option_error(option, value, _in_words(kind)) from None
+            raise option_error(option, value, in_words(kind)) from None
 
 
 def option_error(option: str, found: Any, expected: str) -> DistilvecError:
@@ -61,17 +61,17 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], key: str, problem
             raise DistilvecError(f"[{key}.{name}] {problem} '{name}'{hint} Known: {', '.join(known) or 'none'}.")
 
 
-def _in_words(kind: Any) -> str:
+def in_words(kind: Any) -> str:
     """Return an annotation as readers of recipes know it."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         limits = [limit for part in parts[1:] for limit in getattr(part, "metadata", [part])]
         pairs = [(limit, key) for limit in limits for key in _BOUNDS if hasattr(limit, key)]
-        return f"{_in_words(parts[0])} {' and '.join(f'{_BOUNDS[key]} {getattr(limit, key)}' for limit, key in pairs)}"
+        return f"{in_words(parts[0])} {' and '.join(f'{_BOUNDS[key]} {getattr(limit, key)}' for limit, key in pairs)}"
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"
     if origin in (Union, UnionType):
-        return " or ".join(map(_in_words, parts))
+        return " or ".join(map(in_words, parts))
     if origin in (list, tuple, Sequence):
-        return f"a list of these: {_in_words(parts[0])}"
+        return f"a list of these: {in_words(parts[0])}"
     return "a mapping" if origin is dict else _PLAIN.get(kind, getattr(kind, "__name__", str(kind)))

@@ -1,0 +1,93 @@
+"""Hooks of mkdocs: pages made while the site is built, links that leave docs/, figures in the page's colors, equations.
+
+    python -m mkdocs build        (from the repository's root; `make docs` does it, with KaTeX in its folder)
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+from experiments.readme import marks
+from experiments.site import katex, method_pages, reference_pages
+from experiments.site.links import PAGES, ROOT, folder_page, relink, site_uri
+
+_SVG = re.compile(r'<img alt="([^"]*)" src="([^"]*?figures/[^"]+\.svg)" ?/?>')
+_PART = re.compile(r"<!-- part: (\S+)#(\w+) -->")  # a made part of another page
+_made: dict[str, str] = {}  # pages made from other files, by address
+
+
+def on_config(config: Any) -> Any:
+    """Add the methods' pages to the navigation."""
+    section = next(part["Methods"] for part in config["nav"] if "Methods" in part)
+    if len(section) == 1:
+        section += [f"methods/{name}.md" for name in method_pages.names()]
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add made pages, copies of linked files and KaTeX's style sheet."""
+    if not (katex.FOLDER / "katex.js").exists():
+        raise PluginError("KaTeX is missing. Run: make .katex/installed")
+    _made.clear()
+    linked: set[str] = set()
+    for source, uri in PAGES.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        text = text.split("\n## Documentation\n")[0] if source == "README.md" else text
+        _made[uri], found = relink(text, source, uri)
+        linked |= found
+    _made.update(reference_pages.pages())
+    for page in files.documentation_pages():
+        _made_text, found = relink(page.content_string, f"docs/{page.src_uri}", page.src_uri)
+        linked |= found
+    for uri in [uri for uri in _made if files.get_file_from_path(uri)]:
+        raise PluginError(f"docs/{uri} would be hidden by a page that is made. Rename one of them.")
+    for name in method_pages.names():
+        linked |= {f"src/distilvec/methods/{name}.py"}
+    listed = {path for path in linked if (ROOT / path).is_dir()}
+    for path in sorted(listed):
+        _made[site_uri(path)], found = folder_page(path)
+        linked |= found
+    for uri, text in _made.items():
+        files.append(File.generated(config, uri, content=text))
+    copies = {site_uri(path): ROOT / path for path in linked - listed}
+    for uri, path in {**copies, **katex.assets()}.items():
+        files.append(File.generated(config, uri, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Turn links that leave docs/ into links of the site; complete a method's page."""
+    uri = page.file.src_uri
+    text = markdown if uri in _made else relink(markdown, f"docs/{uri}", uri)[0]
+    text = _PART.sub(lambda match: part(match[1], match[2], uri), text)
+    if uri.startswith("methods/"):
+        return method_pages.completed(uri.removeprefix("methods/").removesuffix(".md"), text)
+    return text
+
+
+def part(source: str, name: str, uri: str) -> str:
+    """Return the part of a file that experiments/readme.py made, for the page `uri`."""
+    begin, end = marks(name)
+    text = (ROOT / source).read_text(encoding="utf-8").split(begin)[1].split(end)[0]
+    return relink(text, source, uri)[0]
+
+
+def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:
+    """Put SVG figures into the page, where they take its colors, and set equations."""
+
+    def inline(match: re.Match[str]) -> str:
+        path = ROOT / "docs" / "figures" / match[2].rsplit("/", 1)[1]
+        text = path.read_text(encoding="utf-8")
+        if "currentColor" not in text:
+            return match[0].replace("<img ", '<img class="plate" ')
+        text = re.sub(r"<\?xml.*?\?>|<style>.*?</style>|<title>.*?</title>", "", text, flags=re.DOTALL)
+        return text.replace("<svg ", f'<svg class="figure" role="img" aria-label="{match[1]}" ', 1)
+
+    try:
+        return katex.typeset(_SVG.sub(inline, html))
+    except ValueError as error:
+        raise PluginError(f"{page.file.src_uri}: {error}") from error

@@ -1,0 +1,124 @@
+"""Code blocks of the documentation: those without a marker run, the others are parsed.
+
+Markers are comments on the line above a block:
+
+    <!-- not run: REASON -->    parsed alone: options of commands, keys of recipes, names of extras and modules
+    <!-- file: NAME -->         written into the working folder first
+    <!-- tested -->             run from the wheel by tests/e2e/test_readme.py
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from distilvec.__main__ import app
+from distilvec.cli.options import load_recipe
+from distilvec.config import recipe as recipes
+from distilvec.config.yaml_dialect import read_yaml
+from distilvec.core.errors import DistilvecError
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_BLOCK = re.compile(r"(?:^<!-- (not run|file|tested)(?:: ?(.*?))? -->\n)?^```(bash|python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+RECIPE = {
+    "name": "page",
+    "teacher": {"model": "all-MiniLM-L6-v2"},
+    "student": {"model": "teacher", "layers": 2},
+    "corpus": {"sources": [{"path": "documents.txt"}]},
+    "method": {"name": "redact"},
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block: language and code, the line that it begins on, its marker and what the marker adds."""
+
+    language: str
+    code: str
+    line: int
+    marker: str
+    note: str
+
+
+def blocks_of(path: Path) -> list[Block]:
+    """Return the blocks of a page in bash, Python and YAML."""
+    text = path.read_text(encoding="utf-8")
+    found = _BLOCK.finditer(text)
+    return [Block(m[3], m[4], text.count("\n", 0, m.start(3)) + 1, m[1] or "", m[2] or "") for m in found]
+
+
+def commands(code: str) -> list[list[str]]:
+    """Return the commands of a bash block, as words."""
+    lines = [part for line in code.replace("\\\n", " ").splitlines() for part in re.split(r" (?:&&|\|) ", line)]
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def check_command(words: list[str], folder: Path) -> None:
+    """Check a command without running it. Errors: whatever its parser, or the recipe's, has to object to."""
+    program, *rest = words
+    if program == "distilvec":
+        check_verb(rest, folder)
+    elif program in ("pip", "python") and "install" in rest:
+        wanted = set(re.findall(r"\[([\w,]+)\]", " ".join(rest)))
+        known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+        assert {extra for group in wanted for extra in group.split(",")} <= known, words
+    elif program == "python" and rest[0] == "-c":
+        compile(rest[1], "-c", "exec")
+    elif program == "python" and rest[0] == "-m":
+        assert importlib.util.find_spec(rest[1]), f"no module {rest[1]}"
+    elif program == "python":
+        assert (ROOT / rest[0]).exists(), f"no script {rest[0]}"
+    elif program == "make":
+        assert f"\n{rest[0]}:" in (ROOT / "Makefile").read_text(), f"no target {rest[0]}"
+    else:
+        assert program in ("export", "git", "cd", "source", "curl", "accelerate"), f"unknown command: {words}"
+
+
+def check_verb(words: list[str], folder: Path) -> None:
+    """Parse a line of distilvec; load its recipe with its variants and changes."""
+    found = typer.main.get_command(app)
+    context = found.context_class(found, info_name="distilvec")
+    words = [word for word in words if word not in ("--quiet", "--verbose", "--debug")]
+    while hasattr(found, "commands"):
+        if words and words[0] not in found.commands and found.name == "cache":
+            words = ["fill", *words]
+        if not words:  # a group that lists
+            return
+        _, found, words = found.resolve_command(context, words)
+        context = found.context_class(found, info_name=found.name, parent=context)
+    if words and words[0] == "--help":
+        return
+    given = found.make_context(found.name, list(words)).params
+    if "recipe" in given and found.name != "causal":
+        name = str(given["recipe"])
+        if name.endswith(".yaml") and not (folder / name).exists() and not (ROOT / name).exists():
+            raise DistilvecError(f"[recipe] no file {name}.")
+        path = name if not (ROOT / name).exists() else str(ROOT / name)
+        load_recipe(path, given.get("variant"), given.get("overrides"))
+    if found.name == "show" or found.name == "copy":
+        load_recipe(str(given["name"]), None, None)
+
+
+def check_yaml(code: str) -> None:
+    """Validate a block as a recipe: as it is, or completed by RECIPE's sections."""
+    tree = read_yaml(code)
+    merged = {**RECIPE, **tree}
+    if "task" in tree or "corpus" in tree:
+        merged = {key: value for key, value in merged.items() if key in tree or key not in ("task", "corpus")}
+    for key in ("teacher", "student", "method"):
+        merged[key] = {**({} if {"vectors", "config"} & set(merged[key]) else RECIPE[key]), **merged[key]}
+    if merged["teacher"].get("vectors"):
+        merged["teacher"].pop("model", None)
+        if merged["student"]["model"] == "teacher":
+            merged["student"] = {"model": "all-MiniLM-L6-v2", "layers": 3}
+    merged.pop("variants", None)
+    recipes.validate(merged, origin="a page")
+    for stage in tree.get("stages", []):
+        assert set(stage) == {"name", "set"}

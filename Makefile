@@ -1,6 +1,7 @@
 # make quickstart   the main job on an embedded default, offline after installation
 # make test         style, types and every test, in an environment of its own
 # make test-fast    the tests of mathematics, data and methods, for the edit loop
+# make docs         the documentation site, into site/; strict, and offline after the first time
 # make coverage     the tests again with the lines of src that they run
 # make clients      every script of examples/clients in an environment of its own; LLAMA_CPP=folder adds llama.cpp
 # make lock         write requirements/lock.txt from the current environment
@@ -12,13 +13,16 @@ PIP    := $(VENV)/bin/pip install --quiet --disable-pip-version-check
 # Byte code of src and tests is kept for the next process, also where the environment forbids it
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: quickstart test test-fast coverage clients check format lock clean
+.PHONY: quickstart docs test test-fast coverage clients check format lock clean
 
 quickstart: $(VENV)/quickstart
 	$(VENV)/bin/distilvec quickstart
 
-test: $(VENV)/dev .compat/installed check
+test: $(VENV)/dev .compat/installed .katex/installed check
 	DISTILVEC_REQUIRE_COMPAT=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=15 -rs
+
+docs: $(VENV)/dev .katex/installed
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
 
 # The tracer makes the tests take two thirds more time: CI runs this beside `make test`
 coverage: $(VENV)/dev
@@ -59,8 +63,15 @@ $(VENV)/dev: $(VENV)/pip pyproject.toml requirements/lock.txt
 	$(PIP) --target .compat --no-deps -r requirements/compat.txt
 	touch $@
 
+# KaTeX sets the equations while the site is built; its style sheet and fonts are copied into the site
+.katex/installed: requirements/katex.sha512
+	rm -rf .katex && mkdir .katex
+	cd .katex && npm pack --silent --ignore-scripts katex@0.19.1 >/dev/null && sha512sum --quiet --check ../$<
+	cd .katex && tar xzf katex-0.19.1.tgz --strip-components=2 package/dist && rm katex-0.19.1.tgz
+	touch $@
+
 lock:
 	$(VENV)/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements/lock.txt
 
 clean:
-	rm -rf $(VENV) .compat .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) .compat .katex site .pytest_cache .mypy_cache .ruff_cache dist

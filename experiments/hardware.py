@@ -16,17 +16,26 @@ def hardware_table(
     runs: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """Two tables as Markdown: what a corpus takes at the measured rates, and runs as they were measured."""
-    lines = ["| texts | teacher, once, fp32 | bf16 | one pass of training, fp32 | bf16 | cache on disk |", "|---:|" + "---:|" * 5]
-    cached, trained = caching["texts_per_second"], {name: training[name]["texts_per_second"]["ours"] for name in ("fp32", "bf16")}  # noqa: E501
+    lines = [
+        "| texts | teacher, once, fp32 | bf16 | one pass of training, fp32 | bf16 | cache on disk |",
+        "|---:|" + "---:|" * 5,
+    ]
+    cached, trained = (
+        caching["texts_per_second"],
+        {name: training[name]["texts_per_second"]["ours"] for name in ("fp32", "bf16")},
+    )
     for size in SIZES:
         cells = [cached["ours_fp32"], cached["ours_bf16"], trained["fp32"], trained["bf16"]]
         disk = size * (2 * DIM + KEY_BYTES)
-        lines.append(f"| {size:,} | " + " | ".join(duration(size / rate) for rate in cells) + f" | {disk / 1e6:,.0f} MB |")
+        lines.append(
+            f"| {size:,} | " + " | ".join(duration(size / rate) for rate in cells) + f" | {disk / 1e6:,.0f} MB |"
+        )
     most = max(max(part.values()) for part in memory["peak_mb"].values())
     lines += [
         "",
-        f"Two CPU cores ({training['fp32']['machine']}), teacher {caching['model']}, student of three of its layers, short "
-        f"English texts ({caching['text_origin']}). Rates: {cached['ours_fp32']:.0f} and {cached['ours_bf16']:.0f} texts/s "
+        f"Two CPU cores ({training['fp32']['machine']}), teacher {caching['model']}, student of three of its "
+        f"layers, short English texts ({caching['text_origin']}). "
+        f"Rates: {cached['ours_fp32']:.0f} and {cached['ours_bf16']:.0f} texts/s "
         f"for the teacher, {trained['fp32']:.0f} and {trained['bf16']:.0f} for training. Memory of the process did not "
         f"exceed {most:.0f} MB at 300,000 texts.",
         "",

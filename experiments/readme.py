@@ -31,8 +31,8 @@ from experiments.distillmoe_tables import (
     moe_step_table,
     routing_table,
 )
-from experiments.levers import levers_table
 from experiments.hardware import hardware_table
+from experiments.levers import levers_table
 from experiments.score_table import modes_table, retained, score_table
 from experiments.sentence_level import sharpness_table, shootout_tables
 from experiments.site.figures import figures

@@ -43,7 +43,11 @@ def arrow(x: float, y: float, to_x: float, to_y: float) -> str:
     """Return an arrow along an axis."""
     across = abs(to_x - x) > abs(to_y - y)
     sign = 1 if (to_x > x if across else to_y > y) else -1
-    tip = [(to_x, to_y), (to_x - 7 * sign, to_y - 4), (to_x - 7 * sign, to_y + 4)] if across else [(to_x, to_y), (to_x - 4, to_y - 7 * sign), (to_x + 4, to_y - 7 * sign)]  # noqa: E501
+    tip = (
+        [(to_x, to_y), (to_x - 7 * sign, to_y - 4), (to_x - 7 * sign, to_y + 4)]
+        if across
+        else [(to_x, to_y), (to_x - 4, to_y - 7 * sign), (to_x + 4, to_y - 7 * sign)]
+    )
     points = " ".join(f"{a:g},{b:g}" for a, b in tip)
     return f'<path d="M{x:g} {y:g} L{to_x:g} {to_y:g}" stroke="currentColor" fill="none"/><polygon points="{points}"/>'
 
@@ -102,7 +106,7 @@ def margin() -> str:
     ticks = [round(left + (right - left) * share, 2) for share in (0.1, 0.5, 0.9)]
     return svg(
         510, 265,
-        f'<path d="M60 20 V210 H490" fill="none" stroke="currentColor"/>',
+        '<path d="M60 20 V210 H490" fill="none" stroke="currentColor"/>',
         f'<path d="M60 {level:.1f} H490" stroke="{ORANGE}" stroke-dasharray="6 4"/>',
         text(486, level - 6, f"teacher {teacher:.1f}", "end"),
         f'<path d="M{edge:.1f} 20 V210" stroke="currentColor" stroke-dasharray="2 4"/>',
@@ -131,4 +135,3 @@ def tables() -> str:
         text(440, 158, f"Cranfield {short:.1f}"),
         text(280, 240, "students of 4.8 M parameters, nDCG@10"),
     )  # fmt: skip
-

@@ -1,6 +1,6 @@
 """Hooks of mkdocs: pages made while the site is built, links that leave docs/, figures in the page's colors, equations.
 
-    python -m mkdocs build        (from the repository's root; `make docs` does it, with KaTeX in its folder)
+python -m mkdocs build        (from the repository's root; `make docs` does it, with KaTeX in its folder)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def on_config(config: Any) -> Any:
     """Add the methods' pages to the navigation."""
     section = next(part["Methods"] for part in config["nav"] if "Methods" in part)
     if len(section) == 1:
-        section += [f"methods/{name}.md" for name in method_pages.names()]
+        section += [{name: f"methods/{name}.md"} for name in method_pages.names()]
     return config
 
 
@@ -41,8 +41,7 @@ def on_files(files: Any, config: Any) -> Any:
         linked |= found
     _made.update(reference_pages.pages())
     for page in files.documentation_pages():
-        _made_text, found = relink(page.content_string, f"docs/{page.src_uri}", page.src_uri)
-        linked |= found
+        linked |= relink(page.content_string, f"docs/{page.src_uri}", page.src_uri)[1]
     for uri in [uri for uri in _made if files.get_file_from_path(uri)]:
         raise PluginError(f"docs/{uri} would be hidden by a page that is made. Rename one of them.")
     for name in method_pages.names():
@@ -54,8 +53,8 @@ def on_files(files: Any, config: Any) -> Any:
     for uri, text in _made.items():
         files.append(File.generated(config, uri, content=text))
     copies = {site_uri(path): ROOT / path for path in linked - listed}
-    for uri, path in {**copies, **katex.assets()}.items():
-        files.append(File.generated(config, uri, abs_src_path=str(path)))
+    for uri, file in {**copies, **katex.assets()}.items():
+        files.append(File.generated(config, uri, abs_src_path=str(file)))
     return files
 
 

@@ -20,8 +20,9 @@ from distilvec.core.registry import method_class, method_names
 from experiments.readme import read, students
 from experiments.sentence_level import averages, by_name
 from experiments.shootout import spread
-from experiments.site.reference_pages import PARTS, arguments, flow, table
+from experiments.site.reference_pages import PARTS, arguments, flow, table, words
 
+STUDENT = ("model", "layers", "pooling", "max_length", "experts", "head")  # keys on a method's page
 COSTS = {  # results of step_cost, with the page that has them all
     "step_cost": "sentence_level.md",
     "step_cost_tokens": "token_level.md",
@@ -73,7 +74,7 @@ def glance(name: str, method: type[Objective]) -> str:
         ["recipes", links or "`distilvec run redact --variant scores`" * (name == "redact_scores")],
         ["student's vectors", "in the teacher's space: asymmetric retrieval" if method.in_teacher_space else "in a space of their own"],  # noqa: E501
         ["teachers", "several" if method.max_teachers is None else "one" if name not in ("simcse", "task") else "none"],
-        ["batches", "a fixed number of texts, which are compared" if method.needs_fixed_batch else "any number of texts"],
+        ["batches", "a fixed number of texts, compared with each other" if method.needs_fixed_batch else "any size"],
         ["weights of the terms", weights],
         ["source", f"[{name}.py](../files/src/distilvec/methods/{name}.py)"],
     ]  # fmt: skip
@@ -99,7 +100,7 @@ def options(name: str, method: type[Objective]) -> str:
     assert set(known) <= set(about), f"{name}: options without a meaning: {set(known) - set(about)}"
     recipe = next((tree["method"].get("options") or {} for stem, tree in recipes_of(name) if stem == name), {})
     rows = [
-        [f"`{key}`", in_words(hints[key]), shown(one.default), shown(recipe.get(key)), about[key]]
+        [f"`{key}`", words(in_words(hints[key])), shown(one.default), shown(recipe.get(key)), about[key]]
         for key, one in known.items()
     ]
     return table(["option", "value", "default", "recipe", "meaning"], rows) if rows else ""
@@ -118,10 +119,19 @@ def settings(name: str) -> str:
     if tree is None:
         return ""
     train, student = tree.get("train", {}), tree.get("student", {})
-    keys = ("epochs", "max_steps", "batch_size", "learning_rate", "learning_rate_factors", "schedule", "update", "weight_decay")
+    keys = (
+        "epochs",
+        "max_steps",
+        "batch_size",
+        "learning_rate",
+        "learning_rate_factors",
+        "schedule",
+        "update",
+        "weight_decay",
+    )
     values = {
         "teacher.model": tree.get("teacher", {}).get("model"),
-        **{f"student.{key}": student.get(key) for key in ("model", "layers", "pooling", "max_length", "experts", "head")},
+        **{f"student.{key}": student.get(key) for key in STUDENT},
         "method.weights": tree["method"].get("weights"),
         **{f"train.{key}": train.get(key) for key in keys},
         "stages": [stage["set"] for stage in tree.get("stages", [])] or None,
@@ -140,7 +150,16 @@ def cost(name: str) -> str:
             for precision, part in precisions(found[form]).items():
                 base = precisions(found["task"]).get(precision)
                 ratio = f"{part['ms'] / base['ms']:.2f}" if base and name != "task" else ""
-                rows.append([f"`{form}`", precision, f"{part['ms']:.0f}", ratio, f"{part['peak_mb']:.0f}", f"[table](../{page}#cost)"])  # noqa: E501
+                rows.append(
+                    [
+                        f"`{form}`",
+                        precision,
+                        f"{part['ms']:.0f}",
+                        ratio,
+                        f"{part['peak_mb']:.0f}",
+                        f"[table](../{page}#cost)",
+                    ]
+                )
     head = ["run", "precision", "ms a step", "times `task`", "peak MB", "all methods"]
     return table(head, rows) if rows else "Not measured yet."
 
@@ -159,9 +178,14 @@ def sentence_scores(name: str) -> str:
     shown_runs = [run for run in ("teacher", "untrained", name, f"{name}, projected", f"{name}_plain") if run in found]
     if name not in found:
         return ""
-    rows = [[run, str(len(found[run])), *(spread(averages(found[run], domain)) for domain in ("in", "out", "all"))] for run in shown_runs]  # noqa: E501
+    rows = [
+        [run, str(len(found[run])), *(spread(averages(found[run], domain)) for domain in ("in", "out", "all"))]
+        for run in shown_runs
+    ]
     head = ["", "seeds", "in domain", "out of domain", "average"]
-    return f"[Sentence-level comparison](../sentence_level.md#side-by-side), averages over 11 tasks:\n\n{table(head, rows)}"
+    tasks = len(found[name][0]["scores"])
+    title = f"[Sentence-level comparison](../sentence_level.md#side-by-side), averages over {tasks} tasks"
+    return f"{title}:\n\n{table(head, rows)}"
 
 
 def task_scores(name: str) -> Iterator[str]:
@@ -179,9 +203,10 @@ def task_scores(name: str) -> Iterator[str]:
             continue
         teacher = report["teachers"].get("banking77", {}).get("accuracy")
         rows = [["teacher", "1", f"{teacher:.2f}"]] if teacher else []
-        rows += [[run, str(len(scores[run])), spread(scores[run])] for run in dict.fromkeys(("task", name)) if run in scores]
+        rows += [
+            [run, str(len(scores[run])), spread(scores[run])] for run in dict.fromkeys(("task", name)) if run in scores
+        ]
         yield (
-            f"[Comparison across tokenizers](../token_level.md#{anchor}), banking77 with {labels}, accuracy; `task` is the "
-            f"student alone:\n\n{table(['', 'seeds', 'banking77'], rows)}"
+            f"[Comparison across tokenizers](../token_level.md#{anchor}), banking77 with {labels}, accuracy; `task` is "
+            f"the student alone:\n\n{table(['', 'seeds', 'banking77'], rows)}"
         )
-

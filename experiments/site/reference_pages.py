@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 import distilvec
-from distilvec.__main__ import app
+from distilvec import __main__ as program
 from distilvec.cli.layout import GROUPS
 from distilvec.config.base import Section
 from distilvec.config.builtin import recipe_files, recipe_folder
@@ -106,9 +106,15 @@ def inner_sections(annotation: Any, number: str = "") -> Iterator[tuple[type[Sec
 def kind(info: FieldInfo) -> str:
     """Return the values that a key takes, in words."""
     annotation: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
-    text = in_words(annotation).replace(" or null", "")
-    text = re.sub(r"\b[A-Z]\w*Section\b", "a section", text)
-    return re.sub(r"\s+", " ", re.sub(r"\bPath\b", "a path", text).replace("Any", "any value").replace("above 0 and of at most", "from 1 to")).strip()
+    text = in_words(annotation)
+    return words(re.sub(r"\b[A-Z]\w*Section\b", "a section", text))
+
+
+def words(text: str) -> str:
+    """Return the words for an annotation in the form of a table."""
+    text = re.sub(r"\s+", " ", text).replace(" or null", "").replace("Any", "any value")
+    text = re.sub(r"of at least (\S+) and of at most (\S+)", r"from \1 to \2", re.sub(r"\bPath\b", "a path", text))
+    return text.replace("above 0 and of at most", "from 1 to").replace("a number above 0", "above 0").strip()
 
 
 def linked(text: str, path: str) -> str:
@@ -137,12 +143,12 @@ def default(info: FieldInfo) -> str:
 
 def commands() -> str:
     """Return the page with every command, by group."""
-    root = typer.main.get_command(app)
+    root: Any = typer.main.get_command(program.app)  # type: ignore[attr-defined]
     context = root.context_class(root, info_name="distilvec")
     parts = [
         "# Command line\n",
-        "`distilvec COMMAND --help` shows the same. `--quiet` (errors and results only), `--verbose` (progress as lines) "
-        "and `--debug` (tracebacks) may be anywhere in the command.\n",
+        "`distilvec COMMAND --help` shows the same. `--quiet` (errors and results only), `--verbose` (progress as "
+        "lines) and `--debug` (tracebacks) may be anywhere in the command.\n",
     ]
     for title, verbs in GROUPS.items():
         parts.append(f"## {title}\n")
@@ -190,7 +196,9 @@ def functions() -> str:
         if inspect.isclass(found):
             for method, inner in vars(found).items():
                 if not method.startswith("_") and inspect.isfunction(inner) and inner.__doc__:
-                    parts.append(f"### `{name}.{method}`\n\n```text\n{signature(method, inner)}\n```\n\n{docstring(inner)}\n")
+                    parts.append(
+                        f"### `{name}.{method}`\n\n```text\n{signature(method, inner)}\n```\n\n{docstring(inner)}\n"
+                    )
     return "\n".join(parts)
 
 
@@ -236,13 +244,15 @@ def extras() -> str:
     uses = {
         "quickstart": "`distilvec quickstart`: all-MiniLM-L6-v2 as a package, and the report",
         "report": "figures of the report", "mteb": "`evaluate --mteb`, `--benchmark`",
-        "onnx": "`export --to onnx`, `onnx-fp16`, `onnx-int8`, `onnx-int8-static`", "openvino": "`export --to openvino`",
+        "onnx": "`export --to onnx`, `onnx-fp16`, `onnx-int8`, `onnx-int8-static`",
+        "openvino": "`export --to openvino`",
         "datasets": "data sets of the hub as texts", "dataframe": "`scores.to_dataframe()`",
-        "api": "`teacher.api`", "serve": "`distilvec serve`", "finetune": "`distilvec finetune` with adapters, `student.lora`",
+        "api": "`teacher.api`", "serve": "`distilvec serve`", "finetune": "`finetune` with adapters, `student.lora`",
         "causal": "`distilvec causal`", "tensorboard": "`train.trackers: [tensorboard]`",
         "trackio": "`train.trackers: [trackio]`", "wandb": "`train.trackers: [wandb]`",
         "sentencepiece": "`transplant --tokenizer FILE.model`", "faiss": "FAISS indexes", "lancedb": "LanceDB tables",
-        "qdrant": "Qdrant collections", "pgvector": "PostgreSQL with pgvector", "all": "all of these but trackio and wandb",
+        "qdrant": "Qdrant collections", "pgvector": "PostgreSQL with pgvector",
+        "all": "all of these but trackio and wandb",
     }  # fmt: skip
     optional = project["optional-dependencies"]
     assert set(uses) == set(optional) and set(PACKAGES) <= set(uses)
@@ -265,9 +275,11 @@ def cache_format() -> str:
     files, _, notes = rest.partition("\n\n")
     fields = [[f"`{name}`", str(field.type)] for name, field in manifest.Manifest.__dataclass_fields__.items()]
     return (
-        f"# Cache format\n\n{about}\n\nA cache is a folder: `$DISTILVEC_CACHE/FINGERPRINT`, else `~/.cache/distilvec/FINGERPRINT`, "
-        f"or `cache.path`. Format {manifest.FORMAT}.\n\n```text\n{inspect.cleandoc(files)}\n```\n\n{notes}\n\n"
-        "`distilvec cache verify FOLDER` compares every file with its checksum; `distilvec cache export RECIPE --out FILE` "
+        f"# Cache format\n\n{about}\n\n"
+        "A cache is a folder below the cache folder (`$DISTILVEC_CACHE`, else "
+        f"`~/.cache/distilvec`), in `teachers/`, or `cache.path`. Format {manifest.FORMAT}.\n\n"
+        f"```text\n{inspect.cleandoc(files)}\n```\n\n{notes}\n\n"
+        "`distilvec cache verify FOLDER` compares every file with its checksum; `distilvec cache export RECIPE` "
         "writes texts and vectors as Parquet, `distilvec cache import` reads such a table "
         f"([commands](cli.md)).\n\n## manifest.json\n\n{docstring(manifest.Manifest)}\n\n"
         + table(["field", "type"], fields)
@@ -277,7 +289,10 @@ def cache_format() -> str:
 
 def recipes() -> str:
     """Return the page with every built-in recipe: its description, variants and the comment at its head."""
-    parts = ["# Built-in recipes\n", "`distilvec recipes show NAME` prints one, `distilvec recipes copy NAME` makes it yours.\n"]
+    parts = [
+        "# Built-in recipes\n",
+        "`distilvec recipes show NAME` prints one, `distilvec recipes copy NAME` makes it yours.\n",
+    ]
     for path in recipe_files():
         tree = read_tree(path)
         text = path.read_text(encoding="utf-8")
@@ -289,6 +304,10 @@ def recipes() -> str:
         if head:
             parts.append(f"```text\n{head}\n```\n")
         if method := (tree.get("method") or {}).get("name"):
-            settings = {key: tree["train"][key] for key in ("epochs", "max_steps", "batch_size", "learning_rate") if key in tree.get("train", {})}  # noqa: E501
+            settings = {
+                key: tree["train"][key]
+                for key in ("epochs", "max_steps", "batch_size", "learning_rate")
+                if key in tree.get("train", {})
+            }
             parts.append(f"Method: [`{method}`](../methods/{method}.md). Training: `{flow(settings)}`\n")
     return "\n".join(parts)

@@ -21,12 +21,14 @@ import typer
 from distilvec.__main__ import app
 from distilvec.cli.options import load_recipe
 from distilvec.config import recipe as recipes
-from distilvec.config.yaml_dialect import read_yaml
+from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-_BLOCK = re.compile(r"(?:^<!-- (not run|file|tested)(?:: ?(.*?))? -->\n)?^```(bash|python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(
+    r"(?:^<!-- (not run|file|tested)(?:: ?(.*?))? -->\n)?^```(bash|python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE
+)
 RECIPE = {
     "name": "page",
     "teacher": {"model": "all-MiniLM-L6-v2"},
@@ -108,7 +110,7 @@ def check_verb(words: list[str], folder: Path) -> None:
 
 def check_yaml(code: str) -> None:
     """Validate a block as a recipe: as it is, or completed by RECIPE's sections."""
-    tree = read_yaml(code)
+    tree = load_yaml(code, "page", "a page")
     merged = {**RECIPE, **tree}
     if "task" in tree or "corpus" in tree:
         merged = {key: value for key, value in merged.items() if key in tree or key not in ("task", "corpus")}

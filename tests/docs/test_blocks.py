@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from importlib import import_module
 
 import pytest
+from blocks import PAGES, ROOT, blocks_of, check_command, check_yaml, commands
 
 from distilvec.__main__ import run_command
-from tests.docs.blocks import PAGES, ROOT, blocks_of, check_command, check_yaml, commands
 
-TURKISH = "kitap okumayı seven çocuk evde yeni bir hikâye yazıyor ve annesi ona güzel sözler söylüyor bugün hava çok soğuk"
-ENGLISH = "the a small file line reads writes model text query vector index returns given number list of for with new".split()
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+TURKISH = (
+    "kitap okumak seven çocuk evde yeni bir hikâye yazan ve annesi ona güzel sözler söyler bugün hava çok soğuk".split()
+)
 LESS = {  # changes of the recipe at the end of a command
     ("run",): ["train.max_steps=1", "train.batch_size=4", "corpus.holdout_batches=1", "evaluation.parts=[]"],
     ("finetune",): ["train.max_steps=1", "task.limit=24"],
     ("index", "distill"): ["train.max_steps=1", "train.batch_size=4", "evaluation.parts=[]"],
 }
-ON_LABELS = ["task.limit=24", "train.max_steps=1", "evaluation.parts=[]"]
-IN_PYTHON = [("300", "1"), ('"train.epochs": 3', '"train.max_steps": 1, "corpus.sources.0.limit": 60, "evaluation": {}')]
-RUNNABLE = [path for path in PAGES if any(not block.marker or block.marker == "file" for block in blocks_of(path))]
+ON_LABELS = ["task.limit=24", "train.max_steps=1", "evaluation.parts=[]", "student.vocabulary.size=300"]
+IN_PYTHON = [
+    ('"train.max_steps": 300', '"train.max_steps": 1, "evaluation.parts": []'),
+    ("sorted(texts)", "sorted(texts)[:64]"),
+]
+RUNNABLE = [
+    path
+    for path in PAGES
+    if path != TUTORIAL and any(not block.marker and block.language != "yaml" for block in blocks_of(path))
+]
 
 
-def sentences(count, words=ENGLISH):
-    """`count` different sentences."""
-    return [" ".join(words[(i * step + i // 7) % len(words)] for step in (1, 2, 3, 5, 7, 11)) + f" {i}." for i in range(count)]
+def sentences(count):
+    """Different sentences."""
+    return [
+        " ".join(TURKISH[(i * step + i // 7) % len(TURKISH)] for step in (1, 2, 3, 5, 7, 11)) + f" {i}."
+        for i in range(count)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -39,41 +50,29 @@ def folder(tmp_path_factory):
     import distilvec
 
     folder = tmp_path_factory.mktemp("pages")
-    before = os.environ.get("DISTILVEC_CACHE")
-    os.environ["DISTILVEC_CACHE"] = str(folder / "cache")
-    texts = sentences(48)
-    (folder / "documents.txt").write_text("\n".join(texts))
-    (folder / "turkish.txt").write_text("\n".join(sentences(200, TURKISH.split())))
-    rows = [
-        {"split": "test" if i % 4 == 3 else "train", "text": f"{text} {i % 3}", "label": f"intent{i % 3}"}
-        for i, text in enumerate(texts)
-    ]
-    (folder / "intents.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (folder / "search").mkdir()
-    corpus = [{"_id": f"d{i}", "text": text} for i, text in enumerate(texts)]
-    queries = [{"_id": f"q{i}", "text": texts[i][:20]} for i in range(5)]
-    (folder / "search" / "corpus.jsonl").write_text("\n".join(map(json.dumps, corpus)))
-    (folder / "search" / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
-    (folder / "search" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(f"q{i}\td{i}\t1" for i in range(5)))
-    (folder / "suite.yaml").write_text("- {name: search, type: retrieval, path: search}\n")
-    vectors = distilvec.load("all-MiniLM-L6-v2", device="cpu").encode(texts)
-    table = {"id": list(range(len(texts))), "content": texts, "vector": list(vectors)}
-    parquet.write_table(pyarrow.table(table), folder / "dump.parquet")
-    changes = {"train.max_steps": 1, "train.batch_size": 4, "corpus.holdout_batches": 1}
-    distilvec.distill(
-        "all-MiniLM-L6-v2", folder / "documents.txt", layers=2, output_dir=folder / "runs" / "mine",
-        suite=folder / "suite.yaml", overrides={**changes, "evaluation.parts": []},
-    )  # fmt: skip
-    yield folder
-    os.environ.pop("DISTILVEC_CACHE")
-    if before is not None:
-        os.environ["DISTILVEC_CACHE"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISTILVEC_CACHE", str(folder / "cache"))
+        patch.chdir(folder)
+        run_page(TUTORIAL, folder)
+        (folder / "turkish.txt").write_text("\n".join(sentences(200)))
+        labels = [
+            {"split": "test" if i % 4 == 3 else "train", "text": f"{i % 3} {text}", "label": f"intent{i % 3}"}
+            for i, text in enumerate(sentences(48))
+        ]
+        (folder / "intents.jsonl").write_text("\n".join(map(json.dumps, labels)))
+        texts = (folder / "documents.txt").read_text().splitlines()
+        vectors = distilvec.load("all-MiniLM-L6-v2", device="cpu").encode(texts)
+        table = {"id": list(range(len(texts))), "content": texts, "vector": list(vectors)}
+        parquet.write_table(pyarrow.table(table), folder / "dump.parquet")
+        yield folder
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_blocks_are_parsed(path, tmp_path, monkeypatch):
     blocks = blocks_of(path)
-    assert sum(path.read_text(encoding="utf-8").count(f"\n```{name}\n") for name in ("bash", "python", "yaml")) == len(blocks)
+    assert sum(path.read_text(encoding="utf-8").count(f"\n```{name}\n") for name in ("bash", "python", "yaml")) == len(
+        blocks
+    )
     for block in blocks:
         where = f"{path.name}:{block.line}"
         assert block.marker != "not run" or block.note, f"{where}: give the reason"
@@ -86,20 +85,28 @@ def test_blocks_are_parsed(path, tmp_path, monkeypatch):
         elif block.language == "python":
             compile(block.code, path.name, "exec")
             known = dir(import_module("distilvec"))
-            assert {name for name in re.findall(r"\bdistilvec\.(\w+)\(", block.code)} <= set(known)
+            assert set(re.findall(r"\bdistilvec\.(\w+)\(", block.code)) <= set(known)
         for words in commands(block.code) if block.language == "bash" else []:
             check_command(words, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RUNNABLE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_blocks_run(path, folder, monkeypatch, capsys):
+def test_blocks_run(path, folder, monkeypatch):
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("DISTILVEC_CACHE", str(folder / "cache"))
+    run_page(path, folder)
+
+
+def run_page(path, folder):
+    """Run the blocks of a page that have no marker, on less data."""
     names = {"__name__": path.stem}
-    for block in blocks_of(path):
+    blocks = blocks_of(path)
+    for block in blocks:
         if block.marker == "file":
             (folder / block.note).write_text(block.code)
-        elif not block.marker and block.language == "python":
+    for block in blocks:
+        if not block.marker and block.language == "python":
             code = block.code
             for old, new in IN_PYTHON:
                 code = code.replace(old, new)
@@ -107,7 +114,6 @@ def test_blocks_run(path, folder, monkeypatch, capsys):
         elif not block.marker and block.language == "bash":
             for words in commands(block.code):
                 run_line(words, f"{path.name}:{block.line}")
-    capsys.readouterr()
 
 
 def run_line(words, where):
@@ -120,4 +126,5 @@ def run_line(words, where):
     if words[1] == "run" and any(word.startswith("task=") for word in words):
         less = ON_LABELS
     status = run_command([*words[1:], *less])
-    assert status == 0, f"{where}: {' '.join(words)} ended with {status}"
+    advised = words[1:3] == ["index", "check"]  # after one step: against a switch, with status 1
+    assert status == 0 or (advised and status == 1), f"{where}: {' '.join(words)} ended with {status}"

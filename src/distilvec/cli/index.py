@@ -21,7 +21,9 @@ _CHECK = "runs/queries/student --index postgresql://me@db/shop/products --column
 _KEYS = {"teacher.vectors": "index", "teacher.texts": "--texts", "teacher.columns": "--column",
          "evaluation.stored": "--queries", "teacher.limit": "--limit"}  # fmt: skip
 _PARTS = ("text", "embedding", "id", "role")
-_ABOUT = "A .parquet, .arrow, .npy, .faiss or .lance path, or a qdrant:// or postgresql:// address (docs/existing_index.md)."
+_ABOUT = (
+    "A .parquet, .arrow, .npy, .faiss or .lance path, or a qdrant:// or postgresql:// address (docs/existing_index.md)."
+)
 
 Index = Annotated[str, argument(_ABOUT)]
 Columns = Annotated[list[str] | None, option("PART=NAME of text, embedding, id, role: text=content. May be repeated.")]

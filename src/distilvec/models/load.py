@@ -53,7 +53,7 @@ def load_model(
 def load_backbone(name: str, key: str, **kwargs: Any) -> SentenceTransformer:
     """Load a model as `load_model` does. Accept plain Hugging Face models too, and compute no vector."""
     with readable(name, key):
-        model = load(resolve_model(name), "cpu", **kwargs)
+        model = load(name, "cpu", **kwargs)
         check_model(model, name, key)
     return model
 
@@ -123,7 +123,8 @@ def load(path_or_id: str | Path, device: str | None = None, **kwargs: Any) -> Se
     Errors: DistilvecError for experts that are damaged or belong to another model, else those of the library.
     """
     classes = dict.fromkeys(OURS, _SavedExperts)
-    model = SentenceTransformer._load_with_module_classes(str(path_or_id), classes, device=device, **kwargs)
+    source = resolve_model(str(path_or_id))
+    model = SentenceTransformer._load_with_module_classes(source, classes, device=device, **kwargs)
     for before, module in pairwise(model):
         given = getattr(before, "get_embedding_dimension", lambda: None)()
         if isinstance(module, Experts) and given not in (None, module.dim):

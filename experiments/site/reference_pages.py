@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 import yaml
@@ -78,7 +78,7 @@ def recipe_keys() -> str:
         parts.append(f"## `{path}`\n" if path else "## The recipe\n")
         parts.append(f"{inspect.getdoc(section)}\n")
         rows = [
-            [f"`{name}`", linked(kind(info), f"{path}.{name}"), default(info), info.description or ""]
+            [f"`{name}`", linked(info, f"{path}.{name}"), default(info), meaning(info)]
             for name, info in section.model_fields.items()
         ]
         parts.append(table(["key", "value", "default", "meaning"], rows) + "\n")
@@ -100,7 +100,7 @@ def inner_sections(annotation: Any, number: str = "") -> Iterator[tuple[type[Sec
     if inspect.isclass(annotation) and issubclass(annotation, Section):
         yield annotation, number
     for part in get_args(annotation):
-        yield from inner_sections(part, ".0" if "list" in str(annotation).split("[")[0] else number)
+        yield from inner_sections(part, ".0" if get_origin(annotation) is list else number)
 
 
 def kind(info: FieldInfo) -> str:
@@ -117,12 +117,17 @@ def words(text: str) -> str:
     return text.replace("above 0 and of at most", "from 1 to").replace("a number above 0", "above 0").strip()
 
 
-def linked(text: str, path: str) -> str:
+def meaning(info: FieldInfo) -> str:
+    """Return what a key is for: its description, or the first sentence about its section."""
+    inner = next((section for section, _ in inner_sections(info.annotation)), None)
+    return info.description or (str(inspect.getdoc(inner)).split(". ")[0].split(".\n")[0].rstrip(".") if inner else "")
+
+
+def linked(info: FieldInfo, path: str) -> str:
     """Return the values of a key; a section leads to its own table."""
-    anchor = path.strip(".").replace(".", "")
-    of_list = "more_teachers" not in anchor and "list" in text
-    target = "teacher" if "more_teachers" in anchor else f"{anchor}0" if of_list else anchor
-    return text.replace("a section", f"[a section](#{target})")
+    number = next((number for _, number in inner_sections(info.annotation)), "")
+    anchor = "teacher" if path == ".more_teachers" else f"{path}{number}".replace(".", "")
+    return kind(info).replace("a section", f"[a section](#{anchor})")
 
 
 def default(info: FieldInfo) -> str:

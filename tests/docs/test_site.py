@@ -59,6 +59,12 @@ def test_every_method_has_a_page_that_is_complete(site):
         assert 'class="katex"' in page and "arithmatex" not in page, name
 
 
+def test_every_key_has_a_meaning():
+    from experiments.site.reference_pages import recipe_keys
+
+    assert [line for line in recipe_keys().splitlines() if line.startswith("| `") and line.endswith("|  |")] == []
+
+
 @pytest.mark.slow
 def test_reference_has_every_key_and_command(site):
     from distilvec.cli.layout import GROUPS

@@ -59,7 +59,7 @@ class TeacherSection(Section):
     columns: dict[Literal["text", "embedding", "id", "role"], str] | None = key(None, "its names of the columns")
     limit: int | None = key(None, "read n rows of the index, drawn by seed 0", gt=0)
     name: str | None = key(None, "name in reports; the model's id or folder name by default")
-    revision: str | None = None
+    revision: str | None = key(None, "branch, tag or commit of the hub")
     preset: PresetName | None = key(None, "published settings; by default of the model's id: docs/teachers.md")
     prompts: dict[Role, str] | None = key(None, "put before queries and documents; the preset's or model's by default")
     pooling: Pooling | None = key(None, "only for a plain Hugging Face model")
@@ -76,7 +76,7 @@ class TeacherSection(Section):
     )
     weight: float = key(1.0, "relative to the weights of more_teachers", gt=0)
     live: bool = key(False, "run in every step instead of caching; for corpora seen once")
-    trust_remote_code: bool = False
+    trust_remote_code: bool = key(False, "run code that comes with the model")
 
     @property
     def local_model(self) -> str | None:
@@ -118,20 +118,20 @@ class SourceSection(Section):
     """One source of texts. Exactly one of `path` (file or folder), `dataset` (Hugging Face), `tokenizer`, `builtin`."""
 
     one_of = ("path", "dataset", "tokenizer", "builtin")
-    path: Path | None = None
+    path: Path | None = key(None, "text, JSON Lines, CSV or Parquet, or a folder of these")
     tokenizer: str | None = key(None, "every token of a tokenizer as a text: folder or hub id", MODEL)
     dataset: str | None = key(None, "Hugging Face id or folder written by save_to_disk", MODEL)
     builtin: Literal["python-docstrings", "teacher"] | None = key(None, "'teacher': the texts of teacher.vectors")
     name: Name | None = key(None, "short name used in reports; the file's by default")
-    role: Role = "document"
-    language: str | None = None
+    role: Role = key("document", "the teacher's prompt that the texts get")
+    language: str | None = key(None, "for reports and vocabularies")
     column: str | list[str] | None = key(None, "column(s) with texts; found by name when left out")
     where: dict[str, str | int | list[str | int]] = key({}, "only rows whose columns have these values", LABELS)
     limit: int | None = key(None, "keep at most n distinct texts", gt=0)
     sample: Literal["random", "first"] = key("random", "for the limit: drawn by seed, or the first")
     config: str | None = key(None, "data set configuration")
     split: str = key("train", "data set split")
-    revision: str | None = None
+    revision: str | None = key(None, "branch, tag or commit of the hub")
     streaming: bool = key(False, "stream the data set instead of downloading it")
 
     @property
@@ -146,7 +146,7 @@ class CorpusSection(Section):
 
     sources: list[SourceSection] = Field(min_length=1, max_length=65_535, description="numbered in 16 bits")
     holdout_batches: int = key(128, "validation rows, in batches of train.batch_size", ge=1)
-    seed: Seed = 0
+    seed: Seed = key(0, "of limits, the order and the validation rows")
     exclude_evaluation: bool | Literal["documents"] = key(
         True, "drop the suite's queries and labelled test texts; 'documents': and documents"
     )
@@ -158,16 +158,16 @@ class TaskSection(Section):
     Columns are those of evaluation suites: text, label | sentence1, sentence2, label | sentence1, sentence2, score.
     """
 
-    type: Literal["classification", "pair", "sts"]
-    path: Path
+    type: Literal["classification", "pair", "sts"] = key(..., "classes of texts, classes of pairs, or scores of pairs")
+    path: Path = key(..., "a file with a column split, or a folder with one file a split")
     name: Name | None = key(None, "short name used in reports; the file's by default")
-    train_split: str = "train"
+    train_split: str = key("train", "the split that is trained on")
     validation_split: str | None = key(None, "by default a tenth of the training rows, by seed")
-    test_split: str = "test"
+    test_split: str = key("test", "the split that is scored at the end")
     encode: Literal["joint", "separate"] = key("joint", "a pair as one input, or its texts apart")
     limit: int | None = key(None, "train on at most n examples, drawn by seed", gt=0)
     labels: int | None = key(None, "use n training labels; in a pass as many other examples help distillation", gt=1)
-    role: Role = "document"
+    role: Role = key("document", "the prompt that the texts get")
     seed: Seed = key(0, "of the limit and of the validation rows")
 
     @property
@@ -179,9 +179,9 @@ class TaskSection(Section):
 class CacheSection(Section):
     """Folder and format of teacher vectors. Without `path` the folder is `root`/FINGERPRINT."""
 
-    path: Path | None = None
+    path: Path | None = key(None, "this folder alone, for one teacher")
     root: Path | None = key(None, "default: $DISTILVEC_CACHE, else ~/.cache/distilvec")
-    dtype: Literal["float16", "float32"] = "float16"
+    dtype: Literal["float16", "float32"] = key("float16", "of stored vectors")
     hidden: Literal["int8", "float16"] | None = key(None, "hidden states of tokens; by default what the method needs")
     pre_dense: bool = key(False, "also vectors before the teacher's first Dense layer, if the method needs none")
     shard_rows: Rows = key(16384, "at most 2048 with tokens; a killed job loses one shard's work")
@@ -190,8 +190,8 @@ class CacheSection(Section):
 class MethodSection(Section):
     """The method: a file in methods/ (or a path to one), its options and the weights of its terms."""
 
-    name: str = Field(json_schema_extra=CODE)
-    options: dict[str, Any] = Field(default_factory=dict)
+    name: str = key(..., "a method's name, or a path to a .py file", CODE)
+    options: dict[str, Any] = key({}, "of the method; its page lists them")
     weights: dict[str, float] = key({}, "replace the method's own, term by term")
 
 
@@ -204,10 +204,10 @@ COLUMNS: tuple[Column, ...] = tuple(column for column in get_args(Column) if col
 class EvaluationSection(Section):
     """Data that the models are scored on (a suite file or a built-in suite), and the parts of the report."""
 
-    suite: Path | None = None
-    builtin: Literal["python-docstrings"] | None = None
+    suite: Path | None = key(None, "a YAML list of tasks")
+    builtin: Literal["python-docstrings"] | None = key(None, "search in Python's docstrings")
     stored: int | None = key(None, "n texts of teacher.vectors that are searched in it, and not trained on", gt=0)
-    batch_tokens: BatchTokens = 4096
+    batch_tokens: BatchTokens = key(4096, "tokens in a batch of texts that are scored")
     parts: list[Part] = key(list(PARTS), "parts of the report in addition to the scores")
     columns: list[Column] = key(
         list(COLUMNS), "models that are scored, if the run has them; mixed: docs/report.md", min_length=1
@@ -225,10 +225,10 @@ class Recipe(Section):
     """A whole experiment, validated."""
 
     one_of = ("corpus", "task")
-    name: Name
-    description: str = ""
-    paper: str | None = None
-    output: Path = Field(Path("runs"), json_schema_extra=WORKING)
+    name: Name = key(..., "of the run and its folder")
+    description: str = key("", "one line, for lists")
+    paper: str | None = key(None, "title of the paper")
+    output: Path = key(Path("runs"), "folder of run folders", WORKING)
     teacher: TeacherSection
     more_teachers: list[TeacherSection] = key([], "further teachers to learn from, each with its own cache")
     student: StudentSection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from distilvec.config.base import MODEL, Section, Tokens, Units, VocabularySize, key, refused
 
@@ -35,7 +35,7 @@ class ExpertsSection(Section):
     count: int = key(3, "one per facet and teacher", gt=0, le=256)
     width: Units = key(1024, "of an expert's hidden layer")
     gate_width: Units | None = key(None, "of the gate's hidden layer; linear by default")
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: float = key(0.1, "inside an expert", ge=0, lt=1)
     residual: bool | None = key(None, "add an expert's input to its output, which starts from the input alone")
 
 
@@ -97,12 +97,12 @@ class StudentSection(Section):
     model: str | None = key(None, "folder or hub id; 'teacher': the teacher's backbone", MODEL)
     config: dict[str, Any] | None = key(None, "a fresh backbone: transformers config with 'model_type'")
     tokenizer: str | None = key(None, "only with 'config': folder or hub id; vocabulary may replace its tokens", MODEL)
-    revision: str | None = None
+    revision: str | None = key(None, "branch, tag or commit of the hub")
     layers: int | list[int] | LayersSection | None = key(
         None, "layers to keep, from 0; a number keeps that many, evenly spread; or count and choose"
     )
     reinitialize: int | None = key(None, "last n layers kept that start from random weights, by seed", gt=0)
-    pooling: Pooling = "mean"
+    pooling: Pooling = key("mean", "of token states to one vector")
     max_length: Tokens | None = key(None, "tokens; the smaller limit of student and teacher by default")
     attention: Literal["bidirectional"] | None = key(None, "lifts a decoder's causal mask, in the saved model too")
     dropout: float | None = key(None, "replaces every dropout rate of the backbone", ge=0, lt=1)
@@ -117,7 +117,7 @@ class StudentSection(Section):
     vocabulary: VocabularySection | None = None
     embedding: EmbeddingSection | None = None
     lora: LoraSection | None = None
-    trust_remote_code: bool = False
+    trust_remote_code: bool = key(False, "run code that comes with the model")
 
     @model_validator(mode="after")
     def fresh_holds_together(self) -> StudentSection:

@@ -15,7 +15,9 @@ Factor = Annotated[float, Field(ge=0)]
 class ScheduleSection(Section):
     """The learning rate over time (train/optimizer.py)."""
 
-    name: Literal["cycles", "constant", "linear", "cosine", "stable"] = "cycles"
+    name: Literal["cycles", "constant", "linear", "cosine", "stable"] = key(
+        "cycles", "linear falls within each cycle, a constant rate, linear, cosine, or constant with a fall at the end"
+    )
     cycles: Epochs = key(1, "'cycles' only: how often the rate is reset")
     warmup: float = key(0.0, "steps if at least 1, else a share of all steps; not for 'cycles'", ge=0, le=MOST_STEPS)
 
@@ -23,7 +25,7 @@ class ScheduleSection(Section):
 class UpdateSection(Section):
     """The update of the weights (train/update.py): plain, or with the gradient found uphill (SAM, ASAM, DISAM)."""
 
-    name: Literal["plain", "sam", "asam", "disam"] = "plain"
+    name: Literal["plain", "sam", "asam", "disam"] = key("plain", "kind of update")
     rho: float | None = key(None, "distance uphill; by default 0.05, for disam 0.01. Not for 'plain'", gt=0)
     eta: float | None = key(None, "'asam' only: scale by |w| + eta, only 'weight's; by default all by |w|", ge=0)
     every: Steps = key(1, "go uphill in every n-th step only; the others are plain")
@@ -52,35 +54,35 @@ class TrainSection(Section):
     """Settings of training. Names follow Hugging Face's training arguments where one exists."""
 
     epochs: Epochs = key(30, "passes over the training rows")
-    max_steps: Steps | None = None
+    max_steps: Steps | None = key(None, "end after n updates, whatever epochs is")
     batch_size: Rows = key(32, "texts in a micro-batch")
     max_tokens: BatchTokens | None = key(
         None, "tokens of a micro-batch instead of batch_size; not for methods that compare texts"
     )
     window: Rows = key(50, "sort texts by length within windows of n batches")
-    gradient_accumulation_steps: Rows = 1
-    learning_rate: float = Field(0.0001, gt=0)
-    final_learning_rate: float = Field(1e-05, ge=0)
+    gradient_accumulation_steps: Rows = key(1, "micro-batches of one update")
+    learning_rate: float = key(0.0001, "highest rate of AdamW", gt=0)
+    final_learning_rate: float = key(1e-05, "rate at the end of the schedule", ge=0)
     learning_rate_factors: dict[str, Factor] = key({}, "multiply the rate of parameters whose name starts so")
     trainable: list[str] | None = key(None, "only parameters whose name starts so; all by default", min_length=1)
     schedule: ScheduleSection = ScheduleSection()
-    weight_decay: float = Field(0.01, ge=0)
-    betas: tuple[Rate, Rate] = (0.9, 0.999)
-    max_grad_norm: float | None = Field(None, gt=0)
+    weight_decay: float = key(0.01, "of AdamW", ge=0)
+    betas: tuple[Rate, Rate] = key((0.9, 0.999), "of AdamW")
+    max_grad_norm: float | None = key(None, "clip the gradient to this norm", gt=0)
     update: UpdateSection = UpdateSection()
     precision: Literal["auto", "fp32", "bf16"] = key("auto", "'auto' takes bf16 autocast where the hardware has it")
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    gradient_checkpointing: bool = False
-    compile: bool = False
-    seed: Seed = 0
-    logging_steps: Steps = 50
+    device: Literal["auto", "cpu", "cuda", "mps"] = key("auto", "'auto' takes a GPU if torch finds one")
+    gradient_checkpointing: bool = key(False, "less memory, more time")
+    compile: bool = key(False, "torch.compile")
+    seed: Seed = key(0, "of weights, order and dropout")
+    logging_steps: Steps = key(50, "a line of metrics every n steps")
     gradient_steps: Steps | None = key(
         None, "log the norm of each term's gradient every n steps; a backward pass a term"
     )
     checkpoint_minutes: float = key(5.0, "time between checkpoints; one follows every epoch too", gt=0, le=MOST_STEPS)
     checkpoint_steps: Steps | None = key(None, "a checkpoint every n steps as well")
     keep_students: int | None = key(None, "save n students along the way, evenly spread, in students/", gt=0, le=10000)
-    trackers: list[Literal["tensorboard", "trackio", "wandb"]] = Field(default_factory=list)
+    trackers: list[Literal["tensorboard", "trackio", "wandb"]] = key([], "where metrics go as well")
 
 
 class StageSection(Section):

@@ -16,7 +16,10 @@ TURKISH = (
     "kitap okumak seven çocuk evde yeni bir hikâye yazan ve annesi ona güzel sözler söyler bugün hava çok soğuk".split()
 )
 LESS = {  # changes of the recipe at the end of a command
-    ("run",): ["train.max_steps=1", "train.batch_size=4", "corpus.holdout_batches=1", "evaluation.parts=[]"],
+    ("run",): [
+        *("train.max_steps=1", "train.batch_size=4", "corpus.holdout_batches=1"),
+        *("evaluation.parts=[]", "evaluation.columns=[student]"),
+    ],
     ("finetune",): ["train.max_steps=1", "task.limit=24"],
     ("index", "distill"): ["train.max_steps=1", "train.batch_size=4", "evaluation.parts=[]"],
 }
@@ -128,3 +131,36 @@ def run_line(words, where):
     status = run_command([*words[1:], *less])
     advised = words[1:3] == ["index", "check"]  # after one step: against a switch, with status 1
     assert status == 0 or (advised and status == 1), f"{where}: {' '.join(words)} ended with {status}"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("distilvec run quickstart train.epoch=2", "epoch"),
+        ("distilvec run quickstart --varaint local", "varaint"),
+        ("distilvec run redact --variant nothing", "nothing"),
+        ("distilvec run nothing.yaml", "no file"),
+        ("distilvec recipes show nothing", "nothing"),
+        ("pip install -e '.[nothing]'", "nothing"),
+        ("python -m benchmarks.nothing", "no module"),
+        ("make nothing", "no target"),
+        ("nothing at all", "unknown command"),
+    ],
+)
+def test_a_mistake_in_a_command_is_found(line, found, tmp_path):
+    with pytest.raises(Exception, match=found):
+        check_command(commands(line)[0], tmp_path)
+
+
+def test_a_mistake_in_a_recipe_is_found():
+    with pytest.raises(Exception, match="layer"):
+        check_yaml("student: {model: teacher, layer: 3}\n")
+
+
+def test_troubleshooting_quotes_messages_that_exist():
+    sources = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "src" / "distilvec").rglob("*.py")))
+    sources = re.sub(r'"\s*\n\s*f?"', "", sources)  # strings over several lines
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    first = re.findall(r"^\| ([^|]*`[^|]*) \|", text, flags=re.MULTILINE)
+    quoted = [words for cell in first for words in re.findall(r"`([^`]+)`", cell)]
+    assert len(quoted) > 20 and [words for words in quoted if words not in sources] == []

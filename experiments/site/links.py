@@ -14,7 +14,7 @@ PAGES = {  # Markdown outside docs/, by its address in the site
     "recipes/suites/README.md": "reference/suites.md",
 }
 COPIES = "files"  # of the site: copies of linked files, pages with the content of linked folders
-_LINK = re.compile(r"(?<!\\)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"(\w[\w/.-]*\.md)?(?<!\\)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 
@@ -26,7 +26,7 @@ def relink(text: str, source: str, page: str) -> tuple[str, set[str]]:
     found: set[str] = set()
 
     def link(match: re.Match[str]) -> str:
-        target, anchor = match[1], match[2] or ""
+        name, target, anchor = match[1] or "", match[2], match[3] or ""
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
         if path.startswith("docs/"):
             uri = path.removeprefix("docs/")
@@ -37,11 +37,18 @@ def relink(text: str, source: str, page: str) -> tuple[str, set[str]]:
             uri = site_uri(path)
         else:
             return match[0]  # a page of the site, or a mistake that the strict build reports
-        return f"]({relative(uri, page)}{anchor})"
+        return f"{title(path) if name.endswith(target.rpartition('/')[2]) else name}]({relative(uri, page)}{anchor})"
 
     parts = _CODE.split(text)
     code = [*_CODE.findall(text), ""]
     return "".join(_LINK.sub(link, part) + block for part, block in zip(parts, code, strict=True)), found
+
+
+def title(path: str) -> str:
+    """Return the first heading of a page of the repository; its path for a page that is made."""
+    file = ROOT / path
+    text = file.read_text(encoding="utf-8") if file.is_file() else f"# {path}"
+    return text.partition("\n")[0].removeprefix("# ").strip()
 
 
 def site_uri(path: str) -> str:

@@ -208,17 +208,19 @@ def functions() -> str:
 
 
 def signature(name: str, found: Any) -> str:
-    """Return a signature, one parameter a line where it is long."""
-    text = f"{name}{inspect.signature(found)}".replace("'", "")
-    if len(text) <= 90:
-        return text
-    parameters = inspect.signature(found).parameters.values()
-    star = [one.kind is one.KEYWORD_ONLY for one in parameters]
-    lines = [str(one).replace("'", "") for one in parameters]
-    if any(star):
-        lines.insert(star.index(True), "*")
-    returned = text.rpartition(" -> ")[2] if " -> " in text else ""
-    return f"{name}(\n    " + ",\n    ".join(lines) + "\n)" + (f" -> {returned}" if returned else "")
+    """Return a signature as it is written, one parameter a line where it is long."""
+    known = inspect.signature(found)
+    lines, star = [], False
+    for one in known.parameters.values():
+        if one.kind is one.KEYWORD_ONLY and not star:
+            lines, star = [*lines, "*"], True
+        prefix = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
+        annotation = "" if one.annotation is one.empty else f": {one.annotation}"
+        value = "" if one.default is one.empty else f" = {one.default!r}"
+        lines.append(f"{prefix}{one.name}{annotation}{value}")
+    returned = "" if known.return_annotation is known.empty else f" -> {known.return_annotation}"
+    short = f"{name}({', '.join(lines)}){returned}"
+    return short if len(short) <= 90 else f"{name}(\n    " + ",\n    ".join(lines) + f",\n){returned}"
 
 
 def docstring(found: Any) -> str:

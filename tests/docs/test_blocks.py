@@ -26,7 +26,7 @@ LESS = {  # changes of the recipe at the end of a command
 ON_LABELS = ["task.limit=24", "train.max_steps=1", "evaluation.parts=[]", "student.vocabulary.size=300"]
 IN_PYTHON = [
     ('"train.max_steps": 300', '"train.max_steps": 1, "evaluation.parts": []'),
-    ("sorted(texts)", "sorted(texts)[:64]"),
+    ("sorted(texts)", "sorted(texts)[:80]"),
 ]
 RUNNABLE = [
     path

@@ -80,7 +80,7 @@ def check_command(words: list[str], folder: Path) -> None:
     elif program == "make":
         assert f"\n{rest[0]}:" in (ROOT / "Makefile").read_text(), f"no target {rest[0]}"
     else:
-        assert program in ("export", "git", "cd", "source", "curl", "accelerate"), f"unknown command: {words}"
+        assert program in ("export", "git", "cd", "source", "curl", "accelerate", "vllm"), f"unknown command: {words}"
 
 
 def check_verb(words: list[str], folder: Path) -> None:

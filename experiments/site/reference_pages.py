@@ -210,7 +210,8 @@ def functions() -> str:
 def signature(name: str, found: Any) -> str:
     """Return a signature as it is written, one parameter a line where it is long."""
     known = inspect.signature(found)
-    lines, star = [], False
+    lines: list[str] = []
+    star = False
     for one in known.parameters.values():
         if one.kind is one.KEYWORD_ONLY and not star:
             lines, star = [*lines, "*"], True

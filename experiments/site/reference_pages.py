@@ -22,7 +22,6 @@ from distilvec.config.base import Section
 from distilvec.config.builtin import recipe_files, recipe_folder
 from distilvec.config.recipe import read_tree
 from distilvec.config.schema import Recipe
-from distilvec.core.extras import PACKAGES
 from distilvec.core.options import in_words
 from experiments.site.links import ROOT
 
@@ -260,10 +259,10 @@ def extras() -> str:
         "trackio": "`train.trackers: [trackio]`", "wandb": "`train.trackers: [wandb]`",
         "sentencepiece": "`transplant --tokenizer FILE.model`", "faiss": "FAISS indexes", "lancedb": "LanceDB tables",
         "qdrant": "Qdrant collections", "pgvector": "PostgreSQL with pgvector",
-        "all": "all of these but trackio and wandb",
+        "quantize": "`teacher.quantize`", "all": "all of these but trackio and wandb",
     }  # fmt: skip
     optional = project["optional-dependencies"]
-    assert set(uses) == set(optional) and set(PACKAGES) <= set(uses)
+    assert set(uses) == set(optional), f"uses of extras: {set(uses) ^ set(optional)}"
     rows = [[f"`{name}`", uses[name], ", ".join(f"`{package}`" for package in optional[name])] for name in optional]
     rows[-1][2] = ""
     needed = ", ".join(f"`{name}`" for name in project["dependencies"])

@@ -29,7 +29,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.hashing import hash_files
 from distilvec.core.log import log
 from distilvec.data import corpus_files
-from distilvec.data.corpus_files import KEY_BYTES, Keys, Mask, Progress, Rows, as_keys, copy_rows, thin, write_columns
+from distilvec.data.corpus_files import KEY_BYTES, Keys, Mask, Progress, Rows, as_keys, copy_rows, thin, write_rows
 from distilvec.data.sources import read_source, source_files
 
 FORMAT = 1
@@ -147,8 +147,9 @@ def corpus_fingerprint(
     python = sys.version if any(source.builtin for source in section.sources) else None
     settings = section.model_dump(mode="json") | {"exclude_evaluation": bool(section.exclude_evaluation)}
     for source in settings["sources"]:
-        if source["tokenizer"] is None:  # corpora from before this key stay valid
-            del source["tokenizer"]
+        for name in ("tokenizer", "url"):  # corpora from before these keys stay valid
+            if source[name] is None:
+                del source[name]
     return fingerprint(FORMAT, settings, hash_files(_files(section)), python, prompts, batch_size, excluded_fingerprint)
 
 
@@ -180,7 +181,7 @@ def build_corpus(
         copy_rows(raw, place, keep, ends, progress)
         drawn = np.ones(totals["kept"], dtype=np.bool_)
         thin(drawn, validation, np.random.Generator(np.random.PCG64(section.seed)))
-        write_columns(place, train_rows=np.flatnonzero(~drawn), holdout_rows=np.flatnonzero(drawn))
+        write_rows(place, train_rows=~drawn, holdout_rows=drawn)
         shutil.rmtree(raw)
         named = zip(section.sources, counts, strict=True)
         by_source = [{"name": s.label, **{name: count[name] for name in _REPORTED}} for s, count in named]

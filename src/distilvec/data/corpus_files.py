@@ -57,6 +57,14 @@ def write_columns(folder: Path, **columns: npt.NDArray[Any]) -> None:
             column.append(values)
 
 
+def write_rows(folder: Path, **masks: Mask) -> None:
+    """Write columns with the numbers of the True rows of masks, many rows at a time."""
+    for name, mask in masks.items():
+        with Column(folder / f"{name}.npy", np.int64) as column:
+            for start in range(0, len(mask), CHUNK):
+                column.append(start + np.flatnonzero(mask[start : start + CHUNK]))
+
+
 def copy_rows(raw: Path, folder: Path, keep: Mask, source_ends: Sequence[int], progress: Progress) -> None:
     """Copy the rows of `raw` that stay to `folder`, run by run; `source_ends` are the raw rows at which sources end."""
     offsets, keys = open_column(raw / "offsets.npy"), open_column(raw / "keys.npy")
@@ -72,7 +80,7 @@ def copy_rows(raw: Path, folder: Path, keep: Mask, source_ends: Sequence[int], p
             progress("writing", start + len(rows))
 
 
-def first_occurrences(keys: Keys, progress: Progress) -> Mask:
+def first_occurrences(keys: Keys, progress: Progress = lambda stage, rows: None) -> Mask:
     """[rows] True where a 16-byte key occurs for the first time; keys are sorted part by part, by their low bits."""
     keep = np.ones(len(keys), dtype=np.bool_)
     halves = keys.view(np.uint64).reshape(-1, 2)

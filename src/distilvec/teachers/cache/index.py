@@ -30,10 +30,11 @@ class KeyIndex:
         if not len(keys):
             return
         columns = [*_halves(keys), np.arange(self._rows, self._rows + len(keys), dtype=np.uint32)]
-        while self._runs and len(self._runs[-1][2]) <= len(columns[2]):
-            columns = [np.concatenate(pair) for pair in zip(self._runs.pop(), columns, strict=True)]
         order = np.argsort(columns[0], kind="stable")
-        self._runs.append([column[order] for column in columns])
+        run = [column[order] for column in columns]
+        while self._runs and len(self._runs[-1][2]) <= len(run[2]):
+            run = _merged(self._runs.pop(), run)
+        self._runs.append(run)
         self._rows += len(keys)
 
     def positions(self, keys: Keys) -> npt.NDArray[np.int64]:
@@ -49,6 +50,18 @@ class KeyIndex:
 def _halves(keys: Keys) -> npt.NDArray[np.uint64]:
     """Both halves of every key, uint64 [2, n]."""
     return np.ascontiguousarray(keys, dtype=KEY).view(np.uint64).reshape(-1, 2).T
+
+
+def _merged(old: list[npt.NDArray[Any]], new: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+    """One run of two sorted ones, whose columns are freed one by one: the peak is 34 bytes a row."""
+    at = np.searchsorted(old[0], new[0], side="right") + np.arange(len(new[0]))
+    rest = np.ones(len(old[0]) + len(new[0]), dtype=np.bool_)
+    rest[at] = False
+    for number, dtype in enumerate((np.uint64, np.uint64, np.uint32)):
+        column = np.empty(len(rest), dtype)
+        column[at], column[rest] = new[number], old[number]
+        old[number] = new[number] = column
+    return old
 
 
 def _search(run: list[npt.NDArray[Any]], keys: npt.NDArray[np.uint64], found: npt.NDArray[np.int64]) -> None:

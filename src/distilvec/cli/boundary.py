@@ -26,6 +26,7 @@ import typer
 
 from distilvec.cli.layout import EVERYWHERE
 from distilvec.core.errors import DistilvecError, Interrupted, Stopped, explain, first_line
+from distilvec.core.files import user_cache
 from distilvec.core.verbosity import Level, quiet_libraries, verbosity
 
 USAGE: Any = typer.BadParameter.__mro__[2]  # ClickException, of click or of typer's own copy of it
@@ -120,8 +121,7 @@ def _write_log(error: Exception, arguments: Sequence[str]) -> Path | None:
     """Write the traceback below the cache's root, else in the folder for temporary files; its path if any."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     text = f"{' '.join(map(repr, arguments))}\nPython {sys.version}\n\n{''.join(traceback.format_exception(error))}"
-    root = Path(os.environ.get("DISTILVEC_CACHE") or Path.home() / ".cache" / "distilvec")
-    for folder in (root / "logs", Path(tempfile.gettempdir())):
+    for folder in (user_cache() / "logs", Path(tempfile.gettempdir())):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")

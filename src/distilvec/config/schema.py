@@ -115,10 +115,13 @@ class TeacherSection(Section):
 
 
 class SourceSection(Section):
-    """One source of texts. Exactly one of `path` (file or folder), `dataset` (Hugging Face), `tokenizer`, `builtin`."""
+    """One source of texts. Exactly one of `path` (file or folder), `url`, `dataset` (Hugging Face), `tokenizer`,
+    `builtin`.
+    """
 
-    one_of = ("path", "dataset", "tokenizer", "builtin")
+    one_of = ("path", "url", "dataset", "tokenizer", "builtin")
     path: Path | None = key(None, "text, JSON Lines, CSV or Parquet, or a folder of these")
+    url: str | None = key(None, "file or folder behind an address, such as s3://bucket/texts: docs/cluster.md")
     tokenizer: str | None = key(None, "every token of a tokenizer as a text: folder or hub id", MODEL)
     dataset: str | None = key(None, "Hugging Face id or folder written by save_to_disk", MODEL)
     builtin: Literal["python-docstrings", "teacher"] | None = key(None, "'teacher': the texts of teacher.vectors")
@@ -137,8 +140,8 @@ class SourceSection(Section):
     @property
     def label(self) -> str:
         """The source's name in reports."""
-        own = self.path.name.split(".")[0] if self.path else self.dataset or self.tokenizer or self.builtin
-        return self.name or str(own)
+        file = self.path.name if self.path else self.url.rstrip("/").rpartition("/")[2] if self.url else ""
+        return self.name or str(file.split(".")[0] or self.dataset or self.tokenizer or self.builtin)
 
 
 class CorpusSection(Section):
@@ -181,6 +184,7 @@ class CacheSection(Section):
 
     path: Path | None = key(None, "this folder alone, for one teacher")
     root: Path | None = key(None, "default: $DISTILVEC_CACHE, else ~/.cache/distilvec")
+    remote: str | None = key(None, "address that keeps the teacher caches too, such as s3://bucket/cache")
     dtype: Literal["float16", "float32"] = key("float16", "of stored vectors")
     hidden: Literal["int8", "float16"] | None = key(None, "hidden states of tokens; by default what the method needs")
     pre_dense: bool = key(False, "also vectors before the teacher's first Dense layer, if the method needs none")
@@ -229,6 +233,7 @@ class Recipe(Section):
     description: str = key("", "one line, for lists")
     paper: str | None = key(None, "title of the paper")
     output: Path = key(Path("runs"), "folder of run folders", WORKING)
+    remote_output: str | None = key(None, "address that keeps the run folder too, below it under its name")
     teacher: TeacherSection
     more_teachers: list[TeacherSection] = key([], "further teachers to learn from, each with its own cache")
     student: StudentSection

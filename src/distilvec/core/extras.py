@@ -26,6 +26,9 @@ PACKAGES = {
     "lancedb": ("lancedb",),
     "qdrant": ("qdrant_client",),
     "pgvector": ("psycopg",),
+    "ray": ("ray",),
+    "s3": ("s3fs",),
+    "gs": ("gcsfs",),
     "sentencepiece": ("sentencepiece", "google.protobuf"),
 }
 

@@ -25,6 +25,11 @@ _SCRATCH = re.compile(r"^\..+\.distilvec-(?P<process>[0-9]+)$")
 _WAIT = 0.2  # seconds between two tries to get a lock
 
 
+def user_cache() -> Path:
+    """The folder that runs share by default: $DISTILVEC_CACHE, else ~/.cache/distilvec."""
+    return Path(os.environ.get("DISTILVEC_CACHE") or Path.home() / ".cache" / "distilvec")
+
+
 def scratch(path: Path) -> Path:
     """The name to write `path` under until it is whole: a hidden sibling with our prefix and this process's id."""
     return path.with_name(f".{path.name}.distilvec-{os.getpid()}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
 from distilvec.data.readers import READABLE, extension
 from distilvec.data.task_rows import found_value
@@ -40,12 +41,15 @@ def read_source(source: SourceSection, position: int) -> Iterator[str]:
     elif source.dataset is not None:
         read = partial(readers.read_dataset, source, f"{key}.dataset")
         yield from _texts(read, source, key, f"dataset {source.dataset}")
-    for path in source_files(source, position) if source.path is not None else ():
-        yield from _texts(partial(readers.read_rows, path, f"{key}.path"), source, key, str(path))
+    option = "url" if source.url else "path"
+    for path in source_files(source, position) if source.path or source.url else ():
+        yield from _texts(partial(readers.read_rows, path, f"{key}.{option}"), source, key, str(path))
 
 
 def source_files(source: SourceSection, position: int) -> list[Path]:
     """The local files of a source: the file itself, or a folder's readable files, sorted, at any depth.
+
+    Of an address they are local copies, which are fetched here if they are missing or other than the remote files.
 
     Hidden files and files of other kinds in a folder are passed over. Errors: DistilvecError if there is none.
     """
@@ -53,6 +57,9 @@ def source_files(source: SourceSection, position: int) -> list[Path]:
         return sorted(path for path in Path(source.dataset).rglob("*") if path.is_file())
     if source.tokenizer is not None:
         return [path for name in TOKENIZER_FILES if (path := Path(source.tokenizer) / name).is_file()]
+    if source.url is not None:
+        remote = Remote(source.url, f"corpus.sources.{position}.url")
+        return remote.download(lambda path: extension(path) in READABLE)
     if source.path is None:
         return []
     path, key = source.path, f"corpus.sources.{position}.path"

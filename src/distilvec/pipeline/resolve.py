@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -17,6 +16,7 @@ from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe, TeacherSection
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
+from distilvec.core.files import user_cache
 from distilvec.core.info import ObjectiveContext
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
@@ -47,7 +47,7 @@ def cache_root(recipe: Recipe | None = None) -> Path:
     """Return the folder that runs share: `cache.root`, else $DISTILVEC_CACHE, else ~/.cache/distilvec."""
     if recipe is not None and recipe.cache.root is not None:
         return recipe.cache.root.expanduser()
-    return Path(os.environ.get("DISTILVEC_CACHE", Path.home() / ".cache" / "distilvec"))
+    return user_cache()
 
 
 def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = None) -> Job:

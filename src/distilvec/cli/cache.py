@@ -1,4 +1,4 @@
-"""The verbs of `distilvec cache`: fill the teacher cache, verify it, look into it, move it."""
+"""The verbs of `distilvec cache`: fill the teacher cache, merge shares of it, verify it, look into it, move it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from distilvec.cli.layout import Listed, example
 from distilvec.cli.options import Overrides, RecipeFile, Variant, load_recipe, option
 from distilvec.core.errors import DistilvecError
+from distilvec.core.extras import require_extra
 from distilvec.core.files import check_output_file, check_output_folder
 
 _FOLDER = "~/.cache/distilvec/FOLDER"
@@ -38,17 +39,62 @@ cache_app = typer.Typer(
 )
 
 
-@cache_app.command("fill", epilog=example("cache fill", "talas --variant local"))
-def cache_fill(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
+@cache_app.command(
+    "fill",
+    epilog=example(
+        "cache fill",
+        "talas --variant local",
+        "talas --variant local --ray local --workers 2",
+        "talas --variant local --shard 3/8",
+    ),
+)
+def cache_fill(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    variant: Variant = None,
+    ray: Annotated[str | None, option("Compute on Ray: 'local', or a cluster's address (docs/cluster.md).")] = None,
+    workers: Annotated[int, option("Worker processes on Ray.", min=1)] = 1,
+    gpus_per_worker: Annotated[float, option("GPUs of a worker on Ray; a share such as 0.5 is allowed.", min=0)] = 0.0,
+    shard: Annotated[str | None, option("Compute only the share i/n of the shards; `cache merge` joins them.")] = None,
+) -> None:
     """Compute the teacher's vectors for a recipe's corpus; run again after a kill to resume."""
+    if ray is not None and shard is not None:
+        raise DistilvecError("[--shard] found with --ray, which divides the shards itself. Give one of the two.")
+    if ray is None and (workers > 1 or gpus_per_worker):
+        raise DistilvecError("[--workers] needs --ray, and so does --gpus-per-worker. Give --ray local or an address.")
+    if ray is not None:
+        require_extra("ray", "--ray")
     loaded = load_recipe(recipe, variant, overrides)
 
+    from distilvec.pipeline.cluster import fill_on_ray, fill_one_share
     from distilvec.pipeline.prepare import cached_teachers, fill_cache
+    from distilvec.pipeline.resolve import resolve
+    from distilvec.teachers.cache.parts import Share
+    from distilvec.teachers.ray_workers import RayOptions
+
+    share = None if shard is None else Share.parse(shard)
+    job = resolve(loaded, Path())
+    for teacher in cached_teachers(job):
+        if share is not None:
+            print(fill_one_share(job, teacher, share).folder)
+        elif ray is not None:
+            print(fill_on_ray(job, teacher, RayOptions(ray, workers, gpus_per_worker)).folder)
+        else:
+            print(fill_cache(job, teacher).folder)
+
+
+@cache_app.command("merge", epilog=example("cache merge", "talas --variant local"))
+def cache_merge(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None) -> None:
+    """Put the shares that `cache fill --shard` computed into a recipe's cache: the same files as of one process."""
+    loaded = load_recipe(recipe, variant, overrides)
+
+    from distilvec.pipeline.cluster import merge_shares
+    from distilvec.pipeline.prepare import cached_teachers
     from distilvec.pipeline.resolve import resolve
 
     job = resolve(loaded, Path())
     for teacher in cached_teachers(job):
-        print(fill_cache(job, teacher).folder)
+        print(merge_shares(job, teacher).folder)
 
 
 @cache_app.command("verify", epilog=example("cache verify", f"{_FOLDER} --repair"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import progress
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.storage import Pusher, Remote
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.job import Job, Teacher, errors_of
 from distilvec.teachers.api import ApiTeacher
@@ -48,6 +51,7 @@ def cache_folder(recipe: Recipe, store: ArtifactStore, teacher: str, fingerprint
 def find_cache(recipe: Recipe, store: ArtifactStore, teacher: str, fingerprint: str) -> TeacherCache:
     """Open the cache that a finished run was trained from, or a superset of it."""
     folder = cache_folder(recipe, store, teacher, fingerprint)
+    pull_cache(recipe, folder)
     if folder.exists():
         return TeacherCache.open(folder)
     if found := superset_caches(folder, fingerprint):
@@ -56,6 +60,17 @@ def find_cache(recipe: Recipe, store: ArtifactStore, teacher: str, fingerprint: 
         f"[cache] the vectors of {teacher} are no longer in {folder}. "
         "Compute them again: distilvec cache fill with the run's recipe.yaml."
     )
+
+
+def remote_cache(recipe: Recipe, folder: Path) -> Remote | None:
+    """Return the remote copy of a cache's folder, below `cache.remote` under the folder's name; None without it."""
+    return None if recipe.cache.remote is None else Remote(recipe.cache.remote, "cache.remote").below(folder.name)
+
+
+def pull_cache(recipe: Recipe, folder: Path) -> None:
+    """Make a cache's folder equal to its remote copy, if the recipe and the address have one."""
+    if remote := remote_cache(recipe, folder):
+        remote.pull(folder)
 
 
 def folder_of_cache(job: Job, teacher: Teacher) -> Path:
@@ -72,7 +87,7 @@ def superset_cache(job: Job, teacher: Teacher) -> TeacherCache | None:
 
 
 def open_cache(job: Job, teacher: Teacher) -> TeacherCache:
-    """Open a complete superset of the teacher's cache, else its own."""
+    """Open a complete superset of the teacher's cache, else its own; with `cache.remote` as it is there."""
     found = superset_cache(job, teacher)
     return own_cache(job, teacher) if found is None else found
 
@@ -80,6 +95,7 @@ def open_cache(job: Job, teacher: Teacher) -> TeacherCache:
 def own_cache(job: Job, teacher: Teacher) -> TeacherCache:
     """Open or create the cache of exactly the required signals; with `cache.path` that folder as it is."""
     rows = job.recipe.cache.shard_rows
+    pull_cache(job.recipe, folder_of_cache(job, teacher))
     small = teacher.manifest.tokens is not None or teacher.section.api is not None  # a kill costs money
     rows = min(rows, MOST_ROWS) if small else rows
     return TeacherCache.create_or_open(folder_of_cache(job, teacher), teacher.manifest, rows)
@@ -94,7 +110,7 @@ def fill(
     _refuse_other_signals(cache, teacher, missing)
     what = "teacher table" if isinstance(model, VectorsTeacher) else "teacher"
     what = f"{what} {teacher.info.name}" if len(job.teachers) > 1 else what
-    with progress(what, len(corpus), "texts", len(corpus) - missing) as advance, errors_of(teacher.key):
+    with filling(job, cache, what, len(corpus), len(corpus) - missing) as advance, errors_of(teacher.key):
 
         def report(done: int, total: int) -> None:
             advance(done, model.meter.note if isinstance(model, ApiTeacher) else "")
@@ -103,6 +119,25 @@ def fill(
             model.fill(cache, corpus, report)
         else:
             fill_tokens(cache, corpus, token_source(job, teacher, model, tokens, alignment), report)
+
+
+@contextmanager
+def filling(
+    job: Job, cache: TeacherCache, what: str, texts: int, done: int = 0
+) -> Iterator[Callable[[int, str], None]]:
+    """Show progress while a cache is filled; with `cache.remote` the cache is pushed each minute, and at the end."""
+    remote = remote_cache(job.recipe, cache.folder)
+    push = None if remote is None else Pusher(remote, cache.folder)
+    with progress(what, texts, "texts", done) as advance:
+
+        def report(count: int, note: str = "") -> None:
+            advance(count, note)
+            if push is not None:
+                push()
+
+        yield report
+    if remote is not None:
+        remote.push(cache.folder)
 
 
 def token_source(

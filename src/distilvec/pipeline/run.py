@@ -20,6 +20,8 @@ from pathlib import Path
 
 from distilvec.config.schema import Recipe
 from distilvec.core.device import processes
+from distilvec.core.errors import DistilvecError
+from distilvec.core.storage import Pusher, Remote
 from distilvec.pipeline.evaluate import evaluate
 from distilvec.pipeline.publish import publish
 from distilvec.pipeline.resolve import resolve
@@ -36,13 +38,23 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
     `accelerate launch` every process trains, the main one does the rest; the others return None.
     """
     check_callbacks(callbacks)
-    check_run(recipe, folder)
+    remote = None
+    if recipe.remote_output is not None:
+        remote = Remote(recipe.remote_output, "remote_output").below(folder.absolute().name)
     state = processes(recipe.train.device)
+    if remote is not None and state.is_main_process:
+        if restart and remote.exists():
+            raise DistilvecError(f"[--restart] {remote.address} has an earlier run. Choose another folder with --out.")
+        remote.pull(folder)
+    check_run(recipe, folder)
     with ExitStack() as stack:
         with state.main_process_first():
             job = resolve(recipe, folder)
             if state.is_main_process:
                 stack.enter_context(claim_folder(folder, recipe, job.fingerprint, restart))
+        if remote is not None and state.is_main_process:
+            callbacks = [*callbacks, Pusher(remote, folder)]
+            stack.callback(remote.push, folder)
         training = train(job, callbacks)
         if not state.is_main_process:
             return None

@@ -1,7 +1,8 @@
 """Filling a cache with the corpus's missing texts, in corpus order, in shards of equal size; caches to reuse instead.
 
 Every shard holds `cache.shard_rows` rows, the last one the rest, so that a shard's rows, batches and bytes depend on
-the corpus alone: killed at any moment and run again, filling ends with the same files.
+the corpus alone: killed at any moment and run again, filling ends with the same files. Shards are planned before the
+first is computed, so that several processes can compute them (parts.py, pipeline/cluster.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs
 from distilvec.data.corpus import Corpus
+from distilvec.data.corpus_files import first_occurrences
 from distilvec.teachers.cache.index import Keys
 from distilvec.teachers.cache.manifest import Manifest, read_manifest
 from distilvec.teachers.cache.signals import Array, Ragged, Rows, compress, join
@@ -63,11 +65,7 @@ def fill_cache(cache: TeacherCache, corpus: Corpus, teacher: Any, progress: Prog
     Errors: DistilvecError for vectors that must not be stored, or a full disk.
     """
 
-    def compute(rows: Rows, advance: Advance) -> Mapping[str, Array | Ragged]:
-        found: Mapping[str, Array] = teacher.signals(corpus.prompted(rows), "pre_dense" in cache.signals, advance)
-        return found
-
-    fill_shards(cache, corpus, compute, progress)
+    fill_shards(cache, corpus, partial(compute_vectors, cache.manifest, corpus, teacher), progress)
 
 
 def fill_tokens(cache: TeacherCache, corpus: Corpus, source: TokenSource, progress: Progress | None = None) -> None:
@@ -75,9 +73,16 @@ def fill_tokens(cache: TeacherCache, corpus: Corpus, source: TokenSource, progre
     fill_shards(cache, corpus, partial(compute_tokens, cache.manifest, corpus, source), progress)
 
 
-def fill_shards(cache: TeacherCache, corpus: Corpus, compute: Compute, progress: Progress | None = None) -> None:
+def fill_shards(
+    cache: TeacherCache,
+    corpus: Corpus,
+    compute: Compute,
+    progress: Progress | None = None,
+    ahead: Callable[[Iterator[Rows]], Iterator[Rows]] = iter,
+) -> None:
     """`compute` the signals of the rows that the cache lacks, a shard at a time, and append them.
 
+    `ahead` passes the planned shards on in their order, and may begin some of them early.
     Of a shard that ends in Unfinished the rows until then are appended, and its cause is raised.
     """
     report, rows, missing = progress or (lambda done, total: None), len(corpus), count_missing(cache, corpus)
@@ -86,7 +91,7 @@ def fill_shards(cache: TeacherCache, corpus: Corpus, compute: Compute, progress:
         return
     with cache.writing():
         done = rows - count_missing(cache, corpus)  # another process may have added some
-        for shard in _shards(cache, corpus):
+        for shard in ahead(plan_shards(cache, corpus)):
             try:
                 signals = compute(shard, lambda texts, done=done: report(done + texts, rows))  # type: ignore[misc]
             except Unfinished as part:  # of an API: its vectors are paid for
@@ -96,6 +101,21 @@ def fill_shards(cache: TeacherCache, corpus: Corpus, compute: Compute, progress:
             cache.append(np.asarray(corpus.keys[shard]), signals, corpus.stored(shard).__getitem__)
             done += len(shard)
     report(rows, rows)
+
+
+def plan_shards(cache: TeacherCache, corpus: Corpus) -> Iterator[Rows]:
+    """Rows that the cache lacks when this begins, in order, a shard at a time; of equal keys the first row."""
+    first, size = first_occurrences(np.asarray(corpus.keys)), cache.shard_rows
+    waiting = np.empty(0, dtype=np.int64)
+    for start, keys in chunks(corpus):
+        first[start : start + len(keys)] &= cache.positions(keys) < 0
+    for start in range(0, len(first), _LOOKUP):
+        waiting = np.concatenate([waiting, start + np.flatnonzero(first[start : start + _LOOKUP])])
+        while len(waiting) >= size:
+            yield waiting[:size]
+            waiting = waiting[size:]
+    if len(waiting):
+        yield waiting
 
 
 def count_missing(cache: TeacherCache, corpus: Corpus) -> int:
@@ -125,6 +145,14 @@ def complete_cache(folder: Path, fingerprint: str, corpus: Corpus) -> TeacherCac
     if supersets and (folder / MANIFEST).exists() and not count_missing(TeacherCache.open(folder), corpus):
         return None
     return next((cache for cache in supersets if not count_missing(cache, corpus)), None)
+
+
+def compute_vectors(
+    manifest: Manifest, corpus: Corpus, teacher: Any, rows: Rows, advance: Advance
+) -> Mapping[str, Array]:
+    """Vectors of these rows by a `teacher` with the method `signals`; see LocalTeacher.signals."""
+    found: Mapping[str, Array] = teacher.signals(corpus.prompted(rows), "pre_dense" in manifest.signals, advance)
+    return found
 
 
 def compute_tokens(
@@ -163,16 +191,3 @@ def _stored_signals(manifest: Manifest, corpus: Corpus, found: ModelOutputs, row
         if name in manifest.signals and values is not None
     }
     return kept | (compress(found, manifest.tokens) if manifest.tokens else {})
-
-
-def _shards(cache: TeacherCache, corpus: Corpus) -> Iterator[Rows]:
-    """Missing rows in order, a shard at a time, the first of equal keys; looked up as the cache grows."""
-    waiting = np.empty(0, dtype=np.int64)
-    for start, keys in chunks(corpus):
-        waiting = np.concatenate([waiting, start + np.flatnonzero(cache.positions(keys) < 0)])
-        waiting = waiting[np.sort(np.unique(np.asarray(corpus.keys[waiting]), return_index=True)[1])]
-        while len(waiting) >= cache.shard_rows:
-            yield waiting[: cache.shard_rows]
-            waiting = waiting[cache.shard_rows :]
-    if len(waiting):
-        yield waiting

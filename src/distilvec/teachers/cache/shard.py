@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -120,6 +121,30 @@ def write_shard(folder: Path, shard: Shard, arrays: dict[str, Array], whole: int
         shard.files[name] = (new.stat().st_size, checksum_once(new))
     for name in arrays:
         scratch(shard.path(folder, name)).replace(shard.path(folder, name))
+    return _add_line(folder, shard, whole)
+
+
+def adopt_shard(folder: Path, shard: Shard, source: Path, number: int, whole: int) -> tuple[Shard, int]:
+    """Link or copy the files of another cache's shard under `number`, then write the line, as `write_shard`.
+
+    Errors: DistilvecError for a file that does not match its checksum.
+    """
+    new = Shard(number, shard.rows, shard.files, shard.notes)
+    for name in shard.files:
+        found, target = shard.verify(source, name), new.path(folder, name)
+        target.unlink(missing_ok=True)
+        try:
+            os.link(found, target)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(found, scratch(target))
+            with scratch(target).open("rb") as file:
+                os.fsync(file.fileno())
+            scratch(target).replace(target)
+    return new, _add_line(folder, new, whole)
+
+
+def _add_line(folder: Path, shard: Shard, whole: int) -> int:
+    """Write a shard's line after the journal's first `whole` bytes; return the new number of whole bytes."""
     sync_folder(folder)
     line, journal = shard.to_line(), folder / JOURNAL
     with journal.open("r+b" if journal.exists() else "wb") as file:

@@ -11,7 +11,7 @@ A text of T tokens with n pairs, m = n // 3, takes T (dim + 6) + 4 m + m (m + 1)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import ModelOutputs, TokenOutputSpec
 
 HIDDEN = "hidden"
+OFFSETS = "-offsets"  # appended to the name of a signal of uneven length
 _STEPS = 127
 _SMALLEST = np.float16(6e-8)
 _LONGEST = np.iinfo(np.int16).max
@@ -39,6 +40,11 @@ class Signal:
     width: int
     dtype: str
     uneven: bool = False
+
+
+def file_names(signals: Mapping[str, Signal]) -> list[str]:
+    """Names of the files of a shard with these signals."""
+    return ["keys", *signals, *(name + OFFSETS for name, signal in signals.items() if signal.uneven)]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,11 @@ from distilvec.teachers.cache import shard as journal
 from distilvec.teachers.cache.index import KEY, KeyIndex, Keys
 from distilvec.teachers.cache.manifest import Manifest, read_manifest
 from distilvec.teachers.cache.shard import JOURNAL, KEY_NAME, Shard, damaged, read_journal
-from distilvec.teachers.cache.signals import Array, Ragged, Rows, Signal, item_positions, join
+from distilvec.teachers.cache.signals import OFFSETS, Array, Ragged, Rows, Signal, file_names, item_positions, join
 from distilvec.teachers.cache.validate import Describe, stored_form, worst_cosine
 
 MANIFEST = "manifest.json"
 SHARD_ROWS = 16384
-OFFSETS = "-offsets"  # appended to the name of a signal of uneven length
 _OFFSET = Signal(1, "int64")
 
 
@@ -85,7 +85,7 @@ class TeacherCache:
         Works where `open` refuses. Errors: DistilvecError if the folder is no cache, or another process writes to the
         cache that is to be repaired.
         """
-        names = _file_names(_manifest_of(folder))
+        names = file_names(_manifest_of(folder).signals)
         with journal.lock(folder, wait=False) if repair else nullcontext():
             shards, _, broken = read_journal(folder, strict=False)
             found = {shard.number: shard.problems(folder, shard.files, checksum) for shard in shards}
@@ -136,11 +136,13 @@ class TeacherCache:
             order.append(chosen)
         return join(parts).take(np.argsort(np.concatenate(order)))
 
-    def append(self, keys: Keys, signals: Mapping[str, Array | Ragged], describe: Describe) -> None:
+    def append(
+        self, keys: Keys, signals: Mapping[str, Array | Ragged], describe: Describe, number: int | None = None
+    ) -> None:
         """Add one shard: keys (V16, [n]) and every signal of the cache ([n, width], or Ragged for an uneven one).
 
         Texts that the cache has are left out; `describe(row)` gives a row's text, for messages. Waits for other
-        writers.
+        writers. The shard has the smallest free number by default.
         Errors: DistilvecError for vectors that must not be stored, or a full disk; nothing of the shard is left then.
         """
         if set(signals) != set(self.signals):
@@ -165,7 +167,22 @@ class TeacherCache:
                 else:
                     arrays[name] = values[new]
             notes = {"worst_cosine": worst_cosine(np.asarray(signals["embedding"])[new], arrays["embedding"])}
-            self._write(Shard(self._free_number(), len(new), notes=notes), arrays)
+            number = next(self.free_numbers()) if number is None else number
+            self._write(Shard(number, len(new), notes=notes), arrays)
+
+    def adopt(self, shard: Shard, source: Path, keys: Keys) -> None:
+        """Add another cache's shard, whose keys are new here, by its files; it keeps its number if that is free."""
+        taken = {one.number for one in self._shards}
+        number = next(one for one in chain([shard.number], self.free_numbers()) if one not in taken)
+        with journal.write_errors(self.folder, sum(size for size, _ in shard.files.values())):
+            new, self._whole = journal.adopt_shard(self.folder, shard, source, number, self._whole)
+        self._admit(new, keys)
+
+    def sort_shards(self) -> None:
+        """Write the journal in the order of the shards' numbers; the caller holds the cache for writing."""
+        if self._shards != (ordered := sorted(self._shards, key=lambda shard: shard.number)):
+            write_file(self.folder / JOURNAL, b"".join(shard.to_line() for shard in ordered), KEY_NAME)
+            self._load()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -178,7 +195,7 @@ class TeacherCache:
             try:
                 self._load()
                 with journal.write_errors(self.folder, 0):
-                    journal.remove_leftovers(self.folder, self._shards, _file_names(self.manifest))
+                    journal.remove_leftovers(self.folder, self._shards, file_names(self.signals))
                 yield
             finally:
                 self._writes = False
@@ -227,10 +244,10 @@ class TeacherCache:
         self._ends = np.append(self._ends, len(self) + shard.rows)
         self._index.add(keys)
 
-    def _free_number(self) -> int:
-        """The smallest number that no shard has."""
+    def free_numbers(self) -> Iterator[int]:
+        """Numbers that no shard has, in order."""
         taken = {shard.number for shard in self._shards}
-        return next(number for number in range(len(taken) + 1) if number not in taken)
+        return (number for number in count() if number not in taken)
 
     def _write(self, shard: Shard, arrays: dict[str, Array]) -> None:
         """Write a shard and admit it; nothing of the shard is left if that fails."""
@@ -238,7 +255,7 @@ class TeacherCache:
             try:
                 self._whole = journal.write_shard(self.folder, shard, arrays, self._whole)
             except OSError:
-                journal.remove_leftovers(self.folder, self._shards, _file_names(self.manifest))
+                journal.remove_leftovers(self.folder, self._shards, file_names(self.signals))
                 raise
         self._admit(shard, arrays["keys"])
 
@@ -271,12 +288,6 @@ class TeacherCache:
                 f"[{KEY_NAME}] {self.folder} has no signal '{name}', only {known}. Fill another cache."
             )
         return signal
-
-
-def _file_names(manifest: Manifest) -> list[str]:
-    """Names of a shard's files."""
-    offsets = [name + OFFSETS for name, signal in manifest.signals.items() if signal.uneven]
-    return ["keys", *manifest.signals, *offsets]
 
 
 def _manifest_of(folder: Path) -> Manifest:

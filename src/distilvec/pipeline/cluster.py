@@ -1,0 +1,103 @@
+"""A teacher's cache filled by several processes: on Ray, or in shares without a server (job arrays)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.log import log
+from distilvec.core.storage import Remote
+from distilvec.pipeline.caches import (
+    filling,
+    open_cache,
+    own_cache,
+    pull_cache,
+    reads_tokens,
+    remote_cache,
+    token_source,
+)
+from distilvec.pipeline.job import Job, Teacher, errors_of
+from distilvec.pipeline.prepare import align, tokenize_for, untrained_student
+from distilvec.teachers.cache.fill import Compute, compute_tokens, compute_vectors, count_missing, fill_shards
+from distilvec.teachers.cache.parts import Share, fill_share, is_part, merge, part_folders
+from distilvec.teachers.cache.store import TeacherCache
+from distilvec.teachers.model import LocalTeacher
+from distilvec.teachers.ray_workers import RayOptions, RayWorkers
+
+
+def fill_on_ray(job: Job, teacher: Teacher, options: RayOptions) -> TeacherCache:
+    """Fill the cache by worker processes; this process reads texts and writes shards, and loads no model.
+
+    Errors: DistilvecError for a table or an API, and for token signals.
+    """
+    _refuse_others(teacher, "--ray")
+    if reads_tokens(teacher):
+        raise DistilvecError(
+            f"[--ray] {job.recipe.name} stores token signals of {teacher.info.name}; workers on Ray compute sentence "
+            "vectors only. Use --shard i/n and `distilvec cache merge`."
+        )
+    cache, corpus = open_cache(job, teacher), teacher.corpus
+    if not (missing := count_missing(cache, corpus)):
+        return cache
+    device, rows = job.recipe.train.device, len(corpus)
+    with (
+        RayWorkers(options, teacher.section, device, cache.manifest, corpus) as workers,
+        filling(job, cache, f"teacher {teacher.info.name}", rows, rows - missing) as advance,
+    ):
+        fill_shards(cache, corpus, workers.compute, lambda done, total: advance(done, ""), workers.ahead)
+    return cache
+
+
+def fill_one_share(job: Job, teacher: Teacher, share: Share) -> TeacherCache:
+    """Compute one share of the shards that the cache lacks; return its cache, in a folder next to the whole one."""
+    _refuse_others(teacher, "--shard")
+    cache, corpus = own_cache(job, teacher), teacher.corpus
+    kind = job.required.tokens.alignment if job.required.tokens else None
+    with teacher.load(job.recipe.train.device) as model, errors_of(teacher.key):
+        assert isinstance(model, LocalTeacher)
+        compute: Compute = partial(compute_vectors, cache.manifest, corpus, model)
+        if reads_tokens(teacher):
+            alignment = align(job, untrained_student(job), model) if kind is not None else None
+            source = token_source(job, teacher, model, tokenize_for(job, teacher, model), alignment)
+            compute = partial(compute_tokens, cache.manifest, corpus, source)
+        pull_cache(job.recipe, share.folder(cache.folder))
+        part = share.open(cache)
+        with filling(job, part, f"share {share.number} of {share.count}", len(corpus) // share.count) as advance:
+            fill_share(cache, part, share, corpus, compute, lambda done, total: advance(done, ""))
+        return part
+
+
+def merge_shares(job: Job, teacher: Teacher) -> TeacherCache:
+    """Put the shares next to a teacher's cache into the cache. DistilvecError if rows are missing afterwards."""
+    cache = own_cache(job, teacher)
+    remotes = remote_parts(job, cache)
+    for name, part in remotes.items():
+        part.pull(cache.folder.with_name(name))
+    folders = part_folders(cache.folder)
+    log(f"{merge(cache, folders):,} shards from {len(folders)} folders merged into {cache.folder}")
+    if remote := remote_cache(job.recipe, cache.folder):
+        remote.push(cache.folder)
+    for part in remotes.values():
+        part.remove()
+    if missing := count_missing(cache, teacher.corpus):
+        raise DistilvecError(
+            f"[--shard] {missing:,} of {len(teacher.corpus):,} texts have no vectors in {cache.folder} yet; found were "
+            f"{', '.join(folder.name for folder in folders) or 'no shares'}, which are merged. Compute the other "
+            "shares, or fill the cache: distilvec cache fill."
+        )
+    return cache
+
+
+def remote_parts(job: Job, cache: TeacherCache) -> dict[str, Remote]:
+    """The remote copies of shares of a cache, by the folder's name."""
+    if job.recipe.cache.remote is None:
+        return {}
+    remote = Remote(job.recipe.cache.remote, "cache.remote")
+    return {name: remote.below(name) for name in remote.folders() if is_part(name, cache.folder)}
+
+
+def _refuse_others(teacher: Teacher, option: str) -> None:
+    """DistilvecError for a teacher that is no model on the machine."""
+    if teacher.section.local_model is None:
+        kind = "is behind an API, whose concurrency is teacher.api.concurrency" if teacher.section.api else "is a table"
+        raise DistilvecError(f"[{option}] the teacher {teacher.info.name} {kind}. Leave the option out.")

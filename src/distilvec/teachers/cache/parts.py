@@ -1,0 +1,124 @@
+"""A cache filled by several processes that know nothing of each other: each computes a share of the shards.
+
+    FOLDER.2-of-4    a cache of its own next to FOLDER: the shards of FOLDER whose number is 1, 5, 9, ...
+
+The planned shards and their numbers depend on the corpus and on what FOLDER holds. Merged, the files are those of one
+process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.files import remove
+from distilvec.data.corpus import Corpus
+from distilvec.teachers.cache.fill import Compute, Progress, plan_shards
+from distilvec.teachers.cache.shard import KEY_NAME, Shard, damaged, read_journal
+from distilvec.teachers.cache.store import MANIFEST, TeacherCache
+
+
+@dataclass(frozen=True)
+class Share:
+    """One of `count` shares of the shards, numbered from 1."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Share:
+        """Read "2/4". DistilvecError for anything else."""
+        found = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text.strip())
+        if found is None or int(found[1]) > int(found[2]):
+            raise DistilvecError(f"[--shard] found '{text}'; expected i/n, share i of n from 1. Give for example 2/4.")
+        return cls(int(found[1]), int(found[2]))
+
+    def folder(self, cache: Path) -> Path:
+        """The folder of the share."""
+        return cache.with_name(f"{cache.name}.{self.number}-of-{self.count}")
+
+    def open(self, cache: TeacherCache) -> TeacherCache:
+        """The cache of the share, new if there is none."""
+        return TeacherCache.create_or_open(self.folder(cache.folder), cache.manifest, cache.shard_rows)
+
+    def includes(self, number: int) -> bool:
+        """Whether the shard with this number belongs to the share."""
+        return number % self.count == self.number - 1
+
+
+def fill_share(
+    cache: TeacherCache,
+    part: TeacherCache,
+    share: Share,
+    corpus: Corpus,
+    compute: Compute,
+    progress: Progress | None = None,
+) -> None:
+    """Compute those shards that the cache lacks and that belong to the share, into `part`; resumed after a kill.
+
+    Errors: DistilvecError for vectors that must not be stored, or a full disk.
+    """
+    report = progress or (lambda done, total: None)
+    numbered = zip(cache.free_numbers(), plan_shards(cache, corpus), strict=False)
+    own = [(number, rows) for number, rows in numbered if share.includes(number)]
+    done, total = 0, sum(len(rows) for _, rows in own)
+    with part.writing():
+        for number, rows in own:
+            keys = np.asarray(corpus.keys[rows])
+            if (part.positions(keys) < 0).any():
+                signals = compute(rows, lambda texts, done=done: report(done + texts, total))  # type: ignore[misc]
+                part.append(keys, signals, corpus.stored(rows).__getitem__, number)
+            done += len(rows)
+            report(done, total)
+
+
+def part_folders(cache: Path) -> list[Path]:
+    """The folders of shares next to a cache, of any count, in order."""
+    return sorted(path.parent for path in cache.parent.glob(f"*/{MANIFEST}") if is_part(path.parent.name, cache))
+
+
+def is_part(name: str, cache: Path) -> bool:
+    """Whether a folder's name is that of a share of a cache."""
+    return re.fullmatch(re.escape(cache.name) + r"\.[0-9]+-of-[0-9]+", name) is not None
+
+
+def merge(cache: TeacherCache, folders: Sequence[Path]) -> int:
+    """Move the shards of these folders into the cache and remove the folders; the number of shards.
+
+    Shards are compared with their checksums, then linked (on one file system) or copied. Killed at any moment and run
+    again, the result is the same. Errors: DistilvecError for a cache of other settings, for damage, for a full disk.
+    """
+    count = 0
+    with cache.writing():
+        for folder, shard in _numbered(cache, folders):
+            if problems := shard.problems(folder, shard.files, None):
+                raise damaged(folder, problems[0])
+            keys = np.load(shard.verify(folder, "keys"), allow_pickle=False)
+            known = cache.positions(keys) >= 0
+            if known.all():
+                continue
+            if known.any():
+                raise DistilvecError(
+                    f"[{KEY_NAME}] {int(known.sum()):,} of the {len(keys):,} texts of shard {shard.number} in {folder} "
+                    f"are in {cache.folder} already. Remove {folder} and fill the cache."
+                )
+            cache.adopt(shard, folder, keys)
+            count += 1
+        cache.sort_shards()
+    for folder in folders:
+        remove(folder)
+    return count
+
+
+def _numbered(cache: TeacherCache, folders: Sequence[Path]) -> list[tuple[Path, Shard]]:
+    """Every shard with its folder, by number. DistilvecError for a folder that is no share of this cache."""
+    found = []
+    for folder in folders:
+        part = TeacherCache.create_or_open(folder, cache.manifest)
+        found += [(folder, shard) for shard in read_journal(part.folder)[0]]
+    return sorted(found, key=lambda one: one[1].number)

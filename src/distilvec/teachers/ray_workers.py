@@ -1,0 +1,136 @@
+"""Teacher processes on Ray: plain actors that hold the model, restarted when they die.
+
+Actors instead of Ray Data: a shard is one call with its texts, and results are taken in the order of the shards, so the
+cache has the same bytes as that of one process. Ray Data groups rows into blocks of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from distilvec.config.schema import TeacherSection
+from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.extras import require_extra
+from distilvec.data.corpus import Corpus
+from distilvec.teachers.cache.fill import Advance
+from distilvec.teachers.cache.manifest import Manifest
+from distilvec.teachers.cache.signals import Array, Rows
+from distilvec.teachers.model import LocalTeacher, load_teacher
+
+LOCAL = "local"  # instead of an address: worker processes on this machine
+RETRIES = 16  # times that one shard is computed again after the death of its worker
+AHEAD = 4  # shards for each worker that are begun or done before the oldest of them is stored
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    """`address`: "local", or that of a cluster ("auto", HOST:PORT). GPUs may be a share, such as 0.5."""
+
+    address: str
+    workers: int = 1
+    gpus_per_worker: float = 0.0
+
+
+class Worker:
+    """Holds a teacher's model in a process of its own, from the first call on."""
+
+    def __init__(self, section: dict[str, Any], device: str, manifest: Manifest) -> None:
+        self._section, self._device, self._manifest = section, device, manifest
+        self._teacher: LocalTeacher | None = None
+
+    def signals(self, prompted: list[Any]) -> Mapping[str, Array]:
+        """float32 [n, dim] by signal; see LocalTeacher.signals. DistilvecError for a model of other content."""
+        pre_dense = "pre_dense" in self._manifest.signals
+        if self._teacher is None:
+            torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+            teacher = load_teacher(TeacherSection.model_validate(self._section), self._device)
+            found = teacher.manifest(self._manifest.store_dtype, pre_dense)
+            found.check_equal(self._manifest, "[--ray] a worker's model")
+            self._teacher = teacher
+        return self._teacher.signals(prompted, pre_dense)
+
+
+class RayWorkers:
+    """Worker processes of one teacher, for `fill_shards` (`compute` and `ahead`); they end with the `with` block."""
+
+    def __init__(
+        self, options: RayOptions, section: TeacherSection, device: str, manifest: Manifest, corpus: Corpus
+    ) -> None:
+        require_extra("ray", "--ray")
+        self._options, self._corpus = options, corpus
+        self._about = section.model_dump(mode="json"), device, manifest
+        self._results: dict[int, Any] = {}  # by a shard's first row
+
+    def __enter__(self) -> RayWorkers:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: on a busy machine workers would hardly run
+        import ray
+
+        options, gpus = self._options, self._options.gpus_per_worker
+        here = {"num_cpus": options.workers, "num_gpus": math.ceil(options.workers * gpus), "include_dashboard": False}
+        settings = here if options.address == LOCAL else {}
+        try:
+            ray.init(address=options.address, log_to_driver=False, configure_logging=False, **settings)
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            raise DistilvecError(
+                f"[--ray] cannot connect to {options.address}: {first_line(error)}. Start the cluster (ray start "
+                "--head), or take --ray local."
+            ) from error
+        kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES)(Worker)
+        self._idle = [kind.remote(*self._about) for _ in range(options.workers)]
+        self._busy: dict[Any, Any] = {}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the workers; of a local Ray everything."""
+        import ray
+
+        self._results.clear()
+        for worker in [*self._idle, *self._busy.values()]:
+            ray.kill(worker)
+        ray.shutdown()
+
+    def ahead(self, shards: Iterator[Rows]) -> Iterator[Rows]:
+        """The shards in their order, each once its signals are there; a free worker always gets the next one."""
+        import ray
+
+        waiting: deque[Rows] = deque()
+        left = True
+        while True:
+            while left and self._idle and len(waiting) < AHEAD * self._options.workers:
+                rows = next(shards, None)
+                if left := rows is not None:
+                    worker = self._idle.pop()
+                    result = worker.signals.remote(self._corpus.prompted(rows))
+                    self._busy[result] = worker
+                    self._results[int(rows[0])] = result
+                    waiting.append(rows)
+            if not waiting:
+                return
+            if self._results[int(waiting[0][0])] not in self._busy:
+                yield waiting.popleft()
+                continue
+            for result in ray.wait([*self._busy], num_returns=1, fetch_local=False)[0]:
+                self._idle.append(self._busy.pop(result))
+
+    def compute(self, rows: Rows, advance: Advance) -> Mapping[str, Array]:
+        """The signals of a shard that `ahead` has passed on. DistilvecError of a worker, or if workers keep dying."""
+        import ray
+
+        try:
+            found: Mapping[str, Array] = ray.get(self._results.pop(int(rows[0])))
+        except ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None
+        except ray.exceptions.RayError as error:
+            raise DistilvecError(
+                f"[--ray] a worker died {RETRIES + 1} times at one shard, of texts from row {int(rows[0]):,} on: "
+                f"{first_line(error)} Lower teacher.batch_tokens, or give workers more memory. Shards before are kept."
+            ) from error
+        return found

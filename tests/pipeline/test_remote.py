@@ -1,0 +1,290 @@
+"""Corpora, caches and run folders behind an address: an S3 server, and a folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from samples import make_texts
+
+from distilvec.core.errors import DistilvecError
+from distilvec.core.storage import INDEX, Pusher, Remote, check_address
+from distilvec.data.sources import source_files
+from distilvec.pipeline.cluster import fill_one_share, merge_shares
+from distilvec.pipeline.resolve import resolve
+from distilvec.pipeline.run import run
+from distilvec.teachers.cache.parts import Share
+from distilvec.teachers.cache.store import TeacherCache
+
+SECRET = "secret-of-the-test"
+
+
+@pytest.fixture(scope="module")
+def server():
+    """An S3 server in a thread."""
+    pytest.importorskip("s3fs")
+    threaded = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    threaded.start()
+    yield "http://{}:{}".format(*threaded.get_host_and_port())
+    threaded.stop()
+
+
+@pytest.fixture
+def bucket(server, loopback, monkeypatch):
+    """The address of an empty bucket; the credentials are in the environment alone."""
+    import fsspec
+
+    settings = {"AWS_ENDPOINT_URL": server, "AWS_ACCESS_KEY_ID": "key-of-the-test", "AWS_SECRET_ACCESS_KEY": SECRET}
+    for name, value in {**settings, "AWS_DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    system = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False)
+    system.makedirs("bucket", exist_ok=True)
+    yield "s3://bucket"
+    system.rm("bucket", recursive=True)
+
+
+def send(folder: Path, address: str) -> None:
+    import fsspec
+
+    system, path = fsspec.url_to_fs(address)
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            system.put_file(str(file), f"{path}/{file.relative_to(folder).as_posix()}")
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if visible(path)}
+
+
+def visible(path: Path) -> bool:
+    return path.is_file() and not path.name.startswith(".") and path.suffix != ".lock" and path.name != "lock"
+
+
+def write_corpus(folder: Path) -> Path:
+    folder.mkdir()
+    texts = make_texts(150)
+    (folder / "first.txt").write_text("\n".join(texts[:80]), encoding="utf-8")
+    (folder / "second.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[80:]))
+    (folder / "notes.md").write_text("not read")
+    return folder
+
+
+def test_a_run_from_s3_and_back_has_the_bytes_of_a_local_one(bucket, tiny_recipe, tmp_path, monkeypatch, capsys):
+    texts = write_corpus(tmp_path / "corpus")
+    send(texts, f"{bucket}/corpus")
+    local = resolve(tiny_recipe(corpus__sources=[{"path": str(texts)}]), tmp_path / "unused")
+    recipe = tiny_recipe(
+        corpus__sources=[{"url": f"{bucket}/corpus", "name": "corpus"}],
+        cache__remote=f"{bucket}/cache",
+        remote_output=f"{bucket}/runs",
+    )
+    first = run(recipe, tmp_path / "a" / "tiny")
+    cache = next((tmp_path / "cache" / "teachers").iterdir())
+    other = local.corpus.folder
+    assert [(other / name).read_bytes() for name in ("texts.bin", "keys.npy", "holdout_rows.npy")] == [
+        (first_corpus(tmp_path / "cache", other) / name).read_bytes()
+        for name in ("texts.bin", "keys.npy", "holdout_rows.npy")
+    ]
+    monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "another machine"))
+    pulled = tmp_path / "another machine" / "teachers" / cache.name
+    assert Remote(f"{bucket}/cache/{cache.name}", "cache.remote").pull(pulled) == len(files_below(cache))
+    assert files_below(pulled) == files_below(cache) and not TeacherCache.open(pulled).verify()
+    second = run(recipe, tmp_path / "b" / "tiny")  # everything is there: nothing is trained
+    assert (tmp_path / "b" / "tiny" / "student" / "model.safetensors").read_bytes() == (
+        tmp_path / "a" / "tiny" / "student" / "model.safetensors"
+    ).read_bytes()
+    assert first is not None and second is not None
+    written = {**files_below(tmp_path / "a"), **files_below(tmp_path / "cache")}
+    assert not [name for name, data in written.items() if SECRET.encode() in data]
+    assert SECRET not in capsys.readouterr().err
+
+
+def first_corpus(root: Path, other: Path) -> Path:
+    return next(path for path in (root / "corpora").iterdir() if path != other and path.is_dir())
+
+
+def test_a_run_is_resumed_on_another_machine(bucket, tiny_recipe, tmp_path):
+    texts = write_corpus(tmp_path / "corpus")
+    send(texts, f"{bucket}/corpus")
+    recipe = tiny_recipe(
+        corpus__sources=[{"url": f"{bucket}/corpus"}], remote_output=f"{bucket}/runs", train__checkpoint_steps=2
+    )
+    whole = run(recipe.model_copy(update={"remote_output": None}), tmp_path / "whole")
+    remote = Remote(f"{bucket}/runs/tiny", "remote_output")
+
+    def lose(step, metrics):
+        if step == 6:
+            remote.push(tmp_path / "a" / "tiny")
+            raise OSError("the machine is lost")
+
+    with pytest.raises(DistilvecError, match="machine is lost"):
+        run(recipe, tmp_path / "a" / "tiny", callbacks=[lose])
+    shutil.rmtree(tmp_path / "a")
+    run(recipe, tmp_path / "b" / "tiny")
+    assert whole is not None
+    for name in ("student", "last"):
+        weights = [tmp_path / run_folder / name / "model.safetensors" for run_folder in ("whole", "b/tiny")]
+        assert weights[0].read_bytes() == weights[1].read_bytes()
+    with pytest.raises(DistilvecError, match=r"^\[--restart\] s3://bucket/runs/tiny has an earlier run"):
+        run(recipe, tmp_path / "c" / "tiny", restart=True)
+
+
+def test_shares_meet_in_the_bucket(bucket, tiny_recipe, tmp_path, monkeypatch):
+    recipe, whole = tiny_recipe(cache__remote=f"{bucket}/cache"), tiny_recipe()
+    from jobs import filled
+
+    one = filled(whole, tmp_path / "unused")
+    for number in (1, 2):
+        monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / f"machine {number}"))
+        job = resolve(recipe, tmp_path / "unused")
+        fill_one_share(job, job.teacher, Share(number, 2))
+    monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "machine 3"))
+    job = resolve(recipe, tmp_path / "unused")
+    merged = merge_shares(job, job.teacher)
+    assert files_below(merged.folder) == files_below(one.folder)
+    assert Remote(f"{bucket}/cache", "cache.remote").folders() == [merged.folder.name]
+
+
+# -- folders by address ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def remote(tmp_path):
+    return Remote(f"file://{tmp_path}/remote", "cache.remote")
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_only_what_changed_is_sent_and_fetched(remote, tmp_path):
+    here, there = write(tmp_path / "here", a="1", b="2", **{"c/d": "3"}), tmp_path / "there"
+    write(here, lock="7", **{".hidden": "x", "own.lock": ""})
+    assert remote.pull(there) == 0 and not remote.exists()
+    assert remote.push(here) == 3 and remote.push(here) == 0
+    assert remote.pull(there) == 3 and remote.pull(there) == 0
+    assert files_below(there) == files_below(here) == {"a": b"1", "b": b"2", "c/d": b"3"}
+    write(here, a="11", e="4")
+    (here / "b").unlink()
+    assert remote.push(here) == 2
+    assert not (tmp_path / "remote" / "b").exists()
+    before = (there / "c" / "d").stat().st_mtime_ns
+    assert remote.pull(there) == 3
+    assert files_below(there) == files_below(here) and (there / "c" / "d").stat().st_mtime_ns == before
+    write(there, a="111")
+    assert remote.pull(there) == 0 and (there / "a").read_text() == "111"  # it may hold more than was pushed
+
+
+def test_a_push_that_ends_early_leaves_old_or_new_files(remote, tmp_path, monkeypatch):
+    """Whatever was sent last: another machine reads whole files, and the sender can go on."""
+    import fsspec
+
+    here = write(tmp_path / "here", a="1", journal="one")
+    remote.push(here)
+    write(here, b="2", journal="two", notes="new")
+    system, _ = fsspec.url_to_fs(remote.address, auto_mkdir=True)
+    count = 0
+
+    def failing(act):
+        def sent(self, *arguments, **options):
+            nonlocal count
+            count += 1
+            if count > most:
+                raise OSError("the network is gone")
+            return act(self, *arguments, **options)
+
+        return sent
+
+    # in order: b, notes, the index with both versions, journal, the index; then again the last three
+    few, every = {"a", "journal"}, {"a", "b", "journal", "notes"}
+    for most, names, journal in (
+        (0, few, b"one"),
+        (1, few, b"one"),
+        (2, few, b"one"),
+        (3, every, b"one"),
+        (2, every, b"two"),
+    ):
+        count = 0
+        with monkeypatch.context() as patched, pytest.raises(DistilvecError, match=r"^\[cache.remote\].*network"):
+            for name in ("put_file", "pipe_file"):
+                patched.setattr(type(system), name, failing(getattr(type(system), name)))
+            remote.push(here)
+        there = tmp_path / f"there-{most}-{len(names)}"
+        remote.pull(there)
+        assert (files_below(there).keys(), files_below(there)["journal"]) == (names, journal)
+        assert remote.pull(here) == 0
+    assert remote.push(here) == 1 and remote.pull(there) == 0 and files_below(there) == files_below(here)
+
+
+def test_damage_and_two_writers_are_refused(remote, tmp_path):
+    first, second = write(tmp_path / "first", a="1"), tmp_path / "second"
+    remote.push(first)
+    remote.pull(second)
+    write(first, a="2")
+    remote.push(first)
+    write(second, a="3")
+    for act in (remote.push, remote.pull):
+        with pytest.raises(DistilvecError, match=r"^\[cache.remote\].*have both changed"):
+            act(second)
+    with pytest.raises(DistilvecError, match=r"^\[cache.remote\].*have both changed"):
+        remote.pull(write(tmp_path / "third", a="own"))
+    (tmp_path / "remote" / "a").write_text("9")
+    with pytest.raises(DistilvecError, match=rf"^\[cache.remote\].*a does not match {INDEX}"):
+        remote.pull(tmp_path / "fourth")
+    assert not files_below(tmp_path / "fourth")
+
+
+def test_names_outside_of_the_folder_are_refused(remote, tmp_path):
+    content = {"format": 1, "pending": False, "files": {"../escaped": [[1, "0"]]}}
+    write(tmp_path / "remote", **{INDEX: json.dumps(content), "../escaped": "1"})
+    with pytest.raises(DistilvecError, match=r"^\[cache.remote\].*outside of the folder"):
+        remote.pull(tmp_path / "there")
+
+
+def test_a_pusher_waits_and_goes_on_after_failures(remote, tmp_path, capsys):
+    here = write(tmp_path / "here", a="1")
+    Pusher(remote, here)(1, {})
+    assert not remote.exists()
+    Pusher(remote, here, seconds=0)(1, {})
+    assert remote.exists()
+    (tmp_path / "remote" / INDEX).write_text("no JSON")
+    Pusher(remote, here, seconds=0)(1, {})
+    assert "warning: [cache.remote]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://key:secret@bucket/x", "https://host/x?signature=secret", "folder/x", "s3:/bucket"]
+)
+def test_addresses_hold_no_secrets(address):
+    with pytest.raises(DistilvecError, match=r"^\[corpus.url\]") as error:
+        check_address(address, "corpus.url")
+    assert "folder" in address or "bucket" in address or "secret" not in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_errors_name_the_address_and_the_key(bucket, tmp_path, tiny_recipe):
+    source = tiny_recipe(corpus__sources=[{"url": f"{bucket}/absent"}]).corpus.sources[0]
+    with pytest.raises(DistilvecError, match=r"^\[corpus.sources.0.url\] s3://bucket/absent"):
+        source_files(source, 0)
+    with pytest.raises(DistilvecError, match=r"^\[k\] nothing://x needs another package|^\[k\] nothing://x cannot"):
+        Remote("nothing://x", "k").exists()
+    with pytest.raises(DistilvecError, match=r"^\[k\] s3://no-bucket/x (cannot be used|does not exist)") as error:
+        Remote("s3://no-bucket/x", "k").push(write(tmp_path / "here", a="1"))
+    assert SECRET not in str(error.value)
+
+
+def test_a_changed_remote_file_is_fetched_again(bucket, tiny_recipe, tmp_path):
+    recipe = tiny_recipe(corpus__sources=[{"url": f"{bucket}/corpus/one.txt"}])
+    for text in ("first", "second!"):
+        (tmp_path / "corpus").mkdir(exist_ok=True)
+        (tmp_path / "corpus" / "one.txt").write_text(text)
+        send(tmp_path / "corpus", f"{bucket}/corpus")
+        (file,) = source_files(recipe.corpus.sources[0], 0)
+        assert (file.name, file.read_text()) == ("one.txt", text)
+        assert source_files(recipe.corpus.sources[0], 0) == [file]
+    assert recipe.corpus.sources[0].label == "one"

@@ -18,6 +18,7 @@ from distilvec.cli.models import align, export, finetune, push, transplant
 from distilvec.cli.options import Out, Overrides, RecipeFile, Restart, Variant, combined, load_recipe, option
 from distilvec.cli.recipes import recipes_app
 from distilvec.cli.serve import serve
+from distilvec.core.errors import DistilvecError
 
 app = typer.Typer(cls=Grouped, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -56,15 +57,29 @@ def run(
     show_comparison(compare_runs([folder]))
 
 
-def plan(recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None, out: Out = None) -> None:
+def plan(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    variant: Variant = None,
+    out: Out = None,
+    workers: Annotated[
+        int | None, option("Show disk, time and cost with n workers, also for 100 M and 1 B texts.", min=1)
+    ] = None,
+    hourly_price: Annotated[float | None, option("The price of a worker for an hour, for --workers.", min=0)] = None,
+) -> None:
     """Show what a recipe will do and cost (rows, tokens, disk, time) before any work."""
+    if hourly_price is not None and workers is None:
+        raise DistilvecError("[--hourly-price] needs the number of workers. Give --workers.")
     loaded = load_recipe(recipe, variant, overrides)
 
     from distilvec.cli.terminal import show_table
+    from distilvec.pipeline.fleet import Fleet
     from distilvec.pipeline.plan import make_plan
     from distilvec.pipeline.resolve import resolve
 
-    show_table(["", loaded.name], make_plan(resolve(loaded, out or loaded.output / loaded.name)))
+    fleet = None if workers is None else Fleet(workers, hourly_price)
+    job = resolve(loaded, out or loaded.output / loaded.name)
+    show_table(["", loaded.name], make_plan(job, fleet))
 
 
 @app.callback(invoke_without_command=True)

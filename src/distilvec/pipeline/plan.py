@@ -22,6 +22,7 @@ from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.data.tokens import TokenStore
 from distilvec.pipeline.api_costs import cost_lines
 from distilvec.pipeline.caches import folder_of_cache, open_cache, reads_tokens, superset_cache, token_source
+from distilvec.pipeline.fleet import Fleet, duration, fleet_lines
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.prepare import (
     ReadyTeacher,
@@ -90,11 +91,16 @@ class SampleTeacher:
         return replace(found, selected=selected, grams=dict.fromkeys(required.gram_layers, grams))
 
 
-def make_plan(job: Job) -> Lines:
-    """Return rows of (name, value). The corpus is read and tokenized; teachers and student run on a sample only."""
+def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
+    """Return rows of (name, value). The corpus is read and tokenized; teachers and student run on a sample only.
+
+    With a `fleet` the teachers' rows include disk, time and cost with its workers, also for 100 M and 1 B such texts.
+    """
     corpus, model = job.corpus, untrained_student(job)
     tokens = tokenize(job, corpus, model)
-    about, teachers, alignments = zip(*(_describe(job, teacher, model) for teacher in job.teachers), strict=True)
+    about, teachers, alignments = zip(
+        *(_describe(job, teacher, model, fleet, tokens) for teacher in job.teachers), strict=True
+    )
     alignment = next((one for one in alignments if one is not None), None)
     costs = [_measure_stage(job, stage, tokens, alignment, teachers) for stage in job.stages]
     report, names, kept = corpus.report, corpus.source_names, np.bincount(corpus.sources)
@@ -138,7 +144,7 @@ def _code(job: Job) -> Iterator[str]:
 
 
 def _describe(
-    job: Job, teacher: Teacher, student: SentenceTransformer
+    job: Job, teacher: Teacher, student: SentenceTransformer, fleet: Fleet | None, stored: TokenStore
 ) -> tuple[Lines, ReadyTeacher | SampleTeacher, AlignmentStore | None]:
     """Describe a teacher and the rows its cache lacks; return it for the timed steps, with its alignment."""
     weight = f", weight {teacher.section.weight:g}" if len(job.teachers) > 1 else ""
@@ -162,11 +168,12 @@ def _describe(
     room = f"{missing * size / 1e6:,.1f} MB in {folder} ({shutil.disk_usage(existing).free / 1e9:,.1f} GB free)"
     if teacher.manifest.tokens is not None and teacher.manifest.tokens.hidden is not None:
         room += f", hidden states in {teacher.manifest.tokens.hidden} (cache.hidden)"
-    time_left = "" if costs else f": about {_duration(missing * seconds)}"
+    time_left = "" if costs else f": about {duration(missing * seconds)}"
     lines += [
         ["teacher vectors to compute", f"{missing:,} of {len(job.corpus):,}{time_left}"],
         *costs,
         ["disk for them", room],
+        *(fleet_lines(fleet, teacher, missing, (seconds, size), stored) if fleet is not None else ()),
     ]
     lengths = alignment.teacher_lengths if alignment is not None else tokens.lengths if tokens is not None else None
     return lines, SampleTeacher(job, teacher, lengths), alignment
@@ -234,15 +241,9 @@ def _measure_stage(
 
 def _training_lines(stages: Sequence[Stage], costs: Sequence[Cost]) -> Lines:
     """Describe the training as a whole, then stage by stage."""
-    lines = [f"{steps:,} steps of {texts} texts: about {_duration(seconds)}" for steps, texts, seconds in costs]
+    lines = [f"{steps:,} steps of {texts} texts: about {duration(seconds)}" for steps, texts, seconds in costs]
     if len(stages) == 1:
         return [["training", lines[0]]]
     steps, _, seconds = (sum(values) for values in zip(*costs, strict=True))
-    whole = f"{steps:,} steps in {len(stages)} stages: about {_duration(seconds)}"
+    whole = f"{steps:,} steps in {len(stages)} stages: about {duration(seconds)}"
     return [["training", whole], *([f"  {stage.name}", line] for stage, line in zip(stages, lines, strict=True))]
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

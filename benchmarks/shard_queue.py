@@ -2,9 +2,8 @@
 
     python -m benchmarks.shard_queue --json FILE [--texts 1000000000] [--workers 8 64 256]
 
-The queue is that of distilvec/teachers/ray_workers.py: a free worker gets the next shard as long as at most four shards
-for each worker are begun or done and not yet stored; shards are stored in their order by one process. Assumptions, each
-an option:
+The queue is that of distilvec/teachers/ray_workers.py: a worker has at most two shards that are not stored yet, one of
+which it computes; one process stores them, in the order in which they are done. Assumptions, each an option:
 
     texts_per_second   of a worker without failures, the same for every shard but for 5 % of random variation
     slow_share, slow   share of the workers that are slower all the time, and by which factor (stragglers)
@@ -12,10 +11,10 @@ an option:
     restart_seconds    from a death to the next shard: detection, a new process, loading the model
     dims, write_rate   bytes that the writer stores a second; a shard is sent in float32 and stored in float16
 
-The network, the death of the writer (who loses at most the shards that are not stored: `shards_at_risk`) and failures
-of the cluster as a whole are left out. `efficiency` is the time of ideal workers (none slow, none failing, no writer) over
-the simulated time; `repeated` is the work that is lost with failing workers, in shares of all work; `writer_hours` is
-the time of the one writer alone.
+The network, the death of the writer (who loses the shards that are not stored, at most `shards_at_risk`) and failures
+of the cluster as a whole are left out. `efficiency` is the time of ideal workers (none slow, none failing, no writer)
+over the simulated time; `repeated` is the work that is lost with failing workers, in shares of all work; `writer_hours`
+is the time of the one writer alone.
 """
 
 from __future__ import annotations
@@ -56,37 +55,32 @@ def simulate(cluster: Cluster) -> dict[str, Any]:
     work = SHARD_ROWS / cluster.texts_per_second
     speeds = np.where(random.random(cluster.workers) < cluster.slow_share, cluster.slow, 1.0)
     store = SHARD_ROWS * cluster.dims * 2 / cluster.write_rate
-    now, begun, stored, failures, lost, most = 0.0, 0, 0, 0, 0.0, 0
-    idle, running, done = deque(range(cluster.workers)), list[tuple[float, int, int]](), set[int]()
-    while stored < shards:
-        while idle and begun < shards and begun - stored < AHEAD * cluster.workers:
-            worker, end = idle.popleft(), now
-            needed = work * speeds[worker] * random.uniform(0.95, 1.05)
+    now, begun, failures, lost = 0.0, 0, 0, 0.0
+    free, running = deque([*range(cluster.workers)] * AHEAD), list[tuple[float, int]]()
+    ends = [0.0] * cluster.workers
+    while begun < shards or running:
+        while free and begun < shards:
+            worker = free.popleft()
+            needed, end = work * speeds[worker] * random.uniform(0.95, 1.05), max(now, ends[worker])
             while (alive := random.exponential(cluster.hours_to_failure * 3600)) < needed:
                 failures, lost, end = failures + 1, lost + alive, end + alive + cluster.restart_seconds
-            heapq.heappush(running, (end + needed, begun, worker))
+            ends[worker] = end + needed
+            heapq.heappush(running, (ends[worker], worker))
             begun += 1
-        most = max(most, len(done))
-        if stored in done:
-            done.remove(stored)
-            now, stored = now + store, stored + 1
-        else:
-            now = max(now, running[0][0])
-        while running and running[0][0] <= now:
-            _, shard, worker = heapq.heappop(running)
-            done.add(shard)
-            idle.append(worker)
+        end, worker = heapq.heappop(running)
+        now = max(now, end) + store
+        free.append(worker)
     ideal = shards * work / cluster.workers
     return {
         "workers": cluster.workers,
         "shards": shards,
-        "hours": round(now / 3600, 2),
-        "efficiency": round(ideal / now, 3),
+        "hours": round(float(now) / 3600, 2),
+        "efficiency": round(float(ideal / now), 3),
         "writer_hours": round(shards * store / 3600, 2),
         "failures": failures,
         "repeated": round(lost / (shards * work), 5),
         "shards_at_risk": AHEAD * cluster.workers,
-        "most_waiting_gb": round(most * SHARD_ROWS * cluster.dims * 4 / 1e9, 2),
+        "most_memory_gb": round(AHEAD * cluster.workers * SHARD_ROWS * cluster.dims * 4 / 1e9, 2),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.methods import redact
 from distilvec.pipeline import evaluate as run_report
 from distilvec.pipeline.compare import compare_runs
+from distilvec.pipeline.fleet import SIZES, Fleet
 from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
@@ -302,6 +304,18 @@ def test_plan(tiny_recipe, tmp_path):
 def test_a_plan_shows_the_prompts_of_a_preset(tiny_recipe, tmp_path):
     rows = dict(make_plan(resolve(tiny_recipe(teacher__preset="arctic-embed-v2"), tmp_path / "run")))
     assert rows["  preset"] == "arctic-embed-v2: query 'query: '"
+
+
+def test_a_plan_for_many_workers(tiny_recipe, tmp_path):
+    job = resolve(tiny_recipe(), tmp_path / "run")
+    rows = dict(make_plan(job, Fleet(4, 3.5)))
+    assert ", cost 0.00; " in rows["with 4 workers"] and "keys in memory 2.0 GB" in rows["  100 M texts"]
+    hundred, billion = (
+        float(re.search(r"cost ([0-9,.]+)", rows[f"  {size} texts"])[1].replace(",", "")) for size in SIZES
+    )
+    assert billion == pytest.approx(10 * hundred, rel=0.01) and hundred > 0
+    assert "80.0 GB of vectors" in rows["  1 B texts"]  # 16 bytes of key, 32 dimensions of 2 bytes
+    assert "cost" not in dict(make_plan(job, Fleet(1)))["with 1 worker"]
 
 
 def test_a_plan_tells_what_is_left_out_and_whose_code_runs(tiny_recipe, tmp_path, capsys):

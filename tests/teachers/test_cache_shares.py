@@ -158,7 +158,7 @@ def test_equal_keys_are_planned_once(work):
         def __len__(self):
             return len(self.keys)
 
-    planned = np.concatenate(list(filling.plan_shards(work.cache("cache"), Twice())))
+    planned = np.concatenate([rows for _, rows in filling.plan_shards(work.cache("cache"), Twice())])
     np.testing.assert_array_equal(planned, np.arange(len(work.corpus)))
 
 
@@ -202,6 +202,7 @@ def test_shares_by_the_command(tiny_model, tmp_path):
     assert content(filled("merge", recipe, cache=tmp_path / "two")) == content(whole)
 
 
+@pytest.mark.slow
 def test_killed_workers_on_ray_change_no_byte(tiny_model, tmp_path):
     """DISTILVEC_KILLS sets how many workers are killed, at random moments."""
     pytest.importorskip("ray")

@@ -68,13 +68,13 @@ class Remote:
             found = system.ls(path, detail=True) if system.exists(path) else []
             return sorted(one["name"].rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory")
 
-    def download(self, wanted: Callable[[Path], bool]) -> list[Path]:
-        """Local copies of the file, or of a folder's `wanted` files at any depth, sorted; a copy is kept by version."""
+    def download(self, accepts: Callable[[Path], bool]) -> list[Path]:
+        """Local copies of the file, or of a folder's `accepts` files at any depth, sorted; a copy is kept by version."""
         files = []
         with self._open() as (system, path):
             for name in sorted(system.find(path)):
                 inside = Path(name.removeprefix(path).strip("/") or Path(name).name)
-                if name != path and (not wanted(inside) or any(part.startswith(".") for part in inside.parts)):
+                if name != path and (not accepts(inside) or any(part.startswith(".") for part in inside.parts)):
                     continue
                 version = hashlib.blake2b(f"{self.address}\n{name}\n{system.ukey(name)}".encode(), digest_size=8)
                 target = user_cache() / "downloads" / version.hexdigest() / inside.name

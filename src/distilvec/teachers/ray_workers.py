@@ -1,7 +1,7 @@
 """Teacher processes on Ray: plain actors that hold the model, restarted when they die.
 
-Actors instead of Ray Data: a shard is one call with its texts, and results are taken in the order of the shards, so the
-cache has the same bytes as that of one process. Ray Data groups rows into blocks of its own.
+Actors instead of Ray Data: a shard is one call with its texts, so its batches and bytes are those of one process. Ray
+Data groups rows into blocks of its own.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.data.corpus import Corpus
-from distilvec.teachers.cache.fill import Advance
+from distilvec.teachers.cache.fill import Advance, Planned
 from distilvec.teachers.cache.manifest import Manifest
 from distilvec.teachers.cache.signals import Array, Rows
 from distilvec.teachers.model import LocalTeacher, load_teacher
 
 LOCAL = "local"  # instead of an address: worker processes on this machine
 RETRIES = 16  # times that one shard is computed again after the death of its worker
-AHEAD = 4  # shards for each worker that are begun or done before the oldest of them is stored
+AHEAD = 2  # shards of each worker: the one that it computes, and the next one or one that is not stored yet
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,9 @@ class RayWorkers:
                 "--head), or take --ray local."
             ) from error
         kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES)(Worker)
-        self._idle = [kind.remote(*self._about) for _ in range(options.workers)]
-        self._busy: dict[Any, Any] = {}
+        self._workers = [kind.remote(*self._about) for _ in range(options.workers)]
+        self._free = deque(self._workers * AHEAD)
+        self._busy: dict[Any, tuple[Any, Planned]] = {}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -93,32 +94,30 @@ class RayWorkers:
         import ray
 
         self._results.clear()
-        for worker in [*self._idle, *self._busy.values()]:
+        for worker in self._workers:
             ray.kill(worker)
         ray.shutdown()
 
-    def ahead(self, shards: Iterator[Rows]) -> Iterator[Rows]:
-        """The shards in their order, each once its signals are there; a free worker always gets the next one."""
+    def ahead(self, shards: Iterator[Planned]) -> Iterator[Planned]:
+        """The shards, each once its signals are there; each worker has two, so that none waits for this process."""
         import ray
 
-        waiting: deque[Rows] = deque()
-        left = True
         while True:
-            while left and self._idle and len(waiting) < AHEAD * self._options.workers:
-                rows = next(shards, None)
-                if left := rows is not None:
-                    worker = self._idle.pop()
-                    result = worker.signals.remote(self._corpus.prompted(rows))
-                    self._busy[result] = worker
-                    self._results[int(rows[0])] = result
-                    waiting.append(rows)
-            if not waiting:
+            while self._free and len(self._results) < AHEAD * self._options.workers:
+                number, rows = next(shards, (-1, None))
+                if rows is None:
+                    self._free.clear()
+                    break
+                worker = self._free.popleft()
+                result = worker.signals.remote(self._corpus.prompted(rows))
+                self._busy[result] = worker, (number, rows)
+                self._results[int(rows[0])] = result
+            if not self._busy:
                 return
-            if self._results[int(waiting[0][0])] not in self._busy:
-                yield waiting.popleft()
-                continue
             for result in ray.wait([*self._busy], num_returns=1, fetch_local=False)[0]:
-                self._idle.append(self._busy.pop(result))
+                worker, shard = self._busy.pop(result)
+                self._free.append(worker)
+                yield shard
 
     def compute(self, rows: Rows, advance: Advance) -> Mapping[str, Array]:
         """The signals of a shard that `ahead` has passed on. DistilvecError of a worker, or if workers keep dying."""

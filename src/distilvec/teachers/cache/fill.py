@@ -33,6 +33,7 @@ from distilvec.teachers.encode import plan_batches
 
 Progress = Callable[[int, int], None]  # (rows of the corpus in the cache, rows of the corpus)
 Advance = Callable[[int], None]  # rows of a shard that are done
+Planned = tuple[int, Rows]  # a shard to compute: its number, its rows of the corpus
 Compute = Callable[[Rows, Advance], Mapping[str, Array | Ragged]]  # signals of corpus rows
 
 MOST_ROWS = 2048  # of a shard with token signals, which is held in memory until it is whole
@@ -78,11 +79,11 @@ def fill_shards(
     corpus: Corpus,
     compute: Compute,
     progress: Progress | None = None,
-    ahead: Callable[[Iterator[Rows]], Iterator[Rows]] = iter,
+    ahead: Callable[[Iterator[Planned]], Iterator[Planned]] = iter,
 ) -> None:
     """`compute` the signals of the rows that the cache lacks, a shard at a time, and append them.
 
-    `ahead` passes the planned shards on in their order, and may begin some of them early.
+    `ahead` passes the planned shards on, in any order; it may begin several of them before it passes on the first.
     Of a shard that ends in Unfinished the rows until then are appended, and its cause is raised.
     """
     report, rows, missing = progress or (lambda done, total: None), len(corpus), count_missing(cache, corpus)
@@ -91,20 +92,28 @@ def fill_shards(
         return
     with cache.writing():
         done = rows - count_missing(cache, corpus)  # another process may have added some
-        for shard in ahead(plan_shards(cache, corpus)):
+        for number, shard in ahead(plan_shards(cache, corpus)):
             try:
                 signals = compute(shard, lambda texts, done=done: report(done + texts, rows))  # type: ignore[misc]
             except Unfinished as part:  # of an API: its vectors are paid for
                 kept = shard[part.rows]
                 cache.append(np.asarray(corpus.keys[kept]), part.signals, corpus.stored(kept).__getitem__)
                 raise part.__cause__ or part from None
-            cache.append(np.asarray(corpus.keys[shard]), signals, corpus.stored(shard).__getitem__)
+            cache.append(np.asarray(corpus.keys[shard]), signals, corpus.stored(shard).__getitem__, number)
             done += len(shard)
+        cache.sort_shards()
     report(rows, rows)
 
 
-def plan_shards(cache: TeacherCache, corpus: Corpus) -> Iterator[Rows]:
-    """Rows that the cache lacks when this begins, in order, a shard at a time; of equal keys the first row."""
+def plan_shards(cache: TeacherCache, corpus: Corpus) -> Iterator[Planned]:
+    """Rows that the cache lacks when this begins, in order, a shard at a time, with the shard's number.
+
+    Of equal keys the first row is planned. When some shards are stored, the plan of the others stays as it was.
+    """
+    return zip(cache.free_numbers(), _shards(cache, corpus), strict=False)
+
+
+def _shards(cache: TeacherCache, corpus: Corpus) -> Iterator[Rows]:
     first, size = first_occurrences(np.asarray(corpus.keys)), cache.shard_rows
     waiting = np.empty(0, dtype=np.int64)
     for start, keys in chunks(corpus):

@@ -64,8 +64,7 @@ def fill_share(
     Errors: DistilvecError for vectors that must not be stored, or a full disk.
     """
     report = progress or (lambda done, total: None)
-    numbered = zip(cache.free_numbers(), plan_shards(cache, corpus), strict=False)
-    own = [(number, rows) for number, rows in numbered if share.includes(number)]
+    own = [(number, rows) for number, rows in plan_shards(cache, corpus) if share.includes(number)]
     done, total = 0, sum(len(rows) for _, rows in own)
     with part.writing():
         for number, rows in own:

@@ -69,7 +69,7 @@ class Remote:
             return sorted(one["name"].rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory")
 
     def download(self, accepts: Callable[[Path], bool]) -> list[Path]:
-        """Local copies of the file, or of a folder's `accepts` files at any depth, sorted; a copy is kept by version."""
+        """Local copies of the file, or of a folder's files that `accepts` allows, sorted; kept by version."""
         files = []
         with self._open() as (system, path):
             for name in sorted(system.find(path)):

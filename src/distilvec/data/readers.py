@@ -180,7 +180,7 @@ def open_parquet(path: Path, key: str) -> Iterator[ParquetFile]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path, buffer_size=1 << 20) as file:
+        with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             yield file
     except (pa.ArrowException, OSError, UnicodeError) as error:
         system = explain(error, key, path) if isinstance(error, OSError) else None

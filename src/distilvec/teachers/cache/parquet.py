@@ -81,7 +81,8 @@ class VectorTable:
         names = [*(self.names[part] for part in ("text", "role") if part in self.names), *columns.values()]
         for path in self.paths:
             with self._readable(path):
-                for batch in pq.ParquetFile(path).iter_batches(batch_size=_ROWS, columns=names):
+                file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)  # else all of it comes into memory
+                for batch in file.iter_batches(batch_size=_ROWS, columns=names):
                     if batch.num_rows:
                         yield self._rows(path, batch, columns)
 

@@ -63,7 +63,8 @@ class ArrowFiles:
     def _record_batches(self) -> Iterator[Any]:
         names = list(dict.fromkeys(self.columns.values()))
         for path in self.paths if self._parquet else ():
-            yield from pq.ParquetFile(path).iter_batches(batch_size=ROWS, columns=names)
+            file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+            yield from file.iter_batches(batch_size=ROWS, columns=names)
         if not self._parquet:
             file = self._arrow()
             for number in range(file.num_record_batches):

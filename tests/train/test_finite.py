@@ -14,7 +14,6 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.objective import Objective
 from distilvec.train.checkpoint import read_checkpoint
-from distilvec.train.update import FiniteGuard
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 
@@ -108,18 +107,3 @@ def test_a_gradient_norm_that_is_not_finite(tiny_recipe, tmp_path):
     with pytest.raises(DistilvecError, match=r"^\[train\] loss is nan at step 3 \(terms: gradient_norm nan\)"):
         loop.run()
     assert all(torch.isfinite(p).all() for p in loop.module.parameters())
-
-
-def test_another_process_failed(tiny_recipe, tmp_path):
-    """Processes agree: a finite loss here does not allow a step if another process reports a failure."""
-    loop = make_loop(tiny_recipe(), tmp_path / "run")
-
-    class Two:
-        device, num_processes = torch.device("cpu"), 2
-
-        def reduce(self, value, reduction):
-            return value + 2
-
-    guard = FiniteGuard(loop.optimizer, Two(), deferred=False)
-    assert not guard.allows(0, [{"l2": torch.ones(3)}]) and guard.failed == 1
-    assert "another process" in guard.problem()

@@ -34,8 +34,8 @@ class TaskFailure:
     def __init__(self, module: nn.Module, loss) -> None:
         self.module, self.loss, self.calls, self.places, self.losses = module, loss, [], [], []
 
-    def __call__(self, draw=0, sync=True, weigh=None):
-        self.calls.append((draw, sync))
+    def __call__(self, draw=0, last=True, weigh=None):
+        self.calls.append((draw, last))
         self.places.append({name: p.detach().clone() for name, p in self.module.named_parameters()})
         loss = self.loss(self.module)
         loss.backward()
@@ -341,7 +341,7 @@ def test_a_draw_is_a_dropout_mask(tiny_recipe, tmp_path):
 
     def terms(draw: int) -> torch.Tensor:
         micro_batches = [load(loop.data, loop._batches(0)[number], loop.device) for number in range(2)]
-        return StepGradients(loop.wrapped, loop.accelerator, micro_batches, 0, 5)(draw=draw)["l2"]
+        return StepGradients(loop.module, loop.accelerator, micro_batches, 0, 5)(draw=draw)["l2"]
 
     assert torch.equal(terms(0), terms(0)) and torch.equal(terms(1), terms(1))
     assert not torch.isclose(terms(0), terms(1)).all()
@@ -370,7 +370,7 @@ def test_buffers_change_once_a_step(tiny_recipe, tmp_path, name):
     loop.module.objective = objective
     rule = Update(UpdateSection(name=name), loop.optimizer, loop.module)
     for number in range(3):
-        passes = StepGradients(loop.wrapped, loop.accelerator, micro_batches, 0, number)
+        passes = StepGradients(loop.module, loop.accelerator, micro_batches, 0, number)
         terms = rule.step(passes, number)["seen"]
         assert terms.round()[:16].mean() == pytest.approx(32 * number, abs=8)
         assert objective.seen == 32 * (number + 1)

@@ -5,6 +5,7 @@
 | DistilvecError, full disk, no permission, ...   | distilvec: [key] problem. Fix.          | 2           |
 | wrong use of the command line                   | typer's own message                     | 2           |
 | Ctrl-C, SIGTERM                                 | the same command goes on                | 130, 143    |
+| the end of another process of the same run      | a short message                         | 3           |
 | anything else                                   | a short message and the log file's path | 1           |
 """
 
@@ -25,10 +26,11 @@ from typing import Any
 import typer
 
 from distilvec.cli.layout import EVERYWHERE
-from distilvec.core.errors import DistilvecError, Interrupted, Stopped, explain, first_line
+from distilvec.core.errors import DistilvecError, Interrupted, ProcessLost, Stopped, explain, first_line
 from distilvec.core.files import user_cache
 from distilvec.core.verbosity import Level, quiet_libraries, verbosity
 
+LOST = 3  # exit status if another process of the run ended
 USAGE: Any = typer.BadParameter.__mro__[2]  # ClickException, of click or of typer's own copy of it
 
 
@@ -104,7 +106,7 @@ def _failed(error: Exception, arguments: Sequence[str], debug: bool) -> int:
         traceback.print_exception(error, file=sys.stderr)
     if message is not None:
         _print_error(message)
-        return 128 + error.number if isinstance(error, Stopped) else 2
+        return 128 + error.number if isinstance(error, Stopped) else LOST if isinstance(error, ProcessLost) else 2
     _print_error(
         f"[internal] unexpected {type(error).__name__}: {first_line(error)}. Finished work is kept. Please report this "
         f"defect of distilvec, with the log {_write_log(error, arguments)} (--debug shows it at once)."

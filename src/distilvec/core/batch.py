@@ -60,10 +60,28 @@ class TextBatch:
         return len(self.rows)
 
     @property
+    def examples(self) -> int:
+        """Number of examples."""
+        return len(self.rows) // self.texts_per_example
+
+    @property
     def mask(self) -> Bool[Tensor, "batch tokens"]:
         """True at tokens, False at padding."""
         ids, mask = self.tokens["input_ids"], self.tokens.get("attention_mask")
         return torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+
+    def rows_of(self, first: int, end: int) -> Int[Tensor, " rows"]:
+        """Return the numbers of the rows of examples `first` to `end` - 1, in the order of a batch of these alone."""
+        examples = torch.arange(first, end, device=self.rows.device)
+        steps = torch.arange(self.texts_per_example, device=self.rows.device) * self.examples
+        return (steps[:, None] + examples).flatten()
+
+    def part(self, first: int, end: int) -> TextBatch:
+        """Return the batch of examples `first` to `end` - 1, padded as this one is."""
+        rows = self.rows_of(first, end)
+        found = replace(self, labels=None)._moved(lambda value: value[rows])
+        texts = None if self.texts is None else [self.texts[row] for row in rows.tolist()]
+        return replace(found, texts=texts, labels=None if self.labels is None else self.labels[first:end])
 
     def to(self, device: torch.device) -> TextBatch:
         """Return the batch with its tensors on `device`; copies from pinned memory wait for nothing."""

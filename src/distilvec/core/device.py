@@ -7,8 +7,6 @@ import ctypes
 import os
 
 import torch
-from accelerate import PartialState
-from accelerate.state import AcceleratorState
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
@@ -27,14 +25,6 @@ def pick_device(name: str, key: str = "train.device") -> str:
     if name == "mps" and not has_mps:
         raise DistilvecError(f"[{key}] is mps, but this machine has none. Use auto or cpu.")
     return name
-
-
-def processes(device: str) -> PartialState:
-    """This process and its siblings (`accelerate launch`). Alone, an earlier run's state is reset."""
-    cpu = pick_device(device) == "cpu"
-    alone = PartialState(cpu=cpu).num_processes == 1
-    AcceleratorState._reset_state(reset_partial_state=alone)
-    return PartialState(cpu=cpu)
 
 
 def fast_bf16(device: str) -> bool:

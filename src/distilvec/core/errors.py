@@ -44,6 +44,10 @@ class Stopped(DistilvecError):
         self.number = int(number)
 
 
+class ProcessLost(DistilvecError):
+    """Another process of the same run ended. The exit status is 3, so that the other one's counts."""
+
+
 class Busy(DistilvecError):
     """Another process holds the lock."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from jaxtyping import Bool, Float, Int
@@ -127,5 +128,22 @@ class ModelOutputs:
     logits: Float[Tensor, "examples classes"] | None = None
     others: tuple[ModelOutputs, ...] = ()
     importance: Float[Tensor, "batch tokens"] | None = None
-    selected: Int[Tensor, "batch selected 2"] | None = None
+    selected: Int[Tensor, "batch selected 2"] | None = field(default=None, metadata={"fill": -1})
     grams: dict[int, Float[Tensor, "batch selected selected"]] = field(default_factory=dict)
+
+
+def change_tensors(value: Any, change: Callable[[Tensor, int], Tensor], fill: int = 0) -> Any:
+    """Return outputs with `change(tensor, fill)` for each of their tensors, always in the same order.
+
+    `fill` is the value at padding, from the metadata of the field.
+    """
+    if isinstance(value, Tensor):
+        return change(value, fill)
+    if isinstance(value, dict):
+        return {name: change_tensors(each, change, fill) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(change_tensors(each, change, fill) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {each.name: (getattr(value, each.name), each.metadata.get("fill", 0)) for each in fields(value)}
+        return replace(value, **{name: change_tensors(each, change, own) for name, (each, own) in named.items()})
+    return value

@@ -38,8 +38,8 @@ _level = Level.NORMAL
 
 
 def level() -> Level:
-    """The current level."""
-    return _level
+    """The current level; QUIET in all of several processes but the main one."""
+    return _level if os.environ.get("RANK", "0") == "0" else Level.QUIET
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from sentence_transformers import SentenceTransformer
 from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config import recipe as recipes
 from distilvec.config.student import StudentSection
-from distilvec.core.device import processes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.processes import main_first
 from distilvec.core.registry import method_class
 from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import TokenStore, build_tokens
@@ -120,7 +120,7 @@ def prepare(job: Job, student: SentenceTransformer) -> Prepared:
     """Tokenize the corpus for the `student`, align tokens, fill the caches, load live teachers; what is stored is
     reused.
     """
-    with processes(job.recipe.train.device).main_process_first():
+    with main_first():
         log_live(job)
         tokens = tokenize(job, job.corpus, student)
         alignment: AlignmentStore | None = None

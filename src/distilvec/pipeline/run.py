@@ -19,8 +19,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from distilvec.config.schema import Recipe
-from distilvec.core.device import processes
 from distilvec.core.errors import DistilvecError
+from distilvec.core.processes import is_main, join, main_first
 from distilvec.core.storage import Pusher, Remote
 from distilvec.pipeline.evaluate import evaluate
 from distilvec.pipeline.publish import publish
@@ -34,28 +34,33 @@ from distilvec.train.metrics import Callback, check_callbacks
 def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence[Callback] = ()) -> RunResult | None:
     """Run a recipe in a folder; a step whose inputs have not changed is not run again.
 
-    Each of the `callbacks` is called as callback(step, metrics) for every logged line of training and validation. Under
-    `accelerate launch` every process trains, the main one does the rest; the others return None.
+    Each of the `callbacks` is called as callback(step, metrics) for every logged line of training and validation. With
+    several processes (core/processes.py) all train, the main one does the rest; the others return None.
     """
     check_callbacks(callbacks)
     remote = None
     if recipe.remote_output is not None:
         remote = Remote(recipe.remote_output, "remote_output").below(folder.absolute().name)
-    state = processes(recipe.train.device)
-    if remote is not None and state.is_main_process:
-        if restart and remote.exists():
-            raise DistilvecError(f"[--restart] {remote.address} has an earlier run. Choose another folder with --out.")
-        remote.pull(folder)
-    check_run(recipe, folder)
+    join(recipe.train.device)
     with ExitStack() as stack:
-        with state.main_process_first():
+        with main_first():
+            if remote is not None and is_main():
+                _fetch(remote, folder, restart)
+            check_run(recipe, folder)
             job = resolve(recipe, folder)
-            if state.is_main_process:
+            if is_main():
                 stack.enter_context(claim_folder(folder, recipe, job.fingerprint, restart))
-        if remote is not None and state.is_main_process:
+        if remote is not None and is_main():
             callbacks = [*callbacks, Pusher(remote, folder)]
             stack.callback(remote.push, folder)
         training = train(job, callbacks)
-        if not state.is_main_process:
+        if not is_main():
             return None
         return publish(job, training, evaluate(job))
+
+
+def _fetch(remote: Remote, folder: Path, restart: bool) -> None:
+    """Fetch the earlier run that the address holds. Errors: DistilvecError if it is to be started over."""
+    if restart and remote.exists():
+        raise DistilvecError(f"[--restart] {remote.address} has an earlier run. Choose another folder with --out.")
+    remote.pull(folder)

@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from distilvec.config.student import LayersSection
 from distilvec.core.batch import TextBatch
-from distilvec.core.device import pick_device, processes
+from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
+from distilvec.core.processes import main_first
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.prepare import Prepared, in_teacher_space, prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs
@@ -99,7 +100,7 @@ def find_start(job: Job, data: Prepared | None = None) -> Start:
     section, path = job.recipe.student, job.folder / FILE
     if not section.start and not section.chooses:
         return Start()
-    with processes(job.recipe.train.device).main_process_first():
+    with main_first():
         found = _read(path, job.fingerprint)
         if found is None:
             found = _find(job, data or prepare(job, untrained_student(job)))

@@ -29,7 +29,7 @@ from distilvec.config.messages import explain, invalid
 from distilvec.config.paths import resolve_tree
 from distilvec.config.schema import Recipe
 from distilvec.config.sweep import SweepSection
-from distilvec.core.errors import Busy, DistilvecError, Stopped
+from distilvec.core.errors import Busy, DistilvecError, ProcessLost, Stopped
 from distilvec.core.files import read_json, write_json
 from distilvec.core.log import log
 from distilvec.pipeline.run_dir import SWEEP_FILE, own_folder, refuse_foreign
@@ -105,12 +105,13 @@ def run_sweep(
     sweep is moved aside. Several processes may work on one sweep.
     A run that fails with a DistilvecError does not stop the others; one DistilvecError at the end lists all failures.
     """
-    from distilvec.core.device import processes
+    from distilvec.core.processes import is_main, join
     from distilvec.pipeline.run import run
 
     refuse_run(out)
-    main = not members or processes(members[0].recipe.train.device).is_main_process
-    if main:
+    if members:
+        join(members[0].recipe.train.device)
+    if main := is_main():
         own_folder(out, restart)
     known = {entry["name"]: entry for entry in _entries(out) if entry["state"] == "finished"}
     entries = {}
@@ -128,7 +129,7 @@ def run_sweep(
         note(member.name, state="running")
         try:
             (runner or run)(member.recipe, out / member.name)
-        except (Stopped, Busy):
+        except (Stopped, Busy, ProcessLost):
             raise
         except DistilvecError as error:
             note(member.name, state="failed", message=str(error))

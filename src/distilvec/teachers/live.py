@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from distilvec.core.batch import TextBatch
-from distilvec.core.outputs import ModelOutputs, OutputSpec, Projections
+from distilvec.core.outputs import ModelOutputs, OutputSpec, change_tensors
 from distilvec.data.tokens import TokenStore
 from distilvec.models.load import evaluating
 from distilvec.students.encoder import Encoder
@@ -76,12 +75,11 @@ class LiveTeacher:
         return functional.normalize(cut, dim=-1) if self.teacher.normalized else cut
 
 
-def _convert(value: Any, device: torch.device) -> Any:
-    """Every tensor of a value on `device`, floating point ones in float32."""
-    if isinstance(value, Tensor):
+def _convert(outputs: ModelOutputs, device: torch.device) -> ModelOutputs:
+    """Every tensor of the outputs on `device`, floating point ones in float32."""
+
+    def convert(value: Tensor, fill: int) -> Tensor:
         return value.to(device, torch.float32) if value.is_floating_point() else value.to(device)
-    if isinstance(value, dict):
-        return {name: _convert(each, device) for name, each in value.items()}
-    if isinstance(value, ModelOutputs | Projections):
-        return replace(value, **{field.name: _convert(getattr(value, field.name), device) for field in fields(value)})
-    return value
+
+    found: ModelOutputs = change_tensors(outputs, convert)
+    return found

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator
 
 from distilvec.config.training import TrainSection
-from distilvec.core.device import fast_bf16, pick_device, processes, warn_slow_bf16
+from distilvec.core.device import fast_bf16, pick_device, warn_slow_bf16
+from distilvec.core.processes import join
 
 
 def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
     """accelerate for the recipe's device and precision; DistilvecError if the machine has no such device."""
     device = pick_device(train.device)
-    processes(train.device)
+    join(train.device)
     bf16 = train.precision == "bf16" or (train.precision == "auto" and fast_bf16(device))
     if bf16:
         warn_slow_bf16(device, "train.precision=fp32")
@@ -22,7 +23,6 @@ def make_accelerator(train: TrainSection, folder: Path) -> Accelerator:
         mixed_precision="bf16" if bf16 else "no",
         log_with=list(train.trackers) or None,
         project_dir=str(folder),
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],  # such as BERT's pooler
     )
     if train.trackers:
         accelerator.init_trackers("distilvec")

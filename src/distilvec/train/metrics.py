@@ -13,6 +13,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from distilvec.core import processes
 from distilvec.core.errors import DistilvecError, explained, first_line
 from distilvec.core.files import write_file
 
@@ -31,10 +32,10 @@ class MetricsLog:
     def resume(self, step: int) -> set[str]:
         """Drop the lines after a checkpoint's step, which are written again; return the kinds of earlier warnings."""
         kept = [line for line in read_metrics(self.path) if line["step"] <= step] if step else []
-        if self.accelerator.is_main_process:
+        if processes.is_main():
             with explained(KEY, self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(self.path, "".join(map(_line, kept)), KEY)
+                write_file(self.path, "".join(map(_line, kept)), KEY)
         return {line.get("kind", "collapse") for line in kept if "warning" in line}  # the first version wrote no kind
 
     def write(self, step: int, epoch: float, prefix: str, values: Mapping[str, float]) -> None:
@@ -42,7 +43,7 @@ class MetricsLog:
         metrics = {"epoch": round(epoch, 4)} | {f"{prefix}/{name}": value for name, value in values.items()}
         self._append({"step": step} | metrics)
         self.accelerator.log(metrics, step=step)
-        for callback in self.callbacks if self.accelerator.is_main_process else ():
+        for callback in self.callbacks if processes.is_main() else ():
             try:
                 callback(step, dict(metrics))
             except Exception as error:
@@ -58,12 +59,12 @@ class MetricsLog:
 
     def sync(self) -> None:
         """Wait until all lines are on the disk: a checkpoint must not outlive lines of earlier steps."""
-        if self.accelerator.is_main_process:
+        if processes.is_main():
             with explained(KEY, self.path), self.path.open("ab") as file:
                 os.fsync(file.fileno())
 
     def _append(self, entry: dict[str, Any]) -> None:
-        if self.accelerator.is_main_process:
+        if processes.is_main():
             with explained(KEY, self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(_line(entry))
 

@@ -16,6 +16,7 @@ from distilvec.core.outputs import ModelOutputs
 from distilvec.data.sampler import Rows
 from distilvec.teachers.cached import Finish, read_ahead
 from distilvec.train.dataset import TrainingRows
+from distilvec.train.shares import Share, share_of
 
 AHEAD = 2  # steps, in addition to the one that runs
 T = TypeVar("T")
@@ -23,27 +24,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A micro-batch in the CPU's memory, with what was read of the teacher's outputs."""
+    """A micro-batch in the CPU's memory, with what was read of the teacher's outputs for this process's share of it."""
 
-    batch: TextBatch
+    share: Share
     finish: Finish
 
     @property
     def examples(self) -> int:
         """Number of examples."""
-        return len(self.batch) // self.batch.texts_per_example
+        return self.share.whole.examples
 
-    def to(self, device: torch.device) -> tuple[TextBatch, ModelOutputs]:
-        """Return the batch and the teacher's outputs on `device`."""
-        batch = self.batch.to(device)
-        return batch, self.finish(batch)
+    def to(self, device: torch.device) -> tuple[Share, ModelOutputs]:
+        """Return the share and the teacher's outputs for it on `device`."""
+        share = self.share.moved(lambda batch: batch.to(device))
+        return share, self.finish(share.own)
 
 
 def load(data: TrainingRows, numbers: Rows, device: torch.device) -> MicroBatch:
     """Return the micro-batch of these examples, in pinned memory if the device is a GPU."""
-    batch = data.batch(numbers)
-    batch = batch.pin_memory() if device.type == "cuda" else batch
-    return MicroBatch(batch, read_ahead(data.teacher, batch))
+    share = share_of(data.batch(numbers))
+    share = share.moved(TextBatch.pin_memory) if device.type == "cuda" else share
+    return MicroBatch(share, read_ahead(data.teacher, share.own))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
+from distilvec.core import processes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.students.encoder import Encoder
@@ -104,7 +105,7 @@ def train_stages(
             trainer = Trainer(encoder, objective, data(objective), train, stage.folder, fingerprint, hooks)
             saved = trainer.state.finished and (stage.folder / "last").exists()  # a kill may come between the two
             trainer.finish(f" of stage {stage.name}" if stage.name else "")
-            if trainer.accelerator.is_main_process and not saved:
+            if processes.is_main() and not saved:
                 keep("last")
         before = stage
     assert trainer is not None, "the last stage is never left out"

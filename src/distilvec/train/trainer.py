@@ -15,6 +15,7 @@ import torch
 from accelerate import Accelerator
 
 from distilvec.config.training import TrainSection
+from distilvec.core import processes
 from distilvec.core.device import keep_memory
 from distilvec.core.errors import DistilvecError, Stopped
 from distilvec.core.log import Advance, log, progress
@@ -75,8 +76,7 @@ class Trainer:
         self.checkpoint = checkpoint_file(folder)  # from which an interrupted run resumes
         found = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint)
         self.state, memory = found or (Progress(), {})
-        self.wrapped = self.accelerator.prepare_model(self.module)
-        self.micro_batches_a_step = train.gradient_accumulation_steps * self.accelerator.num_processes
+        processes.broadcast(self.module)
         self.steps_an_epoch = self._steps_in(self._batches(0))
         self.total_steps = min(train.max_steps or 2**62, train.epochs * self.steps_an_epoch)
         self.saved_steps = saved_steps(self.total_steps, train.keep_students)
@@ -96,11 +96,10 @@ class Trainer:
             return
         trained = sum(p.numel() for p in self.module.encoder.parameters() if p.requires_grad) / 1e6
         precision = "bf16 autocast" if self.accelerator.mixed_precision == "bf16" else "fp32"
-        machine = f"{self.device} x {self.accelerator.num_processes}, {precision}"
+        machine = f"{self.device} x {processes.count()}, {precision}"
         log(f"training{of_stage}: {trained:.2f} M parameters, {self.total_steps:,} steps on {machine}")
         self.run()
-        self.accelerator.wait_for_everyone()
-        if not self.state.finished or self.stop_asked:
+        if self._stopping() or not self.state.finished:
             done = f"{self.state.step:,} of {self.total_steps:,}{of_stage}"
             raise Stopped(f"[train] stopped at step {done}. Run the same command again to go on.", self.stop_signal)
 
@@ -116,7 +115,7 @@ class Trainer:
         with stop_on_signals(self._ask_to_stop), bar as advance:
             if self.state.step == 0:
                 self._validate()
-            while not (self.state.finished or self.stop_asked):
+            while not (self.state.finished or self._stopping()):
                 self._epoch(advance)
         for tracker in self.accelerator.trackers:
             tracker.finish()
@@ -148,9 +147,10 @@ class Trainer:
                 break
             if state.step in self.saved_steps:
                 self._validate()
-            if self.stop_asked or self._checkpoint_due():
+            stopping = self._stopping()
+            if stopping or self._checkpoint_due():
                 self._checkpoint()
-            if self.stop_asked:
+            if stopping:
                 return
         state.epoch, state.step_in_epoch = state.epoch + 1, 0
         state.finished = state.step >= self.total_steps
@@ -158,14 +158,14 @@ class Trainer:
         self._checkpoint()
 
     def _step(self, batches: Batches, index: int) -> dict[str, float]:
-        """Run one optimizer step on this process's micro-batches; return the norms of the terms' gradients if due."""
-        state, count = self.state, self.accelerator.num_processes
+        """Run one optimizer step on its micro-batches; return the norms of the terms' gradients if due."""
+        state = self.state
         rate = self.schedule(state.step, state.epoch)
         set_rate(self.optimizer, rate)
         began = time.monotonic()
         micro_batches = next(self.loaded)
         waited = time.monotonic() - began
-        gradients = StepGradients(self.wrapped, self.accelerator, micro_batches, self.train.seed, state.step)
+        gradients = StepGradients(self.module, self.accelerator, micro_batches, self.train.seed, state.step)
         self.module.train()
         every = self.train.gradient_steps
         norms = gradients.norms() if every and (state.step + 1) % every == 0 else {}
@@ -173,21 +173,20 @@ class Trainer:
         terms = self.update.step(gradients, state.step)
         if not self.guard.deferred:
             self._refuse_failure()
-        rows = np.concatenate([batches[number] for number in self._mine(index, len(batches))])
-        state.texts += len(rows) * count
-        state.tokens += int(self.data.lengths[rows].sum()) * count
+        rows = np.concatenate([batches[number] for number in self._numbers(index, len(batches))])
+        state.texts += len(rows)
+        state.tokens += int(self.data.lengths[rows].sum())
         self.means.add(terms, rate, waited)
         return norms
 
     def _load(self, batches: Batches, index: int) -> list[MicroBatch]:
-        """Load this process's micro-batches of step `index`."""
-        return [load(self.data, batches[number], self.device) for number in self._mine(index, len(batches))]
+        """Load the micro-batches of step `index`, the same in all processes."""
+        return [load(self.data, batches[number], self.device) for number in self._numbers(index, len(batches))]
 
-    def _mine(self, index: int, count: int) -> list[int]:
-        """Numbers of the micro-batches that this process runs in step `index`; the last step wraps around."""
-        first = index * self.micro_batches_a_step + self.accelerator.process_index
-        numbers = range(first, (index + 1) * self.micro_batches_a_step, self.accelerator.num_processes)
-        return [number for number in numbers if number < count] or [first % count]
+    def _numbers(self, index: int, count: int) -> range:
+        """Return the numbers of the micro-batches of step `index`, out of `count` of the epoch."""
+        first = index * self.train.gradient_accumulation_steps
+        return range(first, min(first + self.train.gradient_accumulation_steps, count))
 
     def _batches(self, epoch: int) -> Batches:
         train = self.train
@@ -197,7 +196,7 @@ class Trainer:
         return epoch_batches(rows, self.data.lengths, epoch=epoch, drop_last=fixed, **options)
 
     def _steps_in(self, batches: Batches) -> int:
-        return max(1, -(-len(batches) // self.micro_batches_a_step))
+        return max(1, -(-len(batches) // self.train.gradient_accumulation_steps))
 
     # -- log, validate, checkpoint -----------------------------------------------------------------------------------
 
@@ -224,7 +223,7 @@ class Trainer:
     def _validate(self) -> None:
         """Validate, and save the student if it is the best so far or its step is one of `keep_students`."""
         self._refuse_failure(weights=True)
-        state, module, main = self.state, self.module, self.accelerator.is_main_process
+        state, module, main = self.state, self.module, processes.is_main()
         found, monitored = self.hooks.validate(
             module.encoder, module.objective, self.data, self.accelerator, self.train.batch_size
         )
@@ -248,7 +247,7 @@ class Trainer:
         self.saved_at = time.monotonic()
         self._refuse_failure(weights=True)
         self.metrics.sync()
-        if self.accelerator.is_main_process:
+        if processes.is_main():
             states = {"window": self.means.state} | {monitor.kind: monitor.state for monitor in self.monitors}
             memory = {f"{kind}/{name}": value for kind, state in states.items() for name, value in state.items()}
             save_checkpoint(self.checkpoint, self.module, self.optimizer, self.state, self.fingerprint, memory)
@@ -274,6 +273,13 @@ class Trainer:
     def _ask_to_stop(self, number: int) -> None:
         """Stop after this step."""
         self.stop_asked, self.stop_signal = True, number
+
+    def _stopping(self) -> bool:
+        """Return whether one of the processes was asked to stop; the same in all of them."""
+        number = processes.most(self.stop_signal if self.stop_asked else 0)
+        if number:
+            self._ask_to_stop(number)
+        return number > 0
 
 
 def saved_steps(total: int, count: int | None) -> frozenset[int]:

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from distilvec.config.training import UpdateSection
+from distilvec.core import processes
 from distilvec.core.objective import LossTerms
 
 Weigh = Callable[[Float[Tensor, " rows"], Int[Tensor, " rows"]], Float[Tensor, " rows"]]
@@ -21,12 +22,12 @@ Weigh = Callable[[Float[Tensor, " rows"], Int[Tensor, " rows"]], Float[Tensor, "
 class Gradients(Protocol):
     """Adds the step's gradients to the parameters and returns its terms, detached."""
 
-    def __call__(self, draw: int = 0, sync: bool = True, weigh: Weigh | None = None) -> LossTerms:
-        """One pass over the step's micro-batches.
+    def __call__(self, draw: int = 0, last: bool = True, weigh: Weigh | None = None) -> LossTerms:
+        """One pass over the step's micro-batches, of all processes together.
 
         Args:
             draw: number of the dropout masks; the same number gives the same masks.
-            sync: average the gradients of several processes.
+            last: no further pass of this step follows.
             weigh: turns the losses and sources of all rows of the step into the rows' weights; default 1 / rows.
         """
 
@@ -39,8 +40,7 @@ class Update:
     - ASAM: rho T^2 g / ||T g|| uphill with T = |w| (Kwon et al., 2021).
     - DISAM: as SAM, but up the mean loss less `variance` times the variance of the sources' losses (`disam_loss`).
 
-    All descend by the mean loss. Parameters without a gradient do not move. With several processes each moves uphill by
-    its own share of the step, and the variance is over the sources of that share; the descent is shared.
+    All descend by the mean loss. Parameters without a gradient do not move.
     A rule keeps nothing from one step to the next, so that a resumed run is exact.
 
     Args:
@@ -63,7 +63,8 @@ class Update:
         self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.weigh = source_balance(section.variance) if section.name == "disam" else None
         embeddings = [layer for layer in module.modules() if isinstance(layer, nn.Embedding)]
-        self.tables = [layer for layer in embeddings if layer.weight.device.type == "cpu"]
+        alone = processes.count() == 1  # the gradients of several processes are averaged, which needs dense ones
+        self.tables = [layer for layer in embeddings if alone and layer.weight.device.type == "cpu"]
 
     def step(self, gradients: Gradients, number: int) -> LossTerms:
         """Optimizer step `number` (from 0) of the run; returns the terms of the first pass."""
@@ -72,7 +73,7 @@ class Update:
             passes = [gradients()]
         else:
             with sparse_gradients(self.tables):
-                passes = [gradients(sync=False, weigh=self.weigh)]
+                passes = [gradients(last=False, weigh=self.weigh)]
             with self._uphill():
                 self.optimizer.zero_grad(set_to_none=True)
                 passes.append(gradients(draw=0 if self.section.replay_dropout else 1))
@@ -209,8 +210,6 @@ class FiniteGuard:
         self.unread += [(number + 1, terms) for terms in passes]
         finite = torch.stack([values.sum().isfinite() for terms in passes for values in terms.values()])
         failed = 1 - finite.all().float()
-        if self.accelerator.num_processes > 1:
-            failed = self.accelerator.reduce(failed, "sum").clamp(max=1)
         self.failed.copy_(torch.maximum(self.failed, failed))
         return self.deferred or not self.failed
 
@@ -224,7 +223,7 @@ class FiniteGuard:
             if not np.isfinite([*means.values()]).all():
                 worst = sum(means.values())  # nan or inf
                 return f"loss is {worst} at step {step} (terms: {', '.join(f'{n} {m:.4g}' for n, m in means.items())})"
-        return "loss is not finite in another process"
+        return "loss is not finite"
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import numpy as np
 import torch
 from accelerate import Accelerator
 from scipy.stats import spearmanr
-from torch import Tensor, nn
+from torch import nn
 
+from distilvec.core import processes
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.losses.distance import distances
@@ -67,19 +66,20 @@ def teacher_distance(
     number if student and teacher are not `compatible`, so that their vectors have no common space.
     """
     encoder.eval()
-    sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64, device=accelerator.device))
-    for group in _groups(data, batch_size)[accelerator.process_index :: accelerator.num_processes]:
+    groups, names = _groups(data, batch_size), [*(("distance", "cosine") if compatible else ()), "similarity_gap"]
+    sums = torch.zeros(len(groups), len(names), dtype=torch.float64, device=accelerator.device)
+    for number in range(processes.number(), len(groups), processes.count()):
+        group = groups[number]
         batch = data.batch(group).to(accelerator.device)
         teacher = data.teacher.signals(batch).embedding
         with accelerator.autocast():
             student = encoder(batch, OutputSpec(embedding=True)).embedding
         assert student is not None and teacher is not None
         found = distances(student, teacher) if compatible else {}
-        rows = torch.ones(len(group), device=student.device)
-        for name, values in {**found, "similarity_gap": similarity_gaps(student, teacher), "rows": rows}.items():
-            sums[name] = sums[name] + values.sum()
-    *totals, count = accelerator.reduce(torch.stack([*sums.values()]), "sum").tolist()
-    return {name: value / count for name, value in zip(sums, totals, strict=False)}
+        found["similarity_gap"] = similarity_gaps(student, teacher)
+        sums[number] = torch.stack([found[name].sum() for name in names])
+    means = processes.total(sums).sum(0) / len(data.holdout_rows)  # added in the same order by any number of processes
+    return dict(zip(names, means.tolist(), strict=True))
 
 
 def _groups(data: TrainingData, batch_size: int) -> list[np.ndarray]:

@@ -19,7 +19,6 @@ from accelerate import Accelerator
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from distilvec.config import recipe as recipes
-from distilvec.core.device import processes
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.core.files import remove, scratch, write_json
@@ -28,6 +27,7 @@ from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
+from distilvec.core.processes import is_main, join, main_first
 from distilvec.experimental.causal.align import align_responses, common_tokens
 from distilvec.experimental.causal.answers import score_tests
 from distilvec.experimental.causal.data import IGNORED, CausalData, Pair, read_pairs, tokenise
@@ -56,15 +56,15 @@ def run_causal(recipe: CausalRecipe, folder: Path, restart: bool = False) -> dic
     check_training(recipe.train)
     if recipe.data.tests:
         require_extra("causal", "data.tests")
-    state = processes(recipe.train.device)
+    join(recipe.train.device)
     fingerprint = training_fingerprint(recipe)
     with ExitStack() as stack:
-        with state.main_process_first():
-            if state.is_main_process:
+        with main_first():
+            if is_main():
                 stack.enter_context(claim_folder(folder, recipe, fingerprint, restart))
         trainer = build_trainer(recipe, folder, fingerprint)
         trainer.finish()
-        return _report(recipe, folder, trainer) if state.is_main_process else None
+        return _report(recipe, folder, trainer) if is_main() else None
 
 
 def build_trainer(recipe: CausalRecipe, folder: Path, fingerprint: str) -> Trainer:

@@ -1,0 +1,210 @@
+"""Processes that train one student together: rows gathered with their gradients, gradients averaged, decisions shared.
+
+Each process encodes its own examples of a micro-batch, gathers the outputs of all, and computes the loss of the whole
+micro-batch. This loss is equal in all processes, so the mean of their gradients is the gradient of one process:
+
+- The gradient of gathered rows returns to their own process, times the number of processes, without communication.
+- The gradients of an objective's parameters are equal in all processes.
+
+Alone, every function returns its argument and communicates with nobody.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from accelerate import PartialState
+from accelerate.state import AcceleratorState
+from torch import Tensor, nn
+
+from distilvec.core.device import pick_device
+from distilvec.core.errors import DistilvecError, ProcessLost
+
+LAUNCHED = "DISTILVEC_LAUNCHED"  # set in the processes of `distilvec run --processes`
+LONGEST_WAIT = timedelta(days=30)  # one process fills a teacher's cache, and the others wait
+_BUCKET = 1 << 24  # numbers averaged at once
+_DIMENSIONS = 8  # the most of a gathered tensor
+
+
+def join(device: str) -> None:
+    """Join the processes of this run, if there are several; their number and this one's are in the environment.
+
+    `torchrun`, `accelerate launch` and `distilvec run --processes` set the environment. Alone, an earlier run's state
+    of accelerate is reset. Errors: DistilvecError for a device that several processes cannot use.
+    """
+    name, several = pick_device(device), int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if several and name == "mps":
+        raise DistilvecError("[train.device] mps serves one process. Set train.device=cpu, or start one process.")
+    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count() if name == "cuda" else 0
+    if several and name == "cuda" and here > gpus:
+        raise DistilvecError(f"[processes] {here} on a machine with {gpus} GPUs. Start one process per GPU at most.")
+    with _exchange():
+        alone = PartialState(cpu=name == "cpu", timeout=LONGEST_WAIT).num_processes == 1
+    AcceleratorState._reset_state(reset_partial_state=alone)
+    PartialState(cpu=name == "cpu")
+    if LAUNCHED in os.environ:
+        with suppress(OSError, AttributeError):  # stop after the step if the launcher is killed (Linux)
+            ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def count() -> int:
+    """Return the number of processes."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def number() -> int:
+    """Return this process's number, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def is_main() -> bool:
+    """Return whether this process writes files and reports: the first one."""
+    return number() == 0
+
+
+@contextmanager
+def main_first() -> Iterator[None]:
+    """Run the block in the main process, then in the others, which find its files. Errors: ProcessLost."""
+    if not is_main():
+        wait()
+    yield
+    if is_main():
+        wait()
+
+
+def wait() -> None:
+    """Wait until all processes are here. Errors: ProcessLost."""
+    most(0)
+
+
+def most(value: int) -> int:
+    """Return the largest of the processes' values. Errors: ProcessLost."""
+    if count() == 1:
+        return value
+    found = torch.tensor(value)
+    with _exchange():
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=_messages())
+    return int(found)
+
+
+def total(values: Tensor) -> Tensor:
+    """Return the sum of the processes' values. Errors: ProcessLost."""
+    if count() > 1:
+        with _exchange():
+            dist.all_reduce(values)
+    return values
+
+
+def broadcast(module: nn.Module) -> None:
+    """Give parameters and buffers the values that they have in the main process. Errors: ProcessLost."""
+    if count() > 1:
+        with _exchange(), torch.no_grad():
+            for value in (*module.parameters(), *module.buffers()):
+                raw = value.detach().contiguous()
+                dist.broadcast(raw.view(-1).view(torch.uint8), 0)
+                value.copy_(raw)
+
+
+def gather_rows(values: Sequence[Tensor], fills: Sequence[int]) -> list[Tensor]:
+    """Return each tensor with the rows of all processes, the first process's rows first.
+
+    Gradients return to the own rows, times the number of processes. The numbers of rows may differ, 0 included. Further
+    dimensions of different sizes are padded with `fills` at their ends. Errors: ProcessLost.
+    """
+    if count() == 1 or not values:
+        return list(values)
+    own = torch.full((len(values), _DIMENSIONS), 0)
+    for row, value in zip(own, values, strict=True):
+        row[: value.ndim] = torch.tensor(value.shape)
+    sizes = [torch.empty_like(own) for _ in range(count())]
+    with _exchange():
+        dist.all_gather(sizes, own, group=_messages())
+    largest = torch.stack(sizes).amax(0)
+    found = []
+    for index, (value, fill) in enumerate(zip(values, fills, strict=True)):
+        missing = (largest[index, : value.ndim] - own[index, : value.ndim]).tolist()
+        padding = [end for size in reversed(missing) for end in (0, size)]
+        each: Tensor = _Gather.apply(F.pad(value, padding, value=fill))  # type: ignore[no-untyped-call]
+        found.append(torch.cat([part[: int(size[index, 0])] for part, size in zip(each, sizes, strict=True)]))
+    return found
+
+
+class _Gather(torch.autograd.Function):
+    """A tensor of equal shape in all processes, stacked."""
+
+    @staticmethod
+    def forward(context: Any, value: Tensor) -> Tensor:
+        raw = value.contiguous().view(-1).view(torch.uint8)
+        parts = [torch.empty_like(raw) for _ in range(count())]
+        with _exchange():
+            dist.all_gather(parts, raw)
+        return torch.stack([part.view(value.dtype).view(value.shape) for part in parts])
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0][number()] * count()
+
+
+def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Replace gradients by their mean over the processes. Errors: ProcessLost.
+
+    A gradient that this process lacks counts as 0; one that all lack stays None.
+    """
+    if count() == 1:
+        return
+    several = list(parameters)
+    used = torch.tensor([parameter.grad is not None for parameter in several], dtype=torch.uint8)
+    with _exchange():
+        dist.all_reduce(used, dist.ReduceOp.MAX, group=_messages())
+        for bucket in _buckets([p for p, use in zip(several, used.tolist(), strict=True) if use]):
+            flat = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
+            dist.all_reduce(flat)
+            parts = torch.split(flat / count(), [parameter.numel() for parameter in bucket])
+            for parameter, part in zip(bucket, parts, strict=True):
+                parameter.grad = part.view_as(parameter)
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Yield parameters of one type in groups of about `_BUCKET` numbers."""
+    bucket: list[nn.Parameter] = []
+    for parameter in sorted(parameters, key=lambda each: str(each.dtype)):  # stable: the same order everywhere
+        if bucket and (sum(p.numel() for p in bucket) > _BUCKET or parameter.dtype != bucket[0].dtype):
+            yield bucket
+            bucket = []
+        bucket.append(parameter)
+    if bucket:
+        yield bucket
+
+
+@cache
+def _messages() -> Any:
+    """Return a group for numbers in the CPU's memory, which wait for no GPU."""
+    return dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
+
+
+@contextmanager
+def _exchange() -> Iterator[None]:
+    """Errors of a connection inside become ProcessLost."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise ProcessLost(
+            "[processes] another process of this run ended, or cannot be reached. Its own error is above or below. Run "
+            "the same command again to go on from the last checkpoint."
+        ) from error

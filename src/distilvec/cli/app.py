@@ -29,7 +29,12 @@ def quickstart(overrides: Overrides = None, out: Out = None) -> None:
 
 
 def run(
-    recipe: RecipeFile, overrides: Overrides = None, variant: Variant = None, out: Out = None, restart: Restart = False
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    variant: Variant = None,
+    out: Out = None,
+    restart: Restart = False,
+    processes: Annotated[int, option("Train in this many processes, one per GPU, or on the CPU.", min=1)] = 1,
 ) -> None:
     """Plan, cache, train, evaluate and save what a recipe (or its sweep) describes; run again to resume."""
     from distilvec.config.builtin import recipe_file
@@ -38,9 +43,16 @@ def run(
     swept = has_sweep(recipe_file(recipe), overrides or [])
     runs = expand(recipe_file(recipe), overrides or [], combined(variant)) if swept else []
     loaded = runs[0].recipe if swept else load_recipe(recipe, variant, overrides)
+    if processes > 1:
+        from distilvec.cli.launch import launch
+
+        given = [*(overrides or []), *(f"--variant={name}" for name in variant or [])]
+        given += [] if out is None else [f"--out={out}"]
+        raise SystemExit(launch(processes, ["run", recipe, *given, *(["--restart"] if restart else [])]))
 
     from distilvec.cli.terminal import show_comparison, show_finished
     from distilvec.core.log import log
+    from distilvec.core.processes import is_main
     from distilvec.pipeline.compare import compare_runs  # takes seconds: a mistake in a recipe is reported before
     from distilvec.pipeline.run import run as run_recipe
 
@@ -54,7 +66,8 @@ def run(
         log(f"sweep {done}/{total}: {name}")
 
     run_sweep(runs, folder, run_recipe, report, restart)
-    show_comparison(compare_runs([folder]))
+    if is_main():
+        show_comparison(compare_runs([folder]))
 
 
 def plan(

@@ -55,7 +55,7 @@ class TrainSection(Section):
 
     epochs: Epochs = key(30, "passes over the training rows")
     max_steps: Steps | None = key(None, "end after n updates, whatever epochs is")
-    batch_size: Rows = key(32, "texts in a micro-batch")
+    batch_size: Rows = key(32, "texts in a micro-batch, of all processes together")
     max_tokens: BatchTokens | None = key(
         None, "tokens of a micro-batch instead of batch_size; not for methods that compare texts"
     )

@@ -28,9 +28,8 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from distilvec.core.device import pick_device
-from distilvec.core.errors import DistilvecError, ProcessLost
+from distilvec.core.errors import DistilvecError, ProcessLost, first_line
 
-LAUNCHED = "DISTILVEC_LAUNCHED"  # set in the processes of `distilvec run --processes`
 LONGEST_WAIT = timedelta(days=30)  # one process fills a teacher's cache, and the others wait
 _BUCKET = 1 << 24  # numbers averaged at once
 _DIMENSIONS = 8  # the most of a gathered tensor
@@ -52,7 +51,8 @@ def join(device: str) -> None:
         alone = PartialState(cpu=name == "cpu", timeout=LONGEST_WAIT).num_processes == 1
     AcceleratorState._reset_state(reset_partial_state=alone)
     PartialState(cpu=name == "cpu")
-    if LAUNCHED in os.environ:
+    if several:
+        _messages()  # made by all at the same time
         with suppress(OSError, AttributeError):  # stop after the step if the launcher is killed (Linux)
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
@@ -166,12 +166,11 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     used = torch.tensor([parameter.grad is not None for parameter in several], dtype=torch.uint8)
     with _exchange():
         dist.all_reduce(used, dist.ReduceOp.MAX, group=_messages())
-        for bucket in _buckets([p for p, use in zip(several, used.tolist(), strict=True) if use]):
-            flat = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
-            dist.all_reduce(flat)
-            parts = torch.split(flat / count(), [parameter.numel() for parameter in bucket])
-            for parameter, part in zip(bucket, parts, strict=True):
-                parameter.grad = part.view_as(parameter)
+    for bucket in _buckets([p for p, use in zip(several, used.tolist(), strict=True) if use]):
+        sums = total(torch.cat([_gradient(parameter).flatten() for parameter in bucket]))
+        parts = torch.split(sums / count(), [parameter.numel() for parameter in bucket])
+        for parameter, part in zip(bucket, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
@@ -205,6 +204,6 @@ def _exchange() -> Iterator[None]:
         raise
     except RuntimeError as error:
         raise ProcessLost(
-            "[processes] another process of this run ended, or cannot be reached. Its own error is above or below. Run "
-            "the same command again to go on from the last checkpoint."
+            f"[processes] another process of this run ended, or cannot be reached ({first_line(error)}). Its own error is "
+            "above or below. Run the same command again to go on from the last checkpoint."
         ) from error

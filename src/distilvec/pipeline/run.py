@@ -20,7 +20,7 @@ from pathlib import Path
 
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.core.processes import is_main, join, main_first
+from distilvec.core.processes import is_main, join, main_first, wait
 from distilvec.core.storage import Pusher, Remote
 from distilvec.pipeline.evaluate import evaluate
 from distilvec.pipeline.publish import publish
@@ -54,9 +54,10 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
             callbacks = [*callbacks, Pusher(remote, folder)]
             stack.callback(remote.push, folder)
         training = train(job, callbacks)
-        if not is_main():
-            return None
-        return publish(job, training, evaluate(job))
+        try:
+            return publish(job, training, evaluate(job)) if is_main() else None
+        finally:
+            wait()
 
 
 def _fetch(remote: Remote, folder: Path, restart: bool) -> None:

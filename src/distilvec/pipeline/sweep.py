@@ -105,14 +105,15 @@ def run_sweep(
     sweep is moved aside. Several processes may work on one sweep.
     A run that fails with a DistilvecError does not stop the others; one DistilvecError at the end lists all failures.
     """
-    from distilvec.core.processes import is_main, join
+    from distilvec.core.processes import is_main, join, main_first
     from distilvec.pipeline.run import run
 
-    refuse_run(out)
     if members:
         join(members[0].recipe.train.device)
-    if main := is_main():
-        own_folder(out, restart)
+    with main_first():
+        refuse_run(out)
+        if main := is_main():
+            own_folder(out, restart)
     known = {entry["name"]: entry for entry in _entries(out) if entry["state"] == "finished"}
     entries = {}
     for m in members:

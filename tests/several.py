@@ -1,0 +1,152 @@
+"""Work of one of several processes: `python -m several gradients`, or `python -m several train CASES.json`.
+
+    gradients   every method's terms and gradients on a shared micro-batch, against those on the whole one
+    train       the recipes of a file of [[recipe, run folder, step to stop after, or null], ...]
+
+`start` runs the work in two processes, forked from the server of commands.py.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+import torch
+from commands import Command
+
+sys.path.append(str(Path(__file__).parent / "methods"))
+
+
+def start(*arguments: object, module: str = "several", processes: int = 2) -> list[Command]:
+    """The processes of `python -m module arguments`, with the environment that torchrun gives them."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        Command(
+            *arguments,
+            module=module,
+            **{key: str(value) for key, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()},
+        )
+        for rank in range(processes)
+    ]
+
+
+def finish(ranks: list[Command]) -> list[str]:
+    """Wait until all processes end well; their standard output."""
+    found = [rank.communicate() for rank in ranks]
+    for rank, (_, error) in zip(ranks, found, strict=True):
+        assert rank.returncode == 0, error[-3000:]
+    return [output for output, _ in found]
+
+
+def train(cases: list[tuple[str, str, int | None]]) -> None:
+    from loops import make_loop, stop_after
+
+    from distilvec.config import recipe as recipes
+
+    for recipe, folder, stop in cases:
+        loop = make_loop(recipes.load(Path(recipe)), Path(folder))
+        (loop if stop is None else stop_after(loop, stop)).run()
+
+
+def gradients(model: str) -> None:
+    """Print each method whose loss and gradients are those of one process, to 1e-6."""
+    from distilvec.core.errors import DistilvecError
+    from distilvec.core.processes import average_gradients, join
+    from distilvec.core.registry import method_names
+    from distilvec.core.task_head import TaskInfo
+
+    join("cpu")
+    for name in method_names():
+        for task in (None, TaskInfo("classification", 3)):
+            try:
+                module, batch, teacher = a_step(name, task, model)
+            except DistilvecError as error:
+                assert "task" in str(error), error
+                continue
+            found = []
+            for share in (None, shared(batch)):
+                part = teacher if share is None else own_rows(teacher, share)
+                module.zero_grad()
+                torch.manual_seed(0)
+                before = {key: value.clone() for key, value in module.objective.named_buffers()}
+                terms = module(batch if share is None else share.own, part, share)
+                sum(module.objective.weights[key] * value.mean() for key, value in terms.items()).backward()
+                if share is not None:
+                    average_gradients(module.parameters())
+                after = {key: value.clone() for key, value in module.objective.named_buffers()}
+                for key, value in module.objective.named_buffers():
+                    value.copy_(before[key])
+                grads = {key: p.grad.clone() for key, p in module.named_parameters() if p.grad is not None}
+                found.append((terms, grads, after))
+            torch.testing.assert_close(found[1], found[0], atol=1e-6, rtol=1e-6, msg=lambda text: f"{name}: {text}")
+            print(name, "texts" if task is None else "task")
+
+
+def a_step(name, task, folder):
+    """A method's module without dropout, a batch of five texts, and the teacher's outputs for them."""
+    from contexts import make_context
+    from signals import OPTIONS, STUDENTS, labelled_batch, teacher_signals
+
+    from distilvec.config.student import StudentSection
+    from distilvec.core.registry import build_objective, method_class
+    from distilvec.students.build import TeacherInfo, build_student
+    from distilvec.students.encoder import Encoder
+    from distilvec.train.distillation import Distillation
+
+    info = TeacherInfo(dim=24, normalized=True, max_length=64, model=folder)
+    section = StudentSection(model="teacher", layers=2, **STUDENTS.get(name, {}))
+    model = build_student(section, info, seed=0, compatible=method_class(name).in_teacher_space)
+    encoder = Encoder(model)
+    fields = {"hidden_size": encoder.hidden_size, "layers": encoder.layers, "dim": model.get_embedding_dimension()}
+    context = make_context(
+        **{f"student_{key}": value for key, value in fields.items()},
+        teacher_dim=24,
+        teacher_normalized=True,
+        teacher_hidden_size=40,
+        teacher_layers=4,
+        same_tokenizer=True,
+        student_heads=4,
+        teacher_heads=4,
+        student_experts=encoder.experts,
+        task=task,
+        teacher_logits=task is not None,
+    )
+    torch.manual_seed(0)
+    objective = build_objective(name, OPTIONS.get(name, {}), {}, context)
+    batch = labelled_batch(model).part(0, 5)
+    module = Distillation(encoder, objective).double().train()
+    encoder.eval()
+    return module, batch, floats(teacher_signals(objective.teacher_outputs, batch))
+
+
+def shared(batch):
+    from distilvec.train.shares import share_of
+
+    return share_of(batch)
+
+
+def own_rows(outputs, share):
+    """The teacher's outputs for the texts of a share."""
+    from distilvec.core.outputs import change_tensors
+
+    first = int((share.whole.rows == share.own.rows[0]).nonzero())
+    return change_tensors(outputs, lambda value, fill: value[first : first + len(share.own)])
+
+
+def floats(outputs):
+    """The outputs in double precision."""
+    from distilvec.core.outputs import change_tensors
+
+    return change_tensors(outputs, lambda value, fill: value.double() if value.is_floating_point() else value)
+
+
+if __name__ == "__main__":
+    work, argument = sys.argv[1:]
+    if work == "train":
+        train(json.loads(Path(argument).read_text()))
+    else:
+        gradients(argument)

@@ -1,0 +1,111 @@
+"""Two processes train as one does: gradients of every method, weights after 20 steps, validation, checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import architectures
+import pytest
+import torch
+from loops import make_loop, stop_after
+from safetensors.torch import load_file
+from several import finish, start
+
+from distilvec.config import recipe as recipes
+from distilvec.core.registry import method_names
+from distilvec.train.metrics import read_metrics
+
+pytestmark = pytest.mark.usefixtures("shared_cache")
+KEPT = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")  # fmt: skip
+OTHER = ("emo", "emo_live", "distillmoe")  # students with another tokenizer than the teacher's
+CASES = {
+    "redact": {"train__gradient_accumulation_steps": 3, "train__gradient_steps": 5},
+    "redact_tokens": {"train__max_tokens": 14},  # batches of one text, too: a process without any
+    "talas": {"method__weights": {"simcse": 0}, "train__update": {"name": "asam"}},
+    "distillmoe": {"method__options": {"layers": 2}, "train__max_grad_norm": 1.0},
+    "distilcse_ckd": {"method__options": {"queue": 40}},
+    "emo": {},
+    "emo_live": {"teacher__live": True},
+    "redact_scores": {"method__options": {"queue": 40}, "train__update": {"name": "disam"}},
+    "one_to_two": {},
+    "two_to_one": {"method__name": "redact_scores", "method__options": {"queue": 40}},
+}
+
+
+def test_every_method_has_the_gradients_of_one_process(tiny_model):
+    """Gloo, to 1e-6: five texts, so that one process has two and the other one three."""
+    outputs = finish(start("gradients", tiny_model))
+    assert outputs[0] == outputs[1]
+    assert {line.split()[0] for line in outputs[0].splitlines()} == set(method_names())
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_model, tmp_path_factory):
+    """All cases trained by one process, and by two in one launch; the two resume what one began, and the reverse."""
+    root = tmp_path_factory.mktemp("processes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISTILVEC_CACHE", str(root / "cache"))
+        found, work = recipes_of(root, tiny_model), []
+        for name, recipe in found.items():
+            file = root / f"{name}.yaml"
+            file.write_text(recipes.dump(recipe))
+            work.append((str(file), str(root / "two" / name), 7 if name == "two_to_one" else None))
+            make_loop(recipe, root / "one" / name).run()
+        stop_after(make_loop(found["one_to_two"], root / "two" / "one_to_two"), 7).run()
+        (root / "cases.json").write_text(json.dumps(work))
+        finish(start("train", root / "cases.json"))
+        assert make_loop(found["two_to_one"], root / "two" / "two_to_one").run().finished
+    return root
+
+
+def recipes_of(root: Path, tiny_model: Path):
+    """The recipes of all cases, of 20 steps without dropout."""
+    from samples import make_texts
+
+    (root / "texts.txt").write_text("\n".join(make_texts(200)), encoding="utf-8")
+    backbone = architectures.xlm_roberta(root / "backbone", num_hidden_layers=2)
+    config = json.loads((backbone / "config.json").read_text())
+    other = {"config": {key: config[key] for key in KEPT}, "tokenizer": str(backbone), "max_length": 64}
+    found = {}
+    for name, changes in CASES.items():
+        student = other if name in OTHER else {"model": "teacher", "layers": 2}
+        experts = {"experts": {"width": 24}} if name == "distillmoe" else {}
+        tree = {
+            "name": name,
+            "teacher": {"model": str(tiny_model)},
+            "student": {**student, "dropout": 0.0, **experts},
+            "corpus": {"sources": [{"path": str(root / "texts.txt")}], "holdout_batches": 3},
+            "method": {"name": name.removesuffix("_live").removesuffix("_tokens")},
+            "train": {"epochs": 30, "max_steps": 20, "batch_size": 7, "logging_steps": 5, "learning_rate": 1e-3}
+            | {"precision": "fp32", "device": "cpu"},
+        }
+        if name == "one_to_two":
+            tree["method"] = {"name": "redact"}
+        for key, value in changes.items():
+            recipes.set_key(tree, key.replace("__", "."), value)
+        found[name] = recipes.validate(tree)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_after_20_steps_are_those_of_one_process(trained, name):
+    one, two = (load_file(trained / count / name / "checkpoint" / "state.safetensors") for count in ("one", "two"))
+    assert one.keys() == two.keys()
+    for key, value in one.items():
+        if key.startswith("model/") and "key.bias" not in key:  # whose gradient is 0, but for rounding
+            torch.testing.assert_close(
+                two[key], value, atol=2e-5, rtol=1e-4, msg=lambda text, key=key: f"{key}: {text}"
+            )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_metrics_are_those_of_one_process(trained, name):
+    """Validation before the first step to the last digit; the losses, gradient norms, texts and warnings of training."""
+    one, two = (read_metrics(trained / count / name / "metrics.jsonl") for count in ("one", "two"))
+    timed = {"train/texts_per_second", "train/tokens_per_second", "train/wait"}
+    assert one[0] == two[0] and any(key.startswith("eval/") for key in one[0])
+    assert [line.keys() for line in one] == [line.keys() for line in two] and one[-1]["step"] == 20
+    for first, second in zip(one, two, strict=True):
+        same = {key: value for key, value in first.items() if key not in timed and not isinstance(value, str)}
+        assert {key: second[key] for key in same} == pytest.approx(same, rel=1e-3, abs=1e-5)

@@ -80,8 +80,8 @@ def _report(children: Sequence[subprocess.Popen[bytes]], failed: Sequence[int], 
     if status < 0:
         name = signal.Signals(-status).name
         print(
-            f"distilvec: [processes] process {cause} of {len(children)} ended by {name}; the others were stopped. Run the "
-            "same command again to go on from the last checkpoint.",
+            f"distilvec: [processes] process {cause} of {len(children)} ended by {name}; the others were stopped. Run "
+            "the same command again to go on from the last checkpoint.",
             file=sys.stderr,
         )
     return status if status >= 0 else 128 - status

@@ -204,6 +204,6 @@ def _exchange() -> Iterator[None]:
         raise
     except RuntimeError as error:
         raise ProcessLost(
-            f"[processes] another process of this run ended, or cannot be reached ({first_line(error)}). Its own error is "
-            "above or below. Run the same command again to go on from the last checkpoint."
+            f"[processes] another process of this run ended, or cannot be reached ({first_line(error)}). Its own error "
+            "is above or below. Run the same command again to go on from the last checkpoint."
         ) from error

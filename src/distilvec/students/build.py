@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from safetensors.torch import save_model
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from torch import nn
@@ -190,7 +191,9 @@ def fresh_transformer(section: StudentSection, vocabulary: PreTrainedTokenizerBa
     except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError) as error:
         raise DistilvecError(f"[student.config] builds no model: {first_line(error)}. Look at its sizes.") from error
     with tempfile.TemporaryDirectory() as folder:
-        backbone.save_pretrained(folder)
+        backbone.config.architectures = [type(backbone).__name__]
+        backbone.config.save_pretrained(folder)
+        save_model(backbone, f"{folder}/model.safetensors", {"format": "pt"})  # save_pretrained: in one process only
         tokenizer.save_pretrained(folder)
         kwargs = {"model_kwargs": {"dtype": torch.float32, **common}, "config_kwargs": dict(common)}
         return Transformer(folder, processor_kwargs=dict(common), **kwargs)

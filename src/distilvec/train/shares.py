@@ -18,8 +18,8 @@ from distilvec.core.processes import count, gather_rows, number
 class Share:
     """A micro-batch, and the part of it that this process encodes.
 
-    `own` has one example at least, as a model cannot run on none; its first `counted` examples are this process's. Alone,
-    `own` is the `whole`. `seed` is that of the loss's random numbers, equal in all processes.
+    `own` has one example at least, as a model cannot run on none; its first `counted` examples are this process's.
+    Alone, `own` is the `whole`. `seed` is that of the loss's random numbers, equal in all processes.
     """
 
     whole: TextBatch

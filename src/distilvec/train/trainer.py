@@ -96,7 +96,7 @@ class Trainer:
             return
         trained = sum(p.numel() for p in self.module.encoder.parameters() if p.requires_grad) / 1e6
         precision = "bf16 autocast" if self.accelerator.mixed_precision == "bf16" else "fp32"
-        machine = f"{self.device} x {processes.count()}, {precision}"
+        machine = f"{self.device.type} x {processes.count()}, {precision}"
         log(f"training{of_stage}: {trained:.2f} M parameters, {self.total_steps:,} steps on {machine}")
         self.run()
         if self._stopping() or not self.state.finished:

@@ -10,13 +10,16 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from distilvec.config.training import TrainSection
 from distilvec.core import processes
 from distilvec.core.batch import TextBatch
+from distilvec.core.device import keep_memory
 from distilvec.core.method_file import blamed
 from distilvec.core.objective import LossTerms, Objective, check_terms, weighted_loss, weighted_losses
 from distilvec.core.outputs import ModelOutputs
 from distilvec.students.encoder import Encoder
 from distilvec.train.monitors import Snapshot, take_snapshot, with_gates
+from distilvec.train.optimizer import freeze_others
 from distilvec.train.prefetch import MicroBatch
 from distilvec.train.shares import Share
 from distilvec.train.update import Weigh
@@ -59,6 +62,19 @@ class Distillation(nn.Module):
             name: values if len(values) == batch.examples else values.view(batch.texts_per_example, -1).mean(0)
             for name, values in terms.items()
         }
+
+
+def prepare(encoder: Encoder, objective: Objective, train: TrainSection, accelerator: Accelerator) -> Distillation:
+    """Student and objective on the device, with the recipe's parameters trained."""
+    keep_memory()
+    if train.gradient_checkpointing:
+        encoder.backbone.gradient_checkpointing_enable()
+    if train.compile:
+        encoder.backbone.compile(dynamic=True)
+    objective.matmul_dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
+    module = Distillation(encoder, objective).to(accelerator.device)
+    freeze_others(module, train)
+    return module
 
 
 class StepGradients:

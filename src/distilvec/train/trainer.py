@@ -16,7 +16,6 @@ from accelerate import Accelerator
 
 from distilvec.config.training import TrainSection
 from distilvec.core import processes
-from distilvec.core.device import keep_memory
 from distilvec.core.errors import DistilvecError, Stopped
 from distilvec.core.log import Advance, log, progress
 from distilvec.core.objective import Objective
@@ -25,10 +24,10 @@ from distilvec.students.encoder import Encoder
 from distilvec.train.accelerator import make_accelerator
 from distilvec.train.checkpoint import Progress, checkpoint_file, load_checkpoint, save_checkpoint, with_prefix
 from distilvec.train.dataset import TrainingRows
-from distilvec.train.distillation import Distillation, StepGradients
+from distilvec.train.distillation import StepGradients, prepare
 from distilvec.train.metrics import Callback, MetricsLog, RunningMeans
 from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor
-from distilvec.train.optimizer import build_optimizer, build_schedule, freeze_others, optimizer_tensors, set_rate
+from distilvec.train.optimizer import build_optimizer, build_schedule, optimizer_tensors, set_rate
 from distilvec.train.prefetch import MicroBatch, load, prefetched
 from distilvec.train.signals import stop_on_signals
 from distilvec.train.update import FiniteGuard, Update, all_finite
@@ -76,6 +75,7 @@ class Trainer:
         self.checkpoint = checkpoint_file(folder)  # from which an interrupted run resumes
         found = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint)
         self.state, memory = found or (Progress(), {})
+        self.processes_before = int(memory.get("processes", processes.count()))
         processes.broadcast(self.module)
         self.steps_an_epoch = self._steps_in(self._batches(0))
         self.total_steps = min(train.max_steps or 2**62, train.epochs * self.steps_an_epoch)
@@ -98,6 +98,8 @@ class Trainer:
         precision = "bf16 autocast" if self.accelerator.mixed_precision == "bf16" else "fp32"
         machine = f"{self.device.type} x {processes.count()}, {precision}"
         log(f"training{of_stage}: {trained:.2f} M parameters, {self.total_steps:,} steps on {machine}")
+        if self.processes_before != processes.count():
+            log(f"the checkpoint is of {self.processes_before} processes: from here on other dropout masks are drawn")
         self.run()
         if self._stopping() or not self.state.finished:
             done = f"{self.state.step:,} of {self.total_steps:,}{of_stage}"
@@ -250,6 +252,7 @@ class Trainer:
         if processes.is_main():
             states = {"window": self.means.state} | {monitor.kind: monitor.state for monitor in self.monitors}
             memory = {f"{kind}/{name}": value for kind, state in states.items() for name, value in state.items()}
+            memory["processes"] = torch.tensor(processes.count())
             save_checkpoint(self.checkpoint, self.module, self.optimizer, self.state, self.fingerprint, memory)
 
     # -- stop --------------------------------------------------------------------------------------------------------
@@ -285,16 +288,3 @@ class Trainer:
 def saved_steps(total: int, count: int | None) -> frozenset[int]:
     """The steps after which a student is saved: `count` evenly spread steps, the last step among them."""
     return frozenset(round(total * (number + 1) / count) for number in range(count)) if count else frozenset()
-
-
-def prepare(encoder: Encoder, objective: Objective, train: TrainSection, accelerator: Accelerator) -> Distillation:
-    """Student and objective on the device, with the recipe's parameters trained."""
-    keep_memory()
-    if train.gradient_checkpointing:
-        encoder.backbone.gradient_checkpointing_enable()
-    if train.compile:
-        encoder.backbone.compile(dynamic=True)
-    objective.matmul_dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
-    module = Distillation(encoder, objective).to(accelerator.device)
-    freeze_others(module, train)
-    return module

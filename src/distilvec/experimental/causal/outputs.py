@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -30,7 +30,7 @@ class NextTokens:
     all_logits: Float[Tensor, "batch tokens vocabulary"]
     all_states: Float[Tensor, "batch tokens hidden"]
     ids: Int[Tensor, "batch tokens"]
-    labels: Int[Tensor, "batch tokens"]
+    labels: Int[Tensor, "batch tokens"] = field(metadata={"fill": IGNORED})
 
     @cached_property
     def mask(self) -> Bool[Tensor, "batch responses"]:

@@ -10,6 +10,8 @@ import pytest
 import torch
 from architectures import metaspace
 from causal_samples import write_rows
+from safetensors.torch import load_file
+from several import finish, start
 from transformers import AutoModelForCausalLM
 
 from distilvec.config import recipe as recipes
@@ -405,3 +407,16 @@ def test_wants_without_an_answer_are_refused(models):
     batch = TextBatch(torch.arange(1), {"input_ids": ids, "labels": ids}, torch.arange(1))
     with pytest.raises(DistilvecError, match=r"^\[method.name\]"):
         CausalEncoder(model, Experts(48, 3, 8))(batch, OutputSpec(second_view=True))
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_does(causal_recipe, tmp_path):
+    """DSKD divides by a standard deviation over the batch; the responses of a share are shorter or longer."""
+    rates = [f"student.config.{name}=0.0" for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")]
+    changes = ("method.name=dskd", "student.experts=null", "train.max_steps=6", "train.batch_size=5", *rates)
+    run_causal(causal_recipe(*changes), tmp_path / "one")
+    finish(start("causal", tmp_path / "recipe.yaml", *changes, "--out", tmp_path / "two", module="distilvec"))
+    one, two = (load_file(tmp_path / name / "checkpoint" / "state.safetensors") for name in ("one", "two"))
+    for key, value in one.items():
+        if key.startswith("model/") and "c_attn.bias" not in key:  # the keys' part has no gradient, but for rounding
+            torch.testing.assert_close(two[key], value, atol=2e-5, rtol=1e-4, msg=f"{key}: {{}}".format)

@@ -228,9 +228,10 @@ def test_full_disk_while_saving_keeps_the_previous_checkpoint(tiny_recipe, tmp_p
 
 @pytest.mark.slow
 def test_two_processes_train_one_student(tiny_recipe, tmp_path):
-    """A whole run of two processes: it learns, counts every text once, and one process evaluates and writes."""
+    """A whole run of two processes: it starts, learns and counts every text once; one process evaluates and writes."""
     file = tmp_path / "tiny.yaml"
-    file.write_text(recipes.dump(tiny_recipe(train__epochs=3, train__batch_size=8, corpus__holdout_batches=2)))
+    changes = {"student__layers": {"count": 2, "choose": "best"}, "train__batch_size": 8, "corpus__holdout_batches": 2}
+    file.write_text(recipes.dump(tiny_recipe(train__epochs=3, **changes)))
     first, second = finish(start("run", file, "--out", tmp_path / "run", module="distilvec"))
     assert "student" in first and not second
     state = json.loads((tmp_path / "run" / "distillation.json").read_text())["training"]

@@ -25,7 +25,6 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
-from distilvec.core.processes import main_first
 from distilvec.pipeline.job import Job
 from distilvec.pipeline.prepare import Prepared, in_teacher_space, prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs
@@ -100,13 +99,12 @@ def find_start(job: Job, data: Prepared | None = None) -> Start:
     section, path = job.recipe.student, job.folder / FILE
     if not section.start and not section.chooses:
         return Start()
-    with main_first():
-        found = _read(path, job.fingerprint)
-        if found is None:
-            found = _find(job, data or prepare(job, untrained_student(job)))
-            about = {name: value for name, value in asdict(replace(found, weights={})).items() if name != "weights"}
-            write_tensors(path, found.weights, {"fingerprint": job.fingerprint, "start": json.dumps(about)}, FILE)
-            log(f"start: {found.label}")
+    found = _read(path, job.fingerprint)
+    if found is None:
+        found = _find(job, data or prepare(job, untrained_student(job)))
+        about = {name: value for name, value in asdict(replace(found, weights={})).items() if name != "weights"}
+        write_tensors(path, found.weights, {"fingerprint": job.fingerprint, "start": json.dumps(about)}, FILE)
+        log(f"start: {found.label}")
     return found
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
+from distilvec.core.processes import main_first
 from distilvec.core.task_head import TaskHead
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
@@ -48,7 +49,8 @@ def _train(job: Job, callbacks: Sequence[Callback]) -> Progress:
     for stage in job.stages:
         check_parameters(stage, encoder, make_objective(stage, job.context))
     data = prepare(job, encoder.model)
-    start = find_start(job, data)
+    with main_first():
+        start = find_start(job, data)
     waiting = [encoder] if start == Start() else []
 
     def build(stage: Stage) -> tuple[Encoder, Objective]:

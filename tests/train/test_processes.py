@@ -26,7 +26,11 @@ CASES = {
     "redact": {"train__gradient_accumulation_steps": 3, "train__gradient_steps": 5},
     "redact_tokens": {"train__max_tokens": 14},  # batches of one text, too: a process without any
     "talas": {"method__weights": {"simcse": 0}, "train__update": {"name": "asam"}},
-    "distillmoe": {"method__options": {"layers": 2}, "train__max_grad_norm": 1.0},
+    "distillmoe": {  # a nucleus of all tokens, and small steps: at a threshold rounding chooses other tokens
+        "method__options": {"layers": 2, "threshold": 1.0},
+        "train__learning_rate": 1e-4,
+        "train__max_grad_norm": 1.0,
+    },
     "distilcse_ckd": {"method__options": {"queue": 40}},
     "emo": {},
     "emo_live": {"teacher__live": True},

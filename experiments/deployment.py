@@ -66,3 +66,50 @@ def peer_line(found: Mapping[str, Any]) -> str:
         for side in (peer["ours"], peer["theirs"])
     )
     return f" In turn with {peer['command']} on the same texts (`--peer`): {ours}; {peer['command']}: {theirs}."
+
+
+def scale_table(found: Mapping[str, Any]) -> str:
+    """Seconds, memory and disk of every stage, one line per size."""
+    lines = [
+        "| texts | corpus, duplicates | tokens | vectors of 16 dimensions | most memory | disk | while it is built |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for size in found["sizes"].values():
+        seconds = " | ".join(f"{size['stages'][name]['seconds']:,.0f} s" for name in ("corpus", "tokens", "vectors"))
+        memory = max(stage["peak_mb"] for stage in size["stages"].values())
+        kept = sum(size["disk_mb"].values())
+        built = kept - size["disk_mb"]["corpus"] + size["peak_disk_mb"]
+        lines.append(f"| {size['rows']:,} | {seconds} | {memory:,.0f} MB | {kept:,.0f} MB | {built:,.0f} MB |")
+    base = next(iter(found["sizes"].values()))["base_mb"]
+    return "\n".join(lines) + f"\n\nMemory is the process's own; {base:,.0f} MB of it are the libraries."
+
+
+def queue_table(found: Mapping[str, Any]) -> str:
+    """The simulated queue, one line per number of workers."""
+    lines = [
+        "| workers | hours | efficiency | failures | work lost | hours of the writer alone |",
+        "|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {run['workers']} | {run['hours']} | {100 * run['efficiency']:.0f} % | {run['failures']} | "
+        f"{100 * run['repeated']:.3f} % | {run['writer_hours']} |"
+        for run in found["runs"]
+    ]
+    return "\n".join(lines)
+
+
+def int8_table(found: Mapping[str, Any]) -> str:
+    """Scores of int8 files on every task of the suite, and what they keep of the teacher's."""
+    lines = [
+        "| int8 file | average | % of the teacher | asymmetric, % | retrieval, % | retrieval, asymmetric, % |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, scores in found.items():
+        averages = scores["averages"]
+        kept = [
+            f"{100 * averages[column][part] / averages['teacher'][part]:.1f}"
+            for part in ("all", "retrieval")
+            for column in ("student", "asymmetric")
+        ]
+        lines.append(f"| {name} | {averages['student']['all']:.2f} | {' | '.join(kept)} |")
+    return "\n".join(lines)

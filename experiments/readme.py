@@ -23,7 +23,7 @@ from benchmarks.step_cost import cost_table
 from distilvec.evaluation.aggregate import AVERAGE
 from experiments.clients import clients_table
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables
-from experiments.deployment import browser_table, databases_table, serve_line
+from experiments.deployment import browser_table, databases_table, int8_table, queue_table, scale_table, serve_line
 from experiments.distillmoe_tables import (
     aggregation_line,
     causal_table,
@@ -66,7 +66,14 @@ def pages() -> dict[str, dict[str, str]]:
         "docs/levers.md": {"levers": titled("", [("levers", levers_table)])},
         "docs/clients.md": {"clients": titled("", [("clients", clients_table)])},
         "docs/demo.md": {"browser": titled("", [("browser", browser_table)])},
-        "docs/export.md": {"exports": titled("", [("exports", exports_table)])},
+        "docs/export.md": {
+            "exports": titled("", [("exports", exports_table)]),
+            "int8": titled("", [("int8_scores", int8_table)]),
+        },
+        "docs/cluster.md": {
+            "scale": titled("", [("scale", scale_table)]),
+            "queue": titled("", [("shard_queue", queue_table)]),
+        },
         "docs/hardware.md": {"hardware": hardware()},
         "docs/existing_index.md": {"databases": titled("", [("index_databases", databases_table)])},
         "docs/serve.md": {"serve": titled("", [("serve", serve_line)])},
@@ -184,7 +191,7 @@ def main_students() -> dict[str, Any]:
     """The records of the students that README.md shows, by a name that describes them."""
     found = {f"{name} layers": read(f"english-{name}-layers") for name in ("three", "two")}
     for name, record in by_short_name((read("surgery") or {}).get("students", {})).items():
-        if name in ("8m", "5m", "5m-rank"):
+        if name in ("8m", "5m", "5m-rank", "2m-rank"):
             found[f"{name}: {record['student']['layers']} layers, {record['tokens']:,} tokens"] = record
     return {name: record for name, record in found.items() if record}
 

@@ -259,7 +259,8 @@ def extras() -> str:
         "trackio": "`train.trackers: [trackio]`", "wandb": "`train.trackers: [wandb]`",
         "sentencepiece": "`transplant --tokenizer FILE.model`", "faiss": "FAISS indexes", "lancedb": "LanceDB tables",
         "qdrant": "Qdrant collections", "pgvector": "PostgreSQL with pgvector",
-        "quantize": "`teacher.quantize`", "all": "all of these but trackio and wandb",
+        "ray": "`cache --ray`", "s3": "addresses with `s3://`", "gs": "addresses with `gs://`",
+        "quantize": "`teacher.quantize`", "all": "all of these but gs, quantize, trackio and wandb",
     }  # fmt: skip
     optional = project["optional-dependencies"]
     assert set(uses) == set(optional), f"uses of extras: {set(uses) ^ set(optional)}"

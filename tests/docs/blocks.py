@@ -71,6 +71,8 @@ def check_command(words: list[str], folder: Path) -> None:
         wanted = set(re.findall(r"\[([\w,]+)\]", " ".join(rest)))
         known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
         assert {extra for group in wanted for extra in group.split(",")} <= known, words
+    elif program in ("torchrun", "accelerate") and "distilvec" in rest:
+        check_verb(rest[rest.index("distilvec") + 1 :], folder)
     elif program == "python" and rest[0] == "-c":
         compile(rest[1], "-c", "exec")
     elif program == "python" and rest[0] == "-m":
@@ -80,7 +82,7 @@ def check_command(words: list[str], folder: Path) -> None:
     elif program == "make":
         assert f"\n{rest[0]}:" in (ROOT / "Makefile").read_text(), f"no target {rest[0]}"
     else:
-        assert program in ("export", "git", "cd", "source", "curl", "accelerate", "vllm"), f"unknown command: {words}"
+        assert program in ("export", "git", "cd", "source", "curl", "vllm"), f"unknown command: {words}"
 
 
 def check_verb(words: list[str], folder: Path) -> None:

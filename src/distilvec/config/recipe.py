@@ -199,7 +199,8 @@ def _refuse_in_stage(key: str, last: bool) -> str | None:
     sections: dict[str, type[Section]] = {"method": MethodSection, "train": TrainSection}
     if "." not in key or key.split(".")[0] not in sections:
         known = [f"{name}.{field}" for name, section in sections.items() for field in section.model_fields]
-        return f"a stage sets dotted keys under method and train only{nearest(key[:100], known) or '.'}"
+        hint = nearest(key[:100], known) or "."
+        return f"a stage sets dotted keys under method and train only{hint} Set others in the recipe."
     if key == "train.device":
         return "all stages run on one device. Set train.device in the recipe."
     if key == "train.keep_students" and not last:

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.exports import exports_table
 from benchmarks.step_cost import cost_table
-from distilvec.evaluation.aggregate import AVERAGE
+from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
 from experiments.clients import clients_table
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables
 from experiments.deployment import browser_table, databases_table, int8_table, queue_table, scale_table, serve_line
@@ -60,7 +60,7 @@ def main() -> None:
 def pages() -> dict[str, dict[str, str]]:
     """Every page with its marked parts and what belongs into them; empty where there are no figures yet."""
     return {
-        "README.md": {"quickstart": quickstart(), "students": students(), "fast": fast()},
+        "README.md": {"headline": headline(), "quickstart": quickstart(), "students": students(), "fast": fast()},
         "docs/results.md": {"results": results(), "small": small()},
         "docs/speed.md": {"speed": speed()},
         "docs/levers.md": {"levers": titled("", [("levers", levers_table)])},
@@ -200,6 +200,20 @@ def students() -> str:
     """What the students keep of the teacher, in both modes."""
     found = main_students()
     return modes_table(found) if found else ""
+
+
+def headline() -> str:
+    """Size, speed and loss of the smallest student that the page recommends, in one sentence."""
+    record = by_short_name((read("surgery") or {}).get("students", {})).get("5m-rank")
+    if not record:
+        return ""
+    kept, speed = retained(record)["student"], record["inference"]
+    return (
+        f"An example: {record['teacher']['name']} with {record['student']['parameters'] / 1e6:.1f} instead of "
+        f"{record['teacher']['parameters'] / 1e6:.1f} million parameters keeps {kept[AVERAGE]:.1f} % of its average score over "
+        f"eight tasks ({kept[RETRIEVAL]:.1f} % in\nretrieval) and embeds "
+        f"{speed['student_texts_per_second'] / speed['teacher_texts_per_second']:.1f} times as many texts a second on a CPU."
+    )
 
 
 def draw_students(path: Path) -> None:

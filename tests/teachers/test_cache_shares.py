@@ -214,10 +214,13 @@ def test_killed_workers_on_ray_change_no_byte(tiny_model, tmp_path):
     folder, generator, kills = tmp_path / "two" / "teachers" / whole.name, random.Random(0), 0
     while kills < KILLS:
         command.wait_for(folder / f"{kills:05}.embedding.npy")
-        time.sleep(generator.uniform(0, 0.5))
-        if workers := [one for one in psutil.Process(command.pid).children(recursive=True) if is_worker(one)]:
+        time.sleep(generator.uniform(0, 0.05))
+        writer = psutil.Process(command.pid)
+        writer.suspend()  # so that the shards that are left wait for the kill, however fast the machine is
+        if workers := [one for one in writer.children(recursive=True) if is_worker(one)]:
             generator.choice(workers).kill()
             kills += 1
+        writer.resume()
     assert command.wait() == 0, command.communicate()[1]
     assert content(folder) == content(whole)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +17,7 @@ from benchmarks.indexes import DATABASES, lacking, stored
 from distilvec.__main__ import run_command
 from distilvec.config.schema import TeacherSection
 from distilvec.evaluation.evaluator import EmbeddingCache
+from distilvec.evaluation.significance import mean_interval
 from distilvec.evaluation.stored import KNOWN_ITEM, NEIGHBORS, overlaps, stored_tasks
 from distilvec.models.load import load
 from distilvec.pipeline.index import check_index, recognize
@@ -105,25 +108,45 @@ def test_the_expected_overlap_agrees_with_new_texts(table, teacher, vectors, nea
     assert expected[1] - slack <= measured.mean() <= expected[2] + slack
 
 
+@pytest.fixture(scope="module")
+def many(teacher):
+    """20,000 texts and their vectors, and 500 new texts with theirs."""
+    texts, new = make_texts(20_500)[:20_000], make_texts(20_500)[20_000:]
+    return texts, new, *(teacher.encode(some, batch_size=256) for some in (texts, new))
+
+
+@pytest.fixture
+def folder():
+    """A folder in memory where there is one: embedded Qdrant waits for the disk after each of 20,000 rows."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as found:
+        yield Path(found)
+
+
 @pytest.mark.parametrize("kind", DATABASES)
-def test_an_index_becomes_a_judged_encoder(kind, tmp_path, tiny_model, teacher, vectors, capsys, no_pages):
+def test_an_index_of_20000_vectors_becomes_a_judged_encoder(
+    kind, folder, tmp_path, near_teacher, many, capsys, no_pages
+):
     if package := lacking(kind):
         pytest.skip(f"{package} is not installed")
-    with stored(kind, tmp_path / "index", TEXTS, vectors) as index:
+    texts, new, vectors, theirs = many
+    with stored(kind, folder / "index", texts, vectors) as index:
         out = tmp_path / "run"
-        words = ["index", "distill", index.address, "--student", str(tiny_model), "--out", str(out), "--epochs", "1"]
-        words += ["--queries", "40", "train.learning_rate=1e-6", "train.precision=fp32", "train.device=cpu"]
-        assert run_command([*words, *index.words]) == 0
+        words = ["index", "distill", index.address, "--student", str(near_teacher), "--out", str(out)]
+        words += ["train.learning_rate=1e-6", "train.max_steps=5", "train.precision=fp32", "train.device=cpu"]
+        assert run_command([*words, *index.words]) in (0, 1)  # 1: a switch is not advised
         *_, last = capsys.readouterr().out.strip().splitlines()
         mean, low, high = map(float, LINE.match(last).groups())
         assert "secret" not in (out / "recipe.yaml").read_text()
-        check = ["index", "check", str(out / "student"), "--index", index.address, "--queries", "40", *index.words]
-        assert run_command([*check, "--json", str(tmp_path / "check.json")]) == 0
+        check = ["index", "check", str(out / "student"), "--index", index.address, *index.words]
+        assert run_command([*check, "--json", str(tmp_path / "check.json")]) in (0, 1)
         assert json.loads((tmp_path / "check.json").read_text())["overlap"][0] == pytest.approx(mean, abs=0.006)
-        ours, theirs = load(out / "student", device="cpu").encode(NEW), teacher.encode(NEW)
+        ours = load(out / "student", device="cpu").encode(new, batch_size=256)
         found, right = index.search(ours, 10), index.search(theirs, 10)
-        overlap = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, right, strict=True)])
-        assert low - 0.03 <= overlap <= high + 0.03 and overlap > 0.9
+        shares = np.array([len(set(a) & set(b)) / 10 for a, b in zip(found, right, strict=True)])
+        measured = mean_interval(shares)
+        assert low - 0.005 <= measured[2] and measured[1] <= high + 0.005  # the intervals meet; printed to 0.01
+        assert 0.3 < mean < 0.99  # the student is near the teacher, and another model
 
 
 def test_evaluate_takes_a_table_as_teacher(table, tiny_model, near_teacher, tmp_path):

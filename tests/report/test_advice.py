@@ -11,6 +11,7 @@ from distilvec.report.advice import (
     smaller_weights,
     still_better,
     teachers_documents,
+    training_lowers,
 )
 from distilvec.report.comparison import pareto
 from distilvec.report.sections.compression import BITS, mean_rows
@@ -26,6 +27,23 @@ def test_retrieval_that_falls_most():
     assert "86.7 %" in text and "97.7 %" in text and "train longer" in text and "student.layers" in text
     assert "student.vocabulary" in retrieval_falls({**verdict(retrieval=86.7), "vocabulary": {"before": {}}})
     assert retrieval_falls(verdict(retrieval=96.0)) == retrieval_falls(verdict()) == retrieval_falls({}) == ""
+
+
+def test_training_that_lowers_the_scores():
+    def report(**averages):
+        scores = {
+            name: [{"task": "search", "type": "retrieval", "metric": "ndcg@10", "value": value}]
+            for name, value in averages.items()
+        }
+        return {**verdict(retrieval=60.0), "scores": scores}
+
+    lowered = report(teacher=50.0, untrained=40.0, student=30.0)
+    text = training_lowers(lowered)
+    assert "from 80.0 % of the teacher's to 60.0 %" in text and "language" in text and advice(lowered)[0] == text
+    assert retrieval_falls(lowered) == ""  # its advice is to train longer
+    assert training_lowers(report(untrained=40.0, student=30.0)).startswith("Training lowered the average. ")
+    kept = report(teacher=50.0, untrained=40.0, student=39.8)
+    assert training_lowers(kept) == training_lowers({}) == "" and retrieval_falls(kept) != ""
 
 
 def test_the_teachers_documents():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from distilvec.evaluation.aggregate import AVERAGE
+from distilvec.report.scores import read_scores, shares
 from distilvec.report.section import get
 from distilvec.report.sections.compression import BITS, mean_rows, vectors
 from distilvec.report.tables import Part, number
@@ -11,6 +13,7 @@ from distilvec.train.metrics import SCORES, validation_metric
 
 FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the average
 HELPS = 1.0  # percent that the teacher's documents add
+LOWER = 1.0  # percent of the untrained student's score that training may cost
 STILL = 0.005  # share by which the last validation was better than the one before
 KEPT = 99.0  # percent of the student's own score that a smaller vector keeps
 
@@ -20,10 +23,26 @@ def advice(report: Part) -> list[str]:
     return [text for rule in RULES if (text := rule(report))]
 
 
+def training_lowers(report: Part) -> str:
+    """The student before training has the higher average."""
+    columns = read_scores(get(report, "scores") or {})
+    student, untrained, teacher = (columns.get(name, []) for name in ("student", "untrained", "teacher"))
+    own = shares(student, untrained).get(AVERAGE)
+    if own is None or own > 100 - LOWER:
+        return ""
+    before, after = (shares(scores, teacher).get(AVERAGE) for scores in (untrained, student))
+    known = before is not None and after is not None
+    change = f", from {number(before, 1)} % of the teacher's to {number(after, 1)} %" if known else ""
+    return (
+        f"Training lowered the average{change}. Check that the teacher knows the language of the texts; then add texts "
+        "and steps (train.epochs), or lower train.learning_rate."
+    )
+
+
 def retrieval_falls(report: Part) -> str:
-    """Retrieval keeps less than the average does."""
+    """Retrieval keeps less than the average does, and training is not the cause."""
     kept, retrieval = (get(report, "verdict").get(key) for key in ("retention", "retrieval"))
-    if kept is None or retrieval is None or kept - retrieval < FALLS:
+    if kept is None or retrieval is None or kept - retrieval < FALLS or training_lowers(report):
         return ""
     own = bool(get(report, "vocabulary"))
     larger = "take a larger token table (student.vocabulary)" if own else "keep more layers (student.layers)"
@@ -88,9 +107,9 @@ def smaller_weights(report: Part) -> str:
     """The student was not exported."""
     if get(report, "exports") or not get(report, "record.student"):
         return ""
-    return "Export a smaller and faster file: distilvec export student --to onnx-int8 (int8 weights, checked)."
+    return "Export a smaller and faster file: distilvec export RUN/student --to onnx-int8 (int8 weights, checked)."
 
 
 RULES: Sequence[Callable[[Part], str]] = (
-    retrieval_falls, still_better, teachers_documents, smaller_vectors, smaller_weights,
+    training_lowers, retrieval_falls, still_better, teachers_documents, smaller_vectors, smaller_weights,
 )  # fmt: skip

@@ -30,7 +30,7 @@ from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
 from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.scores import Scores, score_models
-from distilvec.pipeline.transplant import read_texts, transplant_folder
+from distilvec.pipeline.transplant import read_texts, stated_languages, transplant_folder
 from distilvec.students.task_head import predict as predict
 from distilvec.teachers.cache.store import TeacherCache
 
@@ -168,8 +168,9 @@ def transplant(
     named = [f"{language}={path}" if language else str(path) for language, path in files]
     section = recipes.section_of(VocabularySection, "options", {"kind": kind, "size": vocab_size, **(options or {})})
     transplant_folder(
-        model_name(model, root, "model"), section, read_texts(named), Path(output_dir), max_length, overwrite=overwrite
-    )
+        model_name(model, root, "model"), section, read_texts(named), Path(output_dir), max_length,
+        overwrite=overwrite, languages=stated_languages(named),
+    )  # fmt: skip
     return load(output_dir, device="cpu")
 
 

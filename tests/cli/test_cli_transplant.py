@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, ByT5Tokenizer
 from distilvec.cli.app import app
 from distilvec.core.errors import DistilvecError
 from distilvec.models.load import resolve_model
-from distilvec.pipeline.transplant import _card
+from distilvec.pipeline.transplant import _card, rows_line
 
 TEXTS = make_texts(300)
 
@@ -231,3 +231,17 @@ def test_the_models_card_names_its_model(teachers, texts, tmp_path):
         assert card.data.license == ModelCard.load(str(folder / "README.md")).data.license == "apache-2.0"
     text = _card("all-MiniLM-L6-v2", about)
     assert str(ModelCard(text)) == text
+
+
+def test_the_card_names_the_stated_languages_only(teachers, texts, tmp_path):
+    (tmp_path / "abc.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    transplant(teachers["bert"], "--texts", f"tr={texts}", "--texts", tmp_path / "abc.txt", "--out", tmp_path / "out")
+    assert ModelCard.load(str(tmp_path / "out" / "README.md")).data.language == ["tr"]
+
+
+def test_rows_without_an_old_piece_are_explained():
+    record = {"rows": {"special": 5, "missing": 9}, "without_pieces": ["<0x00>", "<0xFF>", *"▁abcdef"]}
+    first, second = rows_line(record).splitlines()
+    assert first == "rows 9 missing, 5 special" and "2 bytes of rare characters; ▁ a b c d …" in second
+    assert rows_line({"rows": {"special": 5}, "without_pieces": []}) == "rows 5 special"
+    assert rows_line({"rows": {"missing": 1}, "without_pieces": ["▁"]}).endswith("(▁)")

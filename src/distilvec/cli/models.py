@@ -203,7 +203,13 @@ def transplant(
         from distilvec.core.extras import require_extra
         from distilvec.models.unreadable import check_place
         from distilvec.pipeline.budget import parameter_budget
-        from distilvec.pipeline.transplant import check_target, read_texts, transplant_folder
+        from distilvec.pipeline.transplant import (
+            check_target,
+            read_texts,
+            rows_line,
+            stated_languages,
+            transplant_folder,
+        )
 
         if sum(one is not None for one in (rank, budget, budget_mb)) > 1:
             raise DistilvecError("[--budget] found several of --rank, --budget and --budget-mb. Give one.")
@@ -219,10 +225,10 @@ def transplant(
             next(read(), None)  # so that a file that cannot be read is reported before the model is loaded
         found = transplant_folder(
             teacher, section, sources, out, max_length, overwrite=overwrite, trust_remote_code=trust_remote_code,
-            rank=rank, budget=parameters,
+            rank=rank, budget=parameters, languages=stated_languages(texts or []),
         )  # fmt: skip
     show_tokenizers(found["compared"])
-    print(f"{out}: rows {', '.join(f'{count:,} {origin}' for origin, count in sorted(found['rows'].items()))}")
+    print(f"{out}: {rows_line(found)}")
 
 
 def export(

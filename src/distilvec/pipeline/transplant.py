@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from distilvec.students.factorize import TEXTS, check_factorizable
 from distilvec.teachers.model import model_name
 from distilvec.vocabulary.choose import FIGURES, Texts, choose
 from distilvec.vocabulary.compare import compare_tokenizers, parameter_counts
-from distilvec.vocabulary.pieces import Pieces
+from distilvec.vocabulary.pieces import BYTE, Pieces
 from distilvec.vocabulary.transplant import check_length, transplant
 
 COMPARED = 2000  # texts of a language on which the tokenizers are compared
@@ -54,10 +54,10 @@ def read_texts(
     """
     found: dict[str, list[SourceSection]] = {}
     for position, given in enumerate(sources):
-        language, sign, path = given.partition("=") if not Path(given).exists() else ("", "", "")
-        section = SourceSection(path=Path(path if sign else given), column=list(columns) if columns else None)
+        language, path = _language_and_path(given)
+        section = SourceSection(path=Path(path), column=list(columns) if columns else None)
         source_files(section, position)
-        found.setdefault(language if sign else section.label, []).append(section)
+        found.setdefault(language or section.label, []).append(section)
 
     def reader(sections: list[SourceSection]) -> Texts:
         def read() -> Iterator[str]:
@@ -68,6 +68,16 @@ def read_texts(
         return read
 
     return {language: reader(sections) for language, sections in found.items()}
+
+
+def stated_languages(sources: Sequence[str]) -> list[str]:
+    """Return the languages of LANGUAGE=FILE."""
+    return [language for language, _ in map(_language_and_path, sources) if language]
+
+
+def _language_and_path(source: str) -> tuple[str, str]:
+    language, sign, path = source.partition("=")
+    return (language, path) if sign and not Path(source).exists() else ("", source)
 
 
 def check_target(out: Path, overwrite: bool, sources: Sequence[str], key: str = "--out") -> None:
@@ -105,10 +115,12 @@ def transplant_folder(
     trust_remote_code: bool = False,
     rank: int | None = None,
     budget: int | None = None,
+    languages: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Choose the vocabulary on the texts, give it to the model `name`, save that as `out`, whole or not at all.
 
     The token table gets `rank` numbers per token if a rank is given; a `budget` of parameters chooses rank and tokens.
+    The model card names the `languages`.
     Returns the content of vocabulary.json, which is saved with the model: options, counts of tokens and rows, tokens
     that had no piece in the old vocabulary, and both tokenizers compared on the first 2,000 texts of each language.
     Errors: DistilvecError for anything that cannot be read, chosen or saved, and as `check_target`; nothing is then
@@ -141,10 +153,22 @@ def transplant_folder(
     }
     del model  # writing needs memory for another table
     save_student(
-        made.model, out, record, _card(name, record), key="--out",
+        made.model, out, record, _card(name, record, languages), key="--out",
         extra_files=lambda folder: write_json(folder / FIGURES, record, key="--out"),
     )  # fmt: skip
     return record
+
+
+def rows_line(record: Mapping[str, Any]) -> str:
+    """Return the origins of the rows of `transplant_folder`'s record, with the tokens that had no old piece."""
+    text = f"rows {', '.join(f'{count:,} {origin}' for origin, count in sorted(record['rows'].items()))}"
+    if not (missing := record["without_pieces"]):
+        return text
+    others = [token for token in missing if not BYTE.fullmatch(token)]
+    shown = [f"{len(missing) - len(others):,} bytes of rare characters"] if len(others) < len(missing) else []
+    if others:
+        shown.append(" ".join([*others[:5], "…"] if len(others) > 5 else others))
+    return f"{text}\nmissing: no old token has their text, training has to fill them ({'; '.join(shown)})"
 
 
 def _make(
@@ -183,10 +207,10 @@ def _prepended(prompts: Sequence[str], read: Texts) -> Texts:
     return lambda: chain(prompts, read())
 
 
-def _card(name: str, record: dict[str, Any]) -> str:
+def _card(name: str, record: dict[str, Any], languages: Sequence[str] = ()) -> str:
     """Write the model's README.md; names are escaped for YAML and Markdown."""
     return CARD.format(
-        front=card_data(origin((name, None), [])).to_yaml(),
+        front=card_data(origin((name, None), []), languages=languages).to_yaml(),
         title=re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(model_name(name).split())),
         before=record["chosen"]["before"],
         tokens=record["chosen"]["tokens"],

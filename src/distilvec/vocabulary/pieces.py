@@ -28,7 +28,7 @@ SPACE = "\u2581"
 EDGES = ("^ +", " +$")  # patterns that remove the spaces around a text
 ROLES = ("cls", "sep", "bos", "eos", "mask", "unk", "pad")  # padding last: a token of another role may be used for it
 SAME_ROLE = {"cls": ("cls", "bos"), "bos": ("bos", "cls"), "sep": ("sep", "eos"), "eos": ("eos", "sep")}
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _CARRIER = "a"  # put before text that continues a word
 _ONE_SPACE = [  # white space between words becomes a single space, at the end of a text none
     {"type": "Replace", "pattern": {"Regex": r"(?<=\S)\s+$"}, "content": ""},
@@ -113,7 +113,7 @@ class Pieces:
             return None
         if number in self.added:
             return _spaced(token.encode())
-        if byte := _BYTE.fullmatch(token):
+        if byte := BYTE.fullmatch(token):
             return Surface(bytes([int(byte[1], 16)]), False)
         if self.kind == "byte_level":
             letters = byte_letters()
@@ -128,7 +128,7 @@ class Pieces:
 
     def is_byte(self, number: int) -> bool:
         """Return whether an ordinary token is a byte (<0xNN>) or only a part of a character."""
-        surface, named = self.surface(number), _BYTE.fullmatch(str(self.tokens[number])) is not None
+        surface, named = self.surface(number), BYTE.fullmatch(str(self.tokens[number])) is not None
         return surface is not None and (named or _decoded(surface.text) is None)
 
     def encode(self, surfaces: Sequence[Surface]) -> list[list[int]]:

@@ -26,6 +26,8 @@ _PUSHED = re.compile(  # names of a model's files, in any folder of it that is n
     r"|config_sentence_transformers|sentence_bert_config|router_config|vocabulary|exports|distillation)\.json"
     r"|chat_template\.jinja|README\.md|(?:LICEN[CS]E|NOTICE)(?:\.txt|\.md)?|distilvec_experts\.py)"
 )
+# A line of our cards that loads the model by its name, from there on
+_LOADED = re.compile(r"""\("(?:[^"\\]|\\.)*"(.*)  # or this folder's path$""", re.MULTILINE)
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _NO_LICENSE = (
     "[--license] the card of {} states no license{}. Give its id with --license, such as apache-2.0, mit or other."
@@ -61,6 +63,8 @@ def push_model(
         message: The commit's first line.
         update: Push into a repository that exists.
 
+    The pushed card loads the model by its id on the hub.
+
     The token is that of HF_TOKEN or of `hf auth login`. Errors: DistilvecError for a folder without a model, weights or
     card, a card without a license or that the hub refuses, an existing repository, and every refusal of the hub.
     """
@@ -84,8 +88,8 @@ def push_model(
         if revision is not None:
             api.create_branch(repo, branch=revision, exist_ok=True)
         content: dict[str, Any] = {name: model / name for name in files}
-        if license is not None:
-            content[CARD] = str(card).encode()
+        text = (model / CARD).read_text(encoding="utf-8") if license is None else str(card)
+        content[CARD] = _LOADED.sub(lambda found: f'("{repo}"{found[1]}', text).encode()
         operations = [CommitOperationAdd(name, value) for name, value in content.items()]
         title = message or f"Upload {card.data.get('model_name') or 'model'} with distilvec"
         commit = api.create_commit(repo, operations, commit_message=title, revision=revision)

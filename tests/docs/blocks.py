@@ -15,6 +15,7 @@ import shlex
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import typer
 
@@ -23,6 +24,7 @@ from distilvec.cli.options import load_recipe
 from distilvec.config import recipe as recipes
 from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.suite import read_suite
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -111,8 +113,13 @@ def check_verb(words: list[str], folder: Path) -> None:
 
 
 def check_yaml(code: str) -> None:
-    """Validate a block as a recipe: as it is, or completed by RECIPE's sections."""
+    """Validate a block as a suite or as a recipe: as it is, or completed by RECIPE's sections."""
     tree = load_yaml(code, "page", "a page")
+    if isinstance(tree, list):
+        with TemporaryDirectory() as folder:
+            (suite := Path(folder, "suite.yaml")).write_text(code)
+            read_suite(suite)
+        return
     merged = {**RECIPE, **tree}
     if "task" in tree or "corpus" in tree:
         merged = {key: value for key, value in merged.items() if key in tree or key not in ("task", "corpus")}

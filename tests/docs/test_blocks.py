@@ -58,6 +58,11 @@ def folder(tmp_path_factory):
         patch.chdir(folder)
         run_page(TUTORIAL, folder)
         (folder / "turkish.txt").write_text("\n".join(sentences(200)))
+        pairs = [
+            {"split": "validation", "sentence1": text, "sentence2": text[i:], "score": 5 - i / 4}
+            for i, text in enumerate(sentences(12))
+        ]
+        (folder / "stsb_tr.jsonl").write_text("\n".join(map(json.dumps, pairs)))
         labels = [
             {"split": "test" if i % 4 == 3 else "train", "text": f"{i % 3} {text}", "label": f"intent{i % 3}"}
             for i, text in enumerate(sentences(48))

@@ -31,8 +31,9 @@ def training_lowers(report: Part) -> str:
     if own is None or own > 100 - LOWER:
         return ""
     before, after = (shares(scores, teacher).get(AVERAGE) for scores in (untrained, student))
-    known = before is not None and after is not None
-    change = f", from {number(before, 1)} % of the teacher's to {number(after, 1)} %" if known else ""
+    change = ""
+    if before is not None and after is not None:
+        change = f", from {number(before, 1)} % of the teacher's to {number(after, 1)} %"
     return (
         f"Training lowered the average{change}. Check that the teacher knows the language of the texts; then add texts "
         "and steps (train.epochs), or lower train.learning_rate."

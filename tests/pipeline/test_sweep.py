@@ -13,6 +13,7 @@ from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.compare import compare_runs
 from distilvec.pipeline.run import run
+from distilvec.pipeline.run_dir import own_folder
 from distilvec.pipeline.sweep import expand, has_sweep, read_sweep, run_sweep
 from distilvec.teachers.model import LocalTeacher
 from distilvec.train.trainer import Trainer
@@ -251,6 +252,26 @@ def test_a_stop_asked_for_stops_the_sweep(sweep_of, tmp_path, monkeypatch):
     with pytest.raises(DistilvecError, match="stopped at step"):
         run_sweep(sweep_of(GRID), tmp_path / "out")
     assert [entry["state"] for entry in read_sweep(tmp_path / "out")] == ["running", "pending", "pending", "pending"]
+
+
+def test_restart_moves_aside_the_chosen_runs_alone(sweep_of, tmp_path):
+    out, ran = tmp_path / "out", list[str]()
+
+    def runner(recipe, folder):
+        ran.append(folder.name)
+        own_folder(folder)
+        (folder / "result").write_text(str(len(ran)))
+
+    run_sweep(sweep_of({"seeds": [0, 1]}), out, runner)
+    run_sweep(sweep_of({"seeds": [1]}), out, runner, restart=True)
+    kept, again = sorted(path for path in out.glob("*seed=[01]"))
+    (aside,) = out.glob("*.old-*")
+    assert [(folder / "result").read_text() for folder in (kept, again, aside)] == ["1", "3", "2"]
+    assert not list(tmp_path.glob("out.old-*"))
+    assert {entry["name"]: entry["state"] for entry in read_sweep(out)} == {
+        kept.name: "finished",
+        again.name: "finished",
+    }
 
 
 def test_a_grown_sweep_keeps_its_finished_members(sweep_of, tmp_path):

@@ -44,7 +44,13 @@ Variant = Annotated[
     list[str] | None, option("A variant of the recipe; repeat to combine several.", autocompletion=variant_names)
 ]
 Out = Annotated[Path | None, option("The run folder; <output>/<recipe's name> by default.")]
-Restart = Annotated[bool, option("Move the run in the folder aside (<name>.old-<time>) and start over.", "--restart")]
+Restart = Annotated[
+    bool,
+    option(
+        "Move the earlier run aside (<name>.old-<time>) and start over; of a sweep, the runs that the command names.",
+        "--restart",
+    ),
+]
 JsonFile = Annotated[Path | None, option("Write all metrics here.", "--json")]
 Model = Annotated[str, argument("A SentenceTransformer folder or id.")]
 TextColumns = Annotated[list[str] | None, option("The column(s) with texts; found by name when left out.")]

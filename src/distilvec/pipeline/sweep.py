@@ -101,9 +101,10 @@ def run_sweep(
     """Train every run in `out/<its name>` and keep `out/sweep.json`; return that file's entries.
 
     `runner` (default: `pipeline.run.run`) is called for finished runs as well and finds that nothing is left to do, so
-    a killed sweep continues. `progress` gets a run's name, the finished runs and all runs. With `restart` an earlier
-    sweep is moved aside. Several processes may work on one sweep.
-    A run that fails with a DistilvecError does not stop the others; one DistilvecError at the end lists all failures.
+    a killed sweep continues. `progress` gets a run's name, the finished runs and all runs. With `restart` earlier
+    runs of these names are moved aside; other runs in the folder stay. Several processes may work on one sweep.
+    A run that fails with a DistilvecError is logged and does not stop the others; one DistilvecError at the end lists
+    all failures.
     """
     from distilvec.core.processes import is_main, join, main_first
     from distilvec.pipeline.run import run
@@ -113,11 +114,13 @@ def run_sweep(
     with main_first():
         refuse_run(out)
         if main := is_main():
-            own_folder(out, restart)
+            own_folder(out)
+            for folder in (out / m.name for m in members if restart and (out / m.name).exists()):
+                own_folder(folder, restart)
     known = {entry["name"]: entry for entry in _entries(out) if entry["state"] == "finished"}
     entries = {}
     for m in members:
-        state = "finished" if m.name in known else "pending"
+        state = "finished" if m.name in known and not restart else "pending"
         entries[m.name] = {"name": m.name, "group": m.group, "folder": m.name, "state": state}
 
     def note(name: str, **values: str) -> None:
@@ -134,6 +137,7 @@ def run_sweep(
             raise
         except DistilvecError as error:
             note(member.name, state="failed", message=str(error))
+            log(f"{member.name} failed: {error}")
         else:
             note(member.name, state="finished")
         gc.collect()

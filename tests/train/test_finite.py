@@ -83,6 +83,13 @@ def test_weights_and_checkpoint_stay_those_of_the_step_before(tiny_recipe, tmp_p
     assert not all(torch.equal(before[2][name], before[3][name]) for name in after if name in before[2]), "it trained"
 
 
+def test_the_first_step_points_at_the_method_and_not_at_the_rate(tiny_recipe, tmp_path):
+    loop = make_loop(tiny_recipe(), tmp_path / "run", Failing(0, float("nan")))
+    with pytest.raises(DistilvecError, match=r"at step 1 \(.*bad nan\)\. No weight has changed yet") as caught:
+        loop.run()
+    assert "learning_rate" not in str(caught.value)
+
+
 def test_later_steps_are_skipped_until_the_flag_is_read(tiny_recipe, tmp_path):
     loop = make_loop(tiny_recipe(train__logging_steps=100), tmp_path / "run", Failing(3, float("nan")))
     loop.guard.__init__(loop.optimizer, loop.accelerator, deferred=True)

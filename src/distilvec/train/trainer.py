@@ -268,10 +268,11 @@ class Trainer:
             problem = None if all_finite(trained) else f"weights are not finite after step {step}"
         if problem:
             kept = f" The last good checkpoint is in {self.checkpoint.parent}." if self.checkpoint.exists() else ""
-            raise DistilvecError(
-                f"[train] {problem}. Lower train.learning_rate (now {rate:g}), set train.max_grad_norm or use "
-                f"train.precision=fp32, and start over (--restart).{kept}"
-            )
+            fix = f"Lower train.learning_rate (now {rate:g}), set train.max_grad_norm or use train.precision=fp32,"
+            if " at step 1 (" in problem:  # no update yet: the rate is not the cause
+                fix = "No weight has changed yet: look for log(0), 0/0 or inf - inf in this term of the method, "
+                fix += "or use train.precision=fp32,"
+            raise DistilvecError(f"[train] {problem}. {fix} and start over (--restart).{kept}")
 
     def _ask_to_stop(self, number: int) -> None:
         """Stop after this step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from pathlib import PureWindowsPath
 from typing import Any
 
 from distilvec.core.escape import csv_cell, one_line
@@ -37,7 +38,7 @@ def leaderboard(comparison: Part) -> Table:
     """Return one row per run: mean, stars against the reference, ± standard deviation over seeds; the best is bold."""
     rows, reference = comparison["rows"], comparison.get("reference") if len(comparison["rows"]) > 1 else None
     names = (row["run"] + (" (reference)" if row["run"] == reference else "") for row in rows)
-    columns = {"Run": words(*names), "Method": words(*(row.get("method") for row in rows))}
+    columns = {"Run": words(*names), "Method": words(*(_method(row) for row in rows))}
     columns["Seeds"] = [number_cell(row.get("seeds"), 0) for row in rows]
     for task in (*(comparison.get("tasks") or ()), *_averages(comparison)):
         means, deviations, stars = ([_at(row, key, task) for row in rows] for key in ("mean", "std", "marks"))
@@ -60,7 +61,7 @@ def differences_table(comparison: Part) -> Table:
         change = change_cell(row["difference"], row.get("low"), row.get("high"), row.get("mark") or "")
         rows.append([*words(row["a"], row["b"], row["task"]), change, number_cell(row.get("p"), 3)])
     caption = "Differences, in points, with 95 % intervals; p by paired bootstrap"
-    return Table("difference-table", caption, ["Run", "against", "Task", "difference", "p"], rows, words=3)
+    return Table("difference-table", caption, ["Run", "against", "Task", "difference", "p (Holm)"], rows, words=3)
 
 
 def render_comparison(comparison: Part, draw: Draw) -> str:
@@ -128,7 +129,7 @@ def flat_rows(comparison: Part) -> list[list[Any]]:
         *plain,
     ]
     return [header] + [
-        [row["run"], row["method"], row["seeds"], int(row["run"] == comparison["reference"]),
+        [row["run"], _method(row), row["seeds"], int(row["run"] == comparison["reference"]),
          *(_at(row, key, task) for task in tasks for key in parts.values()), *(row.get(key) for key in plain)]
         for row in comparison["rows"]
     ]  # fmt: skip
@@ -172,6 +173,12 @@ def _column(values: Any, deviations: Any = (), stars: Any = (), digits: int = 2,
         shown = number_cell(value, digits)
         cells.append(Cell(shown.text + (star or ""), shown.value, note, "best" if shown.text == best else ""))
     return cells if known else []
+
+
+def _method(row: Part) -> str | None:
+    """The method's name; of a file of one's own the file's name, not the folders of this machine."""
+    name = row.get("method")
+    return PureWindowsPath(name).name if name and name.endswith(".py") else name
 
 
 def _averages(comparison: Part) -> list[str]:

@@ -86,7 +86,7 @@ def claim_folder(folder: Path, recipe: Section, fingerprint: str, restart: bool)
         for name in ("student", "last"):
             recover_student(folder / name, in_run=True)
         if known.exists() and known.read_text().strip() != fingerprint and has_trained(folder):
-            changed = ", ".join(_changed_keys(path, recipe)) or "its files changed"
+            changed = ", ".join(_changed_keys(path, recipe)) or _changed_files(recipe)
             raise DistilvecError(
                 f"[--out] {folder} holds a run of another recipe or other data ({changed}). "
                 "Choose another folder, or start over with --restart, which moves that run aside."
@@ -141,6 +141,13 @@ def _is_ours(folder: Path) -> bool:
         return sweep["format"] == FORMAT and all(ENTRY.issubset(entry) for entry in sweep["members"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def _changed_files(recipe: Section) -> str:
+    """Describe a change that no key shows; the method's own file is the usual one."""
+    method = getattr(recipe, "method", None)
+    own = Path(method.name).name if method is not None and method.name.endswith(".py") else ""
+    return f"{own}, its texts or its models changed" if own else "its files changed"
 
 
 def _changed_keys(path: Path, recipe: Section) -> list[str]:

@@ -217,6 +217,25 @@ def test_the_second_run_does_nothing_again(tiny_recipe, suite, tmp_path, monkeyp
     assert (tmp_path / "run" / "student" / "model.safetensors").read_bytes() == weights
 
 
+def test_the_plan_of_a_sweep_counts_its_runs(tiny_recipe, tmp_path, monkeypatch, capsys):
+    recipes_file = tmp_path / "two.yaml"
+    recipes_file.write_text(recipes.dump(tiny_recipe()))
+    words = ["distilvec", "plan", str(recipes_file), "sweep={seeds: [0, 1]}", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        cli_main()
+    assert not ended.value.code and "2 runs" in capsys.readouterr().out
+
+
+def test_a_changed_method_file_is_named(tiny_recipe, tmp_path):
+    method = tmp_path / "own.py"
+    method.write_text(Path(redact.__file__).read_text())
+    run(tiny_recipe(method__name=str(method)), tmp_path / "run")
+    method.write_text(method.read_text() + "\n# changed\nFACTOR = 2\n")
+    with pytest.raises(DistilvecError, match=r"^\[--out\].* \(own.py, its texts or its models changed\)"):
+        run(tiny_recipe(method__name=str(method)), tmp_path / "run")
+
+
 def test_a_folder_of_another_recipe_is_refused_until_restart(tiny_recipe, tmp_path):
     run(tiny_recipe(), tmp_path / "run")
     other = tiny_recipe(train__learning_rate=5e-4)

@@ -81,9 +81,14 @@ def plan(
     hourly_price: Annotated[float | None, option("The price of a worker for an hour, for --workers.", min=0)] = None,
 ) -> None:
     """Show what a recipe will do and cost (rows, tokens, disk, time) before any work."""
+    from distilvec.config.builtin import recipe_file
+    from distilvec.pipeline.sweep import expand, has_sweep
+
     if hourly_price is not None and workers is None:
         raise DistilvecError("[--hourly-price] needs the number of workers. Give --workers.")
-    loaded = load_recipe(recipe, variant, overrides)
+    swept = has_sweep(recipe_file(recipe), overrides or [])
+    runs = expand(recipe_file(recipe), overrides or [], combined(variant)) if swept else []
+    loaded = runs[0].recipe if swept else load_recipe(recipe, variant, overrides)
 
     from distilvec.cli.terminal import show_table
     from distilvec.pipeline.fleet import Fleet
@@ -92,7 +97,10 @@ def plan(
 
     fleet = None if workers is None else Fleet(workers, hourly_price)
     job = resolve(loaded, out or loaded.output / loaded.name)
-    show_table(["", loaded.name], make_plan(job, fleet))
+    lines = make_plan(job, fleet)
+    if swept:
+        lines.append(["sweep", f"{len(runs)} runs; the lines above are of the first, {runs[0].name}"])
+    show_table(["", loaded.name], lines)
 
 
 @app.callback(invoke_without_command=True)

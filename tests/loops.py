@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from distilvec.core.objective import Objective
-from distilvec.pipeline.prepare import prepare, untrained_student
+from distilvec.pipeline.prepare import prepare, shard_teachers, trainable, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
-from distilvec.students.encoder import Encoder
 from distilvec.train.trainer import Trainer
 
 
@@ -15,12 +14,12 @@ def make_loop(recipe, folder: Path, objective: Objective | None = None) -> Train
     """The loop of a recipe in a folder; with the recipe's own objective, or another one on the same data."""
     job = resolve(recipe, folder)
     model = untrained_student(job)
-    encoder = Encoder(model)
+    encoder = trainable(job, model)
     own = make_objective(job.stages[-1], job.context)
     return Trainer(
         encoder,
         objective or own,
-        prepare(job, model).training_data(required_outputs(own, job.examples)),
+        shard_teachers(prepare(job, model)).training_data(required_outputs(own, job.examples)),
         recipe.train,
         folder,
         "mark",

@@ -201,8 +201,8 @@ def _refuse_in_stage(key: str, last: bool) -> str | None:
         known = [f"{name}.{field}" for name, section in sections.items() for field in section.model_fields]
         hint = nearest(key[:100], known) or "."
         return f"a stage sets dotted keys under method and train only{hint} Set others in the recipe."
-    if key == "train.device":
-        return "all stages run on one device. Set train.device in the recipe."
+    if key in ("train.device", "train.shard"):
+        return f"all stages run on one device, whole or in shards. Set {key} in the recipe."
     if key == "train.keep_students" and not last:
         return "students are saved in the last stage only. Set it there, or in the recipe."
     return None

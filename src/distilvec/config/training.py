@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from distilvec.config.base import CHANGES, MOST_STEPS, BatchTokens, Epochs, Rows, Section, Seed, Steps, key
+from distilvec.config.base import CHANGES, MOST_STEPS, BatchTokens, Epochs, Rows, Section, Seed, Steps, key, refused
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Factor = Annotated[float, Field(ge=0)]
@@ -72,6 +72,9 @@ class TrainSection(Section):
     update: UpdateSection = UpdateSection()
     precision: Literal["auto", "fp32", "bf16"] = key("auto", "'auto' takes bf16 autocast where the hardware has it")
     device: Literal["auto", "cpu", "cuda", "mps"] = key("auto", "'auto' takes a GPU if torch finds one")
+    shard: bool = key(
+        False, "several processes: each holds its part of the student and of live teachers (FSDP): docs/cluster.md"
+    )
     gradient_checkpointing: bool = key(False, "less memory, more time")
     compile: bool = key(False, "torch.compile")
     seed: Seed = key(0, "of weights, order and dropout")
@@ -83,6 +86,15 @@ class TrainSection(Section):
     checkpoint_steps: Steps | None = key(None, "a checkpoint every n steps as well")
     keep_students: int | None = key(None, "save n students along the way, evenly spread, in students/", gt=0, le=10000)
     trackers: list[Literal["tensorboard", "trackio", "wandb"]] = key([], "where metrics go as well")
+
+    @model_validator(mode="after")
+    def check_shard(self) -> TrainSection:
+        """Refuse what cannot be trained in shards."""
+        if self.shard and self.update.name != "plain":
+            raise refused("shard", f"{self.update.name} moves whole weights. Set update.name=plain, or shard=false")
+        if self.shard and self.compile:
+            raise refused("shard", "compiled layers cannot be sharded. Set compile=false, or shard=false")
+        return self
 
 
 class StageSection(Section):

@@ -47,7 +47,7 @@ def join(device: str) -> None:
     here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count() if name == "cuda" else 0
     if several and name == "cuda" and here > gpus:
         raise DistilvecError(f"[processes] {here} on a machine with {gpus} GPUs. Start one process per GPU at most.")
-    with _exchange():
+    with exchange():
         alone = PartialState(cpu=name == "cpu", timeout=LONGEST_WAIT).num_processes == 1
     AcceleratorState._reset_state(reset_partial_state=alone)
     PartialState(cpu=name == "cpu")
@@ -92,7 +92,7 @@ def most(value: int) -> int:
     if count() == 1:
         return value
     found = torch.tensor(value)
-    with _exchange():
+    with exchange():
         dist.all_reduce(found, dist.ReduceOp.MAX, group=_messages())
     return int(found)
 
@@ -100,16 +100,22 @@ def most(value: int) -> int:
 def total(values: Tensor) -> Tensor:
     """Return the sum of the processes' values. Errors: ProcessLost."""
     if count() > 1:
-        with _exchange():
+        with exchange():
             dist.all_reduce(values)
     return values
 
 
+def is_sharded(value: Tensor) -> bool:
+    """Return whether this process holds a part of the tensor only (train/sharding.py)."""
+    return hasattr(value, "to_local")  # DTensor, whose import takes a second
+
+
 def broadcast(module: nn.Module) -> None:
-    """Give parameters and buffers the values that they have in the main process. Errors: ProcessLost."""
+    """Give parameters and buffers the values of the main process; sharded ones stay. Errors: ProcessLost."""
     if count() > 1:
-        with _exchange(), torch.no_grad():
-            for value in (*module.parameters(), *module.buffers()):
+        values = (value for value in (*module.parameters(), *module.buffers()) if not is_sharded(value))
+        with exchange(), torch.no_grad():
+            for value in values:
                 raw = value.detach().contiguous()
                 dist.broadcast(raw.view(-1).view(torch.uint8), 0)
                 value.copy_(raw)
@@ -127,7 +133,7 @@ def gather_rows(values: Sequence[Tensor], fills: Sequence[int]) -> list[Tensor]:
     for row, value in zip(own, values, strict=True):
         row[: value.ndim] = torch.tensor(value.shape)
     sizes = [torch.empty_like(own) for _ in range(count())]
-    with _exchange():
+    with exchange():
         dist.all_gather(sizes, own, group=_messages())
     largest = torch.stack(sizes).amax(0)
     found = []
@@ -146,7 +152,7 @@ class _Gather(torch.autograd.Function):
     def forward(context: Any, value: Tensor) -> Tensor:
         raw = value.contiguous().view(-1).view(torch.uint8)
         parts = [torch.empty_like(raw) for _ in range(count())]
-        with _exchange():
+        with exchange():
             dist.all_gather(parts, raw)
         return torch.stack([part.view(value.dtype).view(value.shape) for part in parts])
 
@@ -158,13 +164,14 @@ class _Gather(torch.autograd.Function):
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Replace gradients by their mean over the processes. Errors: ProcessLost.
 
-    A gradient that this process lacks counts as 0; one that all lack stays None.
+    A gradient that this process lacks counts as 0; one that all lack stays None. Those of sharded parameters are means
+    already.
     """
     if count() == 1:
         return
-    several = list(parameters)
+    several = [parameter for parameter in parameters if not is_sharded(parameter)]
     used = torch.tensor([parameter.grad is not None for parameter in several], dtype=torch.uint8)
-    with _exchange():
+    with exchange():
         dist.all_reduce(used, dist.ReduceOp.MAX, group=_messages())
     for bucket in _buckets([p for p, use in zip(several, used.tolist(), strict=True) if use]):
         sums = total(torch.cat([_gradient(parameter).flatten() for parameter in bucket]))
@@ -196,7 +203,7 @@ def _messages() -> Any:
 
 
 @contextmanager
-def _exchange() -> Iterator[None]:
+def exchange() -> Iterator[None]:
     """Errors of a connection inside become ProcessLost."""
     try:
         yield

@@ -33,6 +33,7 @@ UNTRACKED = (
     "checkpoint_minutes",
     "checkpoint_steps",
     "trackers",
+    "shard",
 )  # change no weight
 
 
@@ -57,10 +58,13 @@ class Teacher:
     head: TaskHead | None = None
     counts: Path | None = None
 
-    def load(self, device: str) -> OpenTeacher:
-        """Load the model or open the table; a context manager that frees the memory at its end."""
+    def load(self, device: str, sharded: bool = False) -> OpenTeacher:
+        """Load the model or open the table; a context manager that frees the memory at its end.
+
+        `sharded`: the model stays on the CPU until it is sharded.
+        """
         with errors_of(self.key):
-            return open_teacher(self.section, device, self.counts)
+            return open_teacher(self.section, device, self.counts, sharded)
 
     def record(self, several: bool) -> TeacherRecord:
         """Return its part of distillation.json; with its weight if there are several teachers."""

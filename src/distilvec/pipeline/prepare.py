@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.alignment.store import AlignmentStore, build_alignment
 from distilvec.config import recipe as recipes
 from distilvec.config.student import StudentSection
+from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.processes import main_first
@@ -33,16 +35,21 @@ from distilvec.teachers.cached import BatchTeacher, CachedTeacher, NoTeacher, Se
 from distilvec.teachers.live import LiveTeacher
 from distilvec.teachers.model import LocalTeacher
 from distilvec.train.dataset import TrainingData
+from distilvec.train.sharding import shard, sharding
 
 
 @dataclass(frozen=True)
 class ReadyTeacher:
-    """A teacher that can give outputs: from its `cache`, or from `model` and its own `tokens` of every row."""
+    """A teacher that can give outputs: from its `cache`, or from `model` and its own `tokens` of every row.
+
+    `encoder` wraps the model if it is sharded.
+    """
 
     teacher: Teacher
     cache: TeacherCache | None = None
     model: LocalTeacher | None = None
     tokens: TokenStore | None = None
+    encoder: Encoder | None = None
 
     def signals_for(self, required: OutputSpec) -> BatchTeacher:
         """Return an object that gives these outputs for a batch."""
@@ -50,7 +57,7 @@ class ReadyTeacher:
             return NoTeacher()
         if self.model is not None:
             assert self.tokens is not None
-            return LiveTeacher(self.model, self.tokens, required, self.teacher.head)
+            return LiveTeacher(self.model, self.tokens, required, self.teacher.head, self.encoder)
         assert self.cache is not None
         return CachedTeacher(self.cache, self.teacher.corpus.keys, required, self.teacher.head)
 
@@ -161,7 +168,7 @@ def prepare_teacher(
     kind = job.required.tokens.alignment if job.required.tokens else None
     if cache is not None and kind is None and not count_missing(cache, teacher.corpus):
         return ReadyTeacher(teacher, cache), None
-    loaded = teacher.load(job.recipe.train.device)
+    loaded = teacher.load(job.recipe.train.device, teacher.live and sharding(job.recipe.train))
     with nullcontext() if teacher.live else loaded:
         alignment, tokens = None, None
         if isinstance(loaded, LocalTeacher) and kind is not None:
@@ -174,6 +181,30 @@ def prepare_teacher(
         if count_missing(cache, teacher.corpus):
             fill(job, teacher, cache, loaded, tokens, alignment)
         return ReadyTeacher(teacher, cache), alignment
+
+
+def check_shards(job: Job) -> None:
+    """DistilvecError if a live teacher that the recipe wants in shards cannot be sharded."""
+    for teacher in job.teachers if sharding(job.recipe.train) else ():
+        for name in ("quantize", "device_map"):
+            if teacher.live and getattr(teacher.section, name) is not None:
+                raise DistilvecError(
+                    f"[{teacher.key}.{name}] a live teacher of this kind cannot be sharded. Remove the key, or set "
+                    "train.shard=false."
+                )
+
+
+def shard_teachers(data: Prepared) -> Prepared:
+    """Shard the live teachers over the processes, if the recipe asks for it. All processes call this."""
+    if not sharding(data.job.recipe.train):
+        return data
+    teachers = []
+    for one in data.teachers:
+        encoder = None if one.model is None else Encoder(one.model.model.requires_grad_(False))
+        if encoder is not None:
+            shard(encoder, torch.device(pick_device(data.job.recipe.train.device)))
+        teachers.append(replace(one, encoder=encoder))
+    return replace(data, teachers=tuple(teachers))
 
 
 def tokenize(job: Job, corpus: Corpus, student: SentenceTransformer) -> TokenStore:

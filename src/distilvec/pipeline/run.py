@@ -20,7 +20,7 @@ from pathlib import Path
 
 from distilvec.config.schema import Recipe
 from distilvec.core.errors import DistilvecError
-from distilvec.core.processes import is_main, join, main_first, wait
+from distilvec.core.processes import count, is_main, join, main_first, wait
 from distilvec.core.storage import Pusher, Remote
 from distilvec.pipeline.evaluate import evaluate
 from distilvec.pipeline.publish import publish
@@ -42,6 +42,10 @@ def run(recipe: Recipe, folder: Path, restart: bool = False, callbacks: Sequence
     if recipe.remote_output is not None:
         remote = Remote(recipe.remote_output, "remote_output").below(folder.absolute().name)
     join(recipe.train.device)
+    if recipe.train.shard and count() == 1:
+        raise DistilvecError(
+            "[train.shard] found one process; expected several. Start them with --processes, or set train.shard=false."
+        )
     with ExitStack() as stack:
         with main_first():
             if remote is not None and is_main():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from sentence_transformers import SentenceTransformer
 
 from distilvec.core.log import log
 from distilvec.core.objective import Objective
@@ -12,7 +15,14 @@ from distilvec.core.processes import main_first
 from distilvec.core.task_head import TaskHead
 from distilvec.formats.sentence_transformers import save_student
 from distilvec.pipeline.job import Job
-from distilvec.pipeline.prepare import fitting_texts, prepare, trainable, untrained_student
+from distilvec.pipeline.prepare import (
+    check_shards,
+    fitting_texts,
+    prepare,
+    shard_teachers,
+    trainable,
+    untrained_student,
+)
 from distilvec.pipeline.record import best_distance
 from distilvec.pipeline.resolve import make_objective, required_outputs
 from distilvec.pipeline.start import Start, check_start, find_start
@@ -43,6 +53,7 @@ def train(job: Job, callbacks: Sequence[Callback] = ()) -> Training:
 
 
 def _train(job: Job, callbacks: Sequence[Callback]) -> Progress:
+    check_shards(job)
     plain = untrained_student(job)
     check_start(job, plain)
     encoder = trainable(job, plain)
@@ -51,6 +62,7 @@ def _train(job: Job, callbacks: Sequence[Callback]) -> Progress:
     data = prepare(job, encoder.model)
     with main_first():
         start = find_start(job, data)
+    data = shard_teachers(data)
     waiting = [encoder] if start == Start() else []
 
     def build(stage: Stage) -> tuple[Encoder, Objective]:
@@ -65,18 +77,18 @@ def _train(job: Job, callbacks: Sequence[Callback]) -> Progress:
         build,
         lambda objective: data.training_data(required_outputs(objective, job.examples)),
         job.fingerprint,
-        lambda encoder, objective, name: save(job, encoder, objective, name),
+        partial(save, job),
         callbacks,
     )
 
 
-def save(job: Job, encoder: Encoder, objective: Objective, name: str) -> None:
+def save(job: Job, model: SentenceTransformer, objective: Objective, name: str) -> None:
     """Save a student of the last stage in the run folder, with the parameters and the head that its objective has
     learned.
     """
     info = {"method": job.stages[-1].recipe.method.name, "teacher": job.teacher.info.name, "complete": False}
     card, folder = f"# {job.recipe.name}\n\nTraining has not finished.\n", job.folder / name
-    model, section = merged(encoder.model), job.recipe.student.embedding
+    model, section = merged(model), job.recipe.student.embedding
     if section is not None and section.expand:
         model, distance = expanded(model, fitting_texts(job))
         log(f"{name}: the full table's vectors differ from the factorized table's by {distance:.3f} on average")

@@ -23,14 +23,19 @@ class LiveTeacher:
     `tokens` are the corpus's texts in the teacher's own tokens. `head` is the head of the task that the teacher was
     fine-tuned for: logits are its outputs for the pooled vectors. Padding is on the right on whatever side the
     tokenizer pads; attention does not see padding. The model is not copied, and its `embed` gives the same vectors as
-    before.
+    before. `encoder` wraps the teacher's model already, if it is sharded.
     """
 
     def __init__(
-        self, teacher: LocalTeacher, tokens: TokenStore, required: OutputSpec, head: nn.Module | None = None
+        self,
+        teacher: LocalTeacher,
+        tokens: TokenStore,
+        required: OutputSpec,
+        head: nn.Module | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
         self.teacher, self.tokens, self.required = teacher, tokens, required
-        self.encoder = Encoder(teacher.model)
+        self.encoder = encoder or Encoder(teacher.model)
         self.head = None if head is None else head.eval().to(teacher.model.device)
         states = replace(required, tokens=None, logits=False)
         self.reading = states | token_reading(required.tokens) | OutputSpec(vector=required.logits)

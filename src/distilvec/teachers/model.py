@@ -183,10 +183,13 @@ class LocalTeacher:
         return signals
 
 
-def load_teacher(section: TeacherSection, device: str = "auto", key: str = "teacher.model") -> LocalTeacher:
+def load_teacher(
+    section: TeacherSection, device: str = "auto", key: str = "teacher.model", sharded: bool = False
+) -> LocalTeacher:
     """The recipe's teacher: a SentenceTransformer folder or id, or a plain Hugging Face model with a stated pooling.
 
-    `device`: auto, cpu, cuda or mps. `key` is the recipe's key or the option that names the model, for messages.
+    `device`: auto, cpu, cuda or mps. `sharded`: the model stays on the CPU, and shards of it go there later. `key` is
+    the recipe's key or the option that names the model, for messages.
     Errors: DistilvecError for a model that cannot be loaded or gives no finite vectors, a plain model without
     `pooling`, and for `max_length` or `truncate_dim` beyond the model's.
     """
@@ -212,9 +215,9 @@ def load_teacher(section: TeacherSection, device: str = "auto", key: str = "teac
     if not placed:
         if section.dtype == "bfloat16":
             use_bfloat16(backbone)
-        if target == "cpu":
+        if target == "cpu" and not sharded:
             pack_linears(backbone)
-        model.to(target)
+        model.to("cpu" if sharded else target)
     teacher = LocalTeacher(model.eval(), section, *folder_of(source, section.revision))
     check_outputs(lambda texts: teacher._window(texts)["embedding"], model, section.model, key)
     return teacher

@@ -53,11 +53,15 @@ class Teacher(Protocol):
 OpenTeacher = LocalTeacher | VectorsTeacher | ApiTeacher
 
 
-def open_teacher(section: TeacherSection, device: str = "auto", counts: Path | None = None) -> OpenTeacher:
+def open_teacher(
+    section: TeacherSection, device: str = "auto", counts: Path | None = None, sharded: bool = False
+) -> OpenTeacher:
     """The teacher that a recipe names; an API's requests are counted in the file `counts`.
+
+    `sharded`: a model stays on the CPU, since it is going to be sharded.
 
     Errors: DistilvecError for a model, API or table that cannot be used.
     """
     if section.api is not None:
         return ApiTeacher(section, counts)
-    return VectorsTeacher(section) if section.vectors else load_teacher(section, device)
+    return VectorsTeacher(section) if section.vectors else load_teacher(section, device, sharded=sharded)

@@ -22,8 +22,10 @@ from torch import Tensor, nn
 from distilvec.core.errors import UNREADABLE, DistilvecError, explained, first_line
 from distilvec.core.files import SEAL, remove, remove_scratch, scratch, seal, sync_folder
 from distilvec.core.objective import Objective
+from distilvec.core.processes import is_main
 from distilvec.students.lora import base_weights
 from distilvec.train.optimizer import load_optimizer_tensors, optimizer_tensors
+from distilvec.train.sharding import gathered, like
 
 KEY = "checkpoint"
 FIX = "Put back a copy of it, or delete it to start training again from step 0."
@@ -66,14 +68,15 @@ def save_checkpoint(
 ) -> None:
     """Write module, optimizer, progress, and `memory`, the state of the loop.
 
-    The base weights of adapters never change and are left out.
+    The base weights of adapters never change and are left out. All processes call this; the main one writes.
     Errors: DistilvecError if the file cannot be written; the previous checkpoint stays.
     """
     fixed = base_weights(module)
     tensors = {f"model/{name}": value for name, value in module.state_dict().items() if name not in fixed}
     tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors(optimizer, module).items()}
-    tensors |= {f"loop/{name}": value for name, value in memory.items()}
-    write_tensors(path, tensors, {"progress": json.dumps(asdict(state)), "fingerprint": fingerprint}, KEY)
+    tensors = gathered(tensors) | {f"loop/{name}": value for name, value in memory.items()}
+    if is_main():
+        write_tensors(path, tensors, {"progress": json.dumps(asdict(state)), "fingerprint": fingerprint}, KEY)
 
 
 def load_checkpoint(
@@ -103,7 +106,9 @@ def fitting(path: Path, key: str = KEY, fix: str = FIX) -> Iterator[None]:
 def restore(module: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Load a checkpoint's weights into the module; base weights of adapters stay."""
     fixed = base_weights(module)
-    module.load_state_dict({**{name: value for name, value in module.state_dict().items() if name in fixed}, **tensors})
+    own = module.state_dict()
+    found = {name: like(value, own[name]) if name in own else value for name, value in tensors.items()}
+    module.load_state_dict({**{name: value for name, value in own.items() if name in fixed}, **found})
 
 
 def read_checkpoint(

@@ -21,6 +21,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.train.monitors import Snapshot, take_snapshot, with_gates
 from distilvec.train.optimizer import freeze_others
 from distilvec.train.prefetch import MicroBatch
+from distilvec.train.sharding import gradient_norm, shard, sharding
 from distilvec.train.shares import Share
 from distilvec.train.update import Weigh
 
@@ -72,9 +73,11 @@ def prepare(encoder: Encoder, objective: Objective, train: TrainSection, acceler
     if train.compile:
         encoder.backbone.compile(dynamic=True)
     objective.matmul_dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
-    module = Distillation(encoder, objective).to(accelerator.device)
+    module = Distillation(encoder, objective)
     freeze_others(module, train)
-    return module
+    if sharding(train):
+        shard(encoder, accelerator.device, accelerator.mixed_precision == "bf16")
+    return module.to(accelerator.device)
 
 
 class StepGradients:
@@ -126,7 +129,7 @@ class StepGradients:
                 torch.autograd.backward(self.objective.weights[name] * values.mean(), retain_graph=True)
             processes.average_gradients(trained)
             gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-            found[f"gradient_{name}"] = float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
+            found[f"gradient_{name}"] = float(gradient_norm(gradients))
         module.zero_grad(set_to_none=True)
         return found
 

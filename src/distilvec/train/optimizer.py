@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from distilvec.config.training import TrainSection
 from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.processes import is_sharded
+from distilvec.train.sharding import like
 
 Schedule = Callable[[int, int], float]  # (step, epoch), both from 0, to a learning rate
 SHAPES: dict[str, Callable[[float], float]] = {
@@ -22,7 +24,12 @@ SHAPES: dict[str, Callable[[float], float]] = {
 
 def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.AdamW:
     """AdamW in its fused form over the trained parameters."""
-    groups = [{"params": group, "factor": factor} for factor, group in parameter_groups(module, train).items()]
+    groups = [
+        {"params": part, "factor": factor}
+        for factor, group in parameter_groups(module, train).items()
+        for sharded in (False, True)  # no kernel takes both
+        if (part := [parameter for parameter in group if is_sharded(parameter) == sharded])
+    ]
     fused = all(p.device.type in ("cpu", "cuda", "mps") for p in module.parameters())
     return torch.optim.AdamW(
         groups, lr=train.learning_rate, betas=train.betas, weight_decay=train.weight_decay, fused=fused
@@ -112,4 +119,4 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module, 
         parameter = parameters.get(name)
         if parameter is None or (entry != "step" and value.shape != parameter.shape):
             raise ValueError(f"no parameter for the optimizer's {key}, {list(value.shape)}")
-        optimizer.state[parameter][entry] = value.clone() if entry == "step" else value.to(parameter.device, copy=True)
+        optimizer.state[parameter][entry] = value.clone() if entry == "step" else like(value, parameter)

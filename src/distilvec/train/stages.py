@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from sentence_transformers import SentenceTransformer
+
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
-from distilvec.core import processes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import Objective
 from distilvec.students.encoder import Encoder
@@ -23,7 +24,10 @@ from distilvec.train.dataset import TrainingData
 from distilvec.train.distillation import Distillation
 from distilvec.train.metrics import Callback
 from distilvec.train.optimizer import parameter_groups
+from distilvec.train.sharding import whole_model
 from distilvec.train.trainer import Trainer, TrainingHooks
+
+Save = Callable[[SentenceTransformer, Objective, str], None]  # model, objective, name
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def train_stages(
     build: Callable[[Stage], tuple[Encoder, Objective]],
     data: Callable[[Objective], TrainingData],
     fingerprint: str,
-    save: Callable[[Encoder, Objective, str], None],
+    save: Save,
     callbacks: Sequence[Callback] = (),
 ) -> Progress:
     """Train the stages in order, from their checkpoints on; return the progress of the last stage.
@@ -89,7 +93,7 @@ def train_stages(
         build: the untrained student and the objective of a stage.
         data: training data with the teacher outputs that an objective requires.
         fingerprint: ties the checkpoints to recipe and data.
-        save: saves a student of the last stage as "student" (best), "last" or "students/step-N".
+        save: saves a student of the last stage as "student" (best), "last" or "students/step-N", in the main process.
         callbacks: get the steps of every stage, counted from 0.
 
     Errors: Stopped if a signal asked for it.
@@ -100,16 +104,23 @@ def train_stages(
             encoder, objective = build(stage)
             if before is not None:
                 take_over(encoder, objective, stage, before, fingerprint)
-            keep: Callable[[str], None] = partial(save, encoder, objective) if stage.last else lambda name: None
+            keep: Callable[[str], None] = partial(_keep, save, encoder, objective) if stage.last else lambda name: None
             hooks, train = TrainingHooks(keep, callbacks), stage.recipe.train
             trainer = Trainer(encoder, objective, data(objective), train, stage.folder, fingerprint, hooks)
             saved = trainer.state.finished and (stage.folder / "last").exists()  # a kill may come between the two
             trainer.finish(f" of stage {stage.name}" if stage.name else "")
-            if processes.is_main() and not saved:
+            if not saved:
                 keep("last")
         before = stage
     assert trainer is not None, "the last stage is never left out"
     return trainer.state
+
+
+def _keep(save: Save, encoder: Encoder, objective: Objective, name: str) -> None:
+    """Save the student; all processes call this."""
+    with whole_model(encoder) as model:
+        if model is not None:
+            save(model, objective, name)
 
 
 def take_over(encoder: Encoder, objective: Objective, stage: Stage, before: Stage, fingerprint: str) -> None:

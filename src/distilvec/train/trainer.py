@@ -41,7 +41,7 @@ Validate = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, flo
 class TrainingHooks:
     """Functions that the trainer calls."""
 
-    save: Callable[[str], None] = lambda name: None  # the student as "student" (best so far) or "students/step-N"
+    save: Callable[[str], None] = lambda name: None  # "student" (best so far) or "students/step-N", in all processes
     callbacks: Sequence[Callback] = ()  # with the step and the metrics of every logged line
     validate: Validate = validate
 
@@ -96,7 +96,8 @@ class Trainer:
             return
         trained = sum(p.numel() for p in self.module.encoder.parameters() if p.requires_grad) / 1e6
         precision = "bf16 autocast" if self.accelerator.mixed_precision == "bf16" else "fp32"
-        machine = f"{self.device.type} x {processes.count()}, {precision}"
+        sharded = ", sharded" if self.train.shard else ""
+        machine = f"{self.device.type} x {processes.count()}{sharded}, {precision}"
         log(f"training{of_stage}: {trained:.2f} M parameters, {self.total_steps:,} steps on {machine}")
         if self.processes_before != processes.count():
             log(f"the checkpoint is of {self.processes_before} processes: from here on other dropout masks are drawn")
@@ -225,16 +226,15 @@ class Trainer:
     def _validate(self) -> None:
         """Validate, and save the student if it is the best so far or its step is one of `keep_students`."""
         self._refuse_failure(weights=True)
-        state, module, main = self.state, self.module, processes.is_main()
+        state, module = self.state, self.module
         found, monitored = self.hooks.validate(
             module.encoder, module.objective, self.data, self.accelerator, self.train.batch_size
         )
         self.metrics.write(state.step, self._epochs(), "eval", found)
         if state.step and monitored < state.best_distance:
             state.best_distance, state.best_epoch = monitored, state.epoch
-            if main:
-                self.hooks.save("student")
-        if state.step in self.saved_steps and main:
+            self.hooks.save("student")
+        if state.step in self.saved_steps:
             self.hooks.save(f"students/step-{state.step}")
 
     def _epochs(self) -> float:
@@ -249,11 +249,10 @@ class Trainer:
         self.saved_at = time.monotonic()
         self._refuse_failure(weights=True)
         self.metrics.sync()
-        if processes.is_main():
-            states = {"window": self.means.state} | {monitor.kind: monitor.state for monitor in self.monitors}
-            memory = {f"{kind}/{name}": value for kind, state in states.items() for name, value in state.items()}
-            memory["processes"] = torch.tensor(processes.count())
-            save_checkpoint(self.checkpoint, self.module, self.optimizer, self.state, self.fingerprint, memory)
+        states = {"window": self.means.state} | {monitor.kind: monitor.state for monitor in self.monitors}
+        memory = {f"{kind}/{name}": value for kind, state in states.items() for name, value in state.items()}
+        memory["processes"] = torch.tensor(processes.count())
+        save_checkpoint(self.checkpoint, self.module, self.optimizer, self.state, self.fingerprint, memory)
 
     # -- stop --------------------------------------------------------------------------------------------------------
 
@@ -265,7 +264,8 @@ class Trainer:
         problem, step, rate = self.guard.problem(), self.state.step, self.train.learning_rate
         if weights and step and not problem:
             trained = itertools.chain(self.module.parameters(), optimizer_tensors(self.optimizer, self.module).values())
-            problem = None if all_finite(trained) else f"weights are not finite after step {step}"
+            failed = processes.most(not all_finite(trained))
+            problem = f"weights are not finite after step {step}" if failed else None
         if problem:
             kept = f" The last good checkpoint is in {self.checkpoint.parent}." if self.checkpoint.exists() else ""
             fix = f"Lower train.learning_rate (now {rate:g}), set train.max_grad_norm or use train.precision=fp32,"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from distilvec.config.training import UpdateSection
 from distilvec.core import processes
 from distilvec.core.objective import LossTerms
+from distilvec.train.sharding import clip_gradients, own_part
 
 Weigh = Callable[[Float[Tensor, " rows"], Int[Tensor, " rows"]], Float[Tensor, " rows"]]
 
@@ -83,7 +84,7 @@ class Update:
     def descend(self, number: int, passes: list[LossTerms]) -> None:
         """Clip the gradients and take the optimizer's step, if the terms and the gradients' norm are finite."""
         if self.max_grad_norm is not None:
-            norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.max_grad_norm)
+            norm = clip_gradients(self.parameters.values(), self.max_grad_norm)
             passes = [*passes, {"gradient_norm": norm}]
         if self.allows(number, passes):
             self.optimizer.step()
@@ -227,8 +228,8 @@ class FiniteGuard:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Return whether every number in these tensors is finite. A finite sum proves it at a tenth of the cost."""
-    several = [tensor.detach() for tensor in tensors]
+    """Return whether every number that this process holds is finite. A finite sum proves it at a tenth of the cost."""
+    several = [own_part(tensor).detach() for tensor in tensors]
     if not several or bool(torch.stack([tensor.sum(dtype=torch.float32) for tensor in several]).isfinite().all()):
         return True
     return all(bool(tensor.isfinite().all()) for tensor in several)

@@ -68,8 +68,9 @@ def teacher_distance(
     encoder.eval()
     groups, names = _groups(data, batch_size), [*(("distance", "cosine") if compatible else ()), "similarity_gap"]
     sums = torch.zeros(len(groups), len(names), dtype=torch.float64, device=accelerator.device)
-    for number in range(processes.number(), len(groups), processes.count()):
-        group = groups[number]
+    rounds = -(-len(groups) // processes.count())  # as many in each process: the weights may be shards
+    for number in range(processes.number(), rounds * processes.count(), processes.count()):
+        group = groups[number % len(groups)]
         batch = data.batch(group).to(accelerator.device)
         teacher = data.teacher.signals(batch).embedding
         with accelerator.autocast():
@@ -77,7 +78,8 @@ def teacher_distance(
         assert student is not None and teacher is not None
         found = distances(student, teacher) if compatible else {}
         found["similarity_gap"] = similarity_gaps(student, teacher)
-        sums[number] = torch.stack([found[name].sum() for name in names])
+        if number < len(groups):
+            sums[number] = torch.stack([found[name].sum() for name in names])
     means = processes.total(sums).sum(0) / len(data.holdout_rows)  # added in the same order by any number of processes
     return dict(zip(names, means.tolist(), strict=True))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer, TrainingHooks
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
-UNTRAINED = {"logging_steps", "checkpoint_minutes", "checkpoint_steps", "trackers", "keep_students"}  # change no weight
+# change no weight
+UNTRAINED = {"logging_steps", "checkpoint_minutes", "checkpoint_steps", "trackers", "keep_students", "shard"}
 
 
 def run_causal(recipe: CausalRecipe, folder: Path, restart: bool = False) -> dict[str, Any] | None:
@@ -54,6 +56,8 @@ def run_causal(recipe: CausalRecipe, folder: Path, restart: bool = False) -> dic
     transformers.utils.logging.disable_progress_bar()
     refuse_foreign(folder)
     check_training(recipe.train)
+    if recipe.train.shard:
+        raise DistilvecError("[train.shard] next-token models cannot be sharded. Remove the key.")
     if recipe.data.tests:
         require_extra("causal", "data.tests")
     join(recipe.train.device)
@@ -106,7 +110,7 @@ def build_trainer(recipe: CausalRecipe, folder: Path, fingerprint: str) -> Train
         train,
         folder,
         fingerprint,
-        TrainingHooks(lambda name: _save(student, tokenizer, folder / name), validate=validation_cross_entropy),
+        TrainingHooks(partial(_save, student, tokenizer, folder), validate=validation_cross_entropy),
     )
 
 
@@ -239,10 +243,12 @@ def _modules(
     return CausalEncoder(student, experts), build_causal_objective(recipe.method, context)
 
 
-def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write model and tokenizer as a plain transformers folder, complete or not at all."""
-    new = scratch(folder)
+def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, run: Path, name: str) -> None:
+    """Write model and tokenizer as a plain transformers folder, complete or not at all, in the main process."""
+    if not is_main():
+        return
+    new = scratch(run / name)
     remove(new)
     model.save_pretrained(new)
     tokenizer.save_pretrained(new)
-    replace_folder(new, folder)
+    replace_folder(new, run / name)

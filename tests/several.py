@@ -1,6 +1,7 @@
 """Work of one of several processes: `python -m several gradients`, or `python -m several train CASES.json`.
 
-    gradients   every method's terms and gradients on a shared micro-batch, against those on the whole one
+    gradients   every method's terms and gradients on a shared micro-batch, whole and sharded, against those on the
+                whole one
     train       the recipes of a file of [[recipe, run folder, step to stop after, or null], ...]
 
 `start` runs the work in two processes, forked from the server of commands.py.
@@ -52,14 +53,32 @@ def train(cases: list[tuple[str, str, int | None]]) -> None:
     for recipe, folder, stop in cases:
         loop = make_loop(recipes.load(Path(recipe)), Path(folder))
         (loop if stop is None else stop_after(loop, stop)).run()
+        print(json.dumps(held(loop)))
+
+
+def held(loop) -> list[list[int]]:
+    """Numbers of the student's weights, of the optimizer's state of them, and of a live teacher's weights: in this
+    process, and in all.
+    """
+    from distilvec.train.sharding import own_part
+
+    weights = [*loop.module.encoder.parameters()]
+    states = [value for p in weights for name, value in loop.optimizer.state.get(p, {}).items() if name != "step"]
+    live = getattr(loop.data.teacher, "encoder", None)
+    teacher = [] if live is None else [*live.parameters()]
+    return [
+        [sum(own_part(value).numel() for value in values), sum(value.numel() for value in values)]
+        for values in (weights, states, teacher)
+    ]
 
 
 def gradients(model: str) -> None:
     """Print each method whose loss and gradients are those of one process, to 1e-6."""
     from distilvec.core.errors import DistilvecError
-    from distilvec.core.processes import average_gradients, join
+    from distilvec.core.processes import average_gradients, is_sharded, join
     from distilvec.core.registry import method_names
     from distilvec.core.task_head import TaskInfo
+    from distilvec.train.sharding import shard
 
     join("cpu")
     for name in method_names():
@@ -70,7 +89,9 @@ def gradients(model: str) -> None:
                 assert "task" in str(error), error
                 continue
             found = []
-            for share in (None, shared(batch)):
+            for share, sharded in ((None, False), (shared(batch), False), (shared(batch), True)):
+                if sharded:
+                    shard(module.encoder, torch.device("cpu"))
                 part = teacher if share is None else own_rows(teacher, share)
                 module.zero_grad()
                 torch.manual_seed(0)
@@ -83,10 +104,12 @@ def gradients(model: str) -> None:
                 for key, value in module.objective.named_buffers():
                     value.copy_(before[key])
                 grads = {key: p.grad.clone() for key, p in module.named_parameters() if p.grad is not None}
+                grads = {key: g.full_tensor() if is_sharded(g) else g for key, g in grads.items()}
                 found.append((terms, grads, after))
             label = f"{name} on {'texts' if task is None else 'a task'}"
             scale = max(1.0, *(float(value.abs().max()) for value in found[0][1].values()))
-            torch.testing.assert_close(found[1], found[0], atol=1e-6 * scale, rtol=1e-6, msg=f"{label}: {{}}".format)
+            for each in found[1:]:
+                torch.testing.assert_close(each, found[0], atol=1e-6 * scale, rtol=1e-6, msg=f"{label}: {{}}".format)
             print(label)
 
 

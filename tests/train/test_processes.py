@@ -41,7 +41,7 @@ CASES = {
 
 
 def test_every_method_has_the_gradients_of_one_process(tiny_model):
-    """Gloo, to 1e-6: five texts, so that one process has two and the other one three."""
+    """Gloo, to 1e-6: five texts, so that one process has two and the other one three; with whole weights and shards."""
     outputs = finish(start("gradients", tiny_model))
     assert outputs[0] == outputs[1]
     assert {line.split()[0] for line in outputs[0].splitlines()} == set(method_names())

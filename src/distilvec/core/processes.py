@@ -203,13 +203,18 @@ def _messages() -> Any:
 
 
 @contextmanager
-def exchange() -> Iterator[None]:
-    """Errors of a connection inside become ProcessLost."""
+def exchange(only: bool = True) -> Iterator[None]:
+    """Errors of a connection inside become ProcessLost.
+
+    `only`: the block does nothing else. If not, errors without the name of a backend remain as they are.
+    """
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
+        if not (only or isinstance(error, dist.DistError) or "gloo" in str(error)):
+            raise
         raise ProcessLost(
             f"[processes] another process of this run ended, or cannot be reached ({first_line(error)}). Its own error "
             "is above or below. Run the same command again to go on from the last checkpoint."

@@ -184,7 +184,7 @@ def prepare_teacher(
 
 
 def check_shards(job: Job) -> None:
-    """DistilvecError if a live teacher that the recipe wants in shards cannot be sharded."""
+    """DistilvecError if a live teacher cannot be sharded, as the recipe requires."""
     for teacher in job.teachers if sharding(job.recipe.train) else ():
         for name in ("quantize", "device_map"):
             if teacher.live and getattr(teacher.section, name) is not None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from distilvec.config.training import TrainSection
 from distilvec.core import processes
 from distilvec.core.batch import TextBatch
-from distilvec.core.device import keep_memory
+from distilvec.core.device import keep_memory, return_memory
 from distilvec.core.method_file import blamed
 from distilvec.core.objective import LossTerms, Objective, check_terms, weighted_loss, weighted_losses
 from distilvec.core.outputs import ModelOutputs
@@ -67,7 +67,10 @@ class Distillation(nn.Module):
 
 def prepare(encoder: Encoder, objective: Objective, train: TrainSection, accelerator: Accelerator) -> Distillation:
     """Student and objective on the device, with the recipe's parameters trained."""
-    keep_memory()
+    if sharding(train):
+        return_memory()  # gathered layers come and go
+    else:
+        keep_memory()
     if train.gradient_checkpointing:
         encoder.backbone.gradient_checkpointing_enable()
     if train.compile:

@@ -115,7 +115,7 @@ class Trainer:
         for monitor in self.monitors:
             monitor.warned = monitor.kind in warned
         bar = progress("training", self.total_steps, "steps", done=self.state.step)
-        with stop_on_signals(self._ask_to_stop), bar as advance:
+        with stop_on_signals(self._ask_to_stop), bar as advance, processes.exchange(only=False):
             if self.state.step == 0:
                 self._validate()
             while not (self.state.finished or self._stopping()):

@@ -97,7 +97,7 @@ def test_labels_of_n_examples_are_used_and_the_others_are_missing(tmp_path, kind
     assert found.labels[used].tolist() == plain.labels[used].tolist()
     assert is_missing(torch.tensor(found.labels)).sum() == 44
     assert len(plain.labeled) == len(plain.train) == 54
-    old = fingerprint(1, section.model_dump(mode="json", exclude={"labels"}), hash_files([section.path]), {})
+    old = fingerprint(1, section.model_dump(mode="json", exclude={"labels", "columns"}), hash_files([section.path]), {})
     assert examples_fingerprint(section, {}) == old, "a recipe without the key keeps its fingerprint"
 
 
@@ -148,7 +148,7 @@ def test_reopened_as_it_is_and_built_anew_when_the_file_changes(tmp_path):
             [{"text": "one", "label": "a"}, {"text": "two", "label": "b"}],
             "classification",
             {},
-            "training and test rows are the same",
+            "training and test rows are the same. Add a column split .* or name a folder",
         ),
         (
             pairs_of(("a", "b", 1, "train"), ("c", "d", 1, "train"), ("e", "f", 1, "test"), column="score"),
@@ -240,3 +240,19 @@ def test_the_loss_of_scores_is_the_squared_error_in_the_tasks_own_scale(tmp_path
     expected = [(1 + 4 * float(score) - grade) ** 2 for score, grade in zip(predicted, grades, strict=True)]
     assert batch.score_range == 4.0
     assert task_term(batch, ModelOutputs(logits=predicted)).tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_file_with_other_names_of_columns(tmp_path):
+    folder = tmp_path / "csv"
+    folder.mkdir()
+    (folder / "train.csv").write_text("utterance,intent\nwhere is it,a\nhow much,b\nwhere now,a\n", encoding="utf-8")
+    (folder / "test.csv").write_text("utterance,intent\nwhere,a\n", encoding="utf-8")
+    with pytest.raises(DistilvecError, match=r"found utterance, intent. Name yours: task.columns='{text: ITS_NAME, l"):
+        build_examples(TaskSection(type="classification", path=folder), {}, tmp_path / "first")
+    columns = {"text": "utterance", "label": "intent"}
+    section = TaskSection(type="classification", path=folder, columns=columns)
+    examples = build_examples(section, {}, tmp_path / "second")
+    assert examples.classes == ["a", "b"] and len(examples) == 3
+    assert read_split(section, "test", "", examples.classes, None).inputs == [("where",)]
+    plain = TaskSection(type="classification", path=folder)
+    assert examples_fingerprint(section, {}) != examples_fingerprint(plain, {})

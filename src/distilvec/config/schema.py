@@ -159,11 +159,13 @@ class TaskSection(Section):
     """A labelled task to train and test on: its training rows are the corpus, a head is trained with the student.
 
     Columns are those of evaluation suites: text, label | sentence1, sentence2, label | sentence1, sentence2, score.
+    A file with other names needs `columns`, such as {text: utterance, label: intent}.
     """
 
     type: Literal["classification", "pair", "sts"] = key(..., "classes of texts, classes of pairs, or scores of pairs")
     path: Path = key(..., "a file with a column split, or a folder with one file a split")
     name: Name | None = key(None, "short name used in reports; the file's by default")
+    columns: dict[Literal["text", "label", "sentence1", "sentence2", "score"], str] = key({}, "its names of the columns")
     train_split: str = key("train", "the split that is trained on")
     validation_split: str | None = key(None, "by default a tenth of the training rows, by seed")
     test_split: str = key("test", "the split that is scored at the end")

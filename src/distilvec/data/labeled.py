@@ -93,7 +93,7 @@ class Labelled:
 
 def read_split(section: TaskSection, split: str, prompt: str, classes: list[str], scale: Scale) -> Labelled:
     """The examples of a split, each text cleaned as in training, with its prompt. DistilvecError for unknown labels."""
-    texts, targets = load_labelled(section.path, section.type, split)
+    texts, targets = _read(section, split)
     inputs = [tuple(_as_input(prompt + text) for text in _rows_of(section, parts)) for parts in texts]
     return Labelled(inputs, _numbers(section, split, targets, classes, scale))
 
@@ -101,7 +101,7 @@ def read_split(section: TaskSection, split: str, prompt: str, classes: list[str]
 def examples_fingerprint(section: TaskSection, prompts: Mapping[Role, str]) -> str:
     """Changes with a file of the task (name, content), an option or a prompt."""
     hashed = hash_files(_files(section), key="task.path")
-    unset = {"labels"} if section.labels is None else set()  # a newer key: keeps older fingerprints
+    unset = {key for key in ("labels", "columns") if not getattr(section, key)}  # newer keys: keep older fingerprints
     return fingerprint(FORMAT, section.model_dump(mode="json", exclude=unset), hashed, prompts)
 
 
@@ -118,7 +118,7 @@ def build_examples(section: TaskSection, prompts: Mapping[Role, str], folder: Pa
 
 def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder: Path) -> dict[str, Any]:
     """Read and check the task's rows and write them to `folder`; the content of its meta.json."""
-    texts, targets = load_labelled(section.path, section.type, section.train_split)
+    texts, targets = _read(section, section.train_split)
     scores = section.type == "sts"
     classes, scale = [] if scores else sorted(set(targets)), (min(targets), max(targets)) if scores else None
     _check(section, texts, classes, scale)
@@ -127,7 +127,7 @@ def _write(section: TaskSection, prompts: Mapping[Role, str], name: str, folder:
     if section.labels is not None:
         labels[train[section.labels :]] = math.nan if scores else NO_LABEL
     if section.validation_split is not None:
-        more, targets = load_labelled(section.path, section.type, section.validation_split)
+        more, targets = _read(section, section.validation_split)
         labels = np.concatenate([labels, _numbers(section, section.validation_split, targets, classes, scale)])
         validation, texts = np.arange(len(texts), len(texts) + len(more)), texts + more
     chosen = np.sort(np.concatenate([train, validation]))
@@ -168,11 +168,16 @@ def _check(section: TaskSection, texts: list[tuple[str, ...]], classes: list[str
         raise DistilvecError(f"{place} has one label only, '{classes[0]}'. Give rows of two.")
     if scale is not None and scale[0] == scale[1]:
         raise DistilvecError(f"{place}: all scores are {scale[0]:g}. Give scores that differ.")
-    test, targets = load_labelled(section.path, section.type, section.test_split)
+    test, targets = _read(section, section.test_split)
     _numbers(section, section.test_split, targets, classes, scale)
     if section.test_split == section.train_split or test == texts:
         problem = f"{section.path}: training and test rows are the same"
-        raise DistilvecError(f"[task.test_split] {problem}. Name two splits; a file needs a column split for them.")
+        fix = "Add a column split (train, test), or name a folder with the files train and test, such as train.csv."
+        raise DistilvecError(f"[task.test_split] {problem}. {fix}")
+
+
+def _read(section: TaskSection, split: str) -> tuple[list[tuple[str, ...]], list[Any]]:
+    return load_labelled(section.path, section.type, split, section.columns)
 
 
 def _draw(section: TaskSection, count: int) -> tuple[Rows, Rows]:

@@ -57,31 +57,38 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
         rows = _chosen(rows, "split", (options.split,), place)
     if options.subset is not None:
         rows = _chosen(rows, "subset", options.subset, place)
+    names = ", ".join(f"{name}: ITS_NAME" for name in needed)
+    fix = f"Name yours: task.columns='{{{names}}}'." if options.key == "task.path" else f"Add columns: {{{names}}}."
     for number, (where, row) in enumerate(rows):
         if options.columns:
-            need_columns(row, list(options.columns.values()), where)
+            need_columns(row, list(options.columns.values()), where, fix)
             row = {**row, **{ours: row[theirs] for ours, theirs in options.columns.items()}}
             rows[number] = (where, row)
-        need_columns(row, needed, where)
+        need_columns(row, needed, where, fix)
     return rows
 
 
-def load_labelled(path: Path, kind: str, split: str) -> tuple[list[tuple[str, ...]], list[Any]]:
-    """The rows of one split of a recipe's task: texts (one, or two for pair and sts), and labels, or scores for sts."""
+def load_labelled(
+    path: Path, kind: str, split: str, renamed: Mapping[str, str] | None = None
+) -> tuple[list[tuple[str, ...]], list[Any]]:
+    """The rows of one split of a recipe's task: texts (one, or two for pair and sts), and labels, or scores for sts.
+
+    `renamed`: the file's names of the columns, as in `TableOptions.columns`.
+    """
     columns = ("text",) if kind == "classification" else ("sentence1", "sentence2")
-    rows = table_rows(path, TableOptions(split, key="task.path"), (*columns, "score" if kind == "sts" else "label"))
+    options = TableOptions(split, columns=renamed, key="task.path")
+    rows = table_rows(path, options, (*columns, "score" if kind == "sts" else "label"))
     texts = list(zip(*(texts_of(rows, column) for column in columns), strict=True))
     if kind == "sts":
         return texts, [number_of(row["score"], where, "score") for where, row in rows]
     return texts, [label_of(row["label"], where) for where, row in rows]
 
 
-def need_columns(row: Row, needed: Sequence[str], where: str) -> None:
-    """DistilvecError that names the columns which a row lacks."""
+def need_columns(row: Row, needed: Sequence[str], where: str, fix: str = "Rename the file's columns.") -> None:
+    """DistilvecError that names the columns which a row lacks, and the way out."""
     if missing := [name for name in needed if name not in row]:
         raise DistilvecError(
-            f"{where} has no column {some_of(missing)}; expected {', '.join(needed)}, found {some_of(row)}. "
-            "Name others by columns."
+            f"{where} has no column {some_of(missing)}; expected {', '.join(needed)}, found {some_of(row)}. {fix}"
         )
 
 

@@ -10,6 +10,8 @@ from sentence_transformers import SentenceTransformer
 from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.data.labeled import Labelled
 from distilvec.evaluation.diagnostics import as_scores, class_metrics, score_metrics, supervised_report
+from distilvec.evaluation.mistakes import find_mistakes
+from distilvec.report.sections import mistakes as page_section
 
 
 def test_class_metrics_by_hand():
@@ -41,13 +43,44 @@ def test_every_model_is_scored_on_the_same_examples_in_their_order(tiny_model):
         pooled = model[1](model[0](model.preprocess(texts)))["sentence_embedding"]
         gold = heads[0](pooled).argmax(1).numpy()
     models = {"teacher": (model, heads[0]), "student": (model, heads[1])}
-    report, samples = supervised_report("toy", models, Labelled([(t,) for t in texts], gold))
+    report, samples, logits = supervised_report("toy", models, Labelled([(t,) for t in texts], gold))
     assert np.array_equal(samples["teacher"]["toy"].predicted, gold) and samples["student"]["toy"].metric == "accuracy"
     assert as_scores(report)["student"][0].value == 100 * report["scores"]["student"]["accuracy"]
     assert (
         report["rows"] == 40 and report["type"] == "classification" and list(report["scores"]) == ["teacher", "student"]
     )
     assert report["scores"]["teacher"]["accuracy"] == 1.0
+    assert np.array_equal(logits.argmax(1), samples["student"]["toy"].predicted)
     assert report["scores"]["student"]["accuracy"] == pytest.approx(
         float((heads[1](pooled).argmax(1).numpy() == gold).mean())
     )
+
+
+def test_mistakes_by_hand():
+    # classes: a, b, c, d; d has no test row. Rows 1 and 3 are wrong, a taken for b and b for c.
+    logits = np.log(np.array([
+        [0.7, 0.1, 0.1, 0.1], [0.2, 0.6, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1], [0.05, 0.05, 0.8, 0.1], [0.1, 0.1, 0.7, 0.1]
+    ]))  # fmt: skip
+    inputs = [("one",), ("two",), ("three",), ("four",), (("five", "and"),)]
+    test = Labelled(inputs, np.array([0, 0, 1, 1, 2]))
+    found = find_mistakes(logits, test, ["a", "b", "c", "d"])
+    assert (found["rows"], found["wrong"]) == (5, 2)
+    assert [(one["text"], one["class"], one["taken_for"]) for one in found["texts"]] == [
+        ("four", "b", "c"),
+        ("two", "a", "b"),
+    ]
+    assert [one["probability"] for one in found["texts"]] == pytest.approx([0.8, 0.6])
+    lines = {one["class"]: one for one in found["classes"]}
+    assert list(lines) == ["b", "a", "c"] and lines["b"] == {
+        "class": "b", "rows": 2, "precision": 0.5, "recall": 0.5, "f1": 0.5, "most_taken_for": "c"
+    }  # fmt: skip
+    assert lines["c"]["recall"] == 1 and lines["c"]["precision"] == 0.5 and lines["c"]["most_taken_for"] is None
+    assert {(one["class"], one["taken_for"], one["rows"]) for one in found["confused"]} == {
+        ("a", "b", 1),
+        ("b", "c", 1),
+    }
+    shown = page_section.section({"mistakes": found})
+    assert shown.blocks[0].content == "The student is wrong on 2 of 5 test examples."
+    assert shown.blocks[2].content.lines[0] == ["four", "b", "c", "80.0"]
+    right = find_mistakes(logits[[0, 2]], Labelled([("one",), ("three",)], np.array([0, 1])), ["a", "b", "c", "d"])
+    assert right["wrong"] == 0 and right["confused"] == right["texts"] == []

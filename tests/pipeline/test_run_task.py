@@ -75,12 +75,17 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
     job = resolve(task_recipe(kind, student=fresh), tmp_path / "run")
     result = run(job.recipe, job.folder)
     monitored = "spearman" if kind == "sts" else "accuracy"
-    found = json.loads((tmp_path / "run" / "report.json").read_text())["supervised"]
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    found = report["supervised"]
     figures = found["scores"]["student"]
     assert figures["pearson" if kind == "sts" else monitored] > 0.9, (
         figures
     )  # the scores have few values, so that ranks are ties
     assert found["rows"] == 60 and result.record["supervised"] == found
+    assert ("mistakes" in report) == (kind != "sts") and "mistakes" not in result.record
+    if kind != "sts":
+        wrong = report["mistakes"]
+        assert wrong["rows"] == 60 and 1 - wrong["wrong"] / 60 == pytest.approx(figures["accuracy"])
     assert result.scores["student"][0].value == 100 * found["scores"]["student"][result.scores["student"][0].metric]
     assert [score["metric"] for score in load_runs([tmp_path / "run"])[0].scores("student").values()] == [monitored]
     assert load_runs([tmp_path / "run"])[0].samples("student", [found["task"]])[found["task"]].metric == monitored

@@ -6,10 +6,12 @@ import pytest
 
 from distilvec.report.advice import (
     advice,
+    confused_classes,
     retrieval_falls,
     smaller_vectors,
     smaller_weights,
     still_better,
+    teacher_below,
     teachers_documents,
     training_lowers,
 )
@@ -44,6 +46,18 @@ def test_training_that_lowers_the_scores():
     assert training_lowers(report(untrained=40.0, student=30.0)).startswith("Training lowered the average. ")
     kept = report(teacher=50.0, untrained=40.0, student=39.8)
     assert training_lowers(kept) == training_lowers({}) == "" and retrieval_falls(kept) != ""
+
+
+def test_a_teacher_below_its_student_and_confused_classes():
+    def report(**accuracy):
+        return {"record": {"supervised": {"scores": {name: {"accuracy": value} for name, value in accuracy.items()}}}}
+
+    text = teacher_below(report(teacher=0.8988, student=0.9538))
+    assert "(89.9) is below its student (95.4)" in text and "--learning-rate" in text
+    assert teacher_below(report(teacher=0.95, student=0.955)) == teacher_below(report(student=0.9)) == ""
+    pairs = [{"class": "card", "taken_for": "cash", "rows": 7}, {"class": "cash", "taken_for": "card", "rows": 1}]
+    assert "card for cash (7 test rows)." in confused_classes({"mistakes": {"confused": pairs}})
+    assert confused_classes({"mistakes": {"confused": pairs[1:]}}) == confused_classes({}) == ""
 
 
 def test_the_teachers_documents():

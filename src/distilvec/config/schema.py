@@ -165,7 +165,9 @@ class TaskSection(Section):
     type: Literal["classification", "pair", "sts"] = key(..., "classes of texts, classes of pairs, or scores of pairs")
     path: Path = key(..., "a file with a column split, or a folder with one file a split")
     name: Name | None = key(None, "short name used in reports; the file's by default")
-    columns: dict[Literal["text", "label", "sentence1", "sentence2", "score"], str] = key({}, "its names of the columns")
+    columns: dict[Literal["text", "label", "sentence1", "sentence2", "score"], str] = key(
+        {}, "its names of the columns"
+    )
     train_split: str = key("train", "the split that is trained on")
     validation_split: str | None = key(None, "by default a tenth of the training rows, by seed")
     test_split: str = key("test", "the split that is scored at the end")

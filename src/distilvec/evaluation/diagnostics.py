@@ -183,8 +183,10 @@ def _plane(
 
 def supervised_report(
     name: str, models: Mapping[str, tuple[SentenceTransformer, TaskHead]], test: Labelled
-) -> tuple[dict[str, Any], dict[str, dict[str, Sample]]]:
-    """Make report.json's "supervised" (task, kind, test examples, metrics by model), and the samples by model."""
+) -> tuple[dict[str, Any], dict[str, dict[str, Sample]], Array]:
+    """Make report.json's "supervised" (task, kind, test examples, metrics by model), the samples by model, and the
+    last model's logits.
+    """
     kind = next(iter(models.values()))[1].task.kind
     gold = np.asarray(test.labels, dtype=np.float64 if kind == "sts" else np.int64)
     scores, samples = {}, {}
@@ -197,7 +199,7 @@ def supervised_report(
             scores[model_name] = class_metrics(logits.argmax(1), test.labels)
             sample = Sample("classification", "accuracy", logits.argmax(1), gold)
         samples[model_name] = {name: sample}
-    return {"task": name, "type": kind, "rows": len(test.labels), "scores": scores}, samples
+    return {"task": name, "type": kind, "rows": len(test.labels), "scores": scores}, samples, logits
 
 
 def as_scores(report: Mapping[str, Any]) -> dict[str, list[Score]]:

@@ -19,6 +19,7 @@ from distilvec.core.log import log
 from distilvec.evaluation.aggregate import averages
 from distilvec.evaluation.diagnostics import as_scores, labelled_groups, supervised_report
 from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.mistakes import find_mistakes
 from distilvec.evaluation.speed import BATCH_SIZES
 from distilvec.evaluation.suite import suite_fingerprint
 from distilvec.evaluation.tasks import TaskFailure
@@ -168,7 +169,10 @@ def _add_scores(
 
 
 def _add_supervised(job: Job, models: Models, report: Report) -> None:
-    """Add the metrics of the student, and of a teacher with a head, on the task's test split."""
+    """Add the metrics of the student, and of a teacher with a head, on the test split; the mistakes of a classifier.
+
+    Mistakes hold test texts: they are in the run's report, not in the record and the card that go with a model.
+    """
     assert job.examples is not None
     found = load_head(job.folder / "student")
     assert found is not None
@@ -176,6 +180,8 @@ def _add_supervised(job: Job, models: Models, report: Report) -> None:
     if models.teacher is not None and job.teacher.head is not None:
         heads = {"teacher": (models.teacher.model, job.teacher.head), **heads}
     test = test_split(job.recipe, job.examples)
-    report["supervised"], samples = supervised_report(job.examples.name, heads, test)
+    report["supervised"], samples, logits = supervised_report(job.examples.name, heads, test)
+    if job.examples.classes:
+        report["mistakes"] = find_mistakes(logits, test, job.examples.classes)
     if not job.tasks:
         _add_scores(job, models, report, as_scores(report["supervised"]), samples, [])

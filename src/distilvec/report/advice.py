@@ -13,7 +13,7 @@ from distilvec.train.metrics import SCORES, validation_metric
 
 FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the average
 HELPS = 1.0  # percent that the teacher's documents add
-LOWER = 1.0  # percent of the untrained student's score that training may cost
+LOWER = 1.0  # percent of the untrained score that training may cost; points that a teacher may be below its student
 STILL = 0.005  # share by which the last validation was better than the one before
 KEPT = 99.0  # percent of the student's own score that a smaller vector keeps
 
@@ -38,6 +38,28 @@ def training_lowers(report: Part) -> str:
         f"Training lowered the average{change}. Check that the teacher knows the language of the texts; then add texts "
         "and steps (train.epochs), or lower train.learning_rate."
     )
+
+
+def teacher_below(report: Part) -> str:
+    """A fine-tuned teacher is below its student on the labelled task."""
+    scores = get(report, "record.supervised.scores")
+    ours, theirs = ((scores.get(name) or {}).get("accuracy") for name in ("student", "teacher"))
+    if ours is None or theirs is None or 100 * (ours - theirs) < LOWER:
+        return ""
+    below = f"The teacher ({number(100 * theirs, 1)}) is below its student ({number(100 * ours, 1)})"
+    return (
+        f"{below}: fine-tune it longer or at a larger rate (distilvec finetune --epochs, --learning-rate), and compare "
+        "the labels alone (distilvec run task)."
+    )
+
+
+def confused_classes(report: Part) -> str:
+    """The classes that a classifier confuses most."""
+    found = [one for one in get(report, "mistakes.confused") or () if one["rows"] > 1][:2]
+    if not found:
+        return ""
+    shown = "; ".join(f"{one['class']} for {one['taken_for']} ({one['rows']} test rows)" for one in found)
+    return f"Read the wrong texts in the report. Mistaken most: {shown}. Add training rows of these, or merge them."
 
 
 def retrieval_falls(report: Part) -> str:
@@ -112,5 +134,6 @@ def smaller_weights(report: Part) -> str:
 
 
 RULES: Sequence[Callable[[Part], str]] = (
-    training_lowers, retrieval_falls, still_better, teachers_documents, smaller_vectors, smaller_weights,
+    training_lowers, teacher_below, retrieval_falls, still_better, confused_classes, teachers_documents,
+    smaller_vectors, smaller_weights,
 )  # fmt: skip

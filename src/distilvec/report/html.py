@@ -13,8 +13,8 @@ from distilvec.report.section import Figure, get
 from distilvec.report.tables import Part, number, templates
 
 ORDER = (
-    "problems", "use", "scores", "queries", "texts", "compression", "margin", "speed", "exports", "vocabulary",
-    "experts", "projections", "training", "sharpness", "record",
+    "problems", "use", "scores", "mistakes", "queries", "texts", "compression", "margin", "speed", "exports",
+    "vocabulary", "experts", "projections", "training", "sharpness", "record",
 )  # fmt: skip
 TILES = {  # key of the verdict: what follows the number; the first key of a group is its tile, the others its notes
     "retention": (" %", "of the teacher's average"),

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from distilvec.core.objective import Objective as Objective
     from distilvec.core.outputs import ModelOutputs as ModelOutputs
     from distilvec.core.outputs import OutputSpec as OutputSpec
+    from distilvec.students.task_head import TaskModel as TaskModel
 
 __version__ = "0.1.0"
 _API = ("cache_teacher", "compare", "distill", "evaluate", "export", "load_recipe", "predict", "run", "transplant")
 _MODULES = {"load": "models.load", "ModelOutputs": "core.outputs", "OutputSpec": "core.outputs"}
-_MODULES |= {"Objective": "core.objective", **dict.fromkeys(_API, "api")}
+_MODULES |= {"Objective": "core.objective", "TaskModel": "students.task_head", **dict.fromkeys(_API, "api")}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from distilvec.core.task_head import TaskHead, TaskInfo
 from distilvec.formats.onnx import export_onnx
 from distilvec.formats.sentence_transformers import save_student
+from distilvec.models.load import load_model
+from distilvec.students.task_head import TaskModel, save_head
 from experiments.clients import DOCUMENTS, EXAMPLES, QUERY, clients_table, installs, lowest_cosine
 
 pytest.importorskip("onnxruntime")
@@ -48,6 +51,27 @@ def test_onnxruntime_without_torch_gives_the_vectors_of_encode(student: SimpleNa
     assert lowest_cosine(student.model.encode([QUERY]), expected["queries"]) < 0.9999, "the prompt must matter"
     lines = (EXAMPLES / "with_onnxruntime.py").read_text().partition("import json")[2].splitlines()
     assert len([line for line in lines if line.strip()]) <= 30
+
+
+def test_a_classifier_without_torch_gives_the_probabilities_of_the_model(tiny_model: Path, tmp_path: Path) -> None:
+    model, head = SentenceTransformer(str(tiny_model), device="cpu"), TaskHead(32, TaskInfo("classification", 3))
+    folder = tmp_path / "student"
+    save_student(
+        model,
+        folder,
+        {"format": 1},
+        "# card",
+        extra_files=lambda new: save_head(new, head, ["b", "a", "ö"], prompt="x: "),
+    )
+    export_onnx(load_model(str(folder), "model"), folder / "onnx" / "model.onnx", head)
+    texts = [QUERY, "short", " ".join(DOCUMENTS * 3)]  # the last one is cut
+    done = run("classify", str(folder / "onnx" / "model.onnx"), *texts)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    expected = TaskModel(folder).predict_proba(texts)
+    assert np.abs(np.array([list(one["probabilities"].values()) for one in found]) - expected).max() < 1e-4
+    assert [one["class"] for one in found] == TaskModel(folder).predict(texts)
+    assert list(found[0]["probabilities"]) == ["b", "a", "ö"]
 
 
 def test_torch_is_out_of_reach_there(student: SimpleNamespace) -> None:

@@ -81,6 +81,6 @@ def test_mistakes_by_hand():
     }
     shown = page_section.section({"mistakes": found})
     assert shown.blocks[0].content == "The student is wrong on 2 of 5 test examples."
-    assert shown.blocks[2].content.lines[0] == ["four", "b", "c", "80.0"]
+    assert shown.blocks[1].content.lines[0] == ["four", "b", "c", "80.0"]
     right = find_mistakes(logits[[0, 2]], Labelled([("one",), ("three",)], np.array([0, 1])), ["a", "b", "c", "d"])
     assert right["wrong"] == 0 and right["confused"] == right["texts"] == []

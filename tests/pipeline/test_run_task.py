@@ -98,7 +98,11 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
     show_result(result)
     assert monitored in capsys.readouterr().out.lower()
     card = (tmp_path / "run" / "student" / "README.md").read_text()
-    assert "from distilvec import predict" in card and f"{100 * figures[monitored]:.2f}" in card
+    assert (
+        "from distilvec import TaskModel" in card
+        and ("predict_proba" in card) == (kind != "sts")
+        and f"{100 * figures[monitored]:.2f}" in card
+    )
     assert (result.page is not None) == (kind == "pair")
     if result.page is not None:
         assert f"tiny-{kind}" in result.page.read_text() and "60 test examples" in result.page.read_text()

@@ -72,8 +72,11 @@ def show_result(result: RunResult) -> None:
     text = "\n".join(_line(name, text) for name, text in lines)
     print_result(f"\n{text}", link=result.page)
     if "supervised" in result.record:
-        print_result("\nfrom distilvec import predict")
-        print_result(f'predict("{folder}", texts)  # labels or scores; pairs of texts are tuples')
+        print_result("\nfrom distilvec import TaskModel")
+        print_result(f'model = TaskModel("{folder}")')
+        print_result("model.predict(texts)  # labels or scores; pairs of texts are tuples")
+        if result.record["supervised"]["type"] != "sts":
+            print_result("model.predict_proba(texts)  # [texts, classes], in the order of model.classes")
     imported, call = loading_call(student)
     print_result(f'\n{imported}\nstudent = {call}("{folder}")')
     print_result('vectors = student.encode_query(["a text to search for"])')

@@ -99,9 +99,12 @@ class Section(BaseModel):
     @model_validator(mode="after")
     def check_one_of(self) -> Self:
         """Refuse none or several of the keys in `one_of`."""
-        if self.one_of and sum(getattr(self, name) is not None for name in self.one_of) != 1:
+        given = [name for name in self.one_of if getattr(self, name) is not None]
+        if self.one_of and len(given) != 1:
             *names, last = map(repr, self.one_of)
-            raise ValueError(f"give exactly one of {', '.join(names)} and {last}")
+            whole = f"; found both. To replace a recipe's, set the whole section: {{{given[0]}: ...}}" if given else ""
+            both = whole if "model" in self.one_of else ""
+            raise ValueError(f"give exactly one of {', '.join(names)} and {last}{both}")
         return self
 
 

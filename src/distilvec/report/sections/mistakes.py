@@ -5,7 +5,7 @@ from __future__ import annotations
 from distilvec.report.section import Section, folded, get, make_section
 from distilvec.report.tables import Part, make_table
 
-CONFUSED = {"Class": "class", "Taken for": "taken_for", "test rows": ("rows", 0)}
+CONFUSED = {"Class → taken for": "classes", "test rows": ("rows", 0)}
 CLASSES = {
     "Class": "class",
     "Most taken for": "most_taken_for",
@@ -24,10 +24,15 @@ def section(report: Part) -> Section | None:
         return None
     texts, wrong = found.get("texts") or (), found.get("wrong") or 0
     few = f", {len(texts)} of {wrong:,}" if len(texts) < wrong else ""
+    confused = [
+        {**one, "classes": f"{one['class']} → {one['taken_for']}"}
+        for one in found.get("confused") or ()
+        if one["rows"] > 1
+    ]
     return make_section(
         "Mistakes",
         f"The student is wrong on {wrong:,} of {found.get('rows') or 0:,} test examples.",
-        make_table("confused-table", "Confused most", found.get("confused") or (), CONFUSED),
+        make_table("confused-table", "Confused most", confused, CONFUSED),
         make_table("wrong-table", f"Wrong test examples, the surest first{few}", texts, TEXTS),
         folded("Every class", make_table("class-table", "Every class, times 100", found.get("classes") or (), CLASSES)),
     )

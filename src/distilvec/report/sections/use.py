@@ -15,10 +15,12 @@ queries = student.encode_query(["a text to search for"])
 documents = student.encode_document(["a text", "another one"])
 print(student.similarity(queries, documents))
 """
-PREDICTING = """from distilvec import predict
+PREDICTING = """from distilvec import TaskModel
 
-print(predict("student", texts))  # labels or scores; pairs of texts are tuples
+model = TaskModel("student")  # texts: a list; pairs of texts are tuples
+print(model.predict(texts))  # labels or scores
 """
+PROBABLE = "print(model.classes, model.predict_proba(texts))  # [texts, classes]\n"
 NEXT = """distilvec evaluate student --suite YOUR-SUITE.yaml
 distilvec speed {teacher} student
 distilvec compare THIS-RUN ANOTHER-RUN --out comparison.html
@@ -32,10 +34,12 @@ def section(report: Part) -> Section | None:
     if not record.get("student"):
         return None
     imported, call = loading_call(record["student"])
+    task = record.get("supervised") or {}
+    predicting = PREDICTING + ("" if task.get("type") == "sts" else PROBABLE)
     return make_section(
         "Use the student",
         COMPATIBLE if record.get("teacher_compatible") else "",
-        Block("code", PREDICTING if record.get("supervised") else "", "Predict"),
+        Block("code", predicting if task else "", "Predict"),
         Block("code", LOADING.format(imported=imported, call=call), "Load the student"),
         Block("code", NEXT.format(teacher=shlex.quote(teacher)), "Next, in the run's folder"),
     )

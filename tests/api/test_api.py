@@ -61,7 +61,9 @@ def assert_same(one, other):
 
 def test_the_public_names_are_these_and_nothing_heavy_is_imported():
     assert [name for name in dir(distilvec) if name[0].islower()] == NAMES
-    assert {name for name in dir(distilvec) if name[0].isupper()} == {"Objective", "ModelOutputs", "OutputSpec"}
+    assert {name for name in dir(distilvec) if name[0].isupper()} == {
+        *("Objective", "ModelOutputs", "OutputSpec", "TaskModel")
+    }
     code = (
         "import sys, distilvec; dir(distilvec); names = {name.partition('.')[0] for name in sys.modules}; "
         "print(names - sys.stdlib_module_names - {'distilvec', '__main__'})"

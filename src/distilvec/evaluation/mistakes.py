@@ -1,4 +1,4 @@
-"""What a classifier gets wrong on the test split: every class, classes that it confuses, the texts it is surest of."""
+"""Mistakes of a classifier on the test split: every class, classes that it confuses, the texts it is surest of."""
 
 from __future__ import annotations
 

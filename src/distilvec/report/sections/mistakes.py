@@ -1,4 +1,4 @@
-"""Where a classifier is wrong on its test split: confused classes, every class, the wrong texts."""
+"""Mistakes of a classifier on its test split: confused classes, every class, the wrong texts."""
 
 from __future__ import annotations
 

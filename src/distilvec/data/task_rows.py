@@ -69,7 +69,7 @@ def table_rows(path: Path, options: TableOptions, needed: Sequence[str]) -> list
 
 
 def load_labelled(
-    path: Path, kind: str, split: str, renamed: Mapping[str, str] | None = None
+    path: Path, kind: str, split: str, renamed: Mapping[Any, str] | None = None
 ) -> tuple[list[tuple[str, ...]], list[Any]]:
     """The rows of one split of a recipe's task: texts (one, or two for pair and sts), and labels, or scores for sts.
 

@@ -188,10 +188,9 @@ def load_teacher(
 ) -> LocalTeacher:
     """The recipe's teacher: a SentenceTransformer folder or id, or a plain Hugging Face model with a stated pooling.
 
-    `device`: auto, cpu, cuda or mps. `sharded`: the model stays on the CPU, and shards of it go there later. `key` is
-    the recipe's key or the option that names the model, for messages.
-    Errors: DistilvecError for a model that cannot be loaded or gives no finite vectors, a plain model without
-    `pooling`, and for `max_length` or `truncate_dim` beyond the model's.
+    `device`: auto, cpu, cuda or mps. `sharded`: the model stays on the CPU, and shards of it go there later. `key`
+    names the model in messages. Errors: DistilvecError for a model that cannot be loaded or gives no finite vectors, a
+    plain model without `pooling`, and for `max_length` or `truncate_dim` beyond the model's.
     """
     if section.model is None:
         raise DistilvecError(f"[{key}] expected a model; found a table of vectors (teacher.vectors). Name a model.")
@@ -212,9 +211,9 @@ def load_teacher(
         warn_slow_bf16(target, "teacher.dtype=float32")
         for module in list(model)[1:]:
             module.float()
-    if not placed:
-        if section.dtype == "bfloat16":
+        if not placed:
             use_bfloat16(backbone)
+    if not placed:
         if target == "cpu" and not sharded:
             pack_linears(backbone)
         model.to("cpu" if sharded else target)
@@ -250,13 +249,12 @@ def _load(section: TeacherSection, source: str, key: str, placed: dict[str, Any]
     AutoConfig.from_pretrained(source, **common)  # fails if there is no model at all
     preset = section.known or Preset(())
     kind = section.pooling or preset.pooling
-    if kind is None and key != "teacher.model":
-        raise DistilvecError(no_pooling(section.model or source, key))
     if kind is None:
-        raise DistilvecError(
+        own = (
             f"[teacher.pooling] {section.model} is a plain Hugging Face model, without a pooling of its tokens. Set "
             "teacher.pooling to mean, cls or lasttoken, and teacher.normalize to true for vectors of length 1."
         )
+        raise DistilvecError(own if key == "teacher.model" else no_pooling(section.model or source, key))
     kwargs = {"model_kwargs": {**weights, **common}, "processor_kwargs": {**common}, "config_kwargs": {**common}}
     transformer = Transformer(source, **kwargs)
     transformer.modality_config = {"text": transformer.modality_config["text"]}  # texts as they are, no chat template

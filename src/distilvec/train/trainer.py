@@ -99,6 +99,8 @@ class Trainer:
         sharded = ", sharded" if self.train.shard else ""
         machine = f"{self.device.type} x {processes.count()}{sharded}, {precision}"
         log(f"training{of_stage}: {trained:.2f} M parameters, {self.total_steps:,} steps on {machine}")
+        if self.state.step:
+            log(f"going on from the checkpoint of step {self.state.step:,}")
         if self.processes_before != processes.count():
             log(f"the checkpoint is of {self.processes_before} processes: from here on other dropout masks are drawn")
         self.run()

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from report.comparison_sample import sample_comparison
+from report.report_sample import sample_report
 from report.vocabulary_sample import sample_vocabulary
 from rich.cells import cell_len
 
@@ -22,6 +23,7 @@ from distilvec.cli.terminal import (
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.comparison import leaderboard
+from distilvec.report.sections.speed import speed_text
 from distilvec.report.tables import text_table
 
 TASKS = [
@@ -109,3 +111,16 @@ def test_an_encoding_without_these_letters(monkeypatch):
     print_result("1.0 ± 0.2 │ é")
     stream.flush()
     assert stream.buffer.getvalue() == b"1.0 +- 0.2 | \\xe9\n"
+
+
+def test_the_speed_of_one_model_has_no_ratios():
+    report = sample_report()["speed"]
+    alone = {
+        **report, "reference": "student", "models": {"student": report["models"]["student"]}, "notes": ["no ONNX"],
+        "rows": [row for row in report["rows"] if row["model"] == "student"], "ratios": {},
+    }  # fmt: skip
+    found = speed_text(alone)
+    assert "Size and memory" in found and "Every timing" in found and found.endswith("note: no ONNX")
+    assert "Speed against" not in found
+    several = {**alone, "ratios": {"student": {"onnx": {"query": {"ratio": 2.0, "lowest": 1.9, "highest": 2.1}}}}}
+    assert "Speed against student" in speed_text(several)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from distilvec.cli.options import JsonFile, Model, argument, check_outputs, check_positive, option
+from distilvec.cli.options import JsonFile, ModelOrFile, argument, check_outputs, check_positive, option
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.extras import require_extra
 from distilvec.core.files import check_output_folder, write_file, write_json
 
 
 def evaluate(
-    model: Model,
+    model: ModelOrFile,
     suite: Annotated[Path | None, option("A suite file (YAML list of local tasks).")] = None,
     mteb: Annotated[str | None, option("Tasks of MTEB, separated by commas.")] = None,
     benchmark: Annotated[
@@ -101,8 +101,7 @@ def speed(
     from distilvec.config.schema import TeacherSection
     from distilvec.core.log import progress
     from distilvec.evaluation.speed import Timing, measure_speed
-    from distilvec.report.sections.speed import tables
-    from distilvec.report.tables import to_text
+    from distilvec.report.sections.speed import speed_text
     from distilvec.teachers.model import load_teacher
 
     timing = Timing(20, 200, None if full else seconds)
@@ -115,10 +114,7 @@ def speed(
         report = measure_speed(loaded, timing=timing, progress=note)
     if json_file:
         write_json(json_file, report, key="--json")
-    for table in tables(report):
-        print_result(f"\n{table.caption}\n{to_text(table)}")
-    for remark in report["notes"]:
-        print_result(f"note: {remark}")
+    print_result(speed_text(report))
 
 
 def sharpness(

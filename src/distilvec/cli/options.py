@@ -53,6 +53,7 @@ Restart = Annotated[
 ]
 JsonFile = Annotated[Path | None, option("Write all metrics here.", "--json")]
 Model = Annotated[str, argument("A SentenceTransformer folder or id.")]
+ModelOrFile = Annotated[str, argument("A SentenceTransformer folder or id, or a file of `distilvec export`.")]
 TextColumns = Annotated[list[str] | None, option("The column(s) with texts; found by name when left out.")]
 TextLimit = Annotated[int | None, option("Read only the first n texts of each file.", min=1)]
 TrustRemoteCode = Annotated[

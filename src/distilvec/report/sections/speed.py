@@ -7,7 +7,7 @@ from typing import Any
 
 from distilvec.report.figures import lines_figure
 from distilvec.report.section import Block, Section, get, make_section, pairs
-from distilvec.report.tables import Part, Table, make_table
+from distilvec.report.tables import Part, Table, make_table, to_text
 
 THRESHOLD = ("100 ms", 100.0)
 SIZES = {
@@ -44,6 +44,12 @@ def tables(speed: Part) -> tuple[Table, Table, Table]:
         make_table("ratio-table", f"Speed against {speed.get('reference')}", ratios, RATIOS),
         make_table("timing-table", "Every timing", speed.get("rows") or [], TIMINGS),
     )
+
+
+def speed_text(speed: Part) -> str:
+    """Return the tables for a terminal, and the notes; without empty tables: one model has no ratios."""
+    found = [f"\n{table.caption}\n{to_text(table)}" for table in tables(speed) if table.rows]
+    return "\n".join([*found, *(f"note: {remark}" for remark in speed.get("notes") or [])])
 
 
 def section(report: Part) -> Section | None:

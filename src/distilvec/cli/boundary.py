@@ -4,7 +4,7 @@
 |---|---|---|
 | DistilvecError, full disk, no permission, ...   | distilvec: [key] problem. Fix.          | 2           |
 | wrong use of the command line                   | typer's own message                     | 2           |
-| Ctrl-C, SIGTERM                                 | the same command goes on                | 130, 143    |
+| Ctrl-C, SIGTERM; of a running server: 0         | the same command goes on                | 130, 143    |
 | the end of another process of the same run      | a short message                         | 3           |
 | anything else                                   | a short message and the log file's path | 1           |
 """

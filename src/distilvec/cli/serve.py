@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from distilvec.cli.options import Model, TrustRemoteCode, option
+from distilvec.cli.options import ModelOrFile, TrustRemoteCode, option
 
 KEY = "DISTILVEC_SERVE_KEY"
 
 
 def serve(
-    model: Model,
+    model: ModelOrFile,
     host: Annotated[str, option("0.0.0.0 serves other machines, too.")] = "127.0.0.1",
     port: Annotated[int, option("0 takes a free one.", min=0, max=65535)] = 8000,
     name: Annotated[str | None, option("The model's name in requests; by default its folder's.")] = None,
@@ -21,7 +21,7 @@ def serve(
     truncate: Annotated[bool, option("Cut texts that are too long, not refuse them.", "--truncate")] = False,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Serve a model over HTTP: OpenAI's /v1/embeddings, /health and /metrics. Ctrl-C ends it.
+    """Serve a model over HTTP: OpenAI's /v1/embeddings, /health and /metrics. Ctrl-C or SIGTERM ends it.
 
     With the environment variable DISTILVEC_SERVE_KEY, requests to /v1 need that key. input_type, "query" or "document",
     chooses the model's prompt.
@@ -44,3 +44,4 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         log(f"serving {served.name} ({served.dim} dims) at http://{shown}:{place.getsockname()[1]}/v1/embeddings")
         run_server(make_app(served, limits, os.environ.get(KEY) or None), place)
+        log(f"stopped serving {served.name}")

@@ -54,6 +54,11 @@ class TextEncoder:
         """Return vectors, float32 [texts, dim], with the prompt of the role prepended."""
         return self.outputs(texts, role, OUTPUTS[0])
 
+    def vectors(self, prompted: Sequence[str]) -> Array:
+        """Return vectors of texts that have their prompts, each run alone: in int8, too, none depends on others."""
+        found = [self.runnable.run(tokenize(self.model, [text], self.tokens), OUTPUTS[:1])[0] for text in prompted]
+        return np.concatenate(found)
+
     def outputs(self, texts: Sequence[str], role: Role, name: str) -> Array:
         """Return one output of the texts, in their order; the shortest are run first."""
         prompt, order = self.model.prompts.get(role) or "", sorted(range(len(texts)), key=lambda row: len(texts[row]))
@@ -73,6 +78,14 @@ def open_exported(path: Path, key: str) -> TextEncoder:
 
     Errors: DistilvecError with the key for a file that is absent or outside of a model folder, or cannot be read.
     """
+    folder = folder_around(path, key)
+    require_extra("openvino" if path.suffix == ".xml" else "onnx", key)
+    model = load_model(str(folder), key)
+    return TextEncoder(f"{folder.name}/{path.name}", model, READERS[path.suffix](path), token_limit(model) or 10**6)
+
+
+def folder_around(path: Path, key: str) -> Path:
+    """Return the model folder that an exported file is in; DistilvecError with the key if there is none."""
     if not path.is_file():
         raise DistilvecError(f"[{key}] there is no file {path}. Export the model first.")
     folder = next((parent for parent in path.resolve().parents if (parent / "modules.json").is_file()), None)
@@ -81,7 +94,4 @@ def open_exported(path: Path, key: str) -> TextEncoder:
             f"[{key}] {path} is in no model folder, and its tokenizer is not in the file. Name the file that "
             "`distilvec export` wrote below the model's folder."
         )
-    if path.suffix == ".xml":
-        require_extra("openvino", key)
-    model = load_model(str(folder), key)
-    return TextEncoder(f"{folder.name}/{path.name}", model, READERS[path.suffix](path), token_limit(model) or 10**6)
+    return folder

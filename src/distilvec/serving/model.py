@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from distilvec.config.schema import TeacherSection
+from distilvec.evaluation.exported import TextEncoder, folder_around, is_exported, open_exported
 from distilvec.serving.batcher import Vectors
-from distilvec.teachers.model import load_teacher
+from distilvec.teachers.encode import cut_dimensions
+from distilvec.teachers.model import load_teacher, model_name, wrap_model
 
 
 class ServedModel:
-    """A model folder or hub id, loaded once. `embed` is called by one thread at a time, `count_tokens` by any.
+    """A model folder, hub id or exported file, loaded once. One thread at a time calls `embed`, any `count_tokens`.
 
     Errors: DistilvecError with the key "model" for a model that cannot be loaded.
     """
@@ -20,8 +23,14 @@ class ServedModel:
     def __init__(
         self, model: str, name: str | None = None, device: str = "auto", trust_remote_code: bool = False
     ) -> None:
-        section = TeacherSection(model=model, name=name, trust_remote_code=trust_remote_code)
-        self._teacher = load_teacher(section, device, key="model")
+        self._exported: TextEncoder | None = None
+        if is_exported(model):
+            self._exported = open_exported(Path(model), "model")
+            name = name or model_name(str(folder_around(Path(model), "model")))
+            self._teacher = wrap_model(self._exported.model, name)
+        else:
+            section = TeacherSection(model=model, name=name, trust_remote_code=trust_remote_code)
+            self._teacher = load_teacher(section, device, key="model")
         self.name, self.dim, self.normalized = self._teacher.name, self._teacher.dim, self._teacher.normalized
         self.prompts, self.max_length = self._teacher.prompts, self._teacher.max_length
         tokenizer = self._teacher.model.tokenizer
@@ -31,7 +40,9 @@ class ServedModel:
 
     def embed(self, prompted: Sequence[str]) -> Vectors:
         """Return float32 [n, dim] of texts that have their prompts; longer ones are cut."""
-        return self._teacher.signals(prompted)["embedding"]
+        if self._exported is None:
+            return self._teacher.signals(prompted)["embedding"]
+        return cut_dimensions(self._exported.vectors(prompted), self.dim, self.normalized)
 
     def count_tokens(self, prompted: Sequence[str]) -> list[int]:
         """Return the tokens of each text, special tokens counted, nothing cut."""

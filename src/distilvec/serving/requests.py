@@ -47,7 +47,7 @@ class EmbeddingsRequest(BaseModel):
     Two fields are not OpenAI's: `input_type` chooses the model's prompt, `truncate` cuts texts that are too long.
     """
 
-    input: str | list[str] = Field(min_length=1)
+    input: str | list[str]
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
@@ -95,6 +95,8 @@ def parse(body: bytes, model: ServedModel, limits: Limits) -> EmbeddingsRequest:
     except (ValueError, RecursionError):
         raise RequestError(400, "[body] This is no JSON in UTF-8. Send a JSON object with 'input'.") from None
     texts = asked.texts
+    if not texts:
+        raise RequestError(400, f"[input] The list is empty. {TEXTS}", "input")
     if not all(text.strip() for text in texts):
         raise RequestError(400, "[input] A text is empty. Leave it out.", "input")
     try:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 
 import uvicorn
 from starlette.applications import Starlette
 
-from distilvec.core.errors import DistilvecError, first_line
+from distilvec.core.errors import DistilvecError, Interrupted, first_line
 
 
 def take_address(host: str, port: int) -> socket.socket:
@@ -27,4 +28,5 @@ def take_address(host: str, port: int) -> socket.socket:
 def run_server(app: Starlette, place: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM; requests that have begun are answered first, for ten seconds at most."""
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
-    uvicorn.Server(config).run(sockets=[place])
+    with suppress(Interrupted, KeyboardInterrupt):  # uvicorn raises the signal again at its end
+        uvicorn.Server(config).run(sockets=[place])

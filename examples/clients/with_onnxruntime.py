@@ -3,8 +3,11 @@
 # pip install onnxruntime==1.32.0 tokenizers==0.23.3 numpy
 
 import json
+import os
 import sys
 from pathlib import Path
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read at import: ONNX Runtime sends usage events otherwise
 
 import numpy as np
 import onnxruntime

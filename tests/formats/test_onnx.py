@@ -4,6 +4,8 @@ all.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -162,3 +164,21 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(DistilvecError, match=r"\[--to onnx\] needs the package onnxruntime.*pip install .*\[onnx\]"):
         export_onnx(model, tmp_path / "model.onnx")
+
+
+def test_onnxruntime_writes_no_id_and_sends_no_events(tmp_path: Path) -> None:
+    """In a process of its own, since the choice is made once; CI variables would switch the telemetry off, too."""
+    onnx = pytest.importorskip("onnx")
+    value = onnx.helper.make_tensor_value_info
+    nodes = [onnx.helper.make_node("Identity", ["x"], ["y"])]
+    graph = onnx.helper.make_graph(nodes, "same", [value("x", 1, [1])], [value("y", 1, [1])])
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "same.onnx",
+    )
+    line = "import sys, distilvec.formats, onnxruntime; onnxruntime.InferenceSession(sys.argv[1])"
+    home = tmp_path / "home"
+    home.mkdir()
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    subprocess.run([sys.executable, "-c", line, tmp_path / "same.onnx"], env={**kept, "HOME": str(home)}, check=True)
+    assert list(home.rglob("*")) == []

@@ -190,6 +190,21 @@ def test_what_others_put_into_the_folder_stays(backbones: dict[str, Path], tmp_p
         ]
 
 
+def test_an_exported_file_is_named_where_the_model_changed(
+    backbones: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, student = tmp_path / "student", student_of(backbones["bert"])
+    save_student(student, folder, {"n": 1}, "# Card\n")
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_bytes(b"onnx")
+    save_student(student, folder, {"n": 2}, "# Card\n")  # as a run that was interrupted in its evaluation
+    assert "earlier model" not in capsys.readouterr().err
+    with torch.no_grad():
+        next(student.parameters()).add_(1)
+    save_student(student, folder, {"n": 3}, "# Card\n")
+    assert "kept, of the earlier model: onnx/model.onnx in" in capsys.readouterr().err
+
+
 def test_nothing_is_written_where_nothing_changes(backbones: dict[str, Path], tmp_path: Path) -> None:
     folder, student = tmp_path / "student", student_of(backbones["bert"])
     save_student(student, folder, {"n": 1}, "# One\n")

@@ -87,8 +87,15 @@ def carry_over(old: Path, new: Path) -> None:
         elif path.suffix == ".onnx":
             stale.append(name)
         _link(path, target)
-    if stale:
-        _log_once(f"{', '.join(stale)} in {old} is of the earlier model and kept; `distilvec export` makes it again")
+    if stale and not _same_model(listed, new):
+        _log_once(f"kept, of the earlier model: {', '.join(stale)} in {old}; `distilvec export` makes files again")
+
+
+def _same_model(listed: Any, new: Path) -> bool:
+    """Return whether `new` has the weights and the tokenizer that an earlier record lists."""
+    names = [name for name in listed or () if name.endswith((".safetensors", "tokenizer.json"))]
+    known = isinstance(listed, dict) and bool(names)
+    return known and all((new / name).is_file() and _checksum(new / name) == listed[name] for name in names)
 
 
 def replace_folder(new: Path, folder: Path) -> None:

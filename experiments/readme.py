@@ -8,7 +8,8 @@ step_cost.json, triplet.json, sharpness.json   the same, for docs/sentence_level
 token_cache.json, step_cost_tokens.json, sinkhorn.json, attention_rows.json, results/shootout_cross_tokenizer.json   the
 same, for docs/token_level.md results/surgery.json, surgery_speed.json        the same, for docs/surgery.md and
 docs/results.md results/step_cost_distillmoe.json, routing.json, aggregation.json, experts_speed.json, causal_local.json
-the same, for docs/distillmoe.md; results/clients.json: the same, for docs/clients.md
+the same, for docs/distillmoe.md; results/clients.json: the same, for docs/clients.md; results/intents.json: the same, for
+docs/task_student.md
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from experiments.distillmoe_tables import (
     routing_table,
 )
 from experiments.hardware import hardware_table
+from experiments.intents import intents_table
 from experiments.levers import levers_table
 from experiments.score_table import modes_table, retained, score_table
 from experiments.sentence_level import sharpness_table, shootout_tables
@@ -76,6 +78,7 @@ def pages() -> dict[str, dict[str, str]]:
         },
         "docs/hardware.md": {"hardware": hardware()},
         "docs/existing_index.md": {"databases": titled("", [("index_databases", databases_table)])},
+        "docs/task_student.md": {"intents": titled("", [("intents", intents_table)])},
         "docs/serve.md": {"serve": titled("", [("serve", serve_line)])},
         "docs/sentence_level.md": {"shootout": shootout_part(), "cost": cost_part(), "sharpness": sharpness_part()},
         "docs/token_level.md": {

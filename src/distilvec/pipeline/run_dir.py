@@ -15,11 +15,13 @@ import re
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from distilvec.config import recipe as recipes
 from distilvec.config.base import Section
@@ -160,5 +162,8 @@ def _changed_keys(path: Path, recipe: Section) -> list[str]:
             return {prefix: tree}
         return {k: v for name, part in tree.items() for k, v in flat(part, f"{prefix}.{name}".lstrip(".")).items()}
 
-    before, now = flat(recipes.read_tree(path)), flat(recipe.model_dump(mode="json"))
+    tree = recipes.read_tree(path)
+    with suppress(ValidationError):  # of an earlier version's recipe, with keys that are gone
+        tree = type(recipe).model_validate(tree).model_dump(mode="json")  # keys that are new since have their default
+    before, now = flat(tree), flat(recipe.model_dump(mode="json"))
     return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))

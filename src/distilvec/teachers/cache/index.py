@@ -1,7 +1,7 @@
 """Row numbers of texts by their 16-byte keys: sorted runs that are merged as they grow, 21 bytes of memory a row.
 
-Keys are hashes, so their first bits tell where in a run they are: a lookup takes as long among 10 million rows as
-among 1 million, where a binary search took three times as long.
+Keys are hashes: their first bits show where in a run they are. So a lookup takes as long among 10 million rows as
+among 1 million; a binary search took three times as long.
 """
 
 from __future__ import annotations

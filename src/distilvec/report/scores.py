@@ -149,7 +149,8 @@ def make_verdict(scores: Scores, intervals: Part | None, speed: Part | None, rec
     - `retrieval`, `asymmetric_retrieval`: the same over the retrieval tasks, if there are others as well.
     - `tasks`: their number. `worst_task`, `worst_change`: the lowest retention, as a change in percent.
     - `speedup`, `document_speedup`: the teacher's time over the student's, for queries and for documents.
-    - `smaller`: the teacher's parameters over the student's. `megabytes`: the student's weights in float32.
+    - `smaller`: the teacher's parameters over the student's, unless they are about as many.
+    - `megabytes`: the student's weights in float32.
     - `teacher_requests`, `teacher_tokens`, `teacher_cost`: what teachers behind an API took; without a price no cost.
     - `within_interval`: whether the confidence interval of the difference of averages contains 0.
     """
@@ -170,7 +171,7 @@ def make_verdict(scores: Scores, intervals: Part | None, speed: Part | None, rec
         "asymmetric_retrieval": with_pair.get(RETRIEVAL),
         "speedup": _positive(ratio.get("query")),
         "document_speedup": _positive(ratio.get("document")),
-        "smaller": next((theirs / ours for theirs, ours in sizes if theirs and ours), None),
+        "smaller": next((theirs / ours for theirs, ours in sizes if theirs and ours and theirs > 1.05 * ours), None),
         "megabytes": next((FLOAT_MB * ours for _, ours in sizes if ours), None),
         **_api_costs(record),
         "worst_task": worst,

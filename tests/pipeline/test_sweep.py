@@ -229,7 +229,9 @@ def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkey
 @pytest.mark.slow
 def test_a_failing_member_does_not_stop_the_others(sweep_of, tmp_path):
     sweep = {"grid": {"train.batch_size": [90, 16]}}  # two batches of 90 rows are more than half of the corpus
-    with pytest.raises(DistilvecError, match=r"^\[sweep\] 1 of 2 .*\n  batch_size=90: .*holdout_batches"):
+    with pytest.raises(
+        DistilvecError, match=r"^\[sweep\] 1 of 2 .*distilvec compare .*out\n  batch_size=90: .*holdout_batches"
+    ):
         run_sweep(sweep_of(sweep), tmp_path / "out")
     states = {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}
     assert states == {"batch_size=90": "failed", "batch_size=16": "finished"}

@@ -145,9 +145,10 @@ def run_sweep(
         progress(members[-1].name, len(members), len(members))
     failed = [f"\n  {name}: {entry['message']}" for name, entry in entries.items() if entry["state"] == "failed"]
     if failed:
+        others = f" The others so far: distilvec compare {out}" if len(failed) < len(entries) else ""
         raise DistilvecError(
             f"[sweep] {len(failed)} of {len(entries)} runs failed. Fix the errors below and run the command again: "
-            f"finished runs are skipped.{''.join(failed)}"
+            f"finished runs are skipped.{others}{''.join(failed)}"
         )
     return list(entries.values())
 

@@ -4,19 +4,19 @@
     python -m experiments.alternatives distil static-256 --dim 256         there
     python -m experiments.alternatives score static-256 --json results/alternatives.json
 
-Layers cut without training are the column "untrained" of each student's own record.
+Layers cut without training are the column "untrained" of each student's own record. `python -m experiments.readme`
+writes the line of docs/results.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import StaticEmbedding
-
-from distilvec.models.load import resolve_model
+from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, retention
 
 TEACHER = "all-MiniLM-L6-v2"
 SUITE = Path(__file__).parents[1] / "recipes" / "suites" / "english.yaml"
@@ -37,12 +37,19 @@ def main() -> None:
 
 def distil(folder: Path, dim: int) -> None:
     """Make a SentenceTransformer of static vectors with model2vec's defaults."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import StaticEmbedding
+
+    from distilvec.models.load import resolve_model
+
     model = StaticEmbedding.from_distillation(resolve_model(TEACHER), pca_dims=dim, device="cpu")
     SentenceTransformer(modules=[model]).save(str(folder))
 
 
 def score(folder: Path, path: Path) -> None:
     """Score the model on the eight English tasks, and add the scores to `path`."""
+    from sentence_transformers import SentenceTransformer
+
     import distilvec
 
     scores = distilvec.evaluate(str(folder), SUITE, teacher=TEACHER)
@@ -53,6 +60,28 @@ def score(folder: Path, path: Path) -> None:
         "scores": scores.to_dataframe().to_dict("records"),
     }
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def alternatives_line(found: Mapping[str, Any]) -> str:
+    """What static vectors keep of the teacher."""
+    parts = []
+    for name, model in found.items():
+        ours, theirs = (
+            [
+                {"task": row["task"], "type": row["type"], "metric": row["metric"], "value": row[side]}
+                for row in model["scores"]
+            ]
+            for side in ("student", "teacher")
+        )
+        kept = retention(ours, theirs)
+        parts.append(
+            f"{name} ({model['parameters'] / 1e6:.1f} M parameters) keeps {kept[AVERAGE]:.1f} % of the teacher's "
+            f"average, {kept[RETRIEVAL]:.1f} % of retrieval"
+        )
+    return (
+        "Without any training: static vectors, which model2vec distils from the same teacher in minutes, in a space of "
+        f"their own. {'; '.join(parts)} (`python -m experiments.alternatives`)."
+    )
 
 
 if __name__ == "__main__":

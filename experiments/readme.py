@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.exports import exports_table
 from benchmarks.step_cost import cost_table
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
+from experiments.alternatives import alternatives_line
 from experiments.clients import clients_table
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables
 from experiments.deployment import browser_table, databases_table, int8_table, queue_table, scale_table, serve_line
@@ -63,7 +64,11 @@ def pages() -> dict[str, dict[str, str]]:
     """Every page with its marked parts and what belongs into them; empty where there are no figures yet."""
     return {
         "README.md": {"headline": headline(), "quickstart": quickstart(), "students": students(), "fast": fast()},
-        "docs/results.md": {"results": results(), "small": small()},
+        "docs/results.md": {
+            "results": results(),
+            "small": small(),
+            "alternatives": titled("", [("alternatives", alternatives_line)]),
+        },
         "docs/speed.md": {"speed": speed()},
         "docs/levers.md": {"levers": titled("", [("levers", levers_table)])},
         "docs/clients.md": {"clients": titled("", [("clients", clients_table)])},

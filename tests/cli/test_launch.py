@@ -25,7 +25,7 @@ def test_a_killed_process_ends_all_and_ctrl_c_leaves_a_checkpoint(tiny_recipe, t
     others = [one for one in psutil.Process(first.pid).children() if one.environ()["RANK"] == "1"]
     others[0].kill()
     _, error = first.communicate()
-    assert first.returncode == 128 + signal.SIGKILL
+    assert first.returncode == 128 + signal.SIGKILL, error
     assert "[processes] process 1 of 2 ended by SIGKILL" in error and "Traceback" not in error
     assert error.count("training: ") == 1 and "on cpu x 2" in error
     done = max(line["step"] for line in read_metrics(folder / "metrics.jsonl"))
@@ -37,7 +37,7 @@ def test_a_killed_process_ends_all_and_ctrl_c_leaves_a_checkpoint(tiny_recipe, t
         time.sleep(0.01)
     second.send_signal(signal.SIGINT)
     _, error = second.communicate()
-    assert second.returncode == 128 + signal.SIGINT
+    assert second.returncode == 128 + signal.SIGINT, error
     assert error.count("[train] stopped at step") == 1 and "Traceback" not in error
     assert max(line["step"] for line in read_metrics(folder / "metrics.jsonl")) > done
 

@@ -79,8 +79,8 @@ def alternatives_line(found: Mapping[str, Any]) -> str:
             f"average, {kept[RETRIEVAL]:.1f} % of retrieval"
         )
     return (
-        "Without any training: static vectors, which model2vec distils from the same teacher in minutes, in a space of "
-        f"their own. {'; '.join(parts)} (`python -m experiments.alternatives`)."
+        "Without any training: static vectors, which model2vec distils from the same teacher, in a space of their "
+        f"own. {'; '.join(parts)} (`python -m experiments.alternatives`)."
     )
 
 

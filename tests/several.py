@@ -14,6 +14,7 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from commands import Command
@@ -41,6 +42,28 @@ def finish(ranks: list[Command]) -> list[str]:
     found = [rank.communicate() for rank in ranks]
     assert not any(rank.returncode for rank in ranks), "\n".join(error[-2000:] for _, error in found)
     return [output for output, _ in found]
+
+
+def train_alone_and_in_two(found: dict[str, Any], root: Path) -> list[str]:
+    """Train recipes by name with one process in root/one, and with two, in one launch, in root/two; what the two print.
+
+    In root/two, `one_to_two` is begun by one process, and `two_to_one` ended by one.
+    """
+    from loops import make_loop, stop_after
+
+    from distilvec.config import recipe as recipes
+
+    work = []
+    for name, recipe in found.items():
+        file = root / f"{name}.yaml"
+        file.write_text(recipes.dump(recipe))
+        work.append((str(file), str(root / "two" / name), 7 if name == "two_to_one" else None))
+        make_loop(recipe, root / "one" / name).run()
+    stop_after(make_loop(found["one_to_two"], root / "two" / "one_to_two"), 7).run()
+    (root / "cases.json").write_text(json.dumps(work))
+    outputs = finish(start("train", root / "cases.json"))
+    assert make_loop(found["two_to_one"], root / "two" / "two_to_one").run().finished
+    return outputs
 
 
 def train(cases: list[tuple[str, str, int | None]]) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import architectures
 import pytest
 import torch
-from loops import make_loop, stop_after
 from safetensors.torch import load_file
-from several import finish, start
+from several import finish, start, train_alone_and_in_two
 
 from distilvec.config import recipe as recipes
 from distilvec.core.registry import method_names
@@ -53,16 +52,7 @@ def trained(tiny_model, tmp_path_factory):
     root = tmp_path_factory.mktemp("processes")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISTILVEC_CACHE", str(root / "cache"))
-        found, work = recipes_of(root, tiny_model), []
-        for name, recipe in found.items():
-            file = root / f"{name}.yaml"
-            file.write_text(recipes.dump(recipe))
-            work.append((str(file), str(root / "two" / name), 7 if name == "two_to_one" else None))
-            make_loop(recipe, root / "one" / name).run()
-        stop_after(make_loop(found["one_to_two"], root / "two" / "one_to_two"), 7).run()
-        (root / "cases.json").write_text(json.dumps(work))
-        finish(start("train", root / "cases.json"))
-        assert make_loop(found["two_to_one"], root / "two" / "two_to_one").run().finished
+        train_alone_and_in_two(recipes_of(root, tiny_model), root)
     return root
 
 

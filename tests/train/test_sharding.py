@@ -9,10 +9,9 @@ import architectures
 import pytest
 import torch
 from commands import Command
-from loops import make_loop, stop_after
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from several import finish, start
+from several import finish, start, train_alone_and_in_two
 
 from distilvec.config import recipe as recipes
 from distilvec.config.training import TrainSection
@@ -74,16 +73,8 @@ def make_recipe(root, tiny_model):
 @pytest.fixture(scope="module")
 def trained(root, make_recipe):
     """All cases trained by one process, and by two in one launch; the numbers of weights that each of the two held."""
-    work, found = [], {name: make_recipe(name, **changes) for name, changes in CASES.items()}
-    for name, recipe in found.items():
-        file = root / f"{name}.yaml"
-        file.write_text(recipes.dump(recipe))
-        work.append((str(file), str(root / "two" / name), 7 if name == "two_to_one" else None))
-        make_loop(recipe, root / "one" / name).run()
-    stop_after(make_loop(found["one_to_two"], root / "two" / "one_to_two"), 7).run()
-    (root / "cases.json").write_text(json.dumps(work))
-    outputs = finish(start("train", root / "cases.json"))
-    assert make_loop(found["two_to_one"], root / "two" / "two_to_one").run().finished
+    found = {name: make_recipe(name, **changes) for name, changes in CASES.items()}
+    outputs = train_alone_and_in_two(found, root)
     return [dict(zip(CASES, map(json.loads, output.splitlines()), strict=True)) for output in outputs]
 
 

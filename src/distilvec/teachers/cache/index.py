@@ -50,11 +50,8 @@ class KeyIndex:
         found = np.full(len(keys), -1, dtype=np.int64)
         for start in range(0, len(keys), _BLOCK):
             halves, part = _halves(keys[start : start + _BLOCK]), found[start : start + _BLOCK]
-            order = np.argsort(halves[0])  # neighbors are found in the processor's cache: 3 times as fast at 10 M rows
-            halves, ordered = halves[:, order], part[order]
             for run, buckets in zip(self._runs, self._buckets, strict=True):
-                _search(run, buckets, halves, ordered)
-            part[order] = ordered
+                _search(run, buckets, halves, part)
         return found
 
 

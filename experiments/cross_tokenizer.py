@@ -77,10 +77,12 @@ MOE_PARTS = {
     },
 }  # fmt: skip
 OF_EMO = (
-    "task-short", "task", "uld", "mined", "dskd", "multilevel_ot", "cdm", "emo", "emo-ira", "emo-otis", "emo-all", "emo-slow", "emo-light",  # noqa: E501
+    "task-short", "task", "uld", "mined", "dskd", "multilevel_ot", "cdm", "emo",
+    "uld-hidden", "mined-hidden", "dskd-hidden", "multilevel_ot-hidden",
+    "emo-ira", "emo-otis", "emo-all", "emo-slow", "emo-light",
 )  # fmt: skip
 OF_MOE = (
-    *OF_EMO[:8], "distillmoe", "head-alone", "head-alone-residual", "residual", "light", "light-residual", "gate-held", "floor-held",  # noqa: E501
+    *OF_EMO[:12], "distillmoe", "head-alone", "head-alone-residual", "residual", "light", "light-residual", "gate-held", "floor-held",  # noqa: E501
     "no-dynamic-cka", "no-head", "no-pointwise", "no-contrastive", "no-pairwise", "z1", "z2", "narrow", "wide",
     "manual-equal", "manual-pointwise", "gate-held-fast", "authors", "sharp", "two-teachers",
 )  # fmt: skip
@@ -144,10 +146,12 @@ def conclusions(columns: Mapping[str, Mapping[str, Seeds]], whole: str) -> str:
         best = max(means, key=means.__getitem__)
         line = f"- {column}: best is `{best}`, {means[best]:.2f}; `{whole}` {means[whole]:.2f}"
         line += f", {difference(found[whole], found['task'])} against the student alone (`task`)"
-        if others := [found[name] for name in BASELINES if found.get(name)]:
-            shared = set.intersection(*(set(own) for own in others))
-            average = {seed: statistics.mean(own[seed] for own in others) for seed in shared}
-            line += f", {difference(found[whole], average)} against the mean of {len(others)} baselines"
+        for form, words in (("", ""), ("-hidden", " that read no class probabilities")):
+            if others := [found[name + form] for name in BASELINES if found.get(name + form)]:
+                shared = set.intersection(*(set(own) for own in others))
+                average = {seed: statistics.mean(own[seed] for own in others) for seed in shared}
+                gap = difference(found[whole], average)
+                line += f", {gap} against the mean of {len(others)} baselines{words}" if gap else ""
         lines.append(f"{line}.")
     return "\n".join(lines)
 

@@ -116,8 +116,7 @@ def shootout(out: Path, path: Path, data: Path, chosen: Chosen) -> dict[str, Any
             section |= {"limit": QUICK["rows"], "labels": QUICK["rows"] // 4}
         result = tune({**section, "labels": None}, out / f"teacher-{task}", quick)
         teachers[task] = metrics_of(result)
-        found = plan(task, section, start, result.folder / "student", chosen)
-        members += [member for member in found if task == FORMS_ON or name_of(member.recipe) in METHODS]
+        members += plan(task, section, start, result.folder / "student", chosen)
     members.sort(key=lambda member: (name_of(member.recipe) not in METHODS, member.recipe.train.seed))
     train = members[0].recipe.train
     settings = {"batch_size": train.batch_size, "learning_rate": train.learning_rate, "steps": STEPS}
@@ -143,7 +142,7 @@ def tune(section: dict[str, Any], folder: Path, quick: bool) -> RunResult:
 
 
 def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, chosen: Chosen) -> list[Member]:
-    """The members of the sweeps on one task."""
+    """The members of the sweeps on one task: all on FORMS_ON, else the methods."""
     changes: dict[str, Any] = {
         "teacher.model": str(teacher.resolve()),
         "student.model": str(start.resolve()),
@@ -156,6 +155,8 @@ def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, chosen:
     found = []
     for recipe in (SWEEPS[name] for name in chosen.sweeps):
         for member in expand(recipe, texts):
+            if task != FORMS_ON and member.group not in METHODS:
+                continue
             more = []
             if member.group == "task-short":
                 more = [f"train.max_steps={changes['train.max_steps'] // SHORT}"]

@@ -95,9 +95,8 @@ def difference_of(comparison, name, task):
 
 
 def test_seeds_of_one_recipe_become_one_row(write_run):
-    speed = {"rows": [{"model": m, "backend": "pytorch", "role": r, "texts_per_second": v} for m, r, v in TIMES]}
     samples = [{"a": sts(1.0, seed), "b": classes(0.8, seed)} for seed in range(3)]
-    same = {"recipe": {"method": {"name": "redact"}}, "speed": speed}
+    same = {"recipe": {"method": {"name": "redact"}}, "speed": SPEED}
     folders = [
         write_run(f"run{seed}", samples[seed], seed, name="mine", minutes=1.0 + seed, **same) for seed in range(3)
     ]
@@ -113,16 +112,27 @@ def test_seeds_of_one_recipe_become_one_row(write_run):
         assert row["retention"][task] == pytest.approx(100 * np.mean(figures) / 80)
     assert row["distance"] == pytest.approx(0.31) and row["distance_std"] == pytest.approx(0.01)
     assert (row["minutes"], row["texts"], row["steps"], row["texts_per_second"]) == (2.0, 1000, 30, 120)
+    assert (row["megabytes"], row["milliseconds"]) == (pytest.approx(11.2), 1.25)
     assert comparison["differences"] == [] and comparison["tasks"] == ["a", "b"]
     json.dumps(comparison, allow_nan=False)
 
 
-TIMES = [
-    ("student", "document", 100),
-    ("student", "document", 120),
-    ("student", "query", 900),
-    ("teacher", "document", 999),
+TIMES = [  # model, role, texts in a batch, texts a second
+    ("student", "document", 1, 100),
+    ("student", "document", 8, 120),
+    ("teacher", "query", 1, 300),
+    ("student", "query", 8, 900),
+    ("student", "query", 1, 800),
+    ("teacher", "document", 1, 999),
 ]
+SPEED = {
+    "rows": [
+        {"model": model, "backend": "pytorch", "role": role, "batch_size": size, "texts_per_second": rate,
+         "median_ms": 1000 * size / rate}
+        for model, role, size, rate in TIMES
+    ],
+    "models": {"teacher": {"megabytes": 90.4}, "student": {"megabytes": 11.2}},
+}  # fmt: skip
 
 
 def test_a_sweep_gives_its_groups(write_run, tmp_path):
@@ -311,8 +321,7 @@ def test_other_suites_share_tasks_or_are_refused(write_run):
 
 
 def test_columns(write_run):
-    speed = {"rows": [{"model": m, "backend": "pytorch", "role": r, "texts_per_second": v} for m, r, v in TIMES]}
-    asymmetric = write_run("asymmetric", {"a": sts(1)}, column="asymmetric", speed=speed)
+    asymmetric = write_run("asymmetric", {"a": sts(1)}, column="asymmetric", speed=SPEED)
     plain = write_run("plain", {"a": sts(1)})
     assert compare_runs([asymmetric], column="asymmetric")["rows"][0]["texts_per_second"] == 900, (
         "only queries are the student's"
@@ -363,6 +372,8 @@ def test_damaged_files_are_named(write_run):
             {"scores": {"student": [{"task": "a", "type": "sts", "metric": "spearman", "value": float("nan")}]}},
         ),
         ("report.json", {"speed": {"rows": [{"model": "student"}]}}),
+        ("report.json", {"speed": {"models": {"student": {"megabytes": "11"}}}}),
+        ("report.json", {"speed": {"rows": [{"texts_per_second": 1.0, "median_ms": "slow"}]}}),
         ("distillation.json", {"teacher": "big"}),
         ("distillation.json", {"training": {"minutes": "two"}}),
         ("distillation.json", {"metrics": {"distance": True}}),

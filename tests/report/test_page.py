@@ -278,5 +278,5 @@ def test_writing(tmp_path):
         encoding="utf-8"
     )
     assert {found.name for found in (tmp_path / "new" / "comparison-figures").iterdir()} == {
-        f"{name}.{ending}" for name in ("parameters", "texts_per_second") for ending in ("svg", "png")
+        f"{name}.{ending}" for name in ("megabytes", "milliseconds", "texts_per_second") for ending in ("svg", "png")
     }

@@ -121,7 +121,7 @@ def test_an_empty_part_draws_nothing(empty):
 def test_a_sweep_over_vocabularies_is_drawn_against_parameters(tmp_path):
     comparison, sizes = sample_comparison(), (8192, 16_384, 32_768, 65_536)
     for row, size in zip(comparison["rows"], sizes, strict=True):
-        row |= {"run": f"size={size}", "parameters": 14e6 + 384 * size}
+        row |= {"run": f"size={size}", "parameters": 14e6 + 384 * size, "megabytes": None}
     page = draw_comparison(tmp_path / "sweep.html", comparison).read_text(encoding="utf-8")
     svg = (tmp_path / "sweep-figures" / "parameters.svg").read_text(encoding="utf-8")
     assert (

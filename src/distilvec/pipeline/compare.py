@@ -147,6 +147,8 @@ def _row(name: str, group: Sequence[RunSummary], column: str, tasks: Sequence[st
         "retention": _retention(group, column, tasks),
         **({"asymmetric": _retention(group, "asymmetric", tasks)} if column == "student" else {}),
         "parameters": records[0]["student"].get("parameters"),
+        "megabytes": _mean(_megabytes(run) for run in group),
+        "milliseconds": _mean(_milliseconds(run) for run in group),
         "texts_per_second": _mean(_texts_per_second(run, role) for run in group),
         **{key: _mean(one["training"].get(key) for one in records) for key in ("minutes", "texts", "steps")},
         "marks": {},
@@ -179,11 +181,27 @@ def _values(run: RunSummary, column: str, tasks: Sequence[str]) -> dict[str, flo
     return {score["task"]: float(score["value"]) for score in _scored(run, column, tasks)}
 
 
+def _megabytes(run: RunSummary) -> float | None:
+    """Return the size of the student's saved fp32 weights, 10^6 bytes."""
+    models = (run.report.get("speed") or {}).get("models") or {}
+    return (models.get("student") or {}).get("megabytes")
+
+
+def _milliseconds(run: RunSummary) -> float | None:
+    """Return the student's median time in PyTorch for one query of 16 tokens."""
+    return next((row.get("median_ms") for row in _timings(run, "query") if row.get("batch_size") == 1), None)
+
+
 def _texts_per_second(run: RunSummary, role: str) -> float | None:
     """Return the student's best throughput in PyTorch for texts of a role."""
+    return max((row["texts_per_second"] for row in _timings(run, role)), default=None)
+
+
+def _timings(run: RunSummary, role: str) -> list[dict[str, Any]]:
+    """Return the student's rows of the speed table in PyTorch for texts of a role."""
     setting = {"model": "student", "backend": "pytorch", "role": role}
     rows = (run.report.get("speed") or {}).get("rows") or []
-    return max((row["texts_per_second"] for row in rows if setting.items() <= row.items()), default=None)
+    return [row for row in rows if setting.items() <= row.items()]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -29,8 +29,13 @@ from distilvec.report.tables import (
 )  # fmt: skip
 
 COSTS = {  # title: key, digits, factor, 1 where more is better, -1 where less is better
-    "parameters (M)": ("parameters", 1, 1e-6, -1), "texts/s": ("texts_per_second", 0, 1.0, 1),
+    "parameters (M)": ("parameters", 1, 1e-6, -1), "MB": ("megabytes", 1, 1.0, -1),
+    "ms a query": ("milliseconds", 2, 1.0, -1), "texts/s": ("texts_per_second", 0, 1.0, 1),
     "minutes": ("minutes", 1, 1.0, -1), "steps": ("steps", 0, 1.0, 0), "distance": ("distance", 4, 1.0, -1),
+}  # fmt: skip
+AXES = {  # of a figure: factor, label, 1 where more is better
+    "parameters": (1e-6, "parameters, millions", -1), "megabytes": (1.0, "MB of fp32 weights", -1),
+    "milliseconds": (1.0, "milliseconds, one query on the CPU", -1), "texts_per_second": (1.0, "texts per second", 1),
 }  # fmt: skip
 
 
@@ -68,11 +73,11 @@ def render_comparison(comparison: Part, draw: Draw) -> str:
     """Return the page of a comparison of runs (`rows`, `tasks`, `reference`, `differences`, `notes`)."""
     count, tasks = len(comparison["rows"]), len(comparison.get("tasks") or ())
     reference = f"reference: {comparison['reference']}" if comparison.get("reference") and count > 1 else ""
+    size = "megabytes" if all(row.get("megabytes") for row in comparison["rows"]) else "parameters"
+    axes = (size, "milliseconds", "texts_per_second")
     sections = {
         "runs": make_section("Leaderboard", leaderboard(comparison)),
-        "figures": make_section(
-            "Figures", *(retention_figure(comparison, key) for key in ("parameters", "texts_per_second"))
-        ),
+        "figures": make_section("Figures", *(retention_figure(comparison, key) for key in axes)),
         "differences": make_section("Differences", differences_table(comparison)),
         "notes": make_section("Notes", Block("list", comparison.get("notes"))),
     }
@@ -118,7 +123,17 @@ def comparison_csv(comparison: Part) -> str:
 def flat_rows(comparison: Part) -> list[list[Any]]:
     """Return one row per run, header first: every number at full precision in its own column; None where unknown."""
     tasks = [*comparison["tasks"], *_averages(comparison)] if comparison["tasks"] else []
-    plain = ("parameters", "texts_per_second", "minutes", "texts", "steps", "distance", "distance_std")
+    plain = (
+        "parameters",
+        "megabytes",
+        "milliseconds",
+        "texts_per_second",
+        "minutes",
+        "texts",
+        "steps",
+        "distance",
+        "distance_std",
+    )
     parts = {"": "mean", "std": "std", "mark": "marks", "% of teacher": "retention"}
     header = [
         "run",
@@ -136,11 +151,11 @@ def flat_rows(comparison: Part) -> list[list[Any]]:
 
 
 def retention_figure(comparison: Part, against: str) -> Figure:
-    """Return the retention of each run against its size or speed (REDACT, figure 1)."""
+    """Return the retention of each run against its size or speed, one of AXES (REDACT, figure 1)."""
     rows = [row for row in comparison["rows"] if _at(row, "retention") is not None and (row.get(against) or 0) > 0]
-    factor, label = (1e-6, "parameters, millions") if against == "parameters" else (1.0, "texts per second")
+    factor, label, way = AXES[against]
     points = [("", row["run"], factor * row[against], _at(row, "retention")) for row in rows]
-    front = pareto([point[2:] for point in points], -1 if against == "parameters" else 1)
+    front = pareto([point[2:] for point in points], way)
     records = [{"run": p[1], "x": p[2], "kept": p[3], "front": "yes" if p[2:] in front else "no"} for p in points]
     columns = {"Run": "run", "On the Pareto front": "front", "% of teacher": ("kept", 2), label: ("x", 2)}
     data = make_table(f"data-{against}", f"% of the teacher's average and {label}", records, columns)

@@ -64,24 +64,28 @@ def score(folder: Path, path: Path) -> None:
 
 def alternatives_line(found: Mapping[str, Any]) -> str:
     """What static vectors keep of the teacher."""
-    parts = []
-    for name, model in found.items():
-        ours, theirs = (
-            [
-                {"task": row["task"], "type": row["type"], "metric": row["metric"], "value": row[side]}
-                for row in model["scores"]
-            ]
-            for side in ("student", "teacher")
-        )
-        kept = retention(ours, theirs)
-        parts.append(
-            f"{name} ({model['parameters'] / 1e6:.1f} M parameters) keeps {kept[AVERAGE]:.1f} % of the teacher's "
-            f"average, {kept[RETRIEVAL]:.1f} % of retrieval"
-        )
+    kept = {name: kept_by_static(model) for name, model in found.items()}
+    parts = [
+        f"{name} ({model['parameters'] / 1e6:.1f} M parameters) keeps {kept[name][AVERAGE]:.1f} % of the teacher's "
+        f"average, {kept[name][RETRIEVAL]:.1f} % of retrieval"
+        for name, model in found.items()
+    ]
     return (
         "Without any training: static vectors, which model2vec distils from the same teacher, in a space of their "
         f"own. {'; '.join(parts)} (`python -m experiments.alternatives`)."
     )
+
+
+def kept_by_static(model: Mapping[str, Any]) -> dict[str, float]:
+    """The averages of a scored model in % of its teacher's."""
+    ours, theirs = (
+        [
+            {"task": row["task"], "type": row["type"], "metric": row["metric"], "value": row[side]}
+            for row in model["scores"]
+        ]
+        for side in ("student", "teacher")
+    )
+    return retention(ours, theirs)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from experiments.levers import levers_table
 from experiments.score_table import modes_table, retained, score_table
 from experiments.sentence_level import sharpness_table, shootout_tables
 from experiments.site.figures import figures
+from experiments.students_figure import draw_students, student_points
 from experiments.surgery_tables import by_short_name, readme_tables, speed_line, surgery_tables
 from experiments.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
@@ -55,7 +56,8 @@ def main() -> None:
             before, after = text.split(begin)[0], text.split(end)[1]
             text = before + begin + (table + "\n" if table else "") + end + after
         path.write_text(text, encoding="utf-8")
-    draw_students(ROOT / "docs" / "figures" / "students.svg")
+    others = (read(name) or {} for name in ("alternatives", "int8_scores", "exports"))
+    draw_students(ROOT / "docs" / "figures" / "students.svg", student_points(main_students(), *others))
     for name, picture in figures().items():
         (ROOT / "docs" / "figures" / f"{name}.svg").write_text(picture, encoding="utf-8")
 
@@ -225,27 +227,6 @@ def headline() -> str:
         f"eight tasks ({kept[RETRIEVAL]:.1f} % in\nretrieval) and embeds "
         f"{speed['student_texts_per_second'] / speed['teacher_texts_per_second']:.1f} times as many texts a second on a CPU."
     )
-
-
-def draw_students(path: Path) -> None:
-    """Draw the share of the teacher's average by parameters, for every student of README.md."""
-    from matplotlib import pyplot
-
-    points = [("all-MiniLM-L6-v2 (teacher)", 22.7, 100.0)]
-    for name, record in main_students().items():
-        points.append((name, record["student"]["parameters"] / 1e6, retained(record)["student"][AVERAGE]))
-    figure, axes = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
-    for name, size, share in points:
-        axes.scatter(size, share, s=60, color="#888888" if "teacher" in name else "#1f6fb2")
-        place = {"xytext": (8, 6) if "-rank" in name else (8, -10), "ha": "left"}
-        if "teacher" in name:
-            place = {"xytext": (10, -18), "ha": "center"}
-        axes.annotate(name, (size, share), textcoords="offset points", **place)
-    axes.set(xlabel="million parameters", ylabel="% of the teacher's average", xlim=(0, 28), ylim=(94, 101))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
 
 
 def results() -> str:

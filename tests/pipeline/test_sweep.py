@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from distilvec.config import recipe as recipes
+from distilvec.config.builtin import recipe_files
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.compare import compare_runs
 from distilvec.pipeline.run import run
@@ -169,7 +170,7 @@ def test_a_recipe_without_a_sweep_and_overrides_that_fight_it(file):
 
 
 @pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parents[2] / "recipes" / "sweeps").glob("*.yaml")), ids=lambda path: path.stem
+    "path", [path for path in recipe_files() if "sweep" in recipes.read_tree(path)], ids=lambda path: path.stem
 )
 def test_built_in_sweeps_expand(path):
     members = expand(path)

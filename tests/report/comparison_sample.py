@@ -26,7 +26,7 @@ def sample_comparison() -> dict[str, Any]:
                 "run": run, "method": method, "seeds": seeds, "mean": mean, "std": dict.fromkeys(mean, 0.21 if seeds > 1 else None),  # noqa: E501
                 "retention": {task: round(100 * value / 82, 4) for task, value in mean.items()},
                 "parameters": 14.2e6 if "two" in run else 17.4e6, "megabytes": 56.8 if "two" in run else 69.6,
-                "milliseconds": 4.2 if "two" in run else 6.1, "texts_per_second": None if run == "talas" else 4 * level,  # noqa: E501
+                "milliseconds": 4.2 if "two" in run else 6.1, "texts_per_second": None if run == "talas" else 4 * level,
                 "minutes": 44.0, "texts": 76_800.0, "steps": 2400.0, "marks": {"average": "**"} if level < 80 else {},
                 "distance": 0.3, "distance_std": 0.001 if seeds > 1 else None, "folders": ["runs/x"],
             }

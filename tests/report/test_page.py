@@ -15,7 +15,7 @@ from distilvec.report.html import render_page, tiles
 from distilvec.report.scores import score_table
 from distilvec.report.sections.queries import query_table, rankings
 from distilvec.report.tables import ABSENT, number, number_cell
-from distilvec.report.write import draw_comparison
+from distilvec.report.write import draw_comparison, draw_sweep
 from tests.report.comparison_sample import sample_comparison
 from tests.report.report_sample import sample_report
 
@@ -270,6 +270,11 @@ def test_a_comparison():
         "cosine, 72.9" in comparison_verdict(comparison)
         and comparison_verdict({"rows": [{"run": "x", "mean": {}}]}) == ""
     )
+
+
+def test_a_sweep_has_its_page(tmp_path):
+    assert (page := draw_sweep(tmp_path, sample_comparison())) == tmp_path / "comparison.html"
+    assert "Pareto front" in page.read_text(encoding="utf-8") and (tmp_path / "comparison-figures").is_dir()
 
 
 def test_writing(tmp_path):

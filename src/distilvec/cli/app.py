@@ -50,11 +50,12 @@ def run(
         given += [] if out is None else [f"--out={out}"]
         raise SystemExit(launch(processes, ["run", recipe, *given, *(["--restart"] if restart else [])]))
 
-    from distilvec.cli.terminal import show_comparison, show_finished
+    from distilvec.cli.terminal import print_result, show_comparison, show_finished
     from distilvec.core.log import log
     from distilvec.core.processes import is_main
     from distilvec.pipeline.compare import compare_runs  # takes seconds: a mistake in a recipe is reported before
     from distilvec.pipeline.run import run as run_recipe
+    from distilvec.report.write import draw_sweep
 
     if not swept:
         show_finished(run_recipe(loaded, out or loaded.output / loaded.name, restart))
@@ -67,7 +68,10 @@ def run(
 
     run_sweep(runs, folder, run_recipe, report, restart)
     if is_main():
-        show_comparison(compare_runs([folder]))
+        comparison = compare_runs([folder])
+        show_comparison(comparison)
+        if page := draw_sweep(folder, comparison):
+            print_result(str(page), link=page)
 
 
 def plan(

@@ -69,19 +69,31 @@ def refresh_report(folder: Path) -> Path | None:
 
 def draw_report(folder: Path, found: Mapping[str, Any]) -> Path | None:
     """Write the figures of a complete report.json (SVG and PNG, in figures/) and report.html."""
-    try:
-        require_extra("report", "report.html")
-    except DistilvecError as error:
-        log(f"no report.html: {error}")
+    if not _can_draw("report.html"):
         return None
     page = render_page(visible_tree(found), partial(write_figure, folder=folder / "figures"))
     return _write(folder / "report.html", page, "report.html")
+
+
+def draw_sweep(folder: Path, comparison: Mapping[str, Any]) -> Path | None:
+    """Write the comparison of a sweep's runs into its folder: comparison.html, and its figures."""
+    return draw_comparison(folder / "comparison.html", comparison) if _can_draw("comparison.html") else None
 
 
 def draw_comparison(path: Path, comparison: Mapping[str, Any]) -> Path:
     """Write a comparison as a page at `path`, its figures in `<path without ending>-figures/`."""
     draw = partial(write_figure, folder=path.with_name(f"{path.stem}-figures"), key="--out")
     return _write(path, render_comparison(visible_tree(comparison), draw), "--out")
+
+
+def _can_draw(page: str) -> bool:
+    """Whether the packages of the extra "report" are there; logs if not."""
+    try:
+        require_extra("report", page)
+    except DistilvecError as error:
+        log(f"no {page}: {error}")
+        return False
+    return True
 
 
 def history(metrics: Path) -> list[dict[str, Any]]:

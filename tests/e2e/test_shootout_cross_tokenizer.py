@@ -41,7 +41,7 @@ def members(task: str, folder: str = "/runs", sweep: str = "cross_tokenizer"):
 
 
 FASTER = {"objective.projection": 20}
-RATES = {"emo": FASTER, "emo-otis": FASTER, "emo-all": FASTER, "emo-light": FASTER}
+RATES = dict.fromkeys(["emo", "emo-otis", "emo-all", "emo-light", "emo-strong", "emo-sharp"], FASTER)
 BY_NAME = {"seed": 0, "learning_rate_factors": {}, "max_steps": 1}  # what a member's name says
 
 

@@ -88,8 +88,10 @@ def ira_of_one_text(row, full, maps, layers):
     return loss
 
 
-def otis_of_one_text(row, student, teacher, maps, projection, skipped=False):
-    """Eq. 15 to 21 for one text, with POT; `skipped` leaves out its first and last token on both sides."""
+def otis_of_one_text(row, student, teacher, maps, projection, skipped=False, cosine=False):
+    """Eq. 15 to 21 for one text, with POT; `skipped` leaves out its first and last token on both sides; `cosine` has
+    half of 1 - cos of the states in the place of eq. 17 and 18.
+    """
     inner = slice(1, -1) if skipped else slice(None)
     ours, theirs = np.arange(LENGTHS[row][0])[inner], np.arange(LENGTHS[row][1])[inner]
     score = maps[7][row, : LENGTHS[row][1], : LENGTHS[row][1]].double().sum(0).numpy()[theirs]
@@ -98,8 +100,12 @@ def otis_of_one_text(row, student, teacher, maps, projection, skipped=False):
     nu = np.array([mu[list(theirs).index(partner[i])] if i in partner else mu.min() for i in ours])
     nu = nu / nu.sum()
     hidden, other = student.hidden_layers[-1][row, ours].double(), teacher.hidden_layers[-1][row, theirs].double()
-    similarity = hidden @ (other @ projection.double()).T / 6**0.5
-    cost = (1 - similarity.softmax(1)).numpy()
+    if cosine:
+        similarity = torch.nn.functional.cosine_similarity((hidden @ projection.double())[:, None], other[None], dim=-1)
+        cost = ((1 - similarity) / 2).numpy()
+    else:
+        similarity = hidden @ (other @ projection.double()).T / 6**0.5
+        cost = (1 - similarity.softmax(1)).numpy()
     return float((ot.sinkhorn(nu, mu, cost, 0.1, numItermax=2000, stopThr=1e-12) * cost).sum())
 
 
@@ -112,9 +118,10 @@ def test_terms_are_the_papers_text_by_text(signals):
     assert expected[2] == pytest.approx(
         0, abs=1e-6
     )  # two rows differ in one direction only: their CKA is 1, whatever they are
-    projection = objective.projection.weight.detach().T
-    expected = [otis_of_one_text(row, student, teacher, maps, projection) for row in range(3)]
-    assert terms["otis"].tolist() == pytest.approx(expected, abs=1e-5)
+    for otis, cosine in ((objective, False), (emo(iterations=500, cost="cosine"), True)):
+        projection = otis.projection.weight.detach().T
+        expected = [otis_of_one_text(row, student, teacher, maps, projection, cosine=cosine) for row in range(3)]
+        assert otis(batch, student, teacher)["otis"].tolist() == pytest.approx(expected, abs=1e-5)
     torch.testing.assert_close(
         terms["task"], torch.nn.functional.cross_entropy(student.logits, batch.labels, reduction="none")
     )
@@ -196,10 +203,10 @@ def test_padding_of_either_side_changes_neither_value_nor_gradient(signals):
         grams={layer: pad(values, (0, 2, 0, 2)) for layer, values in teacher.grams.items()},
     )
     padded = replace(batch, alignment=Alignment(pad(batch.alignment.pairs, (0, 0, 0, 3), value=-1)))
-    for unroll in (False, True):
+    for options in ({}, {"unroll": True}, {"cost": "cosine"}):
         grads, values = [], []
         for inputs in ((batch, student, teacher), (padded, wider, longer)):
-            objective = emo(unroll=unroll)
+            objective = emo(**options)
             leaves = [inputs[1].hidden_layers[-1].requires_grad_(), inputs[1].attentions[3].requires_grad_()]
             terms = objective(*inputs)
             found = torch.autograd.grad(weighted_loss(terms, objective.weights), [*leaves, objective.projection.weight])

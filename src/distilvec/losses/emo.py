@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from distilvec.losses.cka import Grams, centred_gram, root_cka, unit_gram
 from distilvec.losses.distance import full_precision
@@ -132,3 +133,16 @@ def otis_cost(
     student, projected = full_precision(student), full_precision(projected)
     bias = torch.zeros((), dtype=projected.dtype, device=projected.device).where(teacher_mask, NOTHING)[:, None]
     return 1 - torch.baddbmm(bias, student, projected.mT, alpha=student.shape[-1] ** -0.5).softmax(-1)
+
+
+def state_cost(
+    student: Float[Tensor, "batch student teacher_hidden"],
+    teacher: Float[Tensor, "batch teacher teacher_hidden"],
+    teacher_mask: Bool[Tensor, "batch teacher"],
+) -> Float[Tensor, "batch student teacher"]:
+    """Return half of 1 - cos between states, in [0, 1]; 1 at padding. Not in the paper, in the place of eq. 17 and 18.
+
+    `student` are the student's last hidden states in the teacher's hidden size.
+    """
+    student, teacher = (F.normalize(full_precision(states), dim=-1) for states in (student, teacher))
+    return ((1 - student @ teacher.mT) / 2).where(teacher_mask[:, None], 1.0)

@@ -16,7 +16,14 @@ from distilvec.core.objective import LinearPairs, LossTerms, Objective, Objectiv
 from distilvec.core.options import Count, NonNegative, Positive, Share, option_error
 from distilvec.core.outputs import ModelOutputs, OutputSpec, TokenOutputSpec
 from distilvec.losses.distance import full_precision
-from distilvec.losses.emo import intra_model_relation, otis_cost, over_texts, softmax_importance, student_importance
+from distilvec.losses.emo import (
+    intra_model_relation,
+    otis_cost,
+    over_texts,
+    softmax_importance,
+    state_cost,
+    student_importance,
+)
 from distilvec.losses.transport import transport_cost
 from distilvec.methods.base.layerwise import require_layers
 from distilvec.methods.base.terms import bibtex, task_shares, task_term, task_weights
@@ -43,6 +50,8 @@ class Emo(Objective):
         ira_reduction: "sum" adds up the texts of a batch, as the authors' code does, whose ira_weight is 0.1
         importance: mu (eq. 15) as the "share" of the attention received, or the "softmax" of its sums, as in the
             authors' code; nu is then the softmax of the importance that eq. 16 gives to the student's tokens
+        cost: of otis: "softmax" (eq. 17 and 18) asks which of a text's tokens go together; "cosine" compares the states
+            themselves, the student's behind a linear layer with the teacher's (docs/token_level.md)
         epsilon: 1 / lambda of eq. 19, which the paper does not print; 0.1 in the authors' code
         iterations: of Sinkhorn
         unroll: true sends a gradient through the iterations, too, as the authors' code does
@@ -69,6 +78,7 @@ class Emo(Objective):
         alignment: Literal["offsets", "mined", "mined_types", "strict"] = "offsets",
         ira_reduction: Literal["mean", "sum"] = "mean",
         importance: Literal["share", "softmax"] = "share",
+        cost: Literal["softmax", "cosine"] = "softmax",
         epsilon: Positive = 0.1,
         iterations: Count = 100,
         unroll: bool = False,
@@ -80,7 +90,12 @@ class Emo(Objective):
             raise option_error("ira_layers", ira_layers, f"1 to {context.student.layers}, the student's layers")
         self.sums_ira, self.softmax = ira_reduction == "sum", importance == "softmax"
         self.drop_special, self.epsilon, self.iterations, self.unroll = drop_special, epsilon, iterations, unroll
-        self.projection = nn.Linear(context.state_size, context.student.hidden_size, bias=False)
+        self.compares_states = cost == "cosine"
+        sizes = (
+            context.state_size,
+            context.student.hidden_size,
+        )  # P maps the teacher's states; with cosines the student's
+        self.projection = nn.Linear(*(reversed(sizes) if self.compares_states else sizes), bias=False)
         ira, is_otis = bool(self.weights["ira"]), bool(self.weights["otis"])
         if is_otis and drop_special and None in (context.student.special_tokens, context.teacher.special_tokens):
             raise option_error("drop_special", True, "false: the tokenizers' special tokens are not known")
@@ -131,7 +146,8 @@ class Emo(Objective):
             ours, theirs = batch.alignment.pairs.unbind(-1)
             text, pair = (ours >= 0).nonzero(as_tuple=True)
             ours, theirs = ours[text, pair], theirs[text, pair]
-            return teacher.hidden_layers[-1][text, theirs], student.hidden_layers[-1][text, ours]
+            states = teacher.hidden_layers[-1][text, theirs], student.hidden_layers[-1][text, ours]
+            return states[::-1] if self.compares_states else states
 
         return {"projection": pairs} if self.weights["otis"] else {}
 
@@ -146,8 +162,11 @@ class Emo(Objective):
         if self.softmax:
             mu = softmax_importance(mu, theirs)
         nu = student_importance(mu, batch.alignment.pairs, ours, self.softmax).nan_to_num(0.0)
-        projected = self.projection(full_precision(teacher.hidden_layers[-1]))
-        cost = otis_cost(student.hidden_layers[-1], projected, theirs)
+        own, other = (full_precision(outputs.hidden_layers[-1]) for outputs in (student, teacher))
+        if self.compares_states:
+            cost = state_cost(self.projection(own), other, theirs)
+        else:
+            cost = otis_cost(own, self.projection(other), theirs)
         return transport_cost(cost, nu, mu, self.unroll, self.epsilon, self.iterations)  # eq. 19 to 21
 
 

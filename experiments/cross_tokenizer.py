@@ -79,7 +79,7 @@ MOE_PARTS = {
 OF_EMO = (
     "task-short", "task", "uld", "mined", "dskd", "multilevel_ot", "cdm", "emo",
     "uld-hidden", "mined-hidden", "dskd-hidden", "multilevel_ot-hidden",
-    "emo-ira", "emo-otis", "emo-all", "emo-slow", "emo-light", "emo-strong", "emo-sharp",
+    "emo-ira", "emo-otis", "emo-all", "emo-slow", "emo-light", "emo-strong", "emo-sharp", "emo-states",
 )  # fmt: skip
 OF_MOE = (
     *OF_EMO[:12], "distillmoe", "head-alone", "head-alone-residual", "residual", "light", "light-residual", "gate-held", "floor-held",  # noqa: E501

@@ -41,7 +41,7 @@ def members(task: str, folder: str = "/runs", sweep: str = "cross_tokenizer"):
 
 
 FASTER = {"objective.projection": 20}
-RATES = dict.fromkeys(["emo", "emo-otis", "emo-all", "emo-light", "emo-strong", "emo-sharp"], FASTER)
+RATES = dict.fromkeys(["emo", "emo-otis", "emo-all", "emo-light", "emo-strong", "emo-sharp", "emo-states"], FASTER)
 BY_NAME = {"seed": 0, "learning_rate_factors": {}, "max_steps": 1}  # what a member's name says
 
 

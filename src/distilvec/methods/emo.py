@@ -91,11 +91,10 @@ class Emo(Objective):
         self.sums_ira, self.softmax = ira_reduction == "sum", importance == "softmax"
         self.drop_special, self.epsilon, self.iterations, self.unroll = drop_special, epsilon, iterations, unroll
         self.compares_states = cost == "cosine"
-        sizes = (
-            context.state_size,
-            context.student.hidden_size,
-        )  # P maps the teacher's states; with cosines the student's
-        self.projection = nn.Linear(*(reversed(sizes) if self.compares_states else sizes), bias=False)
+        source, target = context.state_size, context.student.hidden_size
+        if self.compares_states:
+            source, target = target, source
+        self.projection = nn.Linear(source, target, bias=False)
         ira, is_otis = bool(self.weights["ira"]), bool(self.weights["otis"])
         if is_otis and drop_special and None in (context.student.special_tokens, context.teacher.special_tokens):
             raise option_error("drop_special", True, "false: the tokenizers' special tokens are not known")

@@ -16,10 +16,11 @@ from tests.report.report_sample import sample_report
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--disable-component-update", "--disable-sync", "--renderer-process-limit=1",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
 ]  # fmt: skip
 PAGES, WIDTHS, SCHEMES = ("report", "comparison"), (400, 1400), ("light", "dark")
-LOOKS = [(page, width, scheme) for page in PAGES for width in WIDTHS for scheme in SCHEMES]
+LOOKS = [(page, *look) for page in PAGES for look in zip(WIDTHS, SCHEMES, strict=True)]  # widths have no colours
 CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
 OUTSIDE = """[...document.querySelectorAll('body *:not(svg *)')].filter(
     (part) => part.getBoundingClientRect().right > innerWidth + 1 && !part.closest('.scroll, pre, nav') && part.checkVisibility()
@@ -59,19 +60,24 @@ def browser():
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def context(browser):
+    """What pages with scripts are opened in: a new one would start a process."""
+    return browser.new_context(offline=True, permissions=["clipboard-read", "clipboard-write"])
+
+
 @pytest.fixture
-def opened(browser, folder):
+def opened(browser, context, folder):
     """Opens a page; at the end no message was on the console, nothing failed, and nothing but files and data was asked
     for.
     """
-    contexts, said, asked = [], [], []
+    pages, said, asked = [], [], []
 
-    def open_page(name="report", width=1400, scheme="light", **options):
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True, **options
-        )
-        contexts.append(context)
-        page = context.new_page()
+    def open_page(name="report", width=1400, scheme="light", motion="no-preference", script=True):
+        page = (context if script else browser.new_context(offline=True, java_script_enabled=False)).new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme, reduced_motion=motion)
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
@@ -79,8 +85,8 @@ def opened(browser, folder):
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     assert said == [] and asked
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
 
@@ -214,7 +220,7 @@ def test_what_is_not_known_is_sorted_last(opened):
 
 
 def test_copying(opened, folder):
-    page = opened(permissions=["clipboard-read", "clipboard-write"])
+    page = opened()
     page.locator('[data-copy="code-recipe"]').click()
     page.wait_for_function("document.getElementById('status').textContent === 'Copied.'")
     assert page.evaluate("navigator.clipboard.readText()") == sample_report()["recipe"]
@@ -292,7 +298,7 @@ def test_keyboard_and_focus(opened):
 
 
 def test_without_script_nothing_is_dead(opened):
-    page = opened(java_script_enabled=False)
+    page = opened(script=False)
     assert page.locator("button:visible").count() == 0 and page.locator("#score-table tbody tr").count() == 7
     assert "%" in page.locator("p.verdict").inner_text()
     page.locator("#queries summary").first.click()
@@ -301,7 +307,7 @@ def test_without_script_nothing_is_dead(opened):
 
 
 def test_on_paper_and_without_motion(opened):
-    page = opened(scheme="dark", reduced_motion="reduce")
+    page = opened(scheme="dark", motion="reduce")
     assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible()

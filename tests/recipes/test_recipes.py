@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import architectures
 import pytest
-import yaml
 from labelled import write_task
 from samples import make_texts
 
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files, recipe_folder
 from distilvec.config.schema import TaskSection
+from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
 from distilvec.core.registry import method_class
 from distilvec.core.task_head import TaskHead
@@ -48,50 +49,81 @@ load_case = functools.cache(recipes.load)  # a recipe is frozen
 # settings that two steps on tiny models cannot tell apart
 PACE = {
     *("epochs", "batch_size", "learning_rate", "final_learning_rate", "schedule", "weight_decay", "betas", "seed"),
-    *("logging_steps", "checkpoint_minutes", "checkpoint_steps", "compile"),
+    *("logging_steps", "checkpoint_minutes", "checkpoint_steps", "compile", "max_steps", "keep_students", "window"),
 }
 
 
 BATCH = 16  # rows of a batch of every tiny form
 
 
+def leaves(tree, key=""):
+    """The values of a tree of settings by dotted key, numbers that are no counts as whether they are zero."""
+    if isinstance(tree, dict) and tree:
+        for name, value in tree.items():
+            yield from leaves(value, f"{key}.{name}")
+    else:
+        yield key, bool(tree) if isinstance(tree, float) else str(tree)
+
+
 def tiny_form(recipe):
-    """What of a recipe is left in its tiny form: variants that differ in data, teacher, backbone, pace or a rate alone
-    have the same.
+    """What of a recipe is left in its tiny form, as {(method, key, value)}: variants that differ in data, teacher,
+    backbone, pace or a rate alone have the same.
     """
     student = recipe.student.model_dump(mode="json", exclude={"model", "config", "tokenizer", "revision", "max_length"})
-    if student["experts"]:
-        del student["experts"]["width"]
-    if student["vocabulary"]:
-        student["vocabulary"] |= {"size": None, "share": None, "letters": None}
-    task = recipe.task and (recipe.task.type, recipe.task.encode)
-    rest = recipe.model_dump(mode="json", include={"stages", "cache"})
-    options = {
-        name: bool(value) if isinstance(value, float) else value for name, value in recipe.method.options.items()
+    student["layers"] = tiny_layers(recipe)
+    for part, sizes in (("experts", ["width"]), ("vocabulary", ["size", "share", "letters"]), ("embedding", ["rank"])):
+        student[part] = student[part] and {**student[part], **dict.fromkeys(sizes)}
+    tree = {
+        "student": student,
+        "train": recipe.train.model_dump(mode="json", exclude=PACE),
+        "method": recipe.method.model_dump(mode="json"),
+        "rest": recipe.model_dump(mode="json", include={"stages", "cache"}),
+        "task": recipe.task and (recipe.task.type, recipe.task.encode),
+        "teachers": (len(recipe.more_teachers), recipe.teacher.live),
     }
-    method = recipe.method.name, options, {name: bool(value) for name, value in recipe.method.weights.items()}
-    train = recipe.train.model_dump(mode="json", exclude=PACE)
-    return recipes.fingerprint(method, rest, train, student, task, len(recipe.more_teachers), recipe.teacher.live)
+    return {(recipe.method.name, *leaf) for leaf in leaves(tree)}
 
 
 def published_form(recipe):
-    """What of a tiny form evaluation and publishing read; weights, options and rates only change what is in it."""
+    """What of a tiny form evaluation and publishing read, as {(key, value)}; weights, options and rates only change
+    what is in it.
+    """
     student = recipe.student.model_dump(mode="json", include={"pooling", "dense", "vocabulary", "attention", "lora"})
     vocabulary = student.pop("vocabulary")
-    task = recipe.task and (recipe.task.type, recipe.task.encode)
-    kinds = vocabulary and vocabulary["kind"], bool(recipe.student.experts), bool(recipe.stages), recipe.teacher.live
-    return recipes.fingerprint(recipe.method.name, student, task, kinds, len(recipe.more_teachers))
+    tree = {
+        "method": recipe.method.name,
+        "student": student,
+        "vocabulary": vocabulary and vocabulary["kind"],
+        "experts": bool(recipe.student.experts),
+        "stages": bool(recipe.stages),
+        "task": recipe.task and (recipe.task.type, recipe.task.encode),
+        "teachers": (len(recipe.more_teachers), recipe.teacher.live),
+    }
+    return set(leaves(tree))
 
 
-def distinct_forms():
-    """The first case of every tiny form, and whether it is the first of its published form."""
-    first, published = {}, set()
-    for path, variant in CASES:
-        recipe = load_case(path, variant)
-        if (form := tiny_form(recipe)) not in first:
-            first[form] = (path, variant, (kind := published_form(recipe)) not in published)
-            published.add(kind)
-    return list(first.values())
+def needed(forms):
+    """The cases without those of whose form every part is in another one's, too."""
+    kept = dict(forms)
+    found = Counter(part for form in kept.values() for part in form)
+    for case, form in reversed(forms.items()):
+        if all(found[part] > 1 for part in form):
+            found.subtract(kept.pop(case))
+    return list(kept)
+
+
+def chosen_forms():
+    """Cases that have every setting of every method, and every recipe; and which of them are published."""
+    loaded = {case: load_case(*case) for case in CASES}
+    trained = needed({case: {case[0], *tiny_form(recipe)} for case, recipe in loaded.items()})
+    published = needed({case: published_form(loaded[case]) for case in trained})
+    return [(*case, case in published) for case in trained]
+
+
+def tiny_layers(recipe):
+    """The layers of the tiny student, which has as many as the recipe's but at most two, or four by number."""
+    layers = recipe.student.layers
+    return min(layers, 2) if isinstance(layers, int) else layers and list(range(min(len(layers), 4)))
 
 
 def tiny_vocabulary(recipe):
@@ -155,7 +187,7 @@ def tiny_task(recipe, model, folder):
 def test_says_what_it_is_and_survives_its_own_dump(path, variant):
     recipe = load_case(path, variant)
     assert recipe.description and method_class(recipe.method.name)
-    assert recipes.validate(yaml.safe_load(recipes.dump(recipe))) == recipe
+    assert recipes.validate(load_yaml(recipes.dump(recipe), "recipe", "a dump")) == recipe
 
 
 @pytest.mark.parametrize(("path", "variant"), CASES, ids=names(CASES))
@@ -219,7 +251,7 @@ def test_a_wrong_domain_is_refused(name, tmp_path):
         check_domains(recipe)
 
 
-FORMS = distinct_forms()
+FORMS = chosen_forms()
 
 
 @pytest.fixture(scope="module")
@@ -239,13 +271,12 @@ def shared(tmp_path_factory):
 
 @pytest.mark.parametrize(("path", "variant", "published"), FORMS, ids=names(FORMS))
 def test_trains_on_tiny_models(path, variant, published, tiny_model, dense_model, shared, tmp_path, no_pages):
-    """The first of every published form runs to its end, the others to the end of their training."""
+    """Those that are published run to their end, the others to the end of their training."""
     recipe = load_case(path, variant)
     tiny_model = dense_model if recipe.student.dense == "keep" else tiny_model
     data, teacher = (
         (tiny_corpus(recipe, shared), tiny_model) if recipe.task is None else tiny_task(recipe, tiny_model, shared)
     )
-    layers = recipe.student.layers
     tiny = recipes.load(
         path,
         variant,
@@ -253,7 +284,7 @@ def test_trains_on_tiny_models(path, variant, published, tiny_model, dense_model
             f"teacher={{model: {teacher}, max_length: 32, live: {recipe.teacher.live}}}",
             *([f"more_teachers=[{{model: {tiny_model}, max_length: 32}}]"] if recipe.more_teachers else []),
             *tiny_student(recipe, tiny_model),
-            f"student.layers={min(layers, 2) if isinstance(layers, int) else list(range(min(len(layers), 4))) if layers else 'null'}",  # noqa: E501
+            f"student.layers={tiny_layers(recipe) or 'null'}",
             "student.max_length=32",
             *tiny_vocabulary(recipe),
             *(["student.embedding.rank=8"] if recipe.student.embedding else []),

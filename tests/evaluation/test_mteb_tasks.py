@@ -5,12 +5,12 @@ goes online.
 import importlib.util
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import SERVER
 from samples import make_texts
 
 from distilvec.core.errors import DistilvecError
@@ -308,10 +308,19 @@ def test_the_encoder_is_what_mteb_expects(embedder):
 
 @pytest.mark.slow
 def test_nothing_is_made_in_the_home_folder(tmp_path):
-    code = "from distilvec.evaluation.mteb import import_mteb; import_mteb(); import os; assert 'MTEB_CACHE' not in os.environ"  # noqa: E501
-    environment = {name: value for name, value in os.environ.items() if name != "MTEB_CACHE"} | {"HOME": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
-    assert not (tmp_path / ".cache" / "mteb").exists()
+    process = SERVER.Process(target=import_at, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0 and not (tmp_path / ".cache" / "mteb").exists()
+
+
+def import_at(home):
+    """Import mteb for the first time in a process whose home folder this is."""
+    os.environ.pop("MTEB_CACHE", None)
+    os.environ["HOME"] = str(home)
+    assert "mteb" not in sys.modules
+    import_mteb()
+    assert "mteb" in sys.modules and "MTEB_CACHE" not in os.environ
 
 
 def test_sockets_are_refused_here():

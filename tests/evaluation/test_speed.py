@@ -271,7 +271,9 @@ def test_without_onnxruntime_the_pytorch_rows_still_come(
 
 
 @pytest.mark.slow
-def test_memory_is_measured_in_a_process_of_its_own(models: dict[str, SentenceTransformer]) -> None:
+def test_memory_is_measured_in_a_process_of_its_own(
+    models: dict[str, SentenceTransformer], forked_modules: None
+) -> None:
     found = measure_speed({"student": models["student"]}, ("pytorch",), (1, 16), (), Timing(0, 2, 2.0))
     memory = found["models"]["student"]["memory"]
     assert memory["batch_size"] == 16 and memory["tokens"] == 128 and memory["method"].startswith("psutil")

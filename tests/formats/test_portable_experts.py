@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from architectures import TEXTS, bert
+from commands import Command
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.student import ExpertsSection, StudentSection
@@ -20,23 +18,6 @@ from distilvec.formats.sentence_transformers import save_student
 from distilvec.models import experts as module
 from distilvec.models.load import load
 from distilvec.students.build import TeacherInfo, build_student
-
-ALONE = """
-import json, sys
-sys.modules["distilvec"] = None  # as where it is not installed
-from sentence_transformers import SentenceTransformer
-texts = json.loads(sys.argv[1])
-for folder in sys.argv[2:]:
-    try:
-        SentenceTransformer(folder, device="cpu")
-        refused = ""
-    except ValueError as error:
-        refused = str(error)
-    model = SentenceTransformer(folder, device="cpu", trust_remote_code=True)
-    kinds = [f"{type(module).__module__.split('.')[-1]}.{type(module).__name__}" for module in model]
-    vectors = {"vectors": model.encode(texts).tolist(), "queries": model.encode_query(texts).tolist()}
-    print(json.dumps({"refused": refused, "kinds": kinds, **vectors}))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +31,11 @@ def test_loads_without_distilvec(student: SentenceTransformer, tmp_path: Path) -
     folders = [tmp_path / layout for layout in ("portable", "current")]
     for folder in folders:
         save_student(student, folder, {}, "# Tiny\n", folder.name)
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    line = [sys.executable, "-c", ALONE, json.dumps(TEXTS), *map(str, folders)]
-    done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for said in map(json.loads, done.stdout.strip().splitlines()[-2:]):
+    words = [tmp_path / "modules", json.dumps(TEXTS), *folders]
+    command = Command(*words, module="without_distilvec", folder=tmp_path)
+    out, problems = command.communicate()
+    assert command.returncode == 0, problems
+    for said in map(json.loads, out.strip().splitlines()[-2:]):
         assert "trust_remote_code=True" in said["refused"]
         assert said["kinds"][2] == "distilvec_experts.Experts"
         assert np.abs(student.encode(TEXTS) - np.array(said["vectors"])).max() < 1e-6

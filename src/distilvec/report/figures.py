@@ -70,6 +70,7 @@ def write_figure(figure: Figure, folder: Path, key: str = "figures") -> str:
         drawing = figure.draw()
         drawing.savefig(svg, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
         spots = spot_attribute(drawing)
+        drawing.set_layout_engine(None)  # the PNG has the SVG's layout, which takes longer than to draw it
         drawing.savefig(png, format="png", facecolor="white", metadata={"Software": None, "Description": figure.text})
     body = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", svg.getvalue(), flags=re.S)
     body = re.sub(r' id="[\w.]+_\d+"', "", body[body.index("<svg ") :]).strip()

@@ -27,6 +27,7 @@ def hide_datasets() -> None:
 
 
 def main(job_file: str, answer_file: str) -> None:
+    sys.modules["distilvec"] = None  # as where it is not installed
     hide_datasets()
     import sentence_transformers
     import transformers

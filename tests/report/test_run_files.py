@@ -14,6 +14,7 @@ from distilvec.report.run_files import RECORD, REPORT, SHARPNESS, read_run_file
 from distilvec.report.write import refresh_report
 from tests.report.report_sample import sample_report
 
+DRAWN = {"compression", "margin", "speed", "experts", "projections", "tokens", "history", "vocabulary", "texts"}
 POINT = {"step": 1, "epoch": None, "loss": 0.5, "lambda_max": 2.0, "sam": 0.1, "asam": 0.1}
 
 
@@ -52,7 +53,7 @@ def test_a_damaged_sharpness(tmp_path, content):
 
 
 def test_a_page_is_not_made_of_an_edited_report(tmp_path):
-    report = json.loads(json.dumps(sample_report()))
+    report = {name: part for name, part in json.loads(json.dumps(sample_report())).items() if name not in DRAWN}
     write_json(tmp_path / REPORT, report, sealed=True)
     assert refresh_report(tmp_path) is not None
     content = json.loads((tmp_path / REPORT).read_text(encoding="utf-8"))

@@ -6,7 +6,6 @@ all further files of the folder (an ONNX file, a user's notes), and listed files
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from typing import Any
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_folder, is_scratch, remove, remove_scratch, sync_folder
+from distilvec.core.hashing import checksum_once
 from distilvec.core.log import log
 
 RECORD = "distillation.json"
@@ -57,13 +57,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 def checksums(folder: Path) -> dict[str, str]:
     """Return the checksum of every file but distillation.json by relative name."""
-    return {name: _checksum(folder / name) for name in _names(folder) if name != RECORD}
-
-
-def _checksum(path: Path) -> str:
-    """Return 32 hexadecimal digits of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    return {name: checksum_once(folder / name) for name in _names(folder) if name != RECORD}
 
 
 def is_unchanged(folder: Path, record: dict[str, Any]) -> bool:
@@ -95,7 +89,7 @@ def _same_model(listed: Any, new: Path) -> bool:
     """Return whether `new` has the weights and the tokenizer that an earlier record lists."""
     names = [name for name in listed or () if name.endswith((".safetensors", "tokenizer.json"))]
     known = isinstance(listed, dict) and bool(names)
-    return known and all((new / name).is_file() and _checksum(new / name) == listed[name] for name in names)
+    return known and all((new / name).is_file() and checksum_once(new / name) == listed[name] for name in names)
 
 
 def replace_folder(new: Path, folder: Path) -> None:
@@ -152,7 +146,7 @@ def _names(folder: Path) -> list[str]:
 
 def _is_edited(path: Path, new: Path, written: str) -> bool:
     """Return whether a file has another content than distilvec wrote, and than it writes now."""
-    return path.is_file() and _checksum(path) not in (written, _checksum(new) if new.is_file() else written)
+    return path.is_file() and checksum_once(path) not in (written, checksum_once(new) if new.is_file() else written)
 
 
 def _link(path: Path, target: Path) -> None:

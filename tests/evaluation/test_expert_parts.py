@@ -181,7 +181,8 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path, no_pages):
     plane = found["experts"]["plane"]
     for turned, raw in zip([*plane["experts"], plane["mixture"]], plane["raw"], strict=True):
         assert np.shape(raw) == np.shape(turned) and not np.allclose(raw, turned)
-    page = draw_report(tmp_path / "run", found).read_text(encoding="utf-8")
+    own = {part: found[part] for part in ("experts", "tokens", "history")}
+    page = draw_report(tmp_path / "run", own).read_text(encoding="utf-8")
     names = {path.stem for path in (tmp_path / "run" / "figures").glob("*.svg")}
     assert {"experts", "experts_raw", "experts_gates", "experts_training", "token_planes"} <= names
     assert '<section id="experts"' in page and "gate-table" in page

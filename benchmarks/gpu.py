@@ -81,7 +81,7 @@ def main() -> None:
         "machine": torch.cuda.get_device_name() if arguments.device == "cuda" else machine(),
         "torch": torch.__version__,
         "precision": precision,
-        "matmul_tflops": round(matmul_rate(arguments.device, precision), 1),
+        "matmul_tflops": float(f"{matmul_rate(arguments.device, precision):.3g}"),
         "texts_a_round": arguments.texts,
         "batch_size": arguments.batch_size,
     }

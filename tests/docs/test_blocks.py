@@ -25,7 +25,7 @@ LESS = {  # changes of the recipe at the end of a command
 }
 ON_LABELS = ["task.limit=24", "train.max_steps=1", "evaluation.parts=[]"]
 IN_PYTHON = [
-    ('"train.max_steps": 300', '"train.max_steps": 1, "evaluation.parts": []'),
+    ('"train.max_steps": 300', '"train.max_steps": 1, "evaluation.parts": [], "evaluation.columns": ["student"]'),
     ("sorted(texts)", "sorted(texts)[:80]"),
 ]
 RUNNABLE = [
@@ -56,6 +56,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISTILVEC_CACHE", str(folder / "cache"))
         patch.chdir(folder)
+        patch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)  # tested elsewhere
         run_page(TUTORIAL, folder)
         (folder / "turkish.txt").write_text("\n".join(sentences(200)))
         pairs = [
@@ -104,7 +105,7 @@ def test_blocks_are_parsed(path, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RUNNABLE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_blocks_run(path, folder, monkeypatch):
+def test_blocks_run(path, folder, monkeypatch, no_pages):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("DISTILVEC_CACHE", str(folder / "cache"))
     run_page(path, folder)

@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
     debug = "--debug" in given or os.environ.get("DISTILVEC_DEBUG", "") not in ("", "0")
     try:
         with signals_raised(), verbosity(_level(given)), quiet_libraries():
-            found = app(args=words, prog_name="distilvec", standalone_mode=False)
+            found = _commands(app)(args=words, prog_name="distilvec", standalone_mode=False)
         sys.stdout.flush()
         status = found if isinstance(found, int) else 0
         return _interrupted(signal.SIGINT) if status == 128 + signal.SIGINT else status  # typer's own for Ctrl-C
@@ -53,6 +54,12 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
         return _interrupted(error.number if isinstance(error, Interrupted) else signal.SIGINT)
     except Exception as error:
         return _failed(error, arguments, debug)
+
+
+@cache
+def _commands(app: typer.Typer) -> Any:
+    """The commands of an app, from the signatures of their functions: read once a process, since it takes a while."""
+    return typer.main.get_command(app)
 
 
 def take_options(arguments: Sequence[str]) -> tuple[list[str], frozenset[str]]:

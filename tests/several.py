@@ -98,7 +98,7 @@ def held(loop) -> list[list[int]]:
 def gradients(model: str) -> None:
     """Print each method whose loss and gradients are those of one process, to 1e-6."""
     from distilvec.core.errors import DistilvecError
-    from distilvec.core.processes import average_gradients, is_sharded, join
+    from distilvec.core.processes import average_gradients, count, is_sharded, join, leave
     from distilvec.core.registry import method_names
     from distilvec.core.task_head import TaskInfo
     from distilvec.train.sharding import shard
@@ -134,22 +134,20 @@ def gradients(model: str) -> None:
             for each in found[1:]:
                 torch.testing.assert_close(each, found[0], atol=1e-6 * scale, rtol=1e-6, msg=f"{label}: {{}}".format)
             print(label)
+    leave()
+    assert count() == 1
 
 
 def a_step(name, task, folder):
     """A method's module without dropout, a batch of five texts, and the teacher's outputs for them."""
     from contexts import make_context
-    from signals import OPTIONS, STUDENTS, labelled_batch, teacher_signals
+    from signals import OPTIONS, labelled_batch, make_student, teacher_signals
 
-    from distilvec.config.student import StudentSection
-    from distilvec.core.registry import build_objective, method_class
-    from distilvec.students.build import TeacherInfo, build_student
+    from distilvec.core.registry import build_objective
     from distilvec.students.encoder import Encoder
     from distilvec.train.distillation import Distillation
 
-    info = TeacherInfo(dim=24, normalized=True, max_length=64, model=folder)
-    section = StudentSection(model="teacher", layers=2, **STUDENTS.get(name, {}))
-    model = build_student(section, info, seed=0, compatible=method_class(name).in_teacher_space)
+    model = make_student(name, folder)
     encoder = Encoder(model)
     fields = {"hidden_size": encoder.hidden_size, "layers": encoder.layers, "dim": model.get_embedding_dimension()}
     context = make_context(

@@ -11,6 +11,7 @@ Alone, every function returns its argument and communicates with nobody.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import signal
@@ -55,6 +56,16 @@ def join(device: str) -> None:
         _messages()  # made by all at the same time
         with suppress(OSError, AttributeError):  # stop after the step if the launcher is killed (Linux)
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def leave() -> None:
+    """Close gloo's connections before Python ends.
+
+    A thread of gloo may hold the tensors of its last exchange. If it frees them while Python is being torn down, the
+    process aborts (SIGABRT; pull request 179291 of PyTorch).
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group(_messages())
 
 
 def count() -> int:
@@ -199,6 +210,7 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
 @cache
 def _messages() -> Any:
     """Return a group for numbers in the CPU's memory, which wait for no GPU."""
+    atexit.register(leave)
     return dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
 
 

@@ -7,6 +7,10 @@ every command from scratch.
 
 from __future__ import annotations
 
+<<<<<<< HEAD
+=======
+import atexit
+>>>>>>> 303c6be (tests: no collection of garbage through imported modules; processes of --processes and of the load on the server are forked)
 import gc
 import multiprocessing
 import os
@@ -93,6 +97,7 @@ def forked(line: list[str], check: bool = False, cwd: Path | None = None, **_: o
 
 def _run(module: str, arguments: list[str], folder: str, environment: dict[str, str], output: str) -> None:
     gc.freeze()  # no collection of garbage goes through what the server has imported
+    atexit._clear()  # those of the server
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -101,7 +106,10 @@ def _run(module: str, arguments: list[str], folder: str, environment: dict[str, 
             os.dup2(file.fileno(), stream.fileno())
     subprocess.run = _forked_here
     sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        atexit._run_exitfuncs()  # as Python does, and multiprocessing does not
 
 
 def _forked_here(line: list[str], check: bool = False, **_: object) -> subprocess.CompletedProcess:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -189,9 +190,41 @@ def test_many_clients_lose_nothing(served, tiny_model):
     assert "distilvec_texts_total 200.0" in metrics
 
 
+class Server(Command):
+    """`python -m distilvec serve`, forked, with the part of `subprocess.Popen` that benchmarks/serve.py needs."""
+
+    def __init__(self, line, env=None, **streams):
+        super().__init__(*line[3:], module=line[2], **(env or {}))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.wait()
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    @property
+    def stderr(self):
+        return self
+
+    def readline(self):
+        """The server's message with its address."""
+        file = Path(self._output.name) / "err"
+        while not file.exists() or not re.search(r"http://\S+:\d+/", file.read_text()):
+            assert self.poll() is None, self.communicate()[1]
+            time.sleep(0.01)
+        return file.read_text()
+
+    def read(self):
+        return self.communicate()[1]
+
+
 @pytest.mark.slow
-def test_the_command_under_load(tiny_model):
+def test_the_command_under_load(tiny_model, monkeypatch):
     """benchmarks/serve.py starts `distilvec serve`, sends texts and wrong requests, and stops it."""
+    monkeypatch.setattr("benchmarks.serve.subprocess", SimpleNamespace(Popen=Server, PIPE=None, DEVNULL=None))
     peer = f"{sys.executable} -m distilvec serve {{model}} --port {{port}} --truncate"
     arguments = argparse.Namespace(model=str(tiny_model), requests=40, concurrency=8, data=Path("absent"), peer=peer)
     found = measure(arguments)

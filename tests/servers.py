@@ -171,7 +171,8 @@ class _Handler(BaseHTTPRequestHandler):
         status = api.refusal or {"page": 502}.get(fault) or int(fault)
         with api.lock:
             api.seen[fault] += 1
-        more = {"Retry-After": api.retry_after} if status == 429 else {}
+        pause = api.retry_after() if callable(api.retry_after) else api.retry_after
+        more = {"Retry-After": pause} if status == 429 else {}
         self._send(status, f"<p>refused {self.headers['authorization']}</p>".encode(), more=more)
 
     def _send(self, status, content, length=None, more=None):

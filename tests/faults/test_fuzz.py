@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ SEEDS = {
     "causal": ["causal/dolly.yaml"],
     "suite": ["suites/sentence_level.yaml", "suites/cranfield.yaml"],
 }
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml, where installed
 FEW = settings(
     derandomize=True,
     deadline=None,
@@ -110,11 +112,16 @@ def places(tree, path=()):
         yield from places(value, (*path, key))
 
 
+@cache
+def seed(name):
+    """The tree of a built-in file."""
+    return load_yaml((FOLDER / name).read_text(encoding="utf-8"), "recipe", name)
+
+
 @st.composite
 def damaged(draw, kind):
     """A valid tree with a few keys dropped, replaced or added, or values moved to another place."""
-    name = draw(st.sampled_from(SEEDS[kind]))
-    tree = copy.deepcopy(load_yaml((FOLDER / name).read_text(encoding="utf-8"), "recipe", name))
+    tree = copy.deepcopy(seed(draw(st.sampled_from(SEEDS[kind]))))
     for _ in range(draw(st.integers(1, 3))):
         found = list(places(tree))
         if not found:
@@ -210,7 +217,7 @@ def written(folder: Path, content) -> Path:
     path = folder / "fuzz.yaml"
     if not isinstance(content, str):
         try:
-            content = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+            content = yaml.dump(content, Dumper=DUMPER, sort_keys=False, allow_unicode=True)
         except (UnicodeError, yaml.YAMLError):
             content = json.dumps(content)
     path.write_bytes(content.encode("utf-8", "surrogatepass"))

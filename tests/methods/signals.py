@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
+
 import torch
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
 
+from distilvec.config.student import StudentSection
 from distilvec.core.batch import Alignment, TextBatch
 from distilvec.core.outputs import ModelOutputs, OutputSpec, Projections
+from distilvec.core.registry import method_class
+from distilvec.students.build import TeacherInfo, build_student
 
 ROWS = 6
 PAIRS, SELECTED = 4, 3
@@ -15,6 +21,18 @@ STUDENTS = {
     "distillmoe": {"experts": {"count": 3, "width": 16}}
 }  # what a method needs of the student, and of its options there
 OPTIONS = {"distillmoe": {"layers": 2}}
+
+
+def make_student(name: str, teacher: str) -> SentenceTransformer:
+    """A method's student of two layers; those of all methods are copies of a few."""
+    return copy.deepcopy(_student(teacher, "experts" in STUDENTS.get(name, {}), method_class(name).in_teacher_space))
+
+
+@cache
+def _student(teacher: str, experts: bool, compatible: bool) -> SentenceTransformer:
+    info = TeacherInfo(dim=24, normalized=True, max_length=64, model=teacher)
+    section = StudentSection(model="teacher", layers=2, **(STUDENTS["distillmoe"] if experts else {}))
+    return build_student(section, info, seed=0, compatible=compatible)
 
 
 def labelled_batch(model: SentenceTransformer) -> TextBatch:

@@ -10,7 +10,7 @@ import torch
 from contexts import make_context
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
-from signals import OPTIONS, ROWS, STUDENTS, labelled_batch, teacher_signals
+from signals import OPTIONS, ROWS, STUDENTS, labelled_batch, make_student, teacher_signals
 
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import weighted_loss
@@ -18,7 +18,6 @@ from distilvec.core.outputs import OutputSpec
 from distilvec.core.registry import build_objective, method_class, method_names
 from distilvec.core.task_head import TaskInfo
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation
 
@@ -30,11 +29,7 @@ def name(request):
 
 @pytest.fixture
 def model(tiny_model, name):
-    from distilvec.config.student import StudentSection
-
-    info = TeacherInfo(dim=24, normalized=True, max_length=64, model=str(tiny_model))
-    section = StudentSection(model="teacher", layers=2, **STUDENTS.get(name, {}))
-    return build_student(section, info, seed=0, compatible=method_class(name).in_teacher_space)
+    return make_student(name, str(tiny_model))
 
 
 @pytest.fixture

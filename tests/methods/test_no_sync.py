@@ -14,16 +14,14 @@ from dataclasses import fields, is_dataclass
 import pytest
 import torch
 from contexts import make_context
-from signals import OPTIONS, STUDENTS, labelled_batch, teacher_signals
+from signals import OPTIONS, labelled_batch, make_student, teacher_signals
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distilvec.config.student import StudentSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.errors import DistilvecError
 from distilvec.core.objective import weighted_loss
-from distilvec.core.registry import build_objective, method_class, method_names
+from distilvec.core.registry import build_objective, method_names
 from distilvec.core.task_head import TaskInfo
-from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation
 
@@ -83,10 +81,7 @@ def step(name, request, tiny_model):
     """A method's step: module, batch, teacher's signals. Without dropout, whose seed is drawn on the processor if it
     runs there.
     """
-    kind = request.param
-    info = TeacherInfo(dim=24, normalized=True, max_length=64, model=str(tiny_model))
-    student = StudentSection(model="teacher", layers=2, **STUDENTS.get(name, {}))
-    model = build_student(student, info, seed=0, compatible=method_class(name).in_teacher_space)
+    kind, model = request.param, make_student(name, str(tiny_model))
     encoder, batch = Encoder(model), labelled_batch(model)
     context = make_context(
         student_hidden_size=encoder.hidden_size,

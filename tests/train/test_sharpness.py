@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 import torch
-from jobs import opened
 from safetensors.torch import load_file
 from torch import nn
 
 from distilvec.__main__ import main as cli_main
-from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.core.registry import method_names
 from distilvec.evaluation.curvature import (
@@ -30,9 +29,11 @@ from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
 from distilvec.pipeline.run_dir import saved_folders
 from distilvec.pipeline.sharpness import Landscape, Landscapes, Settings, measure_runs
+from distilvec.report.write import draw_report
 from distilvec.students.encoder import Encoder
 from distilvec.train.distillation import Distillation
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
 QUICK = Settings(texts=32, draws=2, tolerance=0.05)
 
 
@@ -192,13 +193,16 @@ class Views(Objective):
 
 
 @pytest.fixture
-def views_run(tiny_recipe, tmp_path):
-    """A finished run of a method with parameters, a second view and a buffer, three students kept; (folder, recipe)."""
-    method = tmp_path / "views.py"
+def views_run(tiny_recipe, tmp_path, common_folder, no_pages):
+    """A copy of a finished run of a method with parameters, a second view and a buffer, three students kept; (folder,
+    recipe).
+    """
+    method = common_folder / "views.py"
     method.write_text(METHOD)
     recipe = tiny_recipe(method__name=str(method), train__epochs=2, train__keep_students=3)
-    run(recipe, tmp_path / "run")
-    return tmp_path / "run", recipe
+    if not (common_folder / "views" / "distillation.json").exists():
+        run(recipe, common_folder / "views")
+    return shutil.copytree(common_folder / "views", tmp_path / "run"), recipe
 
 
 def landscapes_of(folder, texts=32, dropout=None):
@@ -281,6 +285,7 @@ def assert_differences_of_gradients(landscape):
 
 def test_the_verb_from_end_to_end(views_run, monkeypatch, capsys, tmp_path):
     folder, _ = views_run
+    monkeypatch.setattr("distilvec.report.write.draw_report", draw_report)  # the pages that `views_run` leaves out
     (folder / "report.json").write_text(json.dumps({"name": "tiny", "scores": {}, "record": {}}))
     monkeypatch.setattr("distilvec.teachers.model.load_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
     monkeypatch.setattr("distilvec.pipeline.describe.open_teacher", lambda *a, **k: pytest.fail("loaded the teacher"))
@@ -327,7 +332,7 @@ def test_resumes_where_it_was_left_and_starts_anew_for_other_settings(views_run,
     assert [point["step"] for point in json.loads((folder / "sharpness.json").read_text())["points"]] == [7]
 
 
-def test_runs_side_by_side(tiny_recipe, tmp_path, capsys):
+def test_runs_side_by_side(tiny_recipe, tmp_path, capsys, no_pages):
     from distilvec.cli.terminal import show_sharpness
     from distilvec.report.sections.sharpness import draw_sharpness, sharpness_figure, sharpness_table
 
@@ -349,12 +354,12 @@ def test_runs_side_by_side(tiny_recipe, tmp_path, capsys):
     assert draw_sharpness(found, None) == [tmp_path / "sharpness.svg", tmp_path / "sharpness.png"]
 
 
-def test_the_last_student_alone_where_none_was_kept(tiny_recipe, tmp_path):
+def test_the_last_student_alone_where_none_was_kept(tiny_recipe, tmp_path, no_pages):
     run(tiny_recipe(), tmp_path / "run")
     assert [point["step"] for point in measure_runs([tmp_path / "run"], None, QUICK, trace=False)[0]["points"]] == [11]
 
 
-def test_refusals(views_run, tmp_path):
+def test_refusals(views_run, tmp_path, monkeypatch):
     folder, _ = views_run
     with pytest.raises(DistilvecError, match=r"^\[run folder\]"):
         measure_runs([tmp_path], None, QUICK, trace=False)
@@ -369,7 +374,6 @@ def test_refusals(views_run, tmp_path):
     with pytest.raises(DistilvecError, match=r"^\[sharpness\.json\]"):
         measure_runs([folder], [13], QUICK, trace=False)
     (folder / "sharpness.json").unlink()
-    cache = opened(recipes.load(folder / "recipe.yaml"), folder).folder
-    cache.rename(cache.with_name("gone"))
+    monkeypatch.setenv("DISTILVEC_CACHE", str(tmp_path / "gone"))
     with pytest.raises(DistilvecError, match=r"^\[cache\]"):
         measure_runs([folder], None, QUICK, trace=False)

@@ -14,6 +14,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.registry import build_objective
 from distilvec.methods.distilcse_ckd import DistilCseCkd
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
 CONTEXT = make_context(student_hidden_size=4, student_layers=2, teacher_dim=4)
 
 

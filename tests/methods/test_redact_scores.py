@@ -13,6 +13,7 @@ from distilvec.losses.distance import cosine_distance, l2_distance
 from distilvec.losses.scores import score_kl
 from distilvec.methods.redact_scores import RedactScores
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
 CONTEXT = make_context(student_hidden_size=4, student_layers=2, teacher_dim=4)
 
 

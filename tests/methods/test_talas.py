@@ -24,6 +24,7 @@ from distilvec.students.encoder import Encoder
 from distilvec.train.metrics import read_metrics
 from distilvec.train.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
 CONTEXT = make_context(student_hidden_size=3, student_layers=4, teacher_dim=5)
 BATCH = TextBatch(torch.arange(4), {"input_ids": torch.ones(4, 2, dtype=torch.long)}, torch.zeros(4, dtype=torch.long))
 
@@ -210,7 +211,7 @@ def test_learns_in_its_own_width(tiny_recipe, tiny_model, wide_teacher, tmp_path
     assert not any("eval/distance" in line for line in lines), "vectors of two spaces have no distance"
 
 
-def test_an_ablation_trains_without_the_teacher(tiny_recipe, tmp_path):
+def test_an_ablation_trains_without_the_teacher(tiny_recipe, tmp_path, no_pages):
     recipe = tiny_recipe(method__name="talas", method__weights={"tamd": 0, "lasd": 0, "simcse": 1}, train__max_steps=2)
     result = run(recipe, tmp_path / "run")
     assert result.record["method"]["weights"]["tamd"] == 0

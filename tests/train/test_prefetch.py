@@ -16,6 +16,8 @@ from distilvec.train.metrics import read_metrics
 from distilvec.train.prefetch import AHEAD, prefetched
 from distilvec.train.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("shared_cache")
+
 
 def threads():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("prefetch")]
@@ -84,7 +86,7 @@ def test_leaving_early_begins_nothing_further():
     ids=["plain", "disam", "queue"],
 )
 def test_weights_and_metrics_are_those_without_a_thread(tiny_recipe, tmp_path, monkeypatch, changes):
-    recipe = tiny_recipe(train__epochs=2, train__logging_steps=4, **changes)
+    recipe = tiny_recipe(train__epochs=2, train__batch_size=32, train__logging_steps=4, **changes)
     ahead = make_loop(recipe, tmp_path / "ahead")
     assert ahead.run().finished and not threads()
     with monkeypatch.context() as patched:

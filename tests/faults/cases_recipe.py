@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from faults.harness import Outcome, World, case
+from faults.harness import TEXTS, Outcome, World, case
 
 
 def overridden(name: str, override: str, key: str) -> None:
@@ -117,7 +117,7 @@ def _(world: World) -> list[str]:
 def _(world: World) -> list[str]:
     assert world.texts.parent == world.root
     (world.root / "recipes").mkdir()
-    world.checks.append(lambda found: _has_texts(found, 200))
+    world.checks.append(lambda found: _has_texts(found, TEXTS))
     return ["plan", world.recipe("recipes/tiny.yaml"), "corpus.sources=[{path: texts.txt}]", "cache.path=vectors"]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from samples import make_texts
 
-from faults.harness import World, case
+from faults.harness import TEXTS, World, case
 
 
 def _table(world: World, texts: list[str], value: Callable[[int], float], width: int = 32, **columns: object) -> None:
@@ -27,14 +27,14 @@ def _with_table(world: World) -> list[str]:
 
 @case("table-with-rows-that-disagree", key="teacher.vectors")
 def _(world: World) -> list[str]:
-    texts = make_texts(200)
+    texts = make_texts(TEXTS)
     _table(world, [*texts, texts[7]], float)
     return _with_table(world)
 
 
 @case("table-with-the-same-row-twice", key=None)
 def _(world: World) -> list[str]:
-    texts = make_texts(200)
+    texts = make_texts(TEXTS)
     _table(world, [*texts, texts[7]], lambda row: 3.0)
     return _with_table(world)
 
@@ -45,21 +45,21 @@ def _(world: World) -> list[str]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    vectors = np.random.default_rng(0).standard_normal((200, 32)).astype(np.float32)
-    vectors[:150] /= np.linalg.norm(vectors[:150], axis=1, keepdims=True)
-    pq.write_table(pa.table({"text": make_texts(200), "embedding": list(vectors)}), world.root / "table.parquet")
+    vectors = np.random.default_rng(0).standard_normal((TEXTS, 32)).astype(np.float32)
+    vectors[:60] /= np.linalg.norm(vectors[:60], axis=1, keepdims=True)
+    pq.write_table(pa.table({"text": make_texts(TEXTS), "embedding": list(vectors)}), world.root / "table.parquet")
     return _with_table(world)
 
 
 @case("table-without-some-texts", key="teacher.vectors")
 def _(world: World) -> list[str]:
-    _table(world, make_texts(150), float)
+    _table(world, make_texts(TEXTS - 20), float)
     return _with_table(world)
 
 
 @case("table-cut-short", key="teacher.vectors")
 def _(world: World) -> list[str]:
-    _table(world, make_texts(200), float)
+    _table(world, make_texts(TEXTS), float)
     path = world.root / "table.parquet"
     path.write_bytes(path.read_bytes()[:-100])
     return _with_table(world)
@@ -77,7 +77,7 @@ def _(world: World) -> list[str]:
 
 @case("table-with-an-unknown-role", key="teacher.vectors")
 def _(world: World) -> list[str]:
-    _table(world, make_texts(200), float, role=["passage"] * 200)
+    _table(world, make_texts(TEXTS), float, role=["passage"] * TEXTS)
     return _with_table(world)
 
 

@@ -50,7 +50,7 @@ def _(world: World) -> list[str]:
 
 
 def _planned(found: Outcome) -> None:
-    assert "110 steps" in found.out  # ten epochs, not eight
+    assert " 30 steps" in found.out  # ten epochs, not eight
 
 
 @case("yaml-number-with-exponent", key=None)

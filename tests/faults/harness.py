@@ -19,6 +19,7 @@ import io
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ import architectures
 from samples import make_texts
 
 VERDICTS = ("right", "traceback", "unclear", "silent", "lost")
+TEXTS = 80  # of a world
 LONGEST_MESSAGE = 3000  # characters: no message prints a whole file, table or expanded alias
 _CLEAR = re.compile(r"^distilvec: (?P<text>\[(?P<key>[^\]\n]+)\] \S.*[.)\]:'`])$", re.DOTALL)
 
@@ -63,10 +65,10 @@ class World:
 
     @property
     def texts(self) -> Path:
-        """A file of 200 texts."""
+        """A file of TEXTS texts."""
         path = self.root / "texts.txt"
         if not path.exists():
-            path.write_text("\n".join(make_texts(200)), encoding="utf-8")
+            path.write_text("\n".join(make_texts(TEXTS)), encoding="utf-8")
         return path
 
     def tree(self, **changes: Any) -> dict[str, Any]:
@@ -78,7 +80,7 @@ class World:
             "teacher": {"model": str(self.model)},
             "student": {"model": "teacher", "layers": 2},
             "corpus": {"sources": [{"path": str(self.texts)}], "holdout_batches": 2},
-            "cache": {"shard_rows": 50},
+            "cache": {"shard_rows": 20},
             "method": {"name": "redact"},
             "train": {
                 "epochs": 1,
@@ -107,11 +109,20 @@ class World:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return str(path)
 
-    def run(self, *arguments: str) -> Outcome:
-        """Run a command that belongs to the preparation; it must succeed."""
-        found = self.execute(*arguments)
-        assert found.status == 0, found.err
-        return found
+    def run(self, *arguments: str) -> None:
+        """Run a command that belongs to the preparation; it must succeed.
+
+        The second time that worlds at one path have the same files, those of the first time are copied.
+        """
+        state = (self.root, arguments, tuple(contents(self.root).items()))
+        if state not in _DONE or self.undo:
+            found = self.execute(*arguments)
+            assert found.status == 0, found.err
+            if not self.undo:
+                _DONE[state] = shutil.copytree(self.root, Path(_FOLDER.name) / str(len(_DONE)), symlinks=True)
+        else:
+            shutil.rmtree(self.root)
+            shutil.copytree(_DONE[state], self.root, symlinks=True)
 
     def execute(self, *arguments: str) -> Outcome:
         """Run a command that belongs to the preparation, whatever comes of it."""
@@ -134,6 +145,8 @@ class Case:
 
 
 CASES: dict[str, Case] = {}
+_FOLDER = tempfile.TemporaryDirectory(prefix="distilvec-faults-")
+_DONE: dict[tuple[Path, tuple[str, ...], tuple[tuple[str, str], ...]], Path] = {}  # worlds after a preparation
 
 
 def case(
@@ -238,15 +251,10 @@ def _is_our_lock(path: Path) -> bool:
 
 def tiny_model() -> Path:
     """The tiny teacher that worlds copy; made once a process."""
-    if not _MADE:
-        import tempfile
-
-        folder = Path(tempfile.mkdtemp(prefix="distilvec-faults-"))
-        _MADE.append(architectures.sentence_transformer(folder / "model", architectures.bert(folder / "backbone")))
-    return _MADE[0]
-
-
-_MADE: list[Path] = []
+    folder = Path(_FOLDER.name)
+    if not (folder / "model").exists():
+        architectures.sentence_transformer(folder / "model", architectures.bert(folder / "backbone"))
+    return folder / "model"
 
 
 @contextlib.contextmanager

@@ -7,10 +7,7 @@ every command from scratch.
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-=======
 import atexit
->>>>>>> 303c6be (tests: no collection of garbage through imported modules; processes of --processes and of the load on the server are forked)
 import gc
 import multiprocessing
 import os

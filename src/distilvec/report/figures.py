@@ -195,10 +195,12 @@ def _draw_dots(points: Sequence[Any], x: str, level: float | None) -> Drawing:
 
 def make_grid(count: int, across: int, height: float, names: int, **options: Any) -> tuple[Drawing, Any]:
     """A figure with a grid of panels, `height` inches each, and room for a legend of that many names."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Drawing
 
     down = -(-count // across)
     drawing = Drawing(figsize=(SIZE, 0.5 + height * down + 0.1 * names), layout="compressed")
+    FigureCanvasAgg(drawing)  # has one renderer for the sizes of all texts
     grid = drawing.subplots(down, across, squeeze=False, **options).ravel()
     for axes in grid[count:]:
         axes.set_axis_off()

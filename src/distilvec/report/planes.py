@@ -63,7 +63,7 @@ def draw_planes(planes: Sequence[Plane], across: int, aligned: bool = True) -> D
     add_legend(drawing, handles if len(handles) > 1 else {})
     if any(plane.labels for plane in planes):
         drawing.draw_without_rendering()
-        drawing.set_layout_engine("none")  # a title over several panels would push them apart
+        drawing.set_layout_engine(None)  # a title over several panels would push them apart
     for axes, plane in zip(grid, planes, strict=False):
         axes.set_title(shortened(plane.title, LONGEST_TITLE if plane.labels else 30), loc="left")
         _add_labels(axes, plane.reference if len(plane.reference) else plane.points, plane.labels, plane.points)

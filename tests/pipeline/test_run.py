@@ -52,7 +52,9 @@ def suite(tmp_path):
     return path
 
 
-def test_whole_run_with_evaluation(tiny_recipe, suite, tmp_path, capsys):
+def test_whole_run_with_evaluation_and_a_second_run_does_nothing_again(
+    tiny_recipe, suite, tmp_path, capsys, monkeypatch, shared_cache, no_pages
+):
     from distilvec.cli.terminal import show_result
 
     recipe = tiny_recipe(evaluation__suite=str(suite), train__epochs=2)
@@ -70,6 +72,15 @@ def test_whole_run_with_evaluation(tiny_recipe, suite, tmp_path, capsys):
     show_result(result)
     printed = capsys.readouterr().out
     assert "SentenceTransformer(" in printed and "sts" in printed and str(tmp_path / "run") in printed
+    weights = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
+    monkeypatch.setattr("distilvec.train.trainer.Trainer._step", lambda *a: pytest.fail("trained again"))
+    monkeypatch.setattr("distilvec.pipeline.columns.evaluate", lambda *a: pytest.fail("evaluated again"))
+    monkeypatch.setattr(
+        "distilvec.teachers.model.LocalTeacher.signals", lambda *a, **k: pytest.fail("ran the teacher again")
+    )
+    second = run(recipe, tmp_path / "run")
+    assert second.scores == result.scores
+    assert (tmp_path / "run" / "student" / "model.safetensors").read_bytes() == weights
 
 
 def record_rows(folder):
@@ -77,12 +88,16 @@ def record_rows(folder):
 
 
 @pytest.mark.slow
-def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules):
+def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_cache, monkeypatch):
     """Every part, from kept students to the page; a second run finds all of it done, a part that is missing is made
     alone.
     """
     recipe = tiny_recipe(
-        evaluation__suite=str(suite), train__epochs=2, train__keep_students=4, evaluation__parts=list(PARTS)
+        evaluation__suite=str(suite),
+        evaluation__parts=list(PARTS),
+        evaluation__speed_batches=[1, 2],
+        train__epochs=2,
+        train__keep_students=4,
     )
     result = run(recipe, tmp_path / "run")
     folder = tmp_path / "run"
@@ -114,6 +129,7 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules):
     pages = (folder / "report.json").read_bytes()
     del report["agreement"], report["seal"]  # an unfinished report of an earlier version
     (folder / "report.json").write_text(json.dumps(report))
+    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)  # the page is as before
     run(recipe, folder)
     again = json.loads((folder / "report.json").read_text())
     before = json.loads(pages)
@@ -145,7 +161,9 @@ def test_a_task_that_cannot_be_scored_is_named_and_the_others_are_scored(
     }
 
 
-def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(tiny_recipe, suite, tmp_path, monkeypatch):
+def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(
+    tiny_recipe, suite, tmp_path, monkeypatch, shared_cache
+):
     """A task of two pairs fails the scores of every column; kept students of one distance have no line: all else is
     written.
     """
@@ -170,9 +188,10 @@ def test_parts_that_cannot_be_found_out_are_named_and_the_run_is_kept(tiny_recip
     assert "distances of two" not in result.page.read_text() and "margin" in result.page.read_text()
 
 
-def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_path, capsys, no_pages):
+def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_path, capsys, no_pages, shared_cache):
     """A score that was edited by hand, and a damaged file, are not believed: the run finds its own figures again."""
-    recipe, folder = tiny_recipe(evaluation__suite=str(suite)), tmp_path / "run"
+    changes = {"evaluation__suite": str(suite), "evaluation__columns": ["student"], "train__max_steps": 2}
+    recipe, folder = tiny_recipe(**changes), tmp_path / "run"
     scores = run(recipe, folder).scores
     path = folder / "report.json"
     edited = json.loads(path.read_text())
@@ -187,9 +206,10 @@ def test_a_report_that_was_changed_is_measured_again(tiny_recipe, suite, tmp_pat
         assert compare_runs([folder])["rows"][0]["mean"]["sts"] == scores["student"][0].value
 
 
-def test_a_report_without_matplotlib_says_so(tiny_recipe, suite, tmp_path, monkeypatch, capsys):
+def test_a_report_without_matplotlib_says_so(tiny_recipe, suite, tmp_path, monkeypatch, capsys, shared_cache):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = run(tiny_recipe(evaluation__suite=str(suite)), tmp_path / "run")
+    changes = {"evaluation__suite": str(suite), "evaluation__columns": ["student"], "train__max_steps": 2}
+    result = run(tiny_recipe(**changes), tmp_path / "run")
     assert result.page is None and (tmp_path / "run" / "report.json").exists()
     printed = capsys.readouterr()
     assert "no report.html" in printed.out + printed.err and "matplotlib" in printed.out + printed.err
@@ -204,21 +224,7 @@ def test_a_suite_of_which_nothing_can_be_read_is_named(tiny_model, tmp_path, mon
     assert "task 'lost'" in capsys.readouterr().err
 
 
-def test_the_second_run_does_nothing_again(tiny_recipe, suite, tmp_path, monkeypatch, no_pages):
-    recipe = tiny_recipe(evaluation__suite=str(suite))
-    first = run(recipe, tmp_path / "run")
-    weights = (tmp_path / "run" / "student" / "model.safetensors").read_bytes()
-    monkeypatch.setattr("distilvec.train.trainer.Trainer._step", lambda *a: pytest.fail("trained again"))
-    monkeypatch.setattr("distilvec.pipeline.columns.evaluate", lambda *a: pytest.fail("evaluated again"))
-    monkeypatch.setattr(
-        "distilvec.teachers.model.LocalTeacher.signals", lambda *a, **k: pytest.fail("ran the teacher again")
-    )
-    second = run(recipe, tmp_path / "run")
-    assert second.scores == first.scores
-    assert (tmp_path / "run" / "student" / "model.safetensors").read_bytes() == weights
-
-
-def test_the_plan_of_a_sweep_counts_its_runs(tiny_recipe, tmp_path, monkeypatch, capsys):
+def test_the_plan_of_a_sweep_counts_its_runs(tiny_recipe, tmp_path, monkeypatch, capsys, shared_cache):
     recipes_file = tmp_path / "two.yaml"
     recipes_file.write_text(recipes.dump(tiny_recipe()))
     words = ["distilvec", "plan", str(recipes_file), "sweep={seeds: [0, 1]}", "--out", str(tmp_path / "out")]
@@ -228,18 +234,18 @@ def test_the_plan_of_a_sweep_counts_its_runs(tiny_recipe, tmp_path, monkeypatch,
     assert not ended.value.code and "2 runs" in capsys.readouterr().out
 
 
-def test_a_changed_method_file_is_named(tiny_recipe, tmp_path):
+def test_a_changed_method_file_is_named(tiny_recipe, tmp_path, shared_cache):
     method = tmp_path / "own.py"
     method.write_text(Path(redact.__file__).read_text())
-    run(tiny_recipe(method__name=str(method)), tmp_path / "run")
+    run(tiny_recipe(method__name=str(method), train__max_steps=2), tmp_path / "run")
     method.write_text(method.read_text() + "\n# changed\nFACTOR = 2\n")
     with pytest.raises(DistilvecError, match=r"^\[--out\].* \(own.py, its texts or its models changed\)"):
-        run(tiny_recipe(method__name=str(method)), tmp_path / "run")
+        run(tiny_recipe(method__name=str(method), train__max_steps=2), tmp_path / "run")
 
 
-def test_a_folder_of_another_recipe_is_refused_until_restart(tiny_recipe, tmp_path):
-    run(tiny_recipe(), tmp_path / "run")
-    other, written = tiny_recipe(train__learning_rate=5e-4), tmp_path / "run" / "recipe.yaml"
+def test_a_folder_of_another_recipe_is_refused_until_restart(tiny_recipe, tmp_path, shared_cache):
+    run(tiny_recipe(train__max_steps=2), tmp_path / "run")
+    other, written = tiny_recipe(train__max_steps=2, train__learning_rate=5e-4), tmp_path / "run" / "recipe.yaml"
     tree = yaml.safe_load(written.read_text())
     del tree["train"]["shard"]  # as a version wrote it that did not know the key: its default is no change
     written.write_text(yaml.safe_dump(tree))
@@ -263,7 +269,7 @@ def test_a_student_of_another_width_gets_a_linear_layer(tiny_recipe, tmp_path):
     assert result.distance["distance"] < result.distance["untrained_distance"]
 
 
-def test_a_fresh_student_with_its_own_tokenizer(tiny_recipe, tiny_model, tmp_path):
+def test_a_fresh_student_with_its_own_tokenizer(tiny_recipe, tmp_path, shared_cache):
     import architectures
 
     backbone = architectures.xlm_roberta(tmp_path / "other")
@@ -277,17 +283,17 @@ def test_a_fresh_student_with_its_own_tokenizer(tiny_recipe, tiny_model, tmp_pat
         "max_position_embeddings",
     )
     section = {"config": {k: config[k] for k in keep}, "tokenizer": str(backbone)}
-    assert run(tiny_recipe(student=section), tmp_path / "run").state.finished
+    assert run(tiny_recipe(student=section, train__max_steps=2), tmp_path / "run").state.finished
 
 
-def test_a_table_of_vectors_as_teacher(tiny_recipe, suite, tmp_path, no_pages):
+def test_a_table_of_vectors_as_teacher(tiny_recipe, suite, tmp_path, no_pages, shared_cache):
     texts = (tmp_path / "texts.txt", make_texts(200))
     texts[0].write_text("\n".join(texts[1]))
     vectors = np.random.default_rng(0).normal(size=(200, 20)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     table = pa.table({"text": texts[1], "teacher_embedding_final": list(vectors)})
     pq.write_table(table, tmp_path / "vectors.parquet")
-    recipe = tiny_recipe(evaluation__suite=str(suite))
+    recipe = tiny_recipe(evaluation__suite=str(suite), train__max_steps=2)
     tree = recipe.model_dump(mode="json")
     tree["student"]["model"] = tree["teacher"]["model"]
     tree["teacher"] = {"vectors": str(tmp_path / "vectors.parquet"), "name": "an-api"}
@@ -306,7 +312,7 @@ def test_a_cache_of_another_teacher_is_refused(tiny_recipe, tmp_path):
         filled(changed, tmp_path / "run")
 
 
-def test_in_batch_methods_refuse_token_budgets(tiny_recipe, tmp_path):
+def test_in_batch_methods_refuse_token_budgets(tiny_recipe, tmp_path, shared_cache):
     method = tmp_path / "contrast.py"
     method.write_text(
         "from distilvec.core.objective import Objective\n\n\nclass Contrast(Objective):\n    needs_fixed_batch = True\n"
@@ -317,20 +323,12 @@ def test_in_batch_methods_refuse_token_budgets(tiny_recipe, tmp_path):
         run(tiny_recipe(method__name=str(method), train__max_tokens=100), tmp_path / "run")
 
 
-def test_plan(tiny_recipe, tmp_path):
-    rows = dict(make_plan(resolve(tiny_recipe(), tmp_path / "run")))
+def test_a_plan_also_for_many_workers(tiny_recipe, tmp_path):
+    job = resolve(tiny_recipe(), tmp_path / "run")
+    rows = dict(make_plan(job))
     assert rows["texts"] == "200 (32 for validation)" and rows["teacher vectors to compute"].startswith("200 of 200")
     assert rows["training"].startswith("11 steps of 16 texts")
     assert not (tmp_path / "run").exists() and "  preset" not in rows
-
-
-def test_a_plan_shows_the_prompts_of_a_preset(tiny_recipe, tmp_path):
-    rows = dict(make_plan(resolve(tiny_recipe(teacher__preset="arctic-embed-v2"), tmp_path / "run")))
-    assert rows["  preset"] == "arctic-embed-v2: query 'query: '"
-
-
-def test_a_plan_for_many_workers(tiny_recipe, tmp_path):
-    job = resolve(tiny_recipe(), tmp_path / "run")
     rows = dict(make_plan(job, Fleet(4, 3.5)))
     assert ", cost 0.00; " in rows["with 4 workers"] and "keys in memory 2.0 GB" in rows["  100 M texts"]
     hundred, billion = (
@@ -339,6 +337,11 @@ def test_a_plan_for_many_workers(tiny_recipe, tmp_path):
     assert billion == pytest.approx(10 * hundred, rel=0.01) and hundred > 0
     assert "80.0 GB of vectors" in rows["  1 B texts"]  # 16 bytes of key, 32 dimensions of 2 bytes
     assert "cost" not in dict(make_plan(job, Fleet(1)))["with 1 worker"]
+
+
+def test_a_plan_shows_the_prompts_of_a_preset(tiny_recipe, tmp_path, shared_cache):
+    rows = dict(make_plan(resolve(tiny_recipe(teacher__preset="arctic-embed-v2"), tmp_path / "run")))
+    assert rows["  preset"] == "arctic-embed-v2: query 'query: '"
 
 
 def test_a_plan_tells_what_is_left_out_and_whose_code_runs(tiny_recipe, tmp_path, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 
 import architectures
 import pytest
@@ -54,6 +55,15 @@ def staged(tiny_recipe, wide_model):
         return tiny_recipe(**settings)
 
     return make
+
+
+@pytest.fixture
+def whole(staged, common_folder):
+    """The folder of a finished run in two stages, for tests that only look."""
+    folder = common_folder / "whole-in-stages"
+    if not (folder / "distillation.json").exists():
+        run(staged(), folder)
+    return folder
 
 
 def trained(folder):
@@ -113,25 +123,26 @@ def test_the_first_stage_trains_the_head_alone_and_the_second_goes_on_from_it(st
     )
 
 
-def test_the_record_the_card_and_the_page_name_the_stages(staged, tmp_path):
-    result = run(staged(), tmp_path / "run")
-    training = json.loads((tmp_path / "run" / "distillation.json").read_text())["training"]
+def test_the_record_and_the_card_name_the_stages_and_the_student_loads(staged, whole):
+    result = run(staged(), whole)
+    training = json.loads((whole / "distillation.json").read_text())["training"]
     head, both = training["stages"]
     assert (head["name"], head["method"], head["trained"], head["steps"]) == ("head", "redact", "encoder.model.2", 11)
     assert (both["name"], both["trained"], both["steps"], both["learning_rate"]) == ("all", "everything", 22, 1e-3)
     assert training["steps"] == 33 and training["texts"] == 3 * 168 == head["texts"] + both["texts"]
     assert training["epochs"] == 2 and result.state.step == 22
-    card = (tmp_path / "run" / "student" / "README.md").read_text()
+    card = (whole / "student" / "README.md").read_text()
     assert "In 2 stages" in card and "| head | redact | encoder.model.2 | 0.003 | 11 | 168 |" in card
     rows = make_table("stages", "", training["stages"], STAGE_COLUMNS).rows
     assert [[cell.text for cell in row[:6]] for row in rows][1] == ["all", "redact", "everything", "0.001", "22", "336"]
+    for name in ("student", "last"):
+        assert SentenceTransformer(str(whole / name), device="cpu").encode(["a"]).shape == (1, 48)
 
 
-STOPS = {"first stage": (4,), "its last step": (11,), "second stage": (15,), "three times": (5, 9, 3)}
+STOPS = {"last step of a stage": (11,), "first stage, and twice in the second": (5, 9, 3)}
 
 
-def test_interrupted_equals_uninterrupted(staged, tmp_path, monkeypatch):
-    run(staged(), tmp_path / "whole")
+def test_interrupted_equals_uninterrupted(staged, whole, tmp_path, monkeypatch):
     for name, stops in STOPS.items():
         for steps in stops:
             with (
@@ -139,28 +150,27 @@ def test_interrupted_equals_uninterrupted(staged, tmp_path, monkeypatch):
                 pytest.raises(DistilvecError, match=r"stopped at step \d+ of \d+ of stage (head|all)"),
             ):
                 interrupt_after(patch, steps)
-                run(staged(), tmp_path / name)
-        run(staged(), tmp_path / name)
+                train(resolve(staged(), tmp_path / name))
+        train(resolve(staged(), tmp_path / name))
         for folder in (".", "stages/head"):
-            assert_same(trained(tmp_path / "whole" / folder), trained(tmp_path / name / folder))
+            assert_same(trained(whole / folder), trained(tmp_path / name / folder))
 
 
-def test_killed_between_the_stages(staged, tmp_path, monkeypatch):
+def test_killed_between_the_stages(staged, whole, tmp_path, monkeypatch):
     """The first stage is finished and the second has not begun: it is not trained again, and the end is the same."""
-    run(staged(), tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
         patch.setattr(
             "distilvec.train.stages.take_over", lambda *arguments: (_ for _ in ()).throw(RuntimeError("killed"))
         )
-        run(staged(), tmp_path / "parts")
+        train(resolve(staged(), tmp_path / "parts"))
     before = (tmp_path / "parts" / "stages" / "head" / "checkpoint" / "state.safetensors").stat().st_mtime_ns
-    run(staged(), tmp_path / "parts")
+    train(resolve(staged(), tmp_path / "parts"))
     assert (tmp_path / "parts" / "stages" / "head" / "checkpoint" / "state.safetensors").stat().st_mtime_ns == before
-    assert_same(trained(tmp_path / "whole"), trained(tmp_path / "parts"))
+    assert_same(trained(whole), trained(tmp_path / "parts"))
 
 
-def test_finished_stages_are_not_trained_again_and_restart_clears_them(staged, tmp_path, monkeypatch):
-    run(staged(), tmp_path / "run")
+def test_finished_stages_are_not_trained_again_and_restart_clears_them(staged, whole, tmp_path, monkeypatch):
+    shutil.copytree(whole, tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_step", lambda *arguments: pytest.fail("trained again"))
         run(staged(), tmp_path / "run")
@@ -213,7 +223,7 @@ def test_the_objectives_parameters_go_on_where_the_method_is_the_same(staged, tm
         lambda self, run=Trainer.run: (starts.append(copy.deepcopy(self.module.state_dict())), run(self))[1],
     )
     job = resolve(staged(method=method, stages=stages), tmp_path / "run")
-    run(job.recipe, job.folder)
+    train(job)
     own, wider = trained(tmp_path / "run" / "stages" / "own"), trained(tmp_path / "run" / "stages" / "wider")
     assert own["objective.scale"] != 1 and own["objective.shift"] != 0
     assert starts[1]["objective.scale"] == own["objective.scale"], "kept"
@@ -225,7 +235,7 @@ def test_the_objectives_parameters_go_on_where_the_method_is_the_same(staged, tm
 
 def test_students_are_kept_in_the_last_stage_only(staged, tmp_path):
     job = resolve(staged(train__keep_students=2), tmp_path / "run")
-    run(job.recipe, job.folder)
+    train(job)
     assert [kept.step for kept in saved_students(job)] == [11, 22]
     assert (
         len(
@@ -242,8 +252,8 @@ def test_students_are_kept_in_the_last_stage_only(staged, tmp_path):
 def test_a_stage_that_changes_nothing_is_training_without_stages(staged, tmp_path):
     """Weights of a first stage that is the recipe itself are, to the bit, those of the recipe without stages."""
     stages = [{"name": "same"}, {"name": "short", "set": {"train.max_steps": 1}}]
-    train(resolve(staged(stages=stages), tmp_path / "staged"))
-    train(resolve(staged(stages=[]), tmp_path / "plain"))
+    train(resolve(staged(stages=stages, train__max_steps=5), tmp_path / "staged"))
+    train(resolve(staged(stages=[], train__max_steps=5), tmp_path / "plain"))
     assert_same(trained(tmp_path / "plain"), trained(tmp_path / "staged" / "stages" / "same"))
     assert not (tmp_path / "plain" / "stages").exists()
 
@@ -276,7 +286,7 @@ def test_upper_layers_alone(tiny_recipe, tmp_path, checkpointing):
         "train__trainable": ["encoder.model.0.model.encoder.layer.1."],
         "train__gradient_checkpointing": checkpointing,
     }
-    job = resolve(tiny_recipe(student__dropout=0.0, **changes), tmp_path / "run")
+    job = resolve(tiny_recipe(student__dropout=0.0, train__max_steps=4, **changes), tmp_path / "run")
     train(job)
     untrained = {f"encoder.{name}": value for name, value in Encoder(untrained_student(job)).state_dict().items()}
     changed = {name for name, value in trained(tmp_path / "run").items() if not torch.equal(value, untrained[name])}
@@ -284,7 +294,7 @@ def test_upper_layers_alone(tiny_recipe, tmp_path, checkpointing):
 
 
 def test_learning_rate_factors_may_name_what_a_stage_does_not_train(staged, tmp_path):
-    recipe = staged(train__learning_rate_factors={ALL: 0.5, HEAD: 2.0})
+    recipe = staged(train__learning_rate_factors={ALL: 0.5, HEAD: 2.0}, train__max_steps=2)
     assert train(resolve(recipe, tmp_path / "run")).state.finished
 
 
@@ -376,7 +386,7 @@ def test_members_of_a_sweep(staged, tmp_path):
         [0.0] * 2,
         [0.1] * 2,
     ]
-    assert run(members[1].recipe, tmp_path / "member").state.step == 22
+    assert [stage.recipe.train.epochs for stage in resolve(members[1].recipe, tmp_path / "member").stages] == [1, 2]
 
 
 def test_plan_sums_the_stages(staged, tmp_path):
@@ -384,12 +394,6 @@ def test_plan_sums_the_stages(staged, tmp_path):
     assert rows["training"].startswith("33 steps in 2 stages: about")
     assert rows["  head"].startswith("11 steps of 16 texts") and rows["  all"].startswith("22 steps of 16 texts")
     assert not (tmp_path / "run").exists()
-
-
-def test_the_student_loads_without_distilvec(staged, tmp_path):
-    run(staged(), tmp_path / "run")
-    for name in ("student", "last"):
-        assert SentenceTransformer(str(tmp_path / "run" / name), device="cpu").encode(["a"]).shape == (1, 48)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1])

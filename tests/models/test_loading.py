@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +25,6 @@ from distilvec.students.task_head import predict, save_head
 from distilvec.teachers.cache.manifest import hash_folder
 from distilvec.teachers.model import load_teacher
 
-ROOT = Path(__file__).parents[2]
 FACTS = TeacherInfo(dim=48, normalized=True, max_length=60, prompts={"query": "query: "})
 
 
@@ -176,10 +173,5 @@ def test_vectors_do_not_depend_on_the_copied_file(folder: Path) -> None:
     assert hash_folder(folder) == before
 
 
-def test_importing_distilvec_stays_fast_and_load_is_a_function() -> None:
-    code = "import sys, distilvec; heavy = [m for m in ('torch', 'transformers', 'numpy') if m in sys.modules]; "
-    code += (
-        "from distilvec.models.load import load; print(heavy, distilvec.load is load, hasattr(distilvec, 'nothing'))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "[] True False"
+def test_load_is_a_function_of_the_package() -> None:
+    assert distilvec.load is load and not hasattr(distilvec, "nothing")

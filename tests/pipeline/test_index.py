@@ -7,6 +7,7 @@ import re
 import tempfile
 from pathlib import Path
 
+import architectures
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,19 +48,23 @@ def table(tmp_path, vectors):
     return tmp_path / "dump.parquet"
 
 
-@pytest.fixture
-def near_teacher(tmp_path, teacher):
-    """A model near the teacher: its first layer's weights changed a little."""
+@pytest.fixture(scope="module")
+def near_teacher(tmp_path_factory, tiny_model):
+    """A model near the teacher."""
+    return near(tiny_model, tmp_path_factory.mktemp("near"))
+
+
+def near(model, folder):
+    """Save a model whose first layer's weights are changed a little."""
     import torch
 
-    teacher.save_pretrained(str(tmp_path / "near"), create_model_card=False)
-    own = load(tmp_path / "near", device="cpu")
+    own = load(model, device="cpu")
     torch.manual_seed(0)
     with torch.no_grad():
         for weight in own[0].auto_model.encoder.layer[0].parameters():
             weight += 0.01 * torch.randn_like(weight)
-    own.save_pretrained(str(tmp_path / "near"), create_model_card=False)
-    return tmp_path / "near"
+    own.save_pretrained(str(folder), create_model_card=False)
+    return folder
 
 
 def write_suite(folder, queries):
@@ -109,10 +114,13 @@ def test_the_expected_overlap_agrees_with_new_texts(table, teacher, vectors, nea
 
 
 @pytest.fixture(scope="module")
-def many(teacher):
-    """20,000 texts and their vectors, and 500 new texts with theirs."""
-    texts, new = make_texts(20_500)[:20_000], make_texts(20_500)[20_000:]
-    return texts, new, *(teacher.encode(some, batch_size=256) for some in (texts, new))
+def many(tmp_path_factory):
+    """20,000 texts and their vectors by a model of one layer, 200 new texts with theirs, and a model near that one."""
+    folder, texts = tmp_path_factory.mktemp("many"), make_texts(20_200)
+    backbone = architectures.bert(folder / "backbone", num_hidden_layers=1)
+    teacher = load(architectures.sentence_transformer(folder / "model", backbone), device="cpu")
+    vectors = teacher.encode(texts, batch_size=256)
+    return texts[:20_000], texts[20_000:], vectors[:20_000], vectors[20_000:], near(folder / "model", folder / "near")
 
 
 @pytest.fixture
@@ -124,21 +132,25 @@ def folder():
 
 
 @pytest.mark.parametrize("kind", DATABASES)
-def test_an_index_of_20000_vectors_becomes_a_judged_encoder(
-    kind, folder, tmp_path, near_teacher, many, capsys, no_pages
-):
+def test_an_index_of_20000_vectors_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys, no_pages):
     if package := lacking(kind):
         pytest.skip(f"{package} is not installed")
-    texts, new, vectors, theirs = many
+    texts, new, vectors, theirs, near_many = many
     with stored(kind, folder / "index", texts, vectors) as index:
         out = tmp_path / "run"
-        words = ["index", "distill", index.address, "--student", str(near_teacher), "--out", str(out)]
-        words += ["train.learning_rate=1e-6", "train.max_steps=5", "train.precision=fp32", "train.device=cpu"]
+        words = ["index", "distill", index.address, "--student", str(near_many), "--out", str(out), "--queries", "200"]
+        words += [
+            "corpus.holdout_batches=4",
+            "train.learning_rate=1e-6",
+            "train.max_steps=5",
+            "train.precision=fp32",
+            "train.device=cpu",
+        ]
         assert run_command([*words, *index.words]) in (0, 1)  # 1: a switch is not advised
         *_, last = capsys.readouterr().out.strip().splitlines()
         mean, low, high = map(float, LINE.match(last).groups())
         assert "secret" not in (out / "recipe.yaml").read_text()
-        check = ["index", "check", str(out / "student"), "--index", index.address, *index.words]
+        check = ["index", "check", str(out / "student"), "--index", index.address, *index.words, "--queries", "200"]
         assert run_command([*check, "--json", str(tmp_path / "check.json")]) in (0, 1)
         assert json.loads((tmp_path / "check.json").read_text())["overlap"][0] == pytest.approx(mean, abs=0.006)
         ours = load(out / "student", device="cpu").encode(new, batch_size=256)

@@ -12,7 +12,10 @@ from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import untrained_student
 from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
+from distilvec.pipeline.train import train
 from distilvec.train.metrics import read_metrics
+
+pytestmark = pytest.mark.usefixtures("shared_cache")
 
 
 @pytest.fixture
@@ -26,7 +29,7 @@ def saved(folder):
 
 
 def test_rank_and_trimmed_tokens_train_and_load_anywhere(recipe, tmp_path):
-    result = run(recipe(train__epochs=4), tmp_path / "run")
+    result = run(recipe(train__epochs=2), tmp_path / "run")
     student = saved(tmp_path / "run")
     config = student[0].auto_model.config
     assert (config.model_type, config.embedding_size, config.vocab_size) == ("electra", 8, len(student.tokenizer))
@@ -41,12 +44,12 @@ def test_the_start_is_fitted_to_texts_of_the_corpus(recipe, tmp_path):
     assert job.student.layers == 2 and job.student.hidden_size == 32
 
 
-def test_resume_ends_with_the_same_weights(recipe, tmp_path):
+def test_resume_ends_with_the_same_weights(recipe, tmp_path, monkeypatch):
     chosen = recipe(train__max_steps=6, train__checkpoint_steps=2)
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    run(chosen, whole)
-    interrupt(resolve(chosen, halves), 5, pytest.MonkeyPatch())
-    run(chosen, halves)
+    train(resolve(chosen, whole))
+    interrupt(resolve(chosen, halves), 5, monkeypatch, execute=train)
+    train(resolve(chosen, halves))
     one, other = (load_file(folder / "last" / "model.safetensors") for folder in (whole, halves))
     assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 

@@ -38,8 +38,8 @@ def test_trimmed_to_the_corpus_the_untrained_student_is_the_teacher(recipe, tmp_
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_a_new_tokenizer_is_trained_put_in_and_distilled(recipe, tmp_path, kind):
-    chosen = recipe(student__vocabulary={"kind": kind, "size": 350}, method={"name": "offline_cosine"}, train__epochs=4)
+def test_a_new_tokenizer_is_trained_put_in_and_distilled(recipe, tmp_path, kind, shared_cache):
+    chosen = recipe(student__vocabulary={"kind": kind, "size": 350}, method={"name": "offline_cosine"}, train__epochs=2)
     result = run(chosen, tmp_path / "run")
     student = SentenceTransformer(str(tmp_path / "run" / "student"), device="cpu")
     assert len(student.tokenizer) == student[0].auto_model.get_input_embeddings().num_embeddings == 350
@@ -48,13 +48,13 @@ def test_a_new_tokenizer_is_trained_put_in_and_distilled(recipe, tmp_path, kind)
     assert json.loads((tmp_path / "run" / "student" / "distillation.json").read_text())["name"] == chosen.name
 
 
-def test_another_vocabulary_is_another_training(recipe, tmp_path):
+def test_another_vocabulary_is_another_training(recipe, tmp_path, shared_cache):
     run(recipe(train__max_steps=1), tmp_path / "run")
     with pytest.raises(DistilvecError, match=r"student\.vocabulary"):
         run(recipe(student__vocabulary={"kind": "bpe", "size": 350}, train__max_steps=1), tmp_path / "run")
 
 
-def test_a_tokenizer_counts_by_what_is_in_it(recipe, tmp_path):
+def test_a_tokenizer_counts_by_what_is_in_it(recipe, tmp_path, shared_cache):
     """A file under the same name with other tokens is another vocabulary; without the student's roles it is refused."""
     path = tmp_path / "tokenizer.json"
     sizes = []
@@ -80,7 +80,7 @@ def test_a_tokenizer_counts_by_what_is_in_it(recipe, tmp_path):
         untrained_student(resolve(recipe(student__vocabulary={"tokenizer": str(path)}), tmp_path / "none"))
 
 
-def test_a_fresh_backbone_gets_a_vocabulary_of_its_own(recipe, tiny_model, tmp_path):
+def test_a_fresh_backbone_gets_a_vocabulary_of_its_own(recipe, tiny_model, tmp_path, shared_cache):
     config = {
         "model_type": "bert",
         "hidden_size": 32,

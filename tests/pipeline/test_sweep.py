@@ -187,7 +187,7 @@ def test_built_in_sweeps_expand(path):
 
 @pytest.mark.slow
 def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkeypatch):
-    members, out = sweep_of(GRID), tmp_path / "out"
+    members, out = sweep_of(GRID, train__max_steps=4), tmp_path / "out"
     embedded: list[str] = []
     signals = LocalTeacher.signals
     monkeypatch.setattr(
@@ -223,20 +223,20 @@ def test_a_whole_sweep_shares_what_it_can_and_resumes(sweep_of, tmp_path, monkey
 
     comparison = compare_runs([out])
     assert {row["run"]: row["seeds"] for row in comparison["rows"]} == {"pooling=mean": 2, "pooling=cls": 2}
-    assert all(row["distance_std"] > 0 and row["steps"] == 11 for row in comparison["rows"])
+    assert all(row["distance_std"] > 0 and row["steps"] == 4 for row in comparison["rows"])
     assert comparison["tasks"] == [] and "No run was evaluated" in comparison["notes"][0]
 
 
 @pytest.mark.slow
-def test_a_failing_member_does_not_stop_the_others(sweep_of, tmp_path):
+def test_a_failing_member_does_not_stop_the_others(sweep_of, tmp_path, shared_cache):
     sweep = {"grid": {"train.batch_size": [90, 16]}}  # two batches of 90 rows are more than half of the corpus
     with pytest.raises(
         DistilvecError, match=r"^\[sweep\] 1 of 2 .*distilvec compare .*out\n  batch_size=90: .*holdout_batches"
     ):
-        run_sweep(sweep_of(sweep), tmp_path / "out")
+        run_sweep(sweep_of(sweep, train__max_steps=2), tmp_path / "out")
     states = {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}
     assert states == {"batch_size=90": "failed", "batch_size=16": "finished"}
-    mended = sweep_of({"grid": {"train.batch_size": [90, 16]}}, corpus__holdout_batches=1)
+    mended = sweep_of(sweep, train__max_steps=2, corpus__holdout_batches=1)
     with pytest.raises(
         DistilvecError, match=r"^\[sweep\] 1 of 2 .*\n  batch_size=16: .*holds a run of another recipe.*holdout_batches"
     ):
@@ -244,7 +244,7 @@ def test_a_failing_member_does_not_stop_the_others(sweep_of, tmp_path):
     assert {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}["batch_size=90"] == "finished"
 
 
-def test_a_stop_asked_for_stops_the_sweep(sweep_of, tmp_path, monkeypatch):
+def test_a_stop_asked_for_stops_the_sweep(sweep_of, tmp_path, monkeypatch, shared_cache):
     step = Trainer._step
 
     def stop(self, *arguments):
@@ -257,7 +257,7 @@ def test_a_stop_asked_for_stops_the_sweep(sweep_of, tmp_path, monkeypatch):
     assert [entry["state"] for entry in read_sweep(tmp_path / "out")] == ["running", "pending", "pending", "pending"]
 
 
-def test_restart_moves_aside_the_chosen_runs_alone(sweep_of, tmp_path):
+def test_restart_moves_aside_the_chosen_runs_alone(sweep_of, tmp_path, shared_cache):
     out, ran = tmp_path / "out", list[str]()
 
     def runner(recipe, folder):
@@ -277,7 +277,7 @@ def test_restart_moves_aside_the_chosen_runs_alone(sweep_of, tmp_path):
     }
 
 
-def test_a_grown_sweep_keeps_its_finished_members(sweep_of, tmp_path):
+def test_a_grown_sweep_keeps_its_finished_members(sweep_of, tmp_path, shared_cache):
     ran: list[str] = []
 
     def runner(recipe, folder):

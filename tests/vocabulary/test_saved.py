@@ -88,7 +88,7 @@ def test_all_readers_have_the_same_tokens_and_vectors(case, folders, models):
             )
     teacher = SentenceTransformer(models[name], device="cpu")
     expected = teacher if not section else transplant(teacher, again)[0]
-    np.testing.assert_allclose(student.encode(TEXTS), expected.encode(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(student.encode(TEXTS[-60:]), expected.encode(TEXTS[-60:]), atol=1e-6)
 
 
 def test_a_model_without_a_limit_of_length(models, tmp_path):
@@ -107,7 +107,7 @@ def test_a_model_without_a_limit_of_length(models, tmp_path):
     )
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not case.startswith("t5")])
+@pytest.mark.parametrize("case", ["bert-wordpiece", "xlm_roberta-bpe", "qwen3-trim"])
 def test_as_onnx_it_gives_the_same_vectors(case, folders, tmp_path):
     pytest.importorskip("onnxruntime")
     student = SentenceTransformer(str(folders[case]), device="cpu")

@@ -98,8 +98,8 @@ def test_it_trains_from_the_cache_resumes_and_ships_its_experts(distillmoe, tmp_
         assert isinstance(loop.data.teacher, CachedTeacher)
 
     second = resolve(recipe, tmp_path / "again")
-    interrupt(second, 7, monkeypatch, look)
-    assert run(recipe, tmp_path / "again").state.finished
+    interrupt(second, 7, monkeypatch, look, train)
+    assert train(second).state.finished
     assert weights(tmp_path / "again") == weights(tmp_path / "run")
 
     folder, rows = (
@@ -115,9 +115,9 @@ def test_it_trains_from_the_cache_resumes_and_ships_its_experts(distillmoe, tmp_
     assert parity(student, OnnxEmbedder(path), texts) < 1e-5
 
 
-def test_a_live_teacher_gives_the_same_training(distillmoe, tmp_path):
-    train(resolve(distillmoe(train__max_steps=6), tmp_path / "cached"))
-    live = resolve(distillmoe(train__max_steps=6, teacher__live=True), tmp_path / "live")
+def test_a_live_teacher_gives_the_same_training(distillmoe, tmp_path, shared_cache):
+    train(resolve(distillmoe(train__max_steps=4), tmp_path / "cached"))
+    live = resolve(distillmoe(train__max_steps=4, teacher__live=True), tmp_path / "live")
     train(live)
     assert live.teacher.live
     for name in ("loss_moe", "loss_diversity", "loss_dynamic_cka"):
@@ -134,9 +134,10 @@ def test_without_dynamic_cka_vectors_are_enough(distillmoe, tmp_path):
     assert len(series(tmp_path / "run", "loss_moe")) == 10
 
 
-def test_out_of_domain_simcse_takes_the_place_of_labels(distillmoe, tmp_path):
+def test_out_of_domain_simcse_takes_the_place_of_labels(distillmoe, tmp_path, shared_cache):
     """Table 14: unlabelled texts, the backbone trained by unsupervised SimCSE; nothing held out but distances."""
-    run(distillmoe(method__options={"layers": LAYERS, "simcse": True}, train__epochs=3), tmp_path / "run")
+    options = {"layers": LAYERS, "simcse": True}
+    train(resolve(distillmoe(method__options=options, train__epochs=3), tmp_path / "run"))
     simcse, moe = (np.array(series(tmp_path / "run", f"loss_{name}")) for name in ("simcse", "moe"))
     assert len(simcse) == 30 and np.isfinite(simcse).all() and simcse.min() > 0
     assert simcse[-10:].mean() < simcse[:10].mean() and moe[-10:].mean() < moe[:10].mean()
@@ -151,16 +152,17 @@ def test_two_teachers_have_three_experts_each(distillmoe, tiny_model, tmp_path):
     with pytest.raises(DistilvecError, match=r"Set count: 6"):
         train(resolve(distillmoe(**two), tmp_path / "wrong"))
     job = resolve(distillmoe(**two, student__experts__count=6), tmp_path / "run")
-    run(job.recipe, job.folder)
+    train(job)
     assert [list(open_cache(job, one).signals) for one in job.teachers] == [["embedding", "hidden", "hidden-2"]] * 2
     assert len(series(tmp_path / "run", "facet_pairwise_1")) == 10
     student = load(tmp_path / "run" / "student", device="cpu")
     assert student[2].experts == 6 and np.isfinite(student.encode("a text")).all()
 
 
-def test_manual_weights_leave_a_plain_student(distillmoe, tmp_path):
+def test_manual_weights_leave_a_plain_student(distillmoe, tmp_path, shared_cache):
     manual = {"layers": LAYERS, "manual": [0.3, 0.3, 0.3]}
-    run(labelled(distillmoe, tmp_path, student__experts=None, method__options=manual), tmp_path / "run")
+    recipe = labelled(distillmoe, tmp_path, student__experts=None, method__options=manual, train__max_steps=2)
+    train(resolve(recipe, tmp_path / "run"))
     assert [type(module).__name__ for module in load(tmp_path / "run" / "student", device="cpu")] == [
         "Transformer",
         "Pooling",
@@ -169,7 +171,7 @@ def test_manual_weights_leave_a_plain_student(distillmoe, tmp_path):
     assert series(tmp_path / "run", "loss_moe") and not series(tmp_path / "run", "loss_diversity")
 
 
-def test_labels_alone_train_residual_experts_and_a_deeper_head(distillmoe, tmp_path):
+def test_labels_alone_train_residual_experts_and_a_deeper_head(distillmoe, tmp_path, shared_cache):
     """The method task through the same student: what the experts cost without any distillation."""
     recipe = labelled(distillmoe, tmp_path, method={"name": "task"}, train__epochs=2)
     tree = recipe.model_dump(mode="json")

@@ -21,6 +21,7 @@ from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.resolve import make_objective, resolve
 from distilvec.pipeline.results import load_runs
 from distilvec.pipeline.run import run
+from distilvec.pipeline.train import train
 from distilvec.students.encoder import Encoder
 from distilvec.students.task_head import load_head, predict, predict_logits
 from distilvec.train.metrics import read_metrics
@@ -72,7 +73,8 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
         "tokenizer": str(tiny_model),
         "dropout": 0.0,
     }
-    job = resolve(task_recipe(kind, student=fresh), tmp_path / "run")
+    fast = {"train__epochs": 8, "train__learning_rate": 5e-3}
+    job = resolve(task_recipe(kind, student=fresh, **fast), tmp_path / "run")
     result = run(job.recipe, job.folder)
     monitored = "spearman" if kind == "sts" else "accuracy"
     report = json.loads((tmp_path / "run" / "report.json").read_text())
@@ -150,9 +152,8 @@ def test_the_saved_student_gives_pairs_the_vectors_of_training(task_recipe, tmp_
 
 
 def test_resumes_the_same(task_recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
-    recipe = task_recipe("sts", train__epochs=2, train__checkpoint_steps=3)
-    run(recipe, tmp_path / "whole")
+    recipe = task_recipe("sts", train__max_steps=10, train__checkpoint_steps=3)
+    train(resolve(recipe, tmp_path / "whole"))
     step = Trainer._step
 
     def stop(self, batches, index):
@@ -161,9 +162,9 @@ def test_resumes_the_same(task_recipe, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Trainer, "_step", stop)
     with pytest.raises(DistilvecError, match="Run the same command again"):
-        run(recipe, tmp_path / "parts")
+        train(resolve(recipe, tmp_path / "parts"))
     monkeypatch.setattr(Trainer, "_step", step)
-    run(recipe, tmp_path / "parts")
+    train(resolve(recipe, tmp_path / "parts"))
     for name in ("last/model.safetensors", "student/model.safetensors"):
         whole, parts = (load_file(tmp_path / folder / name) for folder in ("whole", "parts"))
         assert all(torch.equal(whole[key], parts[key]) for key in whole)

@@ -62,7 +62,7 @@ def weights(folder):
 
 
 def test_it_trains_from_the_cache_resumes_and_leaves_a_plain_student(emo, tmp_path, monkeypatch):
-    recipe = emo(train__checkpoint_steps=3)
+    recipe = emo(train__checkpoint_steps=3, train__max_steps=8)
     job = resolve(recipe, tmp_path / "run")
     result = run(job.recipe, job.folder)
     assert result.state.finished and np.isfinite(losses(tmp_path / "run")).all()
@@ -76,14 +76,14 @@ def test_it_trains_from_the_cache_resumes_and_leaves_a_plain_student(emo, tmp_pa
         assert isinstance(loop.data.teacher, CachedTeacher)
 
     second = resolve(recipe, tmp_path / "again")
-    interrupt(second, 7, monkeypatch, look)
-    assert run(recipe, tmp_path / "again").state.finished
+    interrupt(second, 7, monkeypatch, look, train)
+    assert train(second).state.finished
     assert weights(tmp_path / "again") == weights(tmp_path / "run")
 
 
-def test_a_live_teacher_gives_the_same_training(emo, tmp_path, capsys):
-    train(resolve(emo(), tmp_path / "cached"))
-    live = resolve(emo(teacher__live=True), tmp_path / "live")
+def test_a_live_teacher_gives_the_same_training(emo, tmp_path, capsys, shared_cache):
+    train(resolve(emo(train__max_steps=5), tmp_path / "cached"))
+    live = resolve(emo(train__max_steps=5, teacher__live=True), tmp_path / "live")
     train(live)
     assert live.teacher.live and "runs in every step (teacher.live is set)" in "".join(capsys.readouterr())
     np.testing.assert_allclose(losses(tmp_path / "live"), losses(tmp_path / "cached"), rtol=1e-2)
@@ -91,7 +91,7 @@ def test_a_live_teacher_gives_the_same_training(emo, tmp_path, capsys):
         filled(live.recipe, live.folder)
 
 
-def test_an_objective_is_told_of_both_sides(emo, tiny_recipe, tmp_path):
+def test_an_objective_is_told_of_both_sides(emo, tiny_recipe, tmp_path, shared_cache):
     info = []
     for recipe in (emo(), tiny_recipe()):
         info.append(resolve(recipe, tmp_path / "run").context)
@@ -123,9 +123,9 @@ def odd(tmp_path, required, check="pass"):
     return str(path)
 
 
-def test_what_no_cache_keeps_makes_the_teacher_live(tiny_recipe, tmp_path, capsys):
+def test_what_no_cache_keeps_makes_the_teacher_live(tiny_recipe, tmp_path, capsys, shared_cache):
     method = odd(tmp_path, "OutputSpec(attention_layers=(2,))", "assert teacher.attentions[2].shape[0] == len(batch)")
-    job = resolve(tiny_recipe(method__name=method), tmp_path / "run")
+    job = resolve(tiny_recipe(method__name=method, train__max_steps=2), tmp_path / "run")
     train(job)
     assert "the method requires attention maps, which no cache stores" in "".join(capsys.readouterr())
     assert isinstance(answering(job), LiveTeacher)
@@ -133,7 +133,7 @@ def test_what_no_cache_keeps_makes_the_teacher_live(tiny_recipe, tmp_path, capsy
 
 def test_what_a_head_reads_is_cached(tiny_recipe, tmp_path):
     method = odd(tmp_path, "OutputSpec(vector=True)", "assert teacher.vector.shape == (len(batch), 32)")
-    job = resolve(tiny_recipe(method__name=method), tmp_path / "run")
+    job = resolve(tiny_recipe(method__name=method, train__max_steps=2), tmp_path / "run")
     train(job)
     assert list(open_cache(job, job.teacher).signals) == ["embedding", "vector"] and not job.teacher.live
 
@@ -148,7 +148,7 @@ def test_nothing_wanted_is_nothing_cached(tiny_recipe, tmp_path, monkeypatch):
     )
 
 
-def test_a_table_of_vectors_has_no_tokens(emo, tiny_model, tmp_path):
+def test_a_table_of_vectors_has_no_tokens(emo, tmp_path, shared_cache):
     recipe = emo()
     texts = make_texts(200)
     vectors = np.random.default_rng(0).normal(size=(200, 32)).astype(np.float32)
@@ -160,7 +160,7 @@ def test_a_table_of_vectors_has_no_tokens(emo, tiny_model, tmp_path):
         train(resolve(recipes.validate(tree), tmp_path / "run"))
 
 
-def test_a_cache_for_another_student_is_refused(emo, tmp_path):
+def test_a_cache_for_another_student_is_refused(emo, tmp_path, shared_cache):
     filled(emo(cache__path=str(tmp_path / "tokens")), tmp_path / "run")
     with pytest.raises(DistilvecError, match=r"tokens\.student_max_length: found 64, expected 32"):
         filled(emo(cache__path=str(tmp_path / "tokens"), student__max_length=32), tmp_path / "run")
@@ -177,7 +177,9 @@ def test_plan_tells_the_size_of_the_tokens(emo, tmp_path):
     assert told == pytest.approx(cache.inspect()["bytes"] / 1e6, rel=0.2)
 
 
-def test_the_method_chooses_the_number_format_of_states_unless_the_recipe_does(emo, tiny_recipe, tmp_path):
+def test_the_method_chooses_the_number_format_of_states_unless_the_recipe_does(
+    emo, tiny_recipe, tmp_path, shared_cache
+):
     def stored(recipe, number):
         return resolve(recipe, tmp_path / str(number)).teacher.manifest.tokens.hidden
 

@@ -26,7 +26,7 @@ from distilvec.teachers.model import load_teacher
 TEXTS = make_texts(20, seed=3)
 PROMPTS = {"query": "search for: ", "document": "text: "}
 
-pytestmark = pytest.mark.usefixtures("no_pages")
+pytestmark = pytest.mark.usefixtures("no_pages", "shared_cache")
 
 
 def finished(tiny_recipe, folder, **changes):

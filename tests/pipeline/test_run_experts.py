@@ -16,14 +16,17 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.pipeline.run import run
 
 
-def test_a_run_with_experts(tiny_recipe, tmp_path, capsys, forked_modules):
+def test_a_run_with_experts(tiny_recipe, tmp_path, capsys, forked_modules, shared_cache):
     rows = [
         {"sentence1": f"text {i} of rows", "sentence2": f"text {i * i % 7} of rows", "score": i % 5} for i in range(20)
     ]
     (tmp_path / "sts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     (tmp_path / "suite.yaml").write_text("- {name: sts, type: sts, path: sts.jsonl}\n")
     recipe = tiny_recipe(
-        student__experts={"width": 24}, evaluation__suite=str(tmp_path / "suite.yaml"), evaluation__parts=["speed"]
+        student__experts={"width": 24},
+        evaluation__suite=str(tmp_path / "suite.yaml"),
+        evaluation__parts=["speed"],
+        evaluation__speed_batches=[1, 2],
     )
     result = run(recipe, tmp_path / "run")
     assert result.distance["distance"] < result.distance["untrained_distance"]

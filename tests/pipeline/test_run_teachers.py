@@ -88,10 +88,10 @@ def batch_of(rows):
     return TextBatch(numbers, {"input_ids": numbers[:, None]}, torch.zeros_like(numbers))
 
 
-def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch):
+def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch, shared_cache):
     recipe = two({"weight": 3.0}, cache__path=str(tmp_path / "caches"), train__checkpoint_steps=3)
     job = resolve(recipe, tmp_path / "run")
-    result = run(job.recipe, job.folder)
+    training = train(job)
     folders = sorted(path.name for path in (tmp_path / "caches").iterdir())
     assert len(folders) == 2 and folders[0].startswith("model-") and folders[1].startswith("second-")
     caches = [TeacherCache.open(open_cache(job, one).folder) for one in job.teachers]
@@ -102,7 +102,7 @@ def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch):
         assert line["train/loss"] == pytest.approx(
             0.25 * line["train/loss_l2"] + 0.75 * line["train/loss_l2_2"], rel=1e-4
         )
-    assert lines[-1]["train/loss_l2_2"] < lines[0]["train/loss_l2_2"] and 0 < result.distance["distance"] < 2
+    assert lines[-1]["train/loss_l2_2"] < lines[0]["train/loss_l2_2"] and 0 < training.distance["distance"] < 2
 
     def look(loop):
         assert all(
@@ -110,8 +110,8 @@ def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch):
         )
 
     again = resolve(recipe, tmp_path / "again")
-    interrupt(again, 7, monkeypatch, look)
-    assert run(recipe, tmp_path / "again").state.finished
+    interrupt(again, 7, monkeypatch, look, train)
+    assert train(again).state.finished
     whole, resumed = last(tmp_path / "run"), last(tmp_path / "again")
     assert whole["projections.0.weight"].shape == (48, 32) and not any(
         name.startswith("encoder.projections") for name in whole
@@ -119,13 +119,14 @@ def test_two_cached_teachers_killed_and_resumed(two, tmp_path, monkeypatch):
     assert whole.keys() == resumed.keys() and all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
-def test_what_is_left_names_both(two, second, tmp_path):
+def test_what_is_left_names_both(two, tmp_path, shared_cache):
     pairs = zip(make_texts(40)[::2], make_texts(40)[1::2], strict=True)
     suite = [{"sentence1": a, "sentence2": b, "score": n % 6, "split": "test"} for n, (a, b) in enumerate(pairs)]
     (tmp_path / "sts.jsonl").write_text("\n".join(json.dumps(row) for row in suite))
     (tmp_path / "suite.yaml").write_text("- {name: sts, type: sts, path: sts.jsonl}\n")
     job = resolve(
-        two({"weight": 3.0, "name": "the-second"}, evaluation__suite=str(tmp_path / "suite.yaml")), tmp_path / "run"
+        two({"weight": 3.0, "name": "the-second"}, evaluation__suite=str(tmp_path / "suite.yaml"), train__max_steps=2),
+        tmp_path / "run",
     )
     result = run(job.recipe, job.folder)
     record = json.loads((tmp_path / "run" / "distillation.json").read_text())
@@ -170,16 +171,16 @@ def test_one_model_at_a_time_is_in_memory_and_a_filled_cache_needs_none(two, tmp
     monkeypatch.setattr(Trainer, "_step", step)
     for module in (describe, jobs):
         monkeypatch.setattr(module, "open_teacher", counted)
-    job = resolve(two(), tmp_path / "run")
+    job = resolve(two(train__max_steps=2), tmp_path / "run")
     train(job)
     assert len(loaded) <= 4, "each once to know its width, and once for its cache"
     loaded.clear()
     assert not in_memory
-    train(resolve(two(), tmp_path / "other"))
+    train(resolve(two(train__max_steps=2), tmp_path / "other"))
     assert loaded == []
 
 
-def test_the_second_teacher_changes_the_training_s_fingerprint(two, tiny_recipe, second, tmp_path):
+def test_the_second_teacher_changes_the_training_s_fingerprint(two, tiny_recipe, tmp_path, shared_cache):
     def mark(recipe):
         return resolve(recipe, tmp_path / "run").fingerprint
 
@@ -197,14 +198,14 @@ def test_the_second_teacher_changes_the_training_s_fingerprint(two, tiny_recipe,
     assert mark(tiny_recipe(teacher__weight=2.0)) == mark(tiny_recipe()), (
         "one teacher's weight is compared with nothing"
     )
-    run(two(), tmp_path / "run")
+    run(two(train__max_steps=2), tmp_path / "run")
     with pytest.raises(DistilvecError, match=r"another recipe.*more_teachers"):
-        run(two({"weight": 2.0}), tmp_path / "run")
+        run(two({"weight": 2.0}, train__max_steps=2), tmp_path / "run")
 
 
-def test_a_live_second_beside_a_cached_first(two, tmp_path, capsys):
-    run(two(), tmp_path / "cached")
-    job = resolve(two({"live": True}), tmp_path / "live")
+def test_a_live_second_beside_a_cached_first(two, tmp_path, capsys, shared_cache):
+    train(resolve(two(train__max_steps=6), tmp_path / "cached"))
+    job = resolve(two({"live": True}, train__max_steps=6), tmp_path / "live")
     assert run(job.recipe, job.folder).record["more_teachers"][0]["live"] is True
     assert "teacher second: runs in every step (more_teachers.0.live is set)" in "".join(capsys.readouterr())
     teacher = answering(job)
@@ -221,8 +222,13 @@ def test_a_live_second_beside_a_cached_first(two, tmp_path, capsys):
     assert rows == ["0 of 200: about 0 s", "none: the teacher runs in every step"]
 
 
-def test_sharpness_with_several_teachers_and_with_live_ones(two, tiny_recipe, tmp_path, monkeypatch):
-    recipes_of = {"cached": two(), "mixed": two({"live": True}), "live": tiny_recipe(teacher__live=True)}
+def test_sharpness_with_several_teachers_and_with_live_ones(two, tiny_recipe, tmp_path, monkeypatch, shared_cache):
+    short = {"train__max_steps": 2}
+    recipes_of = {
+        "cached": two(**short),
+        "mixed": two({"live": True}, **short),
+        "live": tiny_recipe(teacher__live=True, **short),
+    }
     for name, recipe in recipes_of.items():
         run(recipe, tmp_path / name)
     found = {}
@@ -236,7 +242,7 @@ def test_sharpness_with_several_teachers_and_with_live_ones(two, tiny_recipe, tm
     assert found["mixed"]["loss"] == pytest.approx(found["cached"]["loss"], rel=1e-2)
 
 
-def test_a_table_of_vectors_as_second(tiny_recipe, table, tmp_path):
+def test_a_table_of_vectors_as_second(tiny_recipe, table, tmp_path, shared_cache):
     recipe = tiny_recipe(
         more_teachers=[{"vectors": str(table), "name": "an-api"}], teacher__prompts={"document": "text: "}
     )
@@ -279,9 +285,10 @@ def test_every_teacher_reads_its_own_prompts(two, second, tmp_path, live):
         for section, found in zip(sections, (answer, *answer.others), strict=True):
             teacher = load_teacher(section, "cpu")
             expected = [
-                teacher.embed([text], role)[0] for text, role in zip(job.corpus.texts(range(80)), roles, strict=True)
+                teacher.embed(job.corpus.texts(half), role)
+                for half, role in ((range(40), "query"), (range(40, 80), "document"))
             ]
-            np.testing.assert_allclose(found.embedding.numpy(), expected, atol=2e-3, rtol=1e-3)
+            np.testing.assert_allclose(found.embedding.numpy(), np.concatenate(expected), atol=2e-3, rtol=1e-3)
         if not live:
             cache = open_cache(job, job.teachers[1])
             assert len(cache) == (80 if other else 60) and [shard.rows for shard in cache._shards][:3] == [16, 16, 16]
@@ -348,7 +355,7 @@ def odd(tmp_path, required, check="pass", widths=(32, 32)):
 def test_hidden_states_of_both_come_from_their_caches(two, tmp_path):
     check = "assert answer.hidden_layers[-2].shape == (*answer.mask.shape, width) and answer.hidden_layers.keys() == {-1, -2}"  # noqa: E501
     method = odd(tmp_path, "OutputSpec(embedding=True, tokens=TokenOutputSpec(None, hidden=(-1, -2)))", check)
-    job = resolve(two(method__name=method), tmp_path / "run")
+    job = resolve(two(method__name=method, train__max_steps=2), tmp_path / "run")
     train(job)
     assert [list(open_cache(job, one).signals) for one in job.teachers] == [["embedding", "hidden", "hidden-2"]] * 2
     live = resolve(two({"live": True}, method__name=method, teacher__live=True), tmp_path / "live")
@@ -363,10 +370,9 @@ def test_hidden_states_of_both_come_from_their_caches(two, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["classification", "pair"])
-def test_labelled_tasks(two, second, tmp_path, kind):
-    tree = two(
-        method__name=odd(tmp_path, "OutputSpec(vector=True)", "assert answer.vector.shape == (len(batch), width)")
-    ).model_dump(mode="json")
+def test_labelled_tasks(two, second, tmp_path, kind, shared_cache):
+    check = "assert answer.vector.shape == (len(batch), width)"
+    tree = two(method__name=odd(tmp_path, "OutputSpec(vector=True)", check), train__max_steps=4).model_dump(mode="json")
     del tree["corpus"]
     tree["task"] = {"type": kind, "path": str(write_task(tmp_path / "task.jsonl", kind)), "encode": "joint"}
     tree["teacher"]["prompts"] = {"document": "text: "}
@@ -384,7 +390,7 @@ def test_labelled_tasks(two, second, tmp_path, kind):
     )
 
 
-def test_what_does_not_hold_together_is_refused(two, tiny_recipe, tiny_model, second, table, tmp_path):
+def test_what_does_not_hold_together_is_refused(two, tiny_recipe, tiny_model, second, table, tmp_path, shared_cache):
     def problem(recipe):
         with pytest.raises(DistilvecError) as raised:
             train(resolve(recipe, tmp_path / "run"))

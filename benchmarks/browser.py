@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -119,8 +119,9 @@ def processor_seconds() -> float:
     """Processor time of the browser's pages, which are children of this process."""
     found = 0.0
     for child in psutil.Process().children(recursive=True):
-        if "--type=renderer" in child.cmdline():
-            found += sum(child.cpu_times()[:2])
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            if "--type=renderer" in child.cmdline():
+                found += sum(child.cpu_times()[:2])
     return found
 
 

@@ -244,7 +244,9 @@ def test_sharpness_with_several_teachers_and_with_live_ones(two, tiny_recipe, tm
 
 def test_a_table_of_vectors_as_second(tiny_recipe, table, tmp_path, shared_cache):
     recipe = tiny_recipe(
-        more_teachers=[{"vectors": str(table), "name": "an-api"}], teacher__prompts={"document": "text: "}
+        more_teachers=[{"vectors": str(table), "name": "an-api"}],
+        teacher__prompts={"document": "text: "},
+        train__max_steps=4,
     )
     job = resolve(recipe, tmp_path / "run")
     result = run(job.recipe, job.folder)

@@ -26,7 +26,7 @@ from distilvec.teachers.model import load_teacher
 TEXTS = make_texts(20, seed=3)
 PROMPTS = {"query": "search for: ", "document": "text: "}
 
-pytestmark = pytest.mark.usefixtures("no_pages", "shared_cache")
+pytestmark = pytest.mark.usefixtures("no_pages")
 
 
 def finished(tiny_recipe, folder, **changes):
@@ -36,7 +36,7 @@ def finished(tiny_recipe, folder, **changes):
     return folder / "student"
 
 
-def test_queries_go_to_the_student_and_documents_to_the_teacher(tiny_recipe, tmp_path, capsys):
+def test_queries_go_to_the_student_and_documents_to_the_teacher(tiny_recipe, tmp_path, capsys, shared_cache):
     """Of a cut and normalised vector, with prompts and a length of the recipe's own."""
     keys = {"teacher__prompts": PROMPTS, "teacher__max_length": 20, "teacher__truncate_dim": 24}
     student = finished(tiny_recipe, tmp_path / "run", **keys)
@@ -70,7 +70,7 @@ def test_queries_go_to_the_student_and_documents_to_the_teacher(tiny_recipe, tmp
         export_model(str(folder), "onnx", tmp_path / "x.onnx")
 
 
-def test_a_student_with_a_space_of_its_own_goes_behind_its_projection(tiny_recipe, tmp_path):
+def test_a_student_with_a_space_of_its_own_goes_behind_its_projection(tiny_recipe, tmp_path, shared_cache):
     student = finished(tiny_recipe, tmp_path / "run", method__name="talas")
     projected = SentenceTransformer(str(export_model(str(student), "projected").path), device="cpu")
     model = SentenceTransformer(str(export_model(str(student), "router").path), device="cpu")

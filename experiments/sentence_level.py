@@ -46,6 +46,10 @@ TITLES = {
     "radius": "The radius rho of ASAM (`talas` has the paper's 0.05), and SAM for REDACT",
     "lasd": "The weight of LASD (0 in `simcse-tamd-asam`, 1 in `talas`), and its guide detached",
 }
+STUDENTS = {  # of the comparison, by the file in results/
+    "shootout_sentence_level": "A student that never saw the teacher",
+    "shootout_sentence_level_cut": "A student of the teacher's own layers",
+}
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -54,15 +58,15 @@ def shootout_tables(report: Mapping[str, Any]) -> str:
     found = by_name(report["rows"])
     if not found:
         return ""
-    ablations = {name for table in TITLES for name in PAPER[table]} - set(PAPER["methods"])
+    ablations = {name for table in TITLES for name in PAPER[table]} - {"redact", *PAPER["methods"]}
     methods = {name: rows for name, rows in found.items() if name.removesuffix(", projected") not in ablations}
-    info = f"{report['epochs']} epoch, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."  # noqa: E501
+    info = f"Passes: {report['epochs']}, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."  # noqa: E501
     parts = [info, average_table(methods), task_table(methods), "The order of the methods. " + order("methods", found)]
     for name, title in TITLES.items():
         chosen = {run: found[run] for run in PAPER[name] if run in found}
         if len(chosen) > 1 and set(chosen) & ablations:
-            parts += [f"**{title}**.", average_table(chosen, PAPER[name])]
-            parts += [order(name, chosen)] if any(PAPER[name].values()) else []
+            printed = PAPER[name] if any(PAPER[name].values()) else None
+            parts += [f"**{title}**.", average_table(chosen, printed), *([order(name, chosen)] if printed else [])]
     return "\n\n".join(parts)
 
 

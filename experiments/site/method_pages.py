@@ -18,7 +18,7 @@ from distilvec.core.objective import Objective
 from distilvec.core.options import in_words
 from distilvec.core.registry import method_class, method_names
 from experiments.readme import read, students
-from experiments.sentence_level import averages, by_name
+from experiments.sentence_level import STUDENTS, averages, by_name
 from experiments.shootout import spread
 from experiments.site.reference_pages import PARTS, arguments, flow, table, words
 
@@ -167,25 +167,26 @@ def cost(name: str) -> str:
 def measured(name: str) -> str:
     """Return the method's rows of the comparisons."""
     parts = [students()] if name == "redact" else []
-    parts += [part for part in (sentence_scores(name), *task_scores(name)) if part]
+    parts += [*sentence_scores(name), *task_scores(name)]
     return "\n\n".join(parts) or "Not measured yet: no comparison in `results/` has this method."
 
 
-def sentence_scores(name: str) -> str:
-    """Return the average over the tasks of the sentence-level comparison, with teacher and untrained student."""
-    report = read("shootout_sentence_level")
-    found = by_name(report["rows"]) if report else {}
-    shown_runs = [run for run in ("teacher", "untrained", name, f"{name}, projected", f"{name}_plain") if run in found]
-    if name not in found:
-        return ""
-    rows = [
-        [run, str(len(found[run])), *(spread(averages(found[run], domain)) for domain in ("in", "out", "all"))]
-        for run in shown_runs
-    ]
-    head = ["", "seeds", "in domain", "out of domain", "average"]
-    tasks = len(found[name][0]["scores"])
-    title = f"[Sentence-level comparison](../sentence_level.md#side-by-side), averages over {tasks} tasks"
-    return f"{title}:\n\n{table(head, rows)}"
+def sentence_scores(name: str) -> Iterator[str]:
+    """Yield the average over the tasks of each sentence-level comparison, with teacher and untrained student."""
+    for file, student in STUDENTS.items():
+        report = read(file)
+        found = by_name(report["rows"]) if report else {}
+        if name not in found:
+            continue
+        runs = ("teacher", "untrained", name, f"{name}, projected", f"{name}_plain")
+        rows = [
+            [run, str(len(found[run])), *(spread(averages(found[run], domain)) for domain in ("in", "out", "all"))]
+            for run in runs
+            if run in found
+        ]
+        head = ["", "seeds", "in domain", "out of domain", "average"]
+        title = f"{student} ([sentence-level comparison](../sentence_level.md#side-by-side), averages over "
+        yield f"{title}{len(found[name][0]['scores'])} tasks):\n\n{table(head, rows)}"
 
 
 def task_scores(name: str) -> Iterator[str]:

@@ -140,7 +140,7 @@ def state_cost(
     teacher: Float[Tensor, "batch teacher teacher_hidden"],
     teacher_mask: Bool[Tensor, "batch teacher"],
 ) -> Float[Tensor, "batch student teacher"]:
-    """Return half of 1 - cos between states, in [0, 1]; 1 at padding. Not in the paper, in the place of eq. 17 and 18.
+    """Return half of 1 - cos between states, in [0, 1]; 1 at padding. Not in the paper; it replaces eq. 17 and 18.
 
     `student` are the student's last hidden states in the teacher's hidden size.
     """

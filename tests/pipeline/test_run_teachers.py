@@ -203,7 +203,7 @@ def test_the_second_teacher_changes_the_training_s_fingerprint(two, tiny_recipe,
         run(two({"weight": 2.0}, train__max_steps=2), tmp_path / "run")
 
 
-def test_a_live_second_beside_a_cached_first(two, tmp_path, capsys, shared_cache):
+def test_a_live_second_beside_a_cached_first(two, tmp_path, capsys):
     train(resolve(two(train__max_steps=6), tmp_path / "cached"))
     job = resolve(two({"live": True}, train__max_steps=6), tmp_path / "live")
     assert run(job.recipe, job.folder).record["more_teachers"][0]["live"] is True

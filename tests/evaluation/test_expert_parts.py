@@ -186,6 +186,11 @@ def test_a_run_with_a_suite_shows_its_experts(tiny_recipe, tmp_path, no_pages):
     names = {path.stem for path in (tmp_path / "run" / "figures").glob("*.svg")}
     assert {"experts", "experts_raw", "experts_gates", "experts_training", "token_planes"} <= names
     assert '<section id="experts"' in page and "gate-table" in page
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}
+    draw_report(tmp_path / "run", own)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").glob("*.svg")}, (
+        "it can be redrawn"
+    )
 
 
 @pytest.mark.parametrize("encode", ["joint", "separate"])

@@ -115,8 +115,8 @@ def test_the_expected_overlap_agrees_with_new_texts(table, teacher, vectors, nea
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """20,000 texts and their vectors by a model of one layer, 200 new texts with theirs, and a model near that one."""
-    folder, texts = tmp_path_factory.mktemp("many"), make_texts(20_200)
+    """20,000 texts and their vectors by a model of one layer, 500 new texts with theirs, and a model near that one."""
+    folder, texts = tmp_path_factory.mktemp("many"), make_texts(20_500)
     backbone = architectures.bert(folder / "backbone", num_hidden_layers=1)
     teacher = load(architectures.sentence_transformer(folder / "model", backbone), device="cpu")
     vectors = teacher.encode(texts, batch_size=256)
@@ -138,7 +138,7 @@ def test_an_index_of_20000_vectors_becomes_a_judged_encoder(kind, folder, tmp_pa
     texts, new, vectors, theirs, near_many = many
     with stored(kind, folder / "index", texts, vectors) as index:
         out = tmp_path / "run"
-        words = ["index", "distill", index.address, "--student", str(near_many), "--out", str(out), "--queries", "200"]
+        words = ["index", "distill", index.address, "--student", str(near_many), "--out", str(out)]
         words += [
             "corpus.holdout_batches=4",
             "train.learning_rate=1e-6",
@@ -150,7 +150,7 @@ def test_an_index_of_20000_vectors_becomes_a_judged_encoder(kind, folder, tmp_pa
         *_, last = capsys.readouterr().out.strip().splitlines()
         mean, low, high = map(float, LINE.match(last).groups())
         assert "secret" not in (out / "recipe.yaml").read_text()
-        check = ["index", "check", str(out / "student"), "--index", index.address, *index.words, "--queries", "200"]
+        check = ["index", "check", str(out / "student"), "--index", index.address, *index.words]
         assert run_command([*check, "--json", str(tmp_path / "check.json")]) in (0, 1)
         assert json.loads((tmp_path / "check.json").read_text())["overlap"][0] == pytest.approx(mean, abs=0.006)
         ours = load(out / "student", device="cpu").encode(new, batch_size=256)

@@ -386,7 +386,7 @@ def test_members_of_a_sweep(staged, tmp_path):
         [0.0] * 2,
         [0.1] * 2,
     ]
-    assert [stage.recipe.train.epochs for stage in resolve(members[1].recipe, tmp_path / "member").stages] == [1, 2]
+    assert run(members[1].recipe, tmp_path / "member").state.step == 22
 
 
 def test_plan_sums_the_stages(staged, tmp_path):

@@ -236,11 +236,11 @@ def test_a_failing_member_does_not_stop_the_others(sweep_of, tmp_path, shared_ca
         run_sweep(sweep_of(sweep, train__max_steps=2), tmp_path / "out")
     states = {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}
     assert states == {"batch_size=90": "failed", "batch_size=16": "finished"}
-    mended = sweep_of(sweep, train__max_steps=2, corpus__holdout_batches=1)
+    repaired = sweep_of(sweep, train__max_steps=2, corpus__holdout_batches=1)
     with pytest.raises(
         DistilvecError, match=r"^\[sweep\] 1 of 2 .*\n  batch_size=16: .*holds a run of another recipe.*holdout_batches"
     ):
-        run_sweep(mended, tmp_path / "out")
+        run_sweep(repaired, tmp_path / "out")
     assert {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}["batch_size=90"] == "finished"
 
 

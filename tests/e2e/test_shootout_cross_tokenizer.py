@@ -10,17 +10,29 @@ from pathlib import Path
 import pytest
 from scipy.stats import ttest_rel
 
-from experiments.cross_tokenizer import MAIN, MOE_PAPER, MOE_PARTS, OF_EMO, OF_MOE, PAPER, distillmoe_tables, emo_tables
+from experiments.cross_tokenizer import (
+    MAIN,
+    MOE_PAPER,
+    MOE_PARTS,
+    OF_EMO,
+    OF_MOE,
+    ONE_INPUT,
+    PAPER,
+    distillmoe_tables,
+    emo_tables,
+)
 from experiments.readme import pages
 from experiments.shootout import mark_of
 from experiments.shootout_cross_tokenizer import (
     FORMS_ON,
+    JOINT,
     METHODS,
     NO_LOGITS,
     SHORT,
     STEPS,
     SWEEPS,
     TASKS,
+    TRAINED,
     Chosen,
     name_of,
     plan,
@@ -48,9 +60,11 @@ BY_NAME = {"seed": 0, "learning_rate_factors": {}, "max_steps": 1}  # what a mem
 def test_the_members_differ_by_what_their_names_say_alone():
     for task in TASKS:
         found = members(task)
-        names = OF_EMO if task == FORMS_ON else {*METHODS} & {*OF_EMO}
-        assert sorted(member.group for member in found) == sorted([*names] * 3)
-        assert {member.recipe.train.seed for member in found} == {0, 1, 2}
+        names = {*OF_EMO} - {TRAINED} if task == FORMS_ON else {*METHODS} & {*OF_EMO}
+        seeds = [0] if task in JOINT else [0, 1, 2]
+        more = [TRAINED] if task in JOINT else []
+        assert sorted(member.group for member in found) == sorted([*names] * len(seeds) + more)
+        assert {member.recipe.train.seed for member in found} == {*seeds}
         same = [(m.recipe.task, m.recipe.train.model_copy(update=BY_NAME)) for m in found]
         assert all(pair == same[0] for pair in same)
         for member in found:
@@ -58,9 +72,9 @@ def test_the_members_differ_by_what_their_names_say_alone():
             assert train.learning_rate_factors == RATES.get(member.group, {})
             assert train.max_steps == STEPS[task] // (SHORT if member.group == "task-short" else 1)
         hidden = {m.group for m in found if m.recipe.method.options.get("on") == "hidden"}
-        assert hidden == {name for name in names if name.endswith("-hidden") or (task == "stsb" and name in NO_LOGITS)}
+        assert hidden == {name for name in names if name.endswith("-hidden") or ("stsb" in task and name in NO_LOGITS)}
     marks = [mark_of(member.recipe) for task in TASKS for member in members(task)]
-    assert len(set(marks)) == len(marks) == 3 * (len(OF_EMO) + 2 * 6)
+    assert len(set(marks)) == len(marks) == 3 * (len(OF_EMO) - 1 + 6) + 2 * (6 + 1)
     again = [mark_of(member.recipe) for member in members("banking77", "/elsewhere/runs")]
     assert marks[: len(again)] == again
 
@@ -69,14 +83,14 @@ def test_the_second_sweep_is_trained_as_the_first_one():
     for task in TASKS:
         first, found = members(task)[0].recipe, members(task, sweep="distillmoe")
         names = {name_of(member.recipe) for member in found}
-        assert names < set(OF_MOE[12:]) if task == FORMS_ON else names == {"distillmoe"}
-        assert {m.recipe.train.seed for m in found} == {0, 1, 2}
+        assert names < set(OF_MOE[13:]) if task == FORMS_ON else names == {"distillmoe"}
+        assert {m.recipe.train.seed for m in found} == {*range(1 if task in JOINT else 3)}
         for recipe in (member.recipe for member in found):
             assert recipe.train.model_copy(update={"seed": 0}) == first.train
             assert recipe.task == first.task and recipe.teacher == first.teacher
             assert recipe.student.model_copy(update={"experts": None}) == first.student
     marks = [mark_of(member.recipe) for sweep in SWEEPS for task in TASKS for member in members(task, sweep=sweep)]
-    assert len(set(marks)) == len(marks) == 3 * (len(OF_EMO) + 10 + 2 * len(METHODS))
+    assert len(set(marks)) == len(marks) == 3 * (len(OF_EMO) - 1 + 10 + len(METHODS)) + 2 * (len(METHODS) + 1)
 
 
 @pytest.mark.parametrize("page", ["docs/token_level.md", "docs/distillmoe.md"])
@@ -119,33 +133,34 @@ def test_tables_and_words():
             "train_seconds": 10.0,
             "scores": {MAIN[task]: value + seed, "macro_f1": 1.0, "pearson": 2.0},
         }
-        for task in ("banking77", "stsb")
+        for task in ("banking77", "stsb-separate")
         for method, value in (("task", 70.0), ("emo", 60.0))
         for seed in (0, 1)
     ]
-    teachers = {task: {MAIN[task]: 90.0, "macro_f1": 89.0, "pearson": 88.0} for task in ("banking77", "stsb")}
+    teachers = {task: {MAIN[task]: 90.0, "macro_f1": 89.0, "pearson": 88.0} for task in ("banking77", "stsb-separate")}
     text = emo_tables(
         report := {
             "rows": rows,
             "teachers": teachers,
-            "steps": {"banking77": 1400, "stsb": 800},
+            "steps": {"banking77": 1400, "stsb-separate": 400},
             "batch_size": 32,
             "learning_rate": 5e-4,
             "machine": "here",
         }
     )
     assert "| task | 2 | **70.50** ± 0.71 |" in text and "| 90.00 |" in text and "mrpc" not in text
-    gap = PAPER["stsb"]["emo"] - PAPER["stsb"]["task"]
+    gap = PAPER["stsb-separate"]["emo"] - PAPER["stsb-separate"]["task"]
     words = f"task above emo (by 10.00 here; the paper: {gap:.2f} below)"
     assert (
-        f"stsb: Of 1 pairs of rows that the paper has too, 0 have the same order. In the other order: {words}" in text
+        f"stsb-separate: Of 1 pairs of rows that the paper has too, 0 have the same order. In the other order: {words}"
+        in text
     )
     shorter = emo_tables({**report, "rows": rows[:-1]})
     assert "| task | 2 |" in shorter and "| emo | 2 / 1 |" in shorter
     assert distillmoe_tables(report) == ""
     rows.append(
         {
-            "task": "stsb",
+            "task": "stsb-separate",
             "method": "distillmoe",
             "seed": 0,
             "train_seconds": 9.0,
@@ -155,10 +170,11 @@ def test_tables_and_words():
     text = distillmoe_tables(report)
     assert (
         "| distillmoe | 1 |" in text
-        and "stsb, methods: Of 1 pairs of rows that the paper has too, 1 have the same order." in text
+        and "stsb-separate, methods: Of 1 pairs of rows that the paper has too, 1 have the same order." in text
     )
 
 
-@pytest.mark.parametrize("task", list(TASKS))
+@pytest.mark.parametrize("task", [task for task in TASKS if task not in JOINT])
 def test_the_paper_s_rows_are_members(task):
+    assert ONE_INPUT.keys() == {*JOINT} and MAIN.keys() == TASKS.keys() - JOINT
     assert set(PAPER[task]) <= set(OF_EMO) and {*MOE_PAPER[task], *MOE_PARTS[task]} <= set(OF_MOE)

@@ -38,6 +38,8 @@ CHANGES = {  # of the variant that the sweep begins from, `last-layers`
     "batch-64": "half of the steps with 64 texts, 1.5 times the rate",
     "cos": "cosine distance",
     "mse": "squared distance",
+    "muon": "Muon for the layers' matrices",
+    "muon-double": "Muon, twice the rate",
 }
 COLUMNS = (("student", "stsb"), ("student", "cranfield"), ("asymmetric", "cranfield"))
 

@@ -61,12 +61,15 @@ class TrainSection(Section):
     )
     window: Rows = key(50, "sort texts by length within windows of n batches")
     gradient_accumulation_steps: Rows = key(1, "micro-batches of one update")
-    learning_rate: float = key(0.0001, "highest rate of AdamW", gt=0)
+    optimizer: Literal["adamw", "muon"] = key(
+        "adamw", "'muon' trains the transformer's matrices with Muon, all else with AdamW"
+    )
+    learning_rate: float = key(0.0001, "highest rate of the schedule", gt=0)
     final_learning_rate: float = key(1e-05, "rate at the end of the schedule", ge=0)
     learning_rate_factors: dict[str, Factor] = key({}, "multiply the rate of parameters whose name starts so")
     trainable: list[str] | None = key(None, "only parameters whose name starts so; all by default", min_length=1)
     schedule: ScheduleSection = ScheduleSection()
-    weight_decay: float = key(0.01, "of AdamW", ge=0)
+    weight_decay: float = key(0.01, "of AdamW and Muon", ge=0)
     betas: tuple[Rate, Rate] = key((0.9, 0.999), "of AdamW")
     max_grad_norm: float | None = key(None, "clip the gradient to this norm", gt=0)
     update: UpdateSection = UpdateSection()
@@ -92,6 +95,8 @@ class TrainSection(Section):
         """Refuse what cannot be trained in shards."""
         if self.shard and self.update.name != "plain":
             raise refused("shard", f"{self.update.name} moves whole weights. Set update.name=plain, or shard=false")
+        if self.shard and self.optimizer == "muon":
+            raise refused("shard", "Muon takes whole matrices. Set optimizer=adamw, or shard=false")
         if self.shard and self.compile:
             raise refused("shard", "compiled layers cannot be sharded. Set compile=false, or shard=false")
         return self

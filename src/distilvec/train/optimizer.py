@@ -1,9 +1,10 @@
-"""AdamW over named groups, its state as plain tensors (no pickle), and learning rates over time."""
+"""AdamW or Muon over named groups, the state as plain tensors (no pickle), and learning rates over time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,18 +23,51 @@ SHAPES: dict[str, Callable[[float], float]] = {
 }
 
 
-def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.AdamW:
-    """AdamW in its fused form over the trained parameters."""
-    groups = [
-        {"params": part, "factor": factor}
-        for factor, group in parameter_groups(module, train).items()
-        for sharded in (False, True)  # no kernel takes both
-        if (part := [parameter for parameter in group if is_sharded(parameter) == sharded])
-    ]
+class MuonAndAdamW(torch.optim.Optimizer):
+    """Muon for some groups, AdamW for the others: one list of groups, one state, one step."""
+
+    def __init__(self, muon: torch.optim.Optimizer, adamw: torch.optim.Optimizer) -> None:
+        self.parts = (muon, adamw)
+        super().__init__([group for part in self.parts for group in part.param_groups], {})  # the same groups
+        for part in self.parts:
+            part.state = self.state
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take the step of both."""
+        for part in self.parts:
+            part.step()
+
+
+def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.Optimizer:
+    """Build the optimizer of the trained parameters: AdamW in its fused form, or Muon for the student's matrices.
+
+    Muon's updates are orthogonal (Jordan et al., 2024), scaled to the size of AdamW's, so that both take the same rate
+    (Liu et al., 2025, "Muon is scalable for LLM training"). Token tables, vectors and the objective stay with AdamW.
+    Errors: DistilvecError for a torch without Muon, and for keys of `parameter_groups`.
+    """
+    matrices = _matrices(module) if train.optimizer == "muon" else set()
+    groups: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
+    for factor, group in parameter_groups(module, train).items():
+        kinds = [(parameter in matrices, is_sharded(parameter)) for parameter in group]  # no kernel takes two kinds
+        for kind in sorted({*kinds}):
+            part = [parameter for parameter, own in zip(group, kinds, strict=True) if own == kind]
+            groups[kind[0]].append({"params": part, "factor": factor})
+    rates: dict[str, Any] = {"lr": train.learning_rate, "weight_decay": train.weight_decay}
     fused = all(p.device.type in ("cpu", "cuda", "mps") for p in module.parameters())
-    return torch.optim.AdamW(
-        groups, lr=train.learning_rate, betas=train.betas, weight_decay=train.weight_decay, fused=fused
-    )
+    if not groups[True]:
+        return torch.optim.AdamW(groups[False], betas=train.betas, fused=fused, **rates)
+    if not hasattr(torch.optim, "Muon"):
+        raise DistilvecError(
+            f"[train.optimizer] 'muon' needs torch 2.9 or newer; found {torch.__version__}. Install it, or set 'adamw'."
+        )
+    muon = torch.optim.Muon(groups[True], adjust_lr_fn="match_rms_adamw", **rates)
+    return MuonAndAdamW(muon, torch.optim.AdamW(groups[False], betas=train.betas, fused=fused, **rates))
+
+
+def _matrices(module: nn.Module) -> set[nn.Parameter]:
+    """Return the weights of the linear layers of the student's transformer."""
+    encoder = module.get_submodule("encoder.model.0")
+    return {layer.weight for layer in encoder.modules() if isinstance(layer, nn.Linear)}
 
 
 def build_schedule(train: TrainSection, total_steps: int) -> Schedule:

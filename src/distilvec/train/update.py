@@ -193,14 +193,15 @@ class FiniteGuard:
     - CUDA: reading a loss would make every step wait for the device. The fused AdamW gets `failed` as its `found_inf`
       (the flag of torch.amp.GradScaler) and skips the update on the device. The flag stays 1, so all later steps
       are skipped too. `problem` reads the flag at logged lines, validations and checkpoints.
-    - Other devices: every step reads the flag, and the optimizer is not called.
+    - Other devices, and Muon: every step reads the flag, and the optimizer is not called.
     """
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, accelerator: Accelerator, deferred: bool | None = None
     ) -> None:
         self.accelerator = accelerator
-        self.deferred = accelerator.device.type == "cuda" if deferred is None else deferred
+        knows_flag = accelerator.device.type == "cuda" and isinstance(optimizer, torch.optim.AdamW)
+        self.deferred = knows_flag if deferred is None else deferred
         self.failed = torch.zeros((), device=accelerator.device)  # 1 from the first failed step on
         self.unread: list[tuple[int, LossTerms]] = []  # step (from 1) and terms of all passes since the flag was read
         if self.deferred:

@@ -46,8 +46,9 @@ def test_learns_and_writes_metrics(tiny_recipe, tmp_path):
     assert state.texts == 4 * len(loop.data.train_rows)
 
 
-def test_interrupted_equals_uninterrupted(tiny_recipe, tmp_path):
-    recipe = tiny_recipe(train__epochs=3)
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_interrupted_equals_uninterrupted(tiny_recipe, tmp_path, optimizer):
+    recipe = tiny_recipe(train__epochs=3, train__optimizer=optimizer)
     whole = make_loop(recipe, tmp_path / "whole")
     whole.run()
     parts = tmp_path / "parts"

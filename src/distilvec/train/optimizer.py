@@ -64,7 +64,7 @@ def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.Optim
     return MuonAndAdamW(muon, torch.optim.AdamW(groups[False], betas=train.betas, fused=fused, **rates))
 
 
-def _matrices(module: nn.Module) -> set[nn.Parameter]:
+def _matrices(module: nn.Module) -> set[Tensor]:
     """Return the weights of the linear layers of the student's transformer."""
     encoder = module.get_submodule("encoder.model.0")
     return {layer.weight for layer in encoder.modules() if isinstance(layer, nn.Linear)}

@@ -6,9 +6,10 @@
 Makes the student that all begin with (experiments/testbed_student.py: a BERT with a tokenizer of its own that never saw
 a teacher), fine-tunes the teacher on each task, then runs the members of recipes/sweeps/cross_tokenizer.yaml and
 distillmoe.yaml (or the one of --sweeps): first the methods on every task, then the forms of EMO and DistillMoE on
-banking77. Few of a task's labels are used; its other texts help distillation alone. All members of a task take the same
-number of steps. Each member's scores are written to FILE as soon as they are there. A run that was killed goes on where
-it stopped. `python -m experiments.readme` writes the tables into docs/token_level.md and docs/distillmoe.md.
+banking77. The texts of a pair are encoded apart; with one seed they are one input, too. Few of a task's labels are
+used; its other texts help distillation alone. All members of a task take the same number of steps. Each member's scores
+are written to FILE as soon as they are there. A run that was killed goes on where it stopped.
+`python -m experiments.readme` writes the tables into docs/token_level.md and docs/distillmoe.md.
 
 The models are small: two processes of one thread each (OMP_NUM_THREADS=1), with tasks, an --out and a DISTILVEC_CACHE
 of their own and one --json, use two cores better than one process does.

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.step_cost import precisions
+from benchmarks.step_cost_table import precisions
 
 PAPER_MS = {
     1: (2.9516, 3.2969),

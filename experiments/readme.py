@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.exports import exports_table
-from benchmarks.step_cost import cost_table
+from benchmarks.step_cost_table import cost_table
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
 from experiments.alternatives import alternatives_line
 from experiments.clients import clients_table

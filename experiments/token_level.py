@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.step_cost import precisions
+from benchmarks.step_cost_table import precisions
 
 SECONDS = {
     "uld": 0.18,

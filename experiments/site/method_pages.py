@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, get_type_hints
 
-from benchmarks.step_cost import precisions
+from benchmarks.step_cost_table import precisions
 from distilvec.config.builtin import recipe_files
 from distilvec.config.recipe import read_tree
 from distilvec.core.objective import Objective

@@ -43,8 +43,7 @@ def distillation_record(
 
     `hub` is that of the run's earlier record, if there is one, and is kept: its models may be gone since.
     """
-    (last, state), spent = stages[-1], [progress for _, progress in stages]
-    recipe, train = last.recipe, last.recipe.train
+    recipe = stages[-1][0].recipe
     base = recipe.student.model
     base = teachers[0]["name"] if base == "teacher" else base and model_name(base)
     kept = start.layers or (recipe.student.layers if isinstance(recipe.student.layers, list) else None)
@@ -62,25 +61,7 @@ def distillation_record(
             "weights": objective.weights,
             "citation": objective.citation,
         },
-        "training": {
-            "steps": sum(progress.step for progress in spent),
-            "texts": sum(progress.texts for progress in spent),
-            "epochs": train.epochs,
-            "batch_size": f"{train.max_tokens} tokens"
-            if train.max_tokens
-            else train.batch_size * train.gradient_accumulation_steps,
-            "learning_rate": train.learning_rate,
-            "final_learning_rate": train.final_learning_rate,
-            "schedule": train.schedule.name,
-            "weight_decay": train.weight_decay,
-            "update": train.update.label,
-            **({} if start == Start() else {"start": start.label}),
-            "precision": train.precision,
-            "seed": train.seed,
-            "best_epoch": state.best_epoch,
-            "minutes": round(sum(progress.seconds for progress in spent) / 60, 1),
-            **({"stages": [stage_record(*stage) for stage in stages]} if last.name else {}),
-        },
+        "training": training_record(stages, start),
         "metrics": dict(distance),
         "scores": {
             name: [
@@ -92,6 +73,31 @@ def distillation_record(
         "versions": versions(),
         "hub": {**hub_record(recipe), **hub},
         "teacher_compatible": objective.in_teacher_space and student.get_embedding_dimension() == teachers[0]["width"],
+    }
+
+
+def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> dict[str, Any]:
+    """Describe the training: settings of the last stage, cost of all."""
+    (last, state), spent = stages[-1], [progress for _, progress in stages]
+    train = last.recipe.train
+    rows = train.batch_size * train.gradient_accumulation_steps
+    return {
+        "steps": sum(progress.step for progress in spent),
+        "texts": sum(progress.texts for progress in spent),
+        "epochs": train.epochs,
+        "batch_size": f"{train.max_tokens} tokens" if train.max_tokens else rows,
+        "learning_rate": train.learning_rate,
+        "final_learning_rate": train.final_learning_rate,
+        "schedule": train.schedule.name,
+        "weight_decay": train.weight_decay,
+        **({} if train.optimizer == "adamw" else {"optimizer": train.optimizer}),
+        "update": train.update.label,
+        **({} if start == Start() else {"start": start.label}),
+        "precision": train.precision,
+        "seed": train.seed,
+        "best_epoch": state.best_epoch,
+        "minutes": round(sum(progress.seconds for progress in spent) / 60, 1),
+        **({"stages": [stage_record(*stage) for stage in stages]} if last.name else {}),
     }
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.evaluation.evaluator import Score
+    from distilvec.evaluation.exported import TextEncoder
     from distilvec.evaluation.tasks import TaskFailure
     from distilvec.teachers.model import LocalTeacher
     from distilvec.teachers.precomputed import VectorsTeacher
@@ -88,10 +89,9 @@ def score_models(
 
     Failed tasks are `problems`. Errors: DistilvecError for arguments and models that cannot be used.
     """
-    _check_arguments(suite, teacher, mteb, benchmark, data, prefix)
-    from distilvec.evaluation.aggregate import ALSO, PROTOCOLS, with_protocol
+    _check_arguments(suite, teacher, mteb, benchmark, data, protocol, prefix)
+    from distilvec.evaluation.aggregate import ALSO, with_protocol
     from distilvec.evaluation.evaluator import EmbeddingCache
-    from distilvec.evaluation.exported import is_exported, open_exported
     from distilvec.evaluation.mteb import find_tasks, import_mteb, mteb_scores
     from distilvec.evaluation.stored import stored_tasks
     from distilvec.evaluation.suite import load_suite
@@ -99,9 +99,6 @@ def score_models(
     from distilvec.pipeline.columns import make_columns, score_columns
     from distilvec.pipeline.resolve import cache_root
 
-    if protocol not in PROTOCOLS:
-        known = f"{nearest(protocol, PROTOCOLS)}. Protocols: {', '.join(PROTOCOLS)}"
-        raise DistilvecError(f"[{prefix}protocol] no protocol '{protocol}'{known}.")
     names = [name.strip() for name in (mteb.split(",") if isinstance(mteb, str) else mteb)] if mteb else None
     of_mteb = mteb is not None or benchmark is not None
     problems, tasks, cache = list[TaskFailure](), list[Any](), cache_root() / "mteb"
@@ -113,11 +110,7 @@ def score_models(
         import_mteb(cache)
         find_tasks(names, benchmark)  # so that unknown names are reported before models are loaded
     table = _table(teacher, f"{prefix}teacher") if is_table(teacher) else None
-    if is_exported(model) and of_mteb:
-        raise DistilvecError(
-            f"[model] {model} can be scored on a suite, not on MTEB. Name a suite, or its model's folder."
-        )
-    student = open_exported(Path(str(model)), "model") if is_exported(model) else _embedder(model, "model", "student")
+    student = _student(model, of_mteb)
     other = table if table is not None or teacher is None else _embedder(teacher, f"{prefix}teacher", "teacher")
     if table is not None and suite is None:
         tasks = list(stored_tasks(table, STORED))
@@ -135,8 +128,10 @@ def score_models(
     return Scores(scores, problems, ALSO.get(protocol, {}))
 
 
-def _check_arguments(suite: Any, teacher: Any, mteb: Any, benchmark: Any, data: Any, prefix: str) -> None:
-    """DistilvecError for arguments that contradict each other, before anything is loaded."""
+def _check_arguments(
+    suite: Any, teacher: Any, mteb: Any, benchmark: Any, data: Any, protocol: str, prefix: str
+) -> None:
+    """DistilvecError for unknown names and for arguments that contradict each other, before anything is loaded."""
     table, of_mteb = is_table(teacher), mteb is not None or benchmark is not None
     wrong = [
         (
@@ -157,6 +152,11 @@ def _check_arguments(suite: Any, teacher: Any, mteb: Any, benchmark: Any, data: 
             raise DistilvecError(f"[{prefix}{key}] {problem}.")
     if of_mteb:
         require_extra("mteb", f"{prefix}benchmark" if benchmark else f"{prefix}mteb")
+    from distilvec.evaluation.aggregate import PROTOCOLS
+
+    if protocol not in PROTOCOLS:
+        known = f"{nearest(protocol, PROTOCOLS)}. Protocols: {', '.join(PROTOCOLS)}"
+        raise DistilvecError(f"[{prefix}protocol] no protocol '{protocol}'{known}.")
 
 
 def is_table(teacher: Any) -> bool:
@@ -177,6 +177,19 @@ def _table(teacher: Any, key: str) -> VectorsTeacher:
         return VectorsTeacher(local_table(TeacherSection(vectors=str(teacher)), cache_root()))
     except DistilvecError as error:
         raise DistilvecError(str(error).replace(f"[{KEY}]", f"[{key}]")) from error
+
+
+def _student(model: Any, of_mteb: bool) -> LocalTeacher | TextEncoder:
+    """Open the scored model, or the file of an export; DistilvecError for such a file on MTEB."""
+    from distilvec.evaluation.exported import is_exported, open_exported
+
+    if not is_exported(model):
+        return _embedder(model, "model", "student")
+    if of_mteb:
+        raise DistilvecError(
+            f"[model] {model} can be scored on a suite, not on MTEB. Name a suite, or its model's folder."
+        )
+    return open_exported(Path(str(model)), "model")
 
 
 def _embedder(model: Any, key: str, name: str) -> LocalTeacher:

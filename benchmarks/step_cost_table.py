@@ -1,0 +1,62 @@
+"""The table of benchmarks/step_cost.py: time and memory of a step, and ratios with their targets."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+MARKS = {
+    "time": {
+        "talas_plain": ("simcse", 1.15),
+        "talas": ("talas_plain", 1.95),
+        "emo": ("task", 1.35),
+        **dict.fromkeys(
+            ["distillmoe", "distillmoe_two_layers", "distillmoe_embedding", "distillmoe_headless"], ("task", 1.35)
+        ),
+    },
+    "memory": {"talas_plain": ("simcse", 1.08)},
+}
+
+
+def add_ratios(found: dict[str, dict[str, Any]]) -> None:
+    """The ratios that have a mark, where both methods were measured."""
+    for what, marks in MARKS.items():
+        for name, (other, _) in marks.items():
+            if name in found and other in found:
+                pairs = zip(found[name]["rounds"], found[other]["rounds"], strict=True)
+                ratio = (
+                    statistics.median(a / b for a, b in pairs)
+                    if what == "time"
+                    else found[name]["peak_mb"] / found[other]["peak_mb"]
+                )
+                found[name].setdefault(f"{what}_ratio", {})[other] = round(ratio, 3)
+
+
+def cost_table(report: Mapping[str, Any]) -> str:
+    """Time and memory of a step by method and precision, as the paper's table 3, and the ratios that have a mark."""
+    lines = ["| method | precision | ms a step | mean MB | peak MB | std MB |", "|---|---|---:|---:|---:|---:|"]
+    for name, entry in report.items():
+        for precision, part in precisions(entry).items():
+            cells = [f"{part['ms']:.0f}", *(f"{part[key]:.0f}" for key in ("mean_mb", "peak_mb", "std_mb"))]
+            lines.append(f"| {name} | {precision} | " + " | ".join(cells) + " |")
+    notes = []
+    for what, marks in MARKS.items():
+        for name, (other, mark) in marks.items():
+            for precision, part in precisions(report[name]).items() if name in report else ():
+                if other in part.get(f"{what}_ratio", {}):
+                    notes.append(
+                        f"- {what} of `{name}` over `{other}`, {precision}: {part[f'{what}_ratio'][other]:.2f} "
+                        f"(target: {mark})"
+                    )
+    for name, entry in report.items():
+        for precision, part in precisions(entry).items():
+            if "weight_passes" in part:
+                share = f"{100 * part['weight_passes']:.1f} % of a step"
+                notes.append(f"- perturbing and restoring the weights, `{name}`, {precision}: {share} (target: 5 %)")
+    return "\n".join(lines) + ("\n\n" + "\n".join(notes) if notes else "")
+
+
+def precisions(entry: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The figures of a method by precision."""
+    return {entry["precision"]: entry, **({"bf16": entry["bf16"]} if "bf16" in entry else {})}

@@ -11,6 +11,7 @@ from typing import Any
 
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe, TeacherSection
+from distilvec.config.training import LATER_KEYS
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
@@ -132,7 +133,8 @@ def training_fingerprint(recipe: Recipe, stages: tuple[Stage, ...], vectors: str
     """
     sections: list[Any] = [recipe.student.model_dump(mode="json", exclude_none=True)]
     for stage in stages:
-        train = stage.recipe.train.model_dump(mode="json", exclude=set(UNTRACKED))
+        keys = stage.recipe.train.model_dump(mode="json", exclude=set(UNTRACKED))
+        train = {key: value for key, value in keys.items() if key not in LATER_KEYS or value != LATER_KEYS[key]}
         sections += [stage.recipe.method.model_dump(mode="json"), train]
     if recipe.stages:  # the student is drawn from the recipe's own seed
         sections += [recipe.train.seed, *(stage.name for stage in stages)]

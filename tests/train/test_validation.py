@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from jobs import training_data
+from loops import make_loop
 from sentence_transformers import SentenceTransformer
 
 from distilvec.pipeline.prepare import untrained_student
@@ -64,12 +67,36 @@ def test_the_watched_number_of_a_line():
     assert validation_metric({"eval/similarity_gap": 0.1}) == "similarity_gap"
 
 
-def test_the_best_student_is_the_one_with_the_smallest_gap(tmp_path):
+@pytest.mark.parametrize(("name", "shipped"), [("distance", 0.2), ("similarity_gap", 0.3), ("accuracy", 0.4)])
+def test_the_figures_of_the_student_that_ships(tmp_path, name, shipped):
     path = tmp_path / "metrics.jsonl"
     path.write_text(
-        "".join(f'{{"step": {step}, "eval/similarity_gap": {gap}}}\n' for step, gap in enumerate((0.1, 0.4, 0.2, 0.3)))
+        "".join(f'{{"step": {step}, "eval/{name}": {value}}}\n' for step, value in enumerate((0.1, 0.4, 0.2, 0.3)))
     )
-    assert best_distance([path]) == {"similarity_gap": 0.2, "untrained_similarity_gap": 0.1}
+    assert best_distance([path]) == {name: shipped, f"untrained_{name}": 0.1}
+
+
+@pytest.mark.parametrize(("method", "shipped"), [("redact", 1), ("simcse", 3)])
+def test_the_student_that_ships(tiny_recipe, tmp_path, monkeypatch, method, shipped):
+    """The nearest to the teacher, here that of the first epoch; of students in a space of their own, the last."""
+    from distilvec.train import validation
+
+    rising = iter((0.9, 0.2, 0.5, 0.6))
+    measure = validation.teacher_distance
+
+    def worse(*arguments):
+        found = measure(*arguments)
+        return dict.fromkeys(found, next(rising))
+
+    monkeypatch.setattr(validation, "teacher_distance", worse)
+    loop = make_loop(tiny_recipe(method__name=method, train__epochs=3), tmp_path / "run")
+    saved: list[int] = []
+    loop.hooks = replace(loop.hooks, save=lambda name: saved.append(loop.state.best_epoch))
+    state = loop.run()
+    assert state.best_epoch == shipped and saved[-1] == shipped and len(saved) == shipped
+    names = {"redact": "distance", "simcse": "similarity_gap"}
+    metrics = best_distance([tmp_path / "run" / "metrics.jsonl"])
+    assert metrics[names[method]] == {"redact": 0.2, "simcse": 0.6}[method]
 
 
 def test_a_student_in_a_space_of_its_own_has_no_asymmetric_column(tiny_recipe, tmp_path):

@@ -144,8 +144,8 @@ def best_distance(metrics: Sequence[Path]) -> dict[str, float]:
     """Return the validation metrics of the best student, and the monitored one before training; one metrics file per
     stage.
 
-    The monitored metric is `distance`, or `similarity_gap` for a student in a space of its own. On a task it is a
-    score: the greatest is best.
+    The monitored metric is `distance`; on a task it is a score: the greatest is best. A student in a space of its own
+    has `similarity_gap`, and its last weights ship (train/validation.py).
     """
     first, last = (
         [line for line in read_metrics(path) if validation_metric(line)] for path in (metrics[0], metrics[-1])
@@ -155,7 +155,9 @@ def best_distance(metrics: Sequence[Path]) -> dict[str, float]:
             f"[metrics.jsonl] {metrics[-1 if first else 0]} has no validation metrics. Start over: --restart."
         )
     name = validation_metric(last[0])
-    best = (max if name in SCORES else min)(last[1:] or last, key=lambda line: float(line[f"eval/{name}"]))
+    best = last[-1]
+    if name != "similarity_gap":
+        best = (max if name in SCORES else min)(last[1:] or last, key=lambda line: float(line[f"eval/{name}"]))
     found = {key.removeprefix("eval/"): value for key, value in best.items() if key.startswith("eval/")}
     return found | {f"untrained_{key}": first[0][f"eval/{key}"] for key in [name] if f"eval/{key}" in first[0]}
 

@@ -93,7 +93,7 @@ def still_better(report: Part) -> str:
     lines = [line for line in get(report, "history") or () if validation_metric(line)]
     name = validation_metric(lines[-1]) if lines else None
     values = [(line["step"], line[f"eval/{name}"]) for line in lines[1:] if f"eval/{name}" in line]
-    if name is None or len(values) < 3:
+    if name in (None, "similarity_gap") or len(values) < 3:  # the gap does not rank students
         return ""
     way, title = (-1 if name in SCORES else 1), name.replace("_", " ")
     best_step, best = min(values, key=lambda pair: way * pair[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -33,15 +34,17 @@ from distilvec.train.signals import stop_on_signals
 from distilvec.train.update import FiniteGuard, Update, all_finite
 from distilvec.train.validation import validate
 
-# (encoder, objective, data, accelerator, batch size) -> (metrics, the number to minimize)
-Validate = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, float], float]]
+# (encoder, objective, data, accelerator, batch size) -> (metrics, the number to minimize or None)
+Validate = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, float], float | None]]
 
 
 @dataclass(frozen=True)
 class TrainingHooks:
     """Functions that the trainer calls."""
 
-    save: Callable[[str], None] = lambda name: None  # "student" (best so far) or "students/step-N", in all processes
+    save: Callable[[str], None] = lambda name: (
+        None
+    )  # "student" (best so far, or last) or "students/step-N", in all processes
     callbacks: Sequence[Callback] = ()  # with the step and the metrics of every logged line
     validate: Validate = validate
 
@@ -226,15 +229,15 @@ class Trainer:
         self.note = f"loss {found['loss']:.4f}, {found['texts_per_second']:,.0f} texts/s"
 
     def _validate(self) -> None:
-        """Validate, and save the student if it is the best so far or its step is one of `keep_students`."""
+        """Validate; save the student if no earlier one is better, or its step is one of `keep_students`."""
         self._refuse_failure(weights=True)
         state, module = self.state, self.module
         found, monitored = self.hooks.validate(
             module.encoder, module.objective, self.data, self.accelerator, self.train.batch_size
         )
         self.metrics.write(state.step, self._epochs(), "eval", found)
-        if state.step and monitored < state.best_distance:
-            state.best_distance, state.best_epoch = monitored, state.epoch
+        if state.step and (monitored is None or monitored < state.best_distance):
+            state.best_distance, state.best_epoch = math.inf if monitored is None else monitored, state.epoch
             self.hooks.save("student")
         if state.step in self.saved_steps:
             self.hooks.save(f"students/step-{state.step}")

@@ -20,13 +20,17 @@ from distilvec.train.dataset import TrainingData
 
 def validate(
     encoder: Encoder, objective: Objective, data: TrainingData, accelerator: Accelerator, batch_size: int
-) -> tuple[dict[str, float], float]:
-    """Metrics on the validation rows, and the number to minimize; on a task that is one minus the score."""
+) -> tuple[dict[str, float], float | None]:
+    """Metrics on the validation rows, and the number to minimize; on a task that is one minus the score.
+
+    None for a student in a space of its own: `similarity_gap` does not rank students. It asks for cosines as large as
+    the teacher's, which losses that only order texts, or spread them, do not give. So the last weights ship.
+    """
     if objective.head is not None:
         found = task_metrics(encoder, objective.head, data, accelerator, batch_size)
         return found, 1 - found["spearman" if "spearman" in found else "accuracy"]
     found = teacher_distance(encoder, data, accelerator, batch_size, objective.in_teacher_space)
-    return found, found["distance" if objective.in_teacher_space else "similarity_gap"]
+    return found, found["distance"] if objective.in_teacher_space else None
 
 
 @torch.no_grad()

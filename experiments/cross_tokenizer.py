@@ -124,6 +124,8 @@ def conclusions(columns: Mapping[str, Mapping[str, Seeds]], whole: str) -> str:
         best = max(means, key=means.__getitem__)
         line = f"- {column}: best is `{best}`, {means[best]:.2f}; `{whole}` {means[whole]:.2f}"
         line += f", {difference(found[whole], found['task'])} against the student alone (`task`)"
+        if gap := difference(found[whole], found.get("task-half", {})):
+            line += f", {gap} where it has seen the labels as often (`task-half`)"
         for form, words in (("", ""), ("-hidden", " that read no class probabilities")):
             if others := [found[name + form] for name in BASELINES if found.get(name + form)]:
                 shared = set.intersection(*(set(own) for own in others))

@@ -63,6 +63,7 @@ TEACHER = {
 # Run on every task, and before all else; the other variants run on one task alone, most of them on FORMS_ON
 METHODS = ("task", "task-half", "uld", "mined", "dskd", "multilevel_ot", "emo", "distillmoe")
 FORMS_ON = "banking77"
+ALSO_ON = {"stsb-separate": ("head-alone", "light-residual")}  # what the experts do to vectors that are compared
 # The student alone has a label on all rows of a batch, others on half of them: at half of the steps it has seen the
 # labels as often. The papers' plain student of Banking77 takes a 160th of the steps.
 SHORT = {"task-half": 2, "task-short": 8}
@@ -163,7 +164,7 @@ def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, chosen:
     found = []
     for recipe in (SWEEPS[name] for name in chosen.sweeps):
         for member in expand(recipe, texts):
-            if task != FORMS_ON and member.group not in METHODS:
+            if task != FORMS_ON and member.group not in (*METHODS, *ALSO_ON.get(task, ())):
                 continue
             more = []
             if member.group in SHORT:

@@ -358,6 +358,17 @@ def test_interrupted_equals_uninterrupted(causal_recipe, tmp_path):
     assert "model/encoder.model.lm_head.weight" not in saved[0]
 
 
+def test_muon_trains_the_matrices_of_the_layers_alone(causal_recipe, tmp_path):
+    loop = build_trainer(causal_recipe("train.optimizer=muon", "train.epochs=1"), tmp_path / "run", "mark")
+    assert loop.run().finished
+    names = {parameter: name for name, parameter in loop.module.named_parameters()}
+    states = loop.optimizer.state.items()
+    matrices = {names[parameter] for parameter, state in states if "momentum_buffer" in state}
+    assert matrices == {
+        name for name in names.values() if ".h." in name and name.endswith("weight") and "ln" not in name
+    }
+
+
 def test_without_a_teacher_the_task_stands_alone(causal_recipe, tmp_path):
     loop = build_trainer(causal_recipe("teacher=null", "train.epochs=1"), tmp_path / "run", "mark")
     assert (

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from distilvec.config.training import TrainSection
 from distilvec.core.errors import DistilvecError, nearest
@@ -65,9 +66,10 @@ def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.Optim
 
 
 def _matrices(module: nn.Module) -> set[Tensor]:
-    """Return the weights of the linear layers of the student's transformer."""
-    encoder = module.get_submodule("encoder.model.0")
-    return {layer.weight for layer in encoder.modules() if isinstance(layer, nn.Linear)}
+    """Return the matrices of the student's transformer: neither its tables nor the head of a language model."""
+    backbones = [part.base_model for part in module.modules() if isinstance(part, PreTrainedModel)]
+    layers = [layer for backbone in backbones for layer in backbone.modules() if not isinstance(layer, nn.Embedding)]
+    return {weight for layer in layers for weight in layer.parameters(recurse=False) if weight.ndim == 2}
 
 
 def build_schedule(train: TrainSection, total_steps: int) -> Schedule:

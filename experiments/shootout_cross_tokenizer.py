@@ -40,7 +40,7 @@ from experiments.testbed_student import DATA, make_student
 ROOT = Path(__file__).parents[1]
 SWEEPS = {name: ROOT / "recipes" / "sweeps" / f"{name}.yaml" for name in ("cross_tokenizer", "distillmoe")}
 # The labels that students see are few, so that the teacher has much to add; half of a batch has one. The steps are
-# about eight to eleven passes over the labels.
+# about four to eleven passes over the labels.
 STSB = {"type": "sts", "path": "stsb/stsb.jsonl.gz", "validation_split": "validation", "labels": 1500}
 TASKS: dict[str, dict[str, Any]] = {
     "banking77": {"type": "classification", "path": "banking77/banking77.jsonl.gz", "labels": 2000},

@@ -58,6 +58,17 @@ def test_adamw_alone_where_no_matrix_is_trained(module):
     assert isinstance(build_optimizer(module, only), torch.optim.AdamW)
 
 
+def test_muon_alone_where_only_matrices_are_trained(module):
+    for parameter in module.parameters():
+        parameter.requires_grad_(parameter.ndim == 2)
+    layers = TRAIN.model_copy(update={"trainable": ["encoder.model.0.model.encoder"]})
+    made = build_optimizer(module, layers)
+    assert isinstance(made, torch.optim.Muon) and len(made.param_groups) == 1
+    gradients(module, 0)
+    made.step()
+    assert {key.rpartition("|")[2] for key in optimizer_tensors(made, module)} == {"momentum_buffer"}
+
+
 def test_refusals(module, monkeypatch):
     with pytest.raises(ValidationError, match="Muon takes whole matrices"):
         TrainSection(optimizer="muon", shard=True)

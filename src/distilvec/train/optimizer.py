@@ -62,6 +62,8 @@ def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.Optim
             f"[train.optimizer] 'muon' needs torch 2.9 or newer; found {torch.__version__}. Install it, or set 'adamw'."
         )
     muon = torch.optim.Muon(groups[True], adjust_lr_fn="match_rms_adamw", **rates)
+    if not groups[False]:  # adapters alone
+        return muon
     return MuonAndAdamW(muon, torch.optim.AdamW(groups[False], betas=train.betas, fused=fused, **rates))
 
 

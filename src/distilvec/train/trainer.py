@@ -42,9 +42,8 @@ Validate = Callable[[Any, Objective, Any, Accelerator, int], tuple[dict[str, flo
 class TrainingHooks:
     """Functions that the trainer calls."""
 
-    save: Callable[[str], None] = lambda name: (
-        None
-    )  # "student" (best so far, or last) or "students/step-N", in all processes
+    # "student" (best so far, or last) or "students/step-N", in all processes
+    save: Callable[[str], None] = lambda name: None
     callbacks: Sequence[Callback] = ()  # with the step and the metrics of every logged line
     validate: Validate = validate
 

@@ -63,9 +63,8 @@ TEACHER = {
 # Run on every task, and before all else; the other variants run on one task alone, most of them on FORMS_ON
 METHODS = ("task", "task-half", "uld", "mined", "dskd", "multilevel_ot", "emo", "distillmoe")
 FORMS_ON = "banking77"
-ALSO_ON = {
-    "stsb-separate": ("head-alone", "light-residual", "no-head")
-}  # what the experts do to vectors that are compared
+# What the experts do to vectors that are compared
+ALSO_ON = {"stsb-separate": ("head-alone", "light-residual", "no-head")}
 # The student alone has a label on all rows of a batch, others on half of them: at half of the steps it has seen the
 # labels as often. The papers' plain student of Banking77 takes a 160th of the steps.
 SHORT = {"task-half": 2, "task-short": 8}

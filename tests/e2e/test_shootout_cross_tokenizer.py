@@ -92,7 +92,7 @@ def test_the_second_sweep_is_trained_as_the_first_one():
             assert recipe.student.model_copy(update={"experts": None}) == first.student
     also = len(ALSO_ON["stsb-separate"])
     marks = [mark_of(member.recipe) for sweep in SWEEPS for task in TASKS for member in members(task, sweep=sweep)]
-    assert len(set(marks)) == len(marks) == 3 * (len(OF_EMO) - 1 + 10 + len(METHODS) + also) + 2 * (len(METHODS) + 1)
+    assert len(set(marks)) == len(marks) == 3 * (len(OF_EMO) - 1 + 11 + len(METHODS) + also) + 2 * (len(METHODS) + 1)
 
 
 @pytest.mark.parametrize("page", ["docs/token_level.md", "docs/distillmoe.md"])

@@ -57,7 +57,8 @@ OF_EMO = (
     "emo-ira", "emo-otis", "emo-all", "emo-slow", "emo-light", "emo-strong", "emo-sharp", "emo-states",
 )  # fmt: skip
 OF_MOE = (
-    *OF_EMO[:14], "distillmoe", "head-alone", "head-alone-residual", "residual", "light", "light-residual", "gate-held", "floor-held", "gate-held-residual",  # noqa: E501
+    *OF_EMO[:14], "distillmoe", "head-alone", "head-alone-residual", "residual", "light", "light-residual",
+    "gate-held", "floor-held", "gate-held-residual",
     "no-dynamic-cka", "no-head", "no-pointwise", "no-contrastive", "no-pairwise", "z1", "z2", "narrow", "wide",
     "manual-equal", "manual-pointwise", "gate-held-fast", "authors", "sharp", "two-teachers",
 )  # fmt: skip

@@ -40,7 +40,7 @@ CHANGES = {  # of the variant that the sweep begins from, `last-layers`
     "mse": "squared distance",
     "muon": "Muon for the layers' matrices",
     "muon-double": "Muon, twice the rate",
-    "longer": "three passes, AdamW: about the time of one with Muon on a CPU",
+    "longer": "three passes",
 }
 COLUMNS = (("student", "stsb"), ("student", "cranfield"), ("asymmetric", "cranfield"))
 

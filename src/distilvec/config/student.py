@@ -102,6 +102,9 @@ class StudentSection(Section):
         None, "layers to keep, from 0; a number keeps that many, evenly spread; or count and choose"
     )
     reinitialize: int | None = key(None, "last n layers kept that start from random weights, by seed", gt=0)
+    intermediate_size: Units | None = key(
+        None, "neurons to keep in each feed-forward layer: those that matter most on texts of the corpus"
+    )
     pooling: Pooling = key("mean", "of token states to one vector")
     max_length: Tokens | None = key(None, "tokens; the smaller limit of student and teacher by default")
     attention: Literal["bidirectional"] | None = key(None, "lifts a decoder's causal mask, in the saved model too")
@@ -128,6 +131,8 @@ class StudentSection(Section):
             raise ValueError("a fresh student ('config') has no linear layers to keep ('dense: keep'); name a 'model'")
         if self.config is not None and self.embedding is not None:
             raise refused("embedding", "is for a 'model'; set embedding_size in 'config' of model_type electra")
+        if self.config is not None and self.intermediate_size is not None:
+            raise refused("intermediate_size", "is for a 'model'; set it in 'config'")
         if self.chooses and (self.config is not None or self.reinitialize is not None):
             other = "config" if self.config is not None else "reinitialize"
             raise refused("layers.choose", f"'best' compares trained layers; leave out {other}, or choose 'spread'")
@@ -137,3 +142,8 @@ class StudentSection(Section):
     def chooses(self) -> bool:
         """Whether the layers are chosen by their distance to the teacher."""
         return isinstance(self.layers, LayersSection) and self.layers.choose == "best"
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether the untrained student is fitted to texts of the corpus."""
+        return self.embedding is not None or self.intermediate_size is not None

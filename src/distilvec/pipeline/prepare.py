@@ -103,7 +103,7 @@ def in_teacher_space(job: Job) -> bool:
 def untrained_student(job: Job, section: StudentSection | None = None) -> SentenceTransformer:
     """Build the student of the recipe, or of another `section`, before its start (start.py); the same every time."""
     section = section or job.recipe.student
-    texts = fitting_texts(job) if section.embedding else ()
+    texts = fitting_texts(job) if section.reads_texts else ()
     seed, shared = job.recipe.train.seed, in_teacher_space(job)
     return build_student(section, job.teacher.info, seed, shared, job.vocabulary, texts)
 

@@ -33,6 +33,7 @@ from distilvec.models.limits import lengthen, position_limit
 from distilvec.models.load import load_backbone, load_tokenizer
 from distilvec.students.factorize import factorize
 from distilvec.students.layers import choose_layers, cut_layers, rebuild, reinitialize_layers
+from distilvec.students.narrow import narrow
 from distilvec.vocabulary.transplant import give_tokenizer
 
 ROLES: tuple[Role, ...] = ("query", "document")
@@ -55,7 +56,8 @@ def build_student(
     initialisation) are drawn from `seed`; torch's global generator stays as it was. A student that is not `compatible`
     has a space of its own, and no linear layer to the teacher's. `vocabulary` is the tokenizer of the recipe's
     `student.vocabulary`; the embedding table is composed for it, or drawn for it with a fresh backbone.
-    A factorized table (`student.embedding`) is fitted to `texts`, without any to every token once.
+    A factorized table (`student.embedding`) is fitted to `texts`, without any to every token once; so are narrower
+    feed-forward layers (`student.intermediate_size`), without any by the size of their weights.
     Errors: DistilvecError for a model that cannot be found or read, layers, linear layers to keep or a length that the
     model lacks, a tokenizer that does not fit.
     """
@@ -89,17 +91,21 @@ def build_student(
 def shaped(
     section: StudentSection, transformer: Transformer, teacher: TeacherInfo, texts: Sequence[str]
 ) -> PreTrainedModel:
-    """The backbone with the recipe's layers, fresh layers, factorized table and dropout."""
+    """The backbone with the recipe's layers, fresh layers, neurons, factorized table and dropout."""
     backbone = transformer.auto_model
     if section.layers is not None:
         total = backbone.config.get_text_config().num_hidden_layers
         backbone = cut_layers(backbone, choose_layers(section.layers, total))
     if section.reinitialize is not None:
         reinitialize_layers(backbone, section.reinitialize)
-    if section.embedding is not None:
+    if section.reads_texts:
         length = min(position_limit(backbone) or UNLIMITED, teacher.max_length)
         read = partial(transformer.tokenizer, truncation=True, max_length=length)
-        backbone = factorize(backbone, section.embedding.rank, read(list(texts))["input_ids"] if texts else ())
+        tokens = read(list(texts))["input_ids"] if texts else ()
+        if section.intermediate_size is not None:
+            backbone = narrow(backbone, section.intermediate_size, tokens)
+        if section.embedding is not None:
+            backbone = factorize(backbone, section.embedding.rank, tokens)
     return backbone if section.dropout is None else with_dropout(backbone, section.dropout)
 
 

@@ -41,6 +41,9 @@ CHANGES = {  # of the variant that the sweep begins from, `last-layers`
     "muon": "Muon for the layers' matrices",
     "muon-double": "Muon, twice the rate",
     "longer": "three passes",
+    "narrow": "768 of 1,536 neurons in each layer, rows of 104 numbers",
+    "narrow-384": "384 neurons, rows of 136 numbers",
+    "narrow-three": "layers [0, 4, 5], 384 neurons, rows of 94 numbers",
 }
 COLUMNS = (("student", "stsb"), ("student", "cranfield"), ("asymmetric", "cranfield"))
 

@@ -123,10 +123,14 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
 
 
 def _student_line(job: Job, model: SentenceTransformer) -> str:
-    """Describe the student's parameters, and a factorized table's rank and tokens."""
-    line, section = f"{parameter_counts(model)['total'] / 1e6:.1f} M parameters", job.recipe.student.embedding
-    tokens = model[0].auto_model.get_input_embeddings().num_embeddings
-    return line if section is None else f"{line}: rank {section.rank} with {tokens:,} tokens"
+    """Describe the student's parameters, a factorized table's rank and tokens, and the neurons that are kept."""
+    student, details = job.recipe.student, list[str]()
+    if student.embedding is not None:
+        tokens = model[0].auto_model.get_input_embeddings().num_embeddings
+        details.append(f"rank {student.embedding.rank} with {tokens:,} tokens")
+    if student.intermediate_size is not None:
+        details.append(f"{student.intermediate_size:,} neurons a layer")
+    return ": ".join([f"{parameter_counts(model)['total'] / 1e6:.1f} M parameters", *filter(None, [", ".join(details)])])
 
 
 def _code(job: Job) -> Iterator[str]:

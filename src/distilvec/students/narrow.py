@@ -20,7 +20,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.students.layers import layer_list, rebuild
 
 _TEXTS, _BATCH = 2048, 32  # of the corpus, which the choice reads, and at once
-_SHARE = 64  # one in so many of the neurons left goes at a time: two that do the same should not go together
+_SHARE = 64  # one in 64 of the neurons left goes at a time: two that do the same should not go together
 _RIDGE = 1e-5  # of the mean variance, so that neurons that never differ have a solution
 # what a layer calls the linear layers into its neurons and the one out of them
 _NAMES = (

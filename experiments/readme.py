@@ -134,8 +134,6 @@ def hardware() -> str:
         return ""
     runs = {"`quickstart`": read("quickstart")}
     for name, record in main_students().items():
-        if name.startswith("2m-rank"):  # its minutes are those of a core with other work
-            continue
         runs[f"`{'small_' * name[0].isdigit()}english`, {name}"] = record
     return hardware_table(training, caching, memory, {name: record for name, record in runs.items() if record})
 
@@ -202,7 +200,7 @@ def main_students() -> dict[str, Any]:
     """The records of the students that README.md shows, by a name that describes them."""
     found = {f"{name} layers": read(f"english-{name}-layers") for name in ("three", "two")}
     for name, record in by_short_name((read("surgery") or {}).get("students", {})).items():
-        if name in ("8m", "5m", "5m-rank", "2m-rank"):
+        if name in ("8m", "5m-narrow", "2m-narrow"):
             layers = record["student"]["layers"]
             found[f"{name}: {layers} layer{'s' * (layers != 1)}, {record['tokens']:,} tokens"] = record
     return {name: record for name, record in found.items() if record}
@@ -216,7 +214,7 @@ def students() -> str:
 
 def headline() -> str:
     """Size, speed and loss of the smallest student that the page recommends, in one sentence."""
-    record = by_short_name((read("surgery") or {}).get("students", {})).get("5m-rank")
+    record = by_short_name((read("surgery") or {}).get("students", {})).get("5m-narrow")
     if not record:
         return ""
     kept, speed = retained(record)["student"], record["inference"]

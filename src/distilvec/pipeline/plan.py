@@ -130,7 +130,9 @@ def _student_line(job: Job, model: SentenceTransformer) -> str:
         details.append(f"rank {student.embedding.rank} with {tokens:,} tokens")
     if student.intermediate_size is not None:
         details.append(f"{student.intermediate_size:,} neurons a layer")
-    return ": ".join([f"{parameter_counts(model)['total'] / 1e6:.1f} M parameters", *filter(None, [", ".join(details)])])
+    return ": ".join(
+        [f"{parameter_counts(model)['total'] / 1e6:.1f} M parameters", *filter(None, [", ".join(details)])]
+    )
 
 
 def _code(job: Job) -> Iterator[str]:

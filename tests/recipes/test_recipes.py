@@ -73,6 +73,7 @@ def tiny_form(recipe):
     student["layers"] = tiny_layers(recipe)
     for part, sizes in (("experts", ["width"]), ("vocabulary", ["size", "share", "letters"]), ("embedding", ["rank"])):
         student[part] = student[part] and {**student[part], **dict.fromkeys(sizes)}
+    student["intermediate_size"] = bool(student["intermediate_size"])
     tree = {
         "student": student,
         "train": recipe.train.model_dump(mode="json", exclude=PACE),
@@ -288,6 +289,7 @@ def test_trains_on_tiny_models(path, variant, published, tiny_model, dense_model
             "student.max_length=32",
             *tiny_vocabulary(recipe),
             *(["student.embedding.rank=8"] if recipe.student.embedding else []),
+            *(["student.intermediate_size=8"] if recipe.student.intermediate_size else []),
             *data,
             f"cache.root={shared / 'cache'}",
             f"train.batch_size={BATCH}",

@@ -84,6 +84,7 @@ def test_pages_open_without_another_host_and_without_overflow(site):
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
+        page.set_default_timeout(600_000)  # ms; the default, 30 s, is short where other work runs
         asked, problems = [], []
         page.on("request", lambda request: asked.append(request.url))
         page.on("requestfailed", lambda request: problems.append(request.url))

@@ -75,6 +75,7 @@ def opened(browser, context, folder):
 
     def open_page(name="report", width=1400, scheme="light", motion="no-preference", script=True):
         page = (context if script else browser.new_context(offline=True, java_script_enabled=False)).new_page()
+        page.set_default_timeout(600_000)  # ms; the default, 30 s, is short where other work runs
         pages.append(page)
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme, reduced_motion=motion)

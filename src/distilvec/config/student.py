@@ -133,6 +133,10 @@ class StudentSection(Section):
             raise refused("embedding", "is for a 'model'; set embedding_size in 'config' of model_type electra")
         if self.config is not None and self.intermediate_size is not None:
             raise refused("intermediate_size", "is for a 'model'; set it in 'config'")
+        if self.lora is not None and self.intermediate_size is not None:
+            raise refused(
+                "intermediate_size", "changes the weights that the adapters of 'lora' belong to; leave out one"
+            )
         if self.chooses and (self.config is not None or self.reinitialize is not None):
             other = "config" if self.config is not None else "reinitialize"
             raise refused("layers.choose", f"'best' compares trained layers; leave out {other}, or choose 'spread'")

@@ -143,7 +143,17 @@ def student_info(model: SentenceTransformer) -> StudentInfo:
 def _settings(section: Section, unread: Any) -> dict[str, Any]:
     """Return a section's settings but those in `unread`; keys of later versions count only if they are set."""
     found = section.model_dump(mode="json", exclude=unread)
-    later = ("adapters", "preset", "quantize", "attention", "embedding", "texts", "columns", "limit")
+    later = (
+        "adapters",
+        "preset",
+        "quantize",
+        "attention",
+        "embedding",
+        "intermediate_size",
+        "texts",
+        "columns",
+        "limit",
+    )
     return {key: value for key, value in found.items() if key not in later or value is not None}
 
 

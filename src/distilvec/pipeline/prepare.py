@@ -109,7 +109,7 @@ def untrained_student(job: Job, section: StudentSection | None = None) -> Senten
 
 
 def fitting_texts(job: Job) -> list[str]:
-    """Return training texts drawn by the seed, with their prompts; a factorized table is fitted to these."""
+    """Return training texts drawn by the seed, with their prompts, which the untrained student is fitted to."""
     rows = job.corpus.train_rows
     chosen = np.random.default_rng(job.recipe.train.seed).choice(rows, min(TEXTS, len(rows)), replace=False)
     found = job.corpus.prompted(np.sort(chosen))

@@ -140,7 +140,7 @@ def _chosen(job: Job, data: Prepared) -> Start:
     """
     section = job.recipe.student
     assert isinstance(section.layers, LayersSection)
-    whole = untrained_student(job, section.model_copy(update={"layers": None}))
+    whole = untrained_student(job, section.model_copy(update={"layers": None, "intermediate_size": None}))
     own_space = not in_teacher_space(job) or fresh_layer(job, whole) is not None
     device = torch.device(pick_device(job.recipe.train.device))
     encoder = Encoder(whole).to(device).eval()

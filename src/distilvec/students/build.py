@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -67,10 +66,9 @@ def build_student(
         transformer, *others = [fresh_transformer(section, vocabulary)] if fresh else load_modules(section, teacher)
         if vocabulary is not None and section.vocabulary is not None and not fresh:
             give_tokenizer(transformer, vocabulary, section.vocabulary.compose, section.vocabulary.keep_norm)
-        backbone = shaped(section, transformer, teacher, texts)
         if section.attention == "bidirectional":
-            lift_causal_mask(backbone, str(section.model or "the fresh student"), "student")
-        transformer.model = backbone
+            lift_causal_mask(transformer.auto_model, str(section.model or "the fresh student"), "student")
+        transformer.model = backbone = shaped(section, transformer, teacher, texts)
         _settle_tokenizer(transformer.tokenizer, backbone)
         lengthen(transformer, choose_length(section.max_length, transformer, teacher))
         dim = backbone.config.get_text_config().hidden_size
@@ -91,21 +89,21 @@ def build_student(
 def shaped(
     section: StudentSection, transformer: Transformer, teacher: TeacherInfo, texts: Sequence[str]
 ) -> PreTrainedModel:
-    """The backbone with the recipe's layers, fresh layers, neurons, factorized table and dropout."""
+    """The backbone with the recipe's layers, neurons, fresh layers, factorized table and dropout."""
     backbone = transformer.auto_model
     if section.layers is not None:
         total = backbone.config.get_text_config().num_hidden_layers
         backbone = cut_layers(backbone, choose_layers(section.layers, total))
+    tokens: Sequence[Sequence[int]] = ()
+    if section.reads_texts and texts:
+        length = min(position_limit(backbone) or UNLIMITED, section.max_length or UNLIMITED, teacher.max_length)
+        tokens = transformer.tokenizer(list(texts), truncation=True, max_length=length)["input_ids"]
+    if section.intermediate_size is not None:
+        backbone = narrow(backbone, section.intermediate_size, tokens)
     if section.reinitialize is not None:
         reinitialize_layers(backbone, section.reinitialize)
-    if section.reads_texts:
-        length = min(position_limit(backbone) or UNLIMITED, teacher.max_length)
-        read = partial(transformer.tokenizer, truncation=True, max_length=length)
-        tokens = read(list(texts))["input_ids"] if texts else ()
-        if section.intermediate_size is not None:
-            backbone = narrow(backbone, section.intermediate_size, tokens)
-        if section.embedding is not None:
-            backbone = factorize(backbone, section.embedding.rank, tokens)
+    if section.embedding is not None:
+        backbone = factorize(backbone, section.embedding.rank, tokens)
     return backbone if section.dropout is None else with_dropout(backbone, section.dropout)
 
 

@@ -7,9 +7,11 @@ costs, and the fit); Kurtic et al., "ZipLM: Inference-Aware Structured Pruning o
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -17,9 +19,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from distilvec.core.errors import DistilvecError
-from distilvec.students.layers import layer_list, rebuild
+from distilvec.students.layers import rebuild
 
-_TEXTS, _BATCH = 2048, 32  # of the corpus, which the choice reads, and at once
+_TEXTS, _LENGTH, _BATCH = 2048, 512, 32  # texts that are read, tokens of each, texts at once
+_BYTES = 1 << 31  # of covariances in memory
 _SHARE = 64  # one in 64 of the neurons left goes at a time: two that do the same should not go together
 _RIDGE = 1e-5  # of the mean variance, so that neurons that never differ have a solution
 # what a layer calls the linear layers into its neurons and the one out of them
@@ -34,97 +37,126 @@ _NAMES = (
 def narrow(backbone: PreTrainedModel, size: int, tokens: Sequence[Sequence[int]] = ()) -> PreTrainedModel:
     """Return the backbone with `size` neurons in every feed-forward layer; a new model of the same class.
 
-    `tokens` are ids of texts. In each layer, the neurons are left out whose loss changes the layer's output on these
-    texts least (mean squared error), and the others' outgoing weights are fitted to the old output by least squares.
-    Without texts, the neurons with the smallest outgoing weights are left out.
+    `tokens` are ids of texts. In each layer, the neurons are removed whose removal changes the layer's output on these
+    texts least (mean squared error), and the outgoing weights of the others are fitted to the old output by least
+    squares. Without texts, the neurons with the smallest outgoing weights are removed.
 
     Errors: DistilvecError for more neurons than there are, and for feed-forward layers of another kind.
     """
     config = copy.deepcopy(backbone.config)
-    text, (path, layers) = config.get_text_config(), layer_list(backbone)
-    total = getattr(text, "intermediate_size", None)
-    names = next((names for names in _NAMES if _has(layers[0], names[1])), None)
-    if names is None or not isinstance(total, int):
-        raise DistilvecError(
-            f"[student.intermediate_size] the feed-forward layers of {type(backbone).__name__} are of another kind "
-            "than BERT's, Qwen's, Mistral's, Gemma's and ModernBERT's. Leave it out."
-        )
+    text, layers, into, out = config.get_text_config(), *_parts(backbone)
+    total = text.intermediate_size
     if not 1 <= size <= total:
         raise DistilvecError(f"[student.intermediate_size] found {size}; give a number from 1 to {total}.")
     if size == total:
         return backbone
-    into, out = names
-    linears = [cast(nn.Linear, layer.get_submodule(out)) for layer in layers]
     weights = dict(backbone.state_dict())
-    for number, (linear, moments) in enumerate(zip(linears, _moments(backbone, linears, tokens), strict=True)):
-        kept, fitted, bias = _fit(linear, size, *moments)
-        weights[f"{path}.{number}.{out}.weight"] = fitted
+    linears = {f"{layer}.{out}": cast(nn.Linear, backbone.get_submodule(f"{layer}.{out}")) for layer in layers}
+    for layer, (name, moments) in zip(layers, _moments(backbone, linears, tokens), strict=True):
+        kept, fitted, bias = _fit(linears[name], size, moments)
+        weights[f"{name}.weight"] = fitted
         if bias is not None:
-            weights[f"{path}.{number}.{out}.bias"] = bias
-        for name in (f"{path}.{number}.{part}.{kind}" for part in into for kind in ("weight", "bias")):
-            if name in weights:
-                halves = weights[name].unflatten(0, (-1, total))
-                weights[name] = halves[:, kept].flatten(0, 1)
+            weights[f"{name}.bias"] = bias
+        for key in (f"{layer}.{part}.{kind}" for part in into for kind in ("weight", "bias")):
+            if key in weights:
+                weights[key] = weights[key].unflatten(0, (-1, total))[:, kept].flatten(0, 1)
     text.intermediate_size = size
     return rebuild(backbone, config, weights)
 
 
-def _has(layer: nn.Module, name: str) -> bool:
-    """Return whether a layer has a linear layer of this name."""
-    return any(found == name for found, _ in layer.named_modules())
+def _parts(backbone: PreTrainedModel) -> tuple[list[str], tuple[str, ...], str]:
+    """Return the names of the layers, and what a layer calls the linear layers into its neurons and out of them."""
+    text = backbone.config.get_text_config()
+    total, count = getattr(text, "intermediate_size", None) or 0, text.num_hidden_layers
+    shapes = {name: part.weight.shape for name, part in backbone.named_modules() if isinstance(part, nn.Linear)}
+    for into, out in _NAMES:
+        layers = [name.removesuffix(f".{out}") for name in shapes if name.endswith(f".{out}")]
+        layers = [layer for layer in layers if all(f"{layer}.{part}" in shapes for part in into)]
+        ends = {shapes[f"{layer}.{out}"][1] for layer in layers}
+        begins = {shapes[f"{layer}.{part}"][0] for layer in layers for part in into}
+        if len(layers) == count and ends == {total} and begins in ({total}, {2 * total}):
+            return layers, into, out
+    raise DistilvecError(
+        f"[student.intermediate_size] the feed-forward layers of {type(backbone).__name__} are of another kind "
+        "than BERT's, Qwen's, Mistral's, Gemma's and ModernBERT's. Leave it out."
+    )
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Mean and covariance of what a linear layer reads."""
+
+    mean: Float[Tensor, " n"]
+    covariance: Float[Tensor, "n n"]
 
 
 def _moments(
-    backbone: PreTrainedModel, linears: Sequence[nn.Linear], tokens: Sequence[Sequence[int]]
-) -> list[tuple[Float[Tensor, " n"], Float[Tensor, "n n"]]]:
-    """Return the mean and the covariance of what each linear layer reads; without texts 0 and 1."""
-    sizes, device = [linear.weight.shape[1] for linear in linears], next(backbone.parameters()).device
+    backbone: PreTrainedModel, linears: Mapping[str, nn.Linear], tokens: Sequence[Sequence[int]]
+) -> Iterator[tuple[str, _Moments | None]]:
+    """Yield the moments of each linear layer by name, None without texts; no more at a time than memory allows."""
     if not tokens:
-        return [(torch.zeros(n, dtype=torch.float64), torch.eye(n, dtype=torch.float64)) for n in sizes]
-    sums = [torch.zeros(n, dtype=torch.float64) for n in sizes]
-    products = [torch.zeros(n, n, dtype=torch.float64) for n in sizes]
-    count, mask = 0, torch.empty(0)
+        yield from dict.fromkeys(linears).items()
+        return
+    drawn = np.random.default_rng(0).permutation(len(tokens))[:_TEXTS]
+    texts = sorted((torch.tensor(tokens[row][:_LENGTH]) for row in drawn.tolist()), key=len)
+    names = list(linears)
+    step = max(1, _BYTES // (8 * linears[names[0]].in_features ** 2))
+    for start in range(0, len(names), step):
+        found = _read(backbone, {name: linears[name] for name in names[start : start + step]}, texts)
+        for name in list(found):
+            yield name, found.pop(name)
 
-    def keep(number: int, read: Tensor) -> None:
+
+def _read(backbone: PreTrainedModel, linears: Mapping[str, nn.Linear], texts: Sequence[Tensor]) -> dict[str, _Moments]:
+    """Run the backbone on texts, the shortest first, and return the moments of what these linear layers read."""
+    device, count, mask = next(backbone.parameters()).device, sum(map(len, texts)), torch.empty(0)
+    sums = {name: torch.zeros(linear.in_features, dtype=torch.float64) for name, linear in linears.items()}
+    products = {name: torch.zeros(len(total), len(total), dtype=torch.float64) for name, total in sums.items()}
+
+    def keep(name: str, read: Tensor) -> None:
         rows = read[mask].float()
-        sums[number] += rows.sum(0).double().cpu()
-        products[number] += (rows.T @ rows).double().cpu()
+        sums[name] += rows.sum(0).double().cpu()
+        products[name] += (rows.T @ rows).double().cpu()
 
     hooks = [
-        linear.register_forward_pre_hook(lambda _, inputs, number=number: keep(number, inputs[0]))
-        for number, linear in enumerate(linears)
+        linear.register_forward_pre_hook(lambda _, inputs, name=name: keep(name, inputs[0]))
+        for name, linear in linears.items()
     ]
     training = backbone.training
     backbone.eval()
     try:
-        texts = sorted(tokens[:_TEXTS], key=len)
         for start in range(0, len(texts), _BATCH):
-            rows = [torch.tensor(text) for text in texts[start : start + _BATCH]]
-            ids = pad_sequence(rows, batch_first=True).to(device)
+            rows = texts[start : start + _BATCH]
+            ids = pad_sequence(list(rows), batch_first=True).to(device)
             lengths = torch.tensor([len(row) for row in rows], device=device)
             mask = torch.arange(ids.shape[1], device=device) < lengths[:, None]
             backbone(input_ids=ids, attention_mask=mask.long())
-            count += int(lengths.sum())
     finally:
         for hook in hooks:
             hook.remove()
         backbone.train(training)
-    means = [total / count for total in sums]
-    return [(mean, product / count - torch.outer(mean, mean)) for mean, product in zip(means, products, strict=True)]
+    found = {}
+    for name, total in sums.items():
+        mean = total / count
+        found[name] = _Moments(mean, products.pop(name).div_(count).sub_(torch.outer(mean, mean)))
+    return found
 
 
 def _fit(
-    linear: nn.Linear, size: int, mean: Float[Tensor, " n"], covariance: Float[Tensor, "n n"]
+    linear: nn.Linear, size: int, moments: _Moments | None
 ) -> tuple[Int[Tensor, " size"], Float[Tensor, "hidden size"], Float[Tensor, " hidden"] | None]:
     """Return the neurons to keep, ascending, the weights that read them, and the bias, None for a layer without one.
 
-    With the inverse of the covariance, P, neuron j costs |w_j|^2 / P_jj; leaving out a set D changes the weights of
-    the others, S, by - P_SD P_DD^-1 W_D, and P_SS by - P_SD P_DD^-1 P_DS. A layer without bias cannot correct the mean,
-    so its weights are fitted to the second moments instead of the covariance.
+    With the inverse of the covariance, P, neuron j costs |w_j|^2 / P_jj; removing a set D changes the weights of the
+    others, S, by - P_SD P_DD^-1 W_D, and P_SS by - P_SD P_DD^-1 P_DS. A layer without bias cannot correct the mean, so
+    its weights are fitted to the second moments instead of the covariance.
     """
-    old = linear.weight.double().T.cpu()
-    bias: Tensor | None = linear.bias
-    gram = covariance if bias is not None else covariance + torch.outer(mean, mean)
+    like, bias = linear.weight, cast(Tensor | None, linear.bias)
+    if moments is None:
+        kept = like.float().square().sum(0).topk(size).indices.sort().values.cpu()
+        return kept, like[:, kept], bias
+    old, mean = like.double().T.cpu(), moments.mean
+    gram = moments.covariance if bias is not None else moments.covariance + torch.outer(mean, mean)
     gram = gram + torch.eye(len(gram), dtype=gram.dtype) * (_RIDGE * gram.diagonal().mean())
     inverse, read, kept = torch.linalg.inv(gram), old, torch.arange(len(old))
     while len(kept) > size:
@@ -135,6 +167,5 @@ def _fit(
         read = read[stay] - share.T @ read[gone]
         inverse = inverse[stay][:, stay] - inverse[stay][:, gone] @ share
         kept = kept[stay]
-    like = linear.weight
     moved = None if bias is None else (bias.double().cpu() + mean @ old - mean[kept] @ read).to(like)
     return kept, read.T.contiguous().to(like), moved

@@ -16,7 +16,7 @@ from distilvec.config.student import StudentSection
 from distilvec.core.errors import DistilvecError
 from distilvec.students.build import TeacherInfo, build_student
 from distilvec.students.encoder import Encoder
-from distilvec.students.factorize import expand, expanded, explained_variance, factorize
+from distilvec.students.factorize import expand, expanded, factorize
 
 TEACHER = TeacherInfo(dim=32, normalized=True, max_length=64)
 
@@ -33,6 +33,15 @@ def backbone(folder: Path):
 
 def ids(folder: Path) -> list[list[int]]:
     return AutoTokenizer.from_pretrained(folder)(TEXTS)["input_ids"]
+
+
+def explained_variance(whole, made, tokens: list[list[int]]) -> float:
+    """The share of the variance of what the first layer reads that the factorized table gives, at most 1."""
+    with torch.no_grad():
+        target = torch.cat([whole.embeddings(torch.tensor([text]))[0] for text in tokens])
+        small = [made.embeddings(torch.tensor([text]))[0] for text in tokens]
+        found = made.embeddings_project(torch.cat(small))
+    return 1 - float((found - target).square().sum() / (target - target.mean(0)).square().sum())
 
 
 def test_layers_are_copied_and_the_table_is_small(folders):

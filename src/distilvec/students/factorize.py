@@ -33,7 +33,7 @@ def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[in
 
     `tokens` are ids of texts, special tokens included; without any, every token counts once. The tables are
     projected on the principal components of the token rows. The linear layer is fitted to the output of the old table
-    on the texts by least squares (`explained_variance` measures the rest).
+    on the texts by least squares.
 
     Errors: DistilvecError for a backbone that is no BERT encoder, and for a rank that does not shrink the table.
     """
@@ -105,16 +105,6 @@ def check_factorizable(backbone: PreTrainedModel) -> None:
         f"[student.embedding] found {type(backbone).__name__} ({kind}); expected a BERT encoder: {why}. "
         "Remove student.embedding, or take a student with BERT's layers."
     )
-
-
-@torch.no_grad()
-def explained_variance(backbone: BertModel, made: ElectraModel, tokens: Sequence[Sequence[int]] = ()) -> float:
-    """Return the share of the variance of what the first layer reads that the factorized table gives, at most 1."""
-    old = backbone.embeddings
-    ids, positions = _sample(tokens, backbone.config)
-    target = _outputs(old, ids, positions)
-    found = made.embeddings_project(_outputs(made.embeddings, ids, positions))
-    return 1 - float((found - target).square().sum() / (target - target.mean(0)).square().sum())
 
 
 def _settings(model: PreTrainedModel, kind: type[PretrainedConfig]) -> dict[str, Any]:

@@ -3,36 +3,45 @@
     pip install 'model2vec[distill]'                              in an environment of its own
     python -m experiments.alternatives distil static-256 --dim 256         there
     python -m experiments.alternatives score static-256 --json results/alternatives.json
+    python -m experiments.alternatives latency static-256 RUN/student/onnx/model_quantized.onnx --json
+    results/latency.json
 
 Layers cut without training are the column "untrained" of each student's own record. `python -m experiments.readme`
-writes the line of docs/results.md.
+writes the line of docs/results.md. latency: one query at a time, from text to vector, the models in turn, on an idle
+machine; named after the folder of the model, or of an exported file's run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.stopwatch import machine
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, retention
 
 TEACHER = "all-MiniLM-L6-v2"
+QUERIES = ("what chord devices are used for supersonic flow", "how do i dispute a card payment")
 SUITE = Path(__file__).parents[1] / "recipes" / "suites" / "english.yaml"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["distil", "score"])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("action", choices=["distil", "score", "latency"])
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of a model; latency: also files")
     parser.add_argument("--dim", type=int, default=256, help="dimensions after the principal components")
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
     if arguments.action == "distil":
-        distil(arguments.folder, arguments.dim)
+        distil(arguments.folders[0], arguments.dim)
+    elif arguments.action == "score":
+        score(arguments.folders[0], arguments.json)
     else:
-        score(arguments.folder, arguments.json)
+        arguments.json.write_text(json.dumps(latencies(arguments.folders), indent=1) + "\n", encoding="utf-8")
 
 
 def distil(folder: Path, dim: int) -> None:
@@ -60,6 +69,45 @@ def score(folder: Path, path: Path) -> None:
         "scores": scores.to_dataframe().to_dict("records"),
     }
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def latencies(given: Sequence[Path], repeats: int = 400) -> dict[str, Any]:
+    """Milliseconds from one query's text to its vector, for the teacher and these models: medians of calls in turn."""
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.evaluation.exported import is_exported, open_exported
+    from distilvec.evaluation.speed import Timing, interleaved
+    from distilvec.models.load import resolve_model
+
+    calls: dict[str, Any] = {}
+    for path in [Path(resolve_model(TEACHER)), *given]:
+        if is_exported(path):
+            calls[f"{path.resolve().parents[2].name} ({path.name})"] = partial(
+                open_exported(path, "latency").embed, role="query"
+            )
+        else:
+            calls[path.name if calls else TEACHER] = SentenceTransformer(str(path), device="cpu").encode
+    taken = interleaved([partial(_encode_each, call) for call in calls.values()], Timing(20, repeats, 20.0))
+    rows = {
+        name: {"median_ms": round(1e3 * statistics.median(seconds) / len(QUERIES), 3), "calls": len(seconds)}
+        for name, seconds in zip(calls, taken, strict=True)
+    }
+    return {"machine": machine(), "queries": len(QUERIES), "models": rows}
+
+
+def _encode_each(encode: Any) -> None:
+    for query in QUERIES:
+        encode([query])
+
+
+def latency_line(found: Mapping[str, Any]) -> str:
+    """One query at a time, from text to vector."""
+    rows = found["models"]
+    parts = [f"{name} {row['median_ms']:.2f} ms" for name, row in rows.items()]
+    return (
+        f"One query at a time, from its text to its vector, the models in turn, medians: {', '.join(parts)} "
+        f"({found['machine']}; `python -m experiments.alternatives latency`)."
+    )
 
 
 def alternatives_line(found: Mapping[str, Any]) -> str:

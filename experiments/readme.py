@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.exports import exports_table
 from benchmarks.step_cost_table import cost_table
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
-from experiments.alternatives import alternatives_line
+from experiments.alternatives import alternatives_line, latency_line
 from experiments.clients import clients_table
 from experiments.cross_tokenizer import distillmoe_tables, emo_tables
 from experiments.deployment import browser_table, databases_table, int8_table, queue_table, scale_table, serve_line
@@ -69,7 +69,7 @@ def pages() -> dict[str, dict[str, str]]:
         "docs/results.md": {
             "results": results(),
             "small": small(),
-            "alternatives": titled("", [("alternatives", alternatives_line)]),
+            "alternatives": titled("", [("alternatives", alternatives_line), ("latency", latency_line)]),
         },
         "docs/speed.md": {"speed": speed()},
         "docs/levers.md": {"levers": titled("", [("levers", levers_table)])},

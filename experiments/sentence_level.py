@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.shootout import agreement, spread
+from experiments.shootout import PAIRED, agreement, difference, spread
 
 # TALAS, tables 1, 2, 7, 8 and 9, Qwen3-Embedding-0.6B to MiniLMv2-H384, "Avg." (the pair that all five tables have).
 # Table 2 prints an untrained student's 56.35 for SimCSE alone; table 1's 68.80 stands here.
@@ -61,7 +61,8 @@ def shootout_tables(report: Mapping[str, Any]) -> str:
     ablations = {name for table in TITLES for name in PAPER[table]} - {"redact", *PAPER["methods"]}
     methods = {name: rows for name, rows in found.items() if name.removesuffix(", projected") not in ablations}
     info = f"Passes: {report['epochs']}, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."  # noqa: E501
-    parts = [info, average_table(methods), task_table(methods), "The order of the methods. " + order("methods", found)]
+    parts = [info, average_table(methods), *against_table(methods), task_table(methods)]
+    parts.append("The order of the methods. " + order("methods", found))
     for name, title in TITLES.items():
         chosen = {run: found[run] for run in PAPER[name] if run in found}
         if len(chosen) > 1 and set(chosen) & ablations:
@@ -106,6 +107,22 @@ def average_table(found: Mapping[str, Rows], paper: Mapping[str, float | None] |
     return "\n".join(lines)
 
 
+def against_table(found: Mapping[str, Rows], alone: str = "simcse") -> list[str]:
+    """Every row's difference from the student without a teacher, seed by seed, and what its brackets are; [] without
+    that student.
+    """
+    others = [name for name in found if name not in (alone, "teacher", "untrained")]
+    if alone not in found or not others:
+        return []
+    lines = [f"| against `{alone}` | Avg-In | Avg-Out | Avg |", "|---|---:|---:|---:|"]
+    for name in others:
+        cells = [
+            difference(by_seed(found[name], domain), by_seed(found[alone], domain)) for domain in ("in", "out", "all")
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return ["\n".join(lines), PAIRED]
+
+
 def task_table(found: Mapping[str, Rows]) -> str:
     """Every task's mean over seeds; a star marks those in domain."""
     domains = next(iter(found.values()))[0]["domains"]
@@ -124,6 +141,11 @@ def order(table: str, found: Mapping[str, Rows]) -> str:
     """In words: how the order of a table agrees with the paper's."""
     theirs = {name: value for name, value in PAPER[table].items() if value is not None}
     return agreement(theirs, {name: averages(rows) for name, rows in found.items()})
+
+
+def by_seed(rows: Rows, domain: str = "all") -> dict[int, float]:
+    """The average of a domain, by seed."""
+    return {row["seed"]: row["averages"][domain] for row in rows}
 
 
 def averages(rows: Rows, domain: str = "all") -> list[float]:

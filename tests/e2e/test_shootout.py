@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from experiments.sentence_level import (
     by_name,
     order,
     shootout_tables,
+    title_of,
 )
 from experiments.shootout_sentence_level import RECIPE, plan, shootout
 
@@ -186,6 +188,19 @@ def test_the_page_holds_what_the_rows_give():
     part = pages()["docs/sentence_level.md"]["shootout"]
     assert part and part in (ROOT / "docs" / "sentence_level.md").read_text(encoding="utf-8")
     assert part.count("| against `simcse` |") == len(STUDENTS)
+
+
+def test_titles_name_only_what_the_rows_show():
+    assert title_of("parts", []) and title_of("radius", ["talas", "sam", "redact"]) == ""
+    assert title_of("radius", ["talas", "asam-5"]).startswith("The radius rho") and "detached" in title_of(
+        "lasd", ["detached", "talas"]
+    )
+    assert title_of("radius", ["asam-0.5", "redact-sam"]).count("; ") == 1
+    part = pages()["docs/sentence_level.md"]["shootout"]
+    for title in (line for line in part.splitlines() if line.startswith("**")):
+        below = part.partition(title)[2].partition("\n\nOf ")[0].partition("\n\n**")[0]
+        named = set(re.findall(r"`([\w-]+)`", title))
+        assert named <= set(re.findall(r"^\| ([\w.-]+) \|", below, re.MULTILINE)), title
 
 
 def test_lasds_rows_stand_beside_those_with_as_many_pairs():

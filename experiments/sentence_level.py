@@ -45,7 +45,7 @@ TITLES = {
     "updates": "Kinds of SAM (table 9; `talas_plain` is AdamW alone, `talas` ASAM)",
 }
 # Tables whose title depends on the rows that are there: words by the rows that they are about
-TITLES_BY_ROW = {
+TITLES_BY_ROW: dict[str, dict[tuple[str, ...], str]] = {
     "radius": {
         ("asam-0.5", "asam-1.5", "asam-5"): "The radius rho of ASAM (`talas` has the paper's 0.05)",
         ("redact-sam",): "SAM for REDACT",

@@ -4,16 +4,13 @@ papers' figures.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scipy.stats import t as student_t
-
 from distilvec.config.builtin import recipe_folder
 from distilvec.config.recipe import read_tree
-from experiments.shootout import agreement, spread
+from experiments.shootout import PAIRED, Seeds, agreement, difference, spread
 
 # EMO, tables 1 to 4, LLM2Vec-Mistral-7B to BERT-base: accuracy, Spearman. Its pairs are one input.
 PAPER = {
@@ -67,7 +64,6 @@ ONE_INPUT = {"mrpc": "accuracy", "stsb": "spearman"}  # pairs as one input: a ta
 OTHERS = {"banking77": ["macro_f1"], "stsb-separate": ["pearson"], "mrpc": ["macro_f1"], "stsb": ["pearson"]}
 BASELINES = ("uld", "mined", "dskd", "multilevel_ot")
 Rows = Sequence[Mapping[str, Any]]
-Seeds = Mapping[int, float]  # a figure by seed
 
 
 def emo_tables(report: Mapping[str, Any]) -> str:
@@ -111,8 +107,7 @@ def findings(rows: Rows, whole: str, sweep: str) -> str:
         label = f"{name} (without {left_out[name]})" if name in left_out else name
         cells = [difference(found[name], found[whole]) for found in columns.values()]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    note = "Brackets: 95 % confidence interval of the mean difference, paired by seed (Student's t), where three seeds or more are there."  # noqa: E501
-    return "\n\n".join([conclusions(columns, whole), "\n".join(lines), note])
+    return "\n\n".join([conclusions(columns, whole), "\n".join(lines), PAIRED])
 
 
 def conclusions(columns: Mapping[str, Mapping[str, Seeds]], whole: str) -> str:
@@ -135,16 +130,6 @@ def conclusions(columns: Mapping[str, Mapping[str, Seeds]], whole: str) -> str:
                 line += f", {gap} against the mean of {len(others)} baselines{words}" if gap else ""
         lines.append(f"{line}.")
     return "\n".join(lines)
-
-
-def difference(ours: Seeds, theirs: Seeds) -> str:
-    """A cell: the mean difference over the seeds that both have, with its 95 % interval from three seeds on."""
-    gaps = [ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()]
-    if len(gaps) < 3:
-        return f"{statistics.mean(gaps):+.2f}" if gaps else ""
-    mean, half = statistics.mean(gaps), float(student_t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps)
-    half /= math.sqrt(len(gaps))
-    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
 
 
 def parts_left_out(sweep: str) -> dict[str, str]:

@@ -5,10 +5,10 @@ them.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from experiments.shootout import agreement, spread
+from experiments.shootout import PAIRED, agreement, difference, spread
 
 # TALAS, tables 1, 2, 7, 8 and 9, Qwen3-Embedding-0.6B to MiniLMv2-H384, "Avg." (the pair that all five tables have).
 # Table 2 prints an untrained student's 56.35 for SimCSE alone; table 1's 68.80 stands here.
@@ -43,8 +43,17 @@ TITLES = {
     "anchored": "Anchored layers K (table 7; `talas` is K = 2)",
     "relations": "Pairs of layers in LASD (table 8; `relations-2` has one, `talas` two, `relations-embeddings` three)",
     "updates": "Kinds of SAM (table 9; `talas_plain` is AdamW alone, `talas` ASAM)",
-    "radius": "The radius rho of ASAM (`talas` has the paper's 0.05), and SAM for REDACT",
-    "lasd": "The weight of LASD (0 in `simcse-tamd-asam`, 1 in `talas`), and its guide detached",
+}
+# Tables whose title depends on the rows that are there: words by the rows that they are about
+TITLES_BY_ROW: dict[str, dict[tuple[str, ...], str]] = {
+    "radius": {
+        ("asam-0.5", "asam-1.5", "asam-5"): "The radius rho of ASAM (`talas` has the paper's 0.05)",
+        ("redact-sam",): "SAM for REDACT",
+    },
+    "lasd": {
+        ("lasd-0.1",): "The weight of LASD (0 in `simcse-tamd-asam`, 1 in `talas`)",
+        ("detached",): "LASD's guide detached",
+    },
 }
 STUDENTS = {  # of the comparison, by the file in results/
     "shootout_sentence_level": "A student that never saw the teacher",
@@ -58,16 +67,26 @@ def shootout_tables(report: Mapping[str, Any]) -> str:
     found = by_name(report["rows"])
     if not found:
         return ""
-    ablations = {name for table in TITLES for name in PAPER[table]} - {"redact", *PAPER["methods"]}
+    tables = (*TITLES, *TITLES_BY_ROW)
+    ablations = {name for table in tables for name in PAPER[table]} - {"redact", *PAPER["methods"]}
     methods = {name: rows for name, rows in found.items() if name.removesuffix(", projected") not in ablations}
     info = f"Passes: {report['epochs']}, batches of {report['batch_size']}, learning rate {report['learning_rate']:g}; {report['machine']}."  # noqa: E501
-    parts = [info, average_table(methods), task_table(methods), "The order of the methods. " + order("methods", found)]
-    for name, title in TITLES.items():
+    parts = [info, average_table(methods), *against_table(methods), task_table(methods)]
+    parts.append("The order of the methods. " + order("methods", found))
+    for name in tables:
         chosen = {run: found[run] for run in PAPER[name] if run in found}
-        if len(chosen) > 1 and set(chosen) & ablations:
+        title = title_of(name, chosen)
+        if title and len(chosen) > 1 and set(chosen) & ablations:
             printed = PAPER[name] if any(PAPER[name].values()) else None
             parts += [f"**{title}**.", average_table(chosen, printed), *([order(name, chosen)] if printed else [])]
     return "\n\n".join(parts)
+
+
+def title_of(table: str, rows: Collection[str]) -> str:
+    """The title of an ablation's table, of what its rows show; empty where they show nothing of their own."""
+    if table in TITLES:
+        return TITLES[table]
+    return "; ".join(words for names, words in TITLES_BY_ROW[table].items() if set(names) & set(rows))
 
 
 def by_name(rows: Rows) -> dict[str, list[Mapping[str, Any]]]:
@@ -106,6 +125,22 @@ def average_table(found: Mapping[str, Rows], paper: Mapping[str, float | None] |
     return "\n".join(lines)
 
 
+def against_table(found: Mapping[str, Rows], alone: str = "simcse") -> list[str]:
+    """Every row's difference from the student without a teacher, seed by seed, and what its brackets are; [] without
+    that student.
+    """
+    others = [name for name in found if name not in (alone, "teacher", "untrained")]
+    if alone not in found or not others:
+        return []
+    lines = [f"| against `{alone}` | Avg-In | Avg-Out | Avg |", "|---|---:|---:|---:|"]
+    for name in others:
+        cells = [
+            difference(by_seed(found[name], domain), by_seed(found[alone], domain)) for domain in ("in", "out", "all")
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return ["\n".join(lines), PAIRED]
+
+
 def task_table(found: Mapping[str, Rows]) -> str:
     """Every task's mean over seeds; a star marks those in domain."""
     domains = next(iter(found.values()))[0]["domains"]
@@ -124,6 +159,11 @@ def order(table: str, found: Mapping[str, Rows]) -> str:
     """In words: how the order of a table agrees with the paper's."""
     theirs = {name: value for name, value in PAPER[table].items() if value is not None}
     return agreement(theirs, {name: averages(rows) for name, rows in found.items()})
+
+
+def by_seed(rows: Rows, domain: str = "all") -> dict[int, float]:
+    """The average of a domain, by seed."""
+    return {row["seed"]: row["averages"][domain] for row in rows}
 
 
 def averages(rows: Rows, domain: str = "all") -> list[float]:

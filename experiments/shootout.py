@@ -4,6 +4,7 @@ marks.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scipy.stats import spearmanr
+from scipy.stats import t as student_t
 
 from distilvec.config import recipe as recipes
 from distilvec.config.schema import Recipe
@@ -22,7 +24,9 @@ from distilvec.pipeline.run_result import RunResult
 from distilvec.pipeline.sweep import Member, run_sweep
 
 Rows = list[dict[str, Any]]
+Seeds = Mapping[int, float]  # a figure by seed
 LISTED = 5  # pairs named in words
+PAIRED = "Brackets: 95 % confidence interval of the mean difference, paired by seed (Student's t), where three seeds or more are there."  # noqa: E501
 
 
 def run_members(
@@ -108,6 +112,16 @@ def spread(values: Sequence[float], bold: bool = False) -> str:
     """A cell: mean and, where there are several values, their deviation (of a sample)."""
     text = f"**{statistics.mean(values):.2f}**" if bold else f"{statistics.mean(values):.2f}"
     return f"{text} ± {deviation(values):.2f}" if len(values) > 1 else text
+
+
+def difference(ours: Seeds, theirs: Seeds) -> str:
+    """A cell: the mean difference over the seeds that both have, with its 95 % interval from three seeds on."""
+    gaps = [ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()]
+    if len(gaps) < 3:
+        return f"{statistics.mean(gaps):+.2f}" if gaps else ""
+    mean, half = statistics.mean(gaps), float(student_t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps)
+    half /= math.sqrt(len(gaps))
+    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
 
 
 def deviation(values: Sequence[float]) -> float:

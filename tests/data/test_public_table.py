@@ -15,7 +15,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.data.public.convert import rows_of
 from distilvec.data.public.table import OutFile, Part, data_set, data_sets, how_to_get
 
-SUITES = sorted((recipe_folder() / "suites").glob("*.yaml"))
+OTHERS = [path for folder in ("suites", "causal") for path in sorted((recipe_folder() / folder).glob("*.yaml"))]
 
 
 def paths_of(tree):
@@ -26,7 +26,7 @@ def paths_of(tree):
     return [path for value in values for path in paths_of(value)]
 
 
-@pytest.mark.parametrize("path", [*recipe_files(), *SUITES], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*recipe_files(), *OTHERS], ids=lambda path: path.stem)
 def test_every_public_path_has_a_source(path):
     text = path.read_text(encoding="utf-8")
     assert "../shared/data" not in text, "write $DISTILVEC_DATA/..."

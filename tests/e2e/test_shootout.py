@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 from contexts import make_context
 from samples import make_texts
+from scipy.stats import ttest_rel
 
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
@@ -16,9 +18,20 @@ from distilvec.data.corpus import Corpus
 from distilvec.methods.talas import Talas
 from distilvec.pipeline.resolve import resolve
 from distilvec.train.trainer import Trainer
-from experiments.sentence_level import PAPER, average_table, by_name, order, shootout_tables
+from experiments.readme import pages
+from experiments.sentence_level import (
+    PAPER,
+    STUDENTS,
+    against_table,
+    average_table,
+    by_name,
+    order,
+    shootout_tables,
+    title_of,
+)
 from experiments.shootout_sentence_level import RECIPE, plan, shootout
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("no_pages", "shared_cache")
 
 
@@ -156,6 +169,38 @@ def test_tables_and_words():
     close = {"jasper": [row("jasper", 0, 70.0), row("jasper", 1, 72.0)], "talas": [row("talas", 0, 70.5)]}
     assert "less than the deviation over seeds" in order("methods", close)
     assert shootout_tables({"rows": []}) == ""
+
+
+def test_differences_from_the_student_without_a_teacher():
+    """Paired by seed, with scipy's interval; the rows of the result file are those of the page."""
+    alone, ours = [50.0, 52.0, 51.5], [53.0, 54.5, 55.0]
+    found = {name: [row(name, seed, value) for seed, value in enumerate(values)] for name, values in
+             (("simcse", alone), ("jasper", ours), ("talas", ours[:2]))}  # fmt: skip
+    table, note = against_table({**found, "untrained": found["simcse"]})
+    interval = ttest_rel(ours, alone).confidence_interval(0.95)
+    cell = f"+3.00 [{interval.low:+.2f}, {interval.high:+.2f}]"
+    assert f"| jasper | {cell} | {cell} | {cell} |" in table and "| talas | +2.75 | +2.75 | +2.75 |" in table
+    assert "untrained" not in table and "95 %" in note
+    assert against_table({"jasper": found["jasper"]}) == against_table({"simcse": found["simcse"]}) == []
+
+
+def test_the_page_holds_what_the_rows_give():
+    part = pages()["docs/sentence_level.md"]["shootout"]
+    assert part and part in (ROOT / "docs" / "sentence_level.md").read_text(encoding="utf-8")
+    assert part.count("| against `simcse` |") == len(STUDENTS)
+
+
+def test_titles_name_only_what_the_rows_show():
+    assert title_of("parts", []) and title_of("radius", ["talas", "sam", "redact"]) == ""
+    assert title_of("radius", ["talas", "asam-5"]).startswith("The radius rho") and "detached" in title_of(
+        "lasd", ["detached", "talas"]
+    )
+    assert title_of("radius", ["asam-0.5", "redact-sam"]).count("; ") == 1
+    part = pages()["docs/sentence_level.md"]["shootout"]
+    for title in (line for line in part.splitlines() if line.startswith("**")):
+        below = part.partition(title)[2].partition("\n\nOf ")[0].partition("\n\n**")[0]
+        named = set(re.findall(r"`([\w-]+)`", title))
+        assert named <= set(re.findall(r"^\| ([\w.-]+) \|", below, re.MULTILINE)), title
 
 
 def test_lasds_rows_stand_beside_those_with_as_many_pairs():

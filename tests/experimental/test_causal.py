@@ -313,6 +313,13 @@ def test_the_recipe_and_its_variants_hold_together(variant):
     assert recipe.teacher is None or (recipe.student.experts.count if recipe.student.experts else 0) == experts
 
 
+def test_missing_files_are_named_with_their_origin(tmp_path, monkeypatch):
+    monkeypatch.setenv("DISTILVEC_DATA", str(tmp_path))
+    recipe = load_causal(recipe_folder() / "causal" / "dolly.yaml", "alone")
+    with pytest.raises(DistilvecError, match=r"^\[data.train\] .*dolly/train.jsonl: not found.*databricks-dolly-15k"):
+        run_causal(recipe, tmp_path / "run")
+
+
 # -- whole runs ------------------------------------------------------------------------------------------------------
 
 

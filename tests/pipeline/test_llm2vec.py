@@ -183,7 +183,10 @@ def test_emo_learns_from_it_and_importance_counts_both_sides(finetuned, tiny_rec
     assert len(losses) >= 5 and all(line["train/loss_otis"] > 0 for line in losses)
 
 
-@pytest.mark.parametrize("name", ["emo", "distillmoe"])
+ACROSS = ["emo", "distillmoe", *(f"baselines/{name}" for name in ("uld", "mined", "dskd", "multilevel_ot", "cdm"))]
+
+
+@pytest.mark.parametrize("name", ACROSS)
 def test_recipes_read_llm2vec_both_ways_and_other_teachers_as_they_are(name):
     path = recipe_folder() / f"{name}.yaml"
     for variant in (None, *variants(path)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import shutil
 from collections import Counter
@@ -44,6 +45,11 @@ def cases():
 
 CASES = list(cases())
 load_case = functools.cache(recipes.load)  # a recipe is frozen
+PAPERS = [  # TALAS and the baselines that train without labels
+    (path, variant)
+    for path, variant in CASES
+    if path.stem == "talas" or (path.parent.name == "baselines" and path not in TOKEN_LEVEL)
+]
 
 
 # settings that two steps on tiny models cannot tell apart
@@ -229,6 +235,39 @@ def test_task_teacher_and_student_combine(path):
 def test_local_students_have_never_seen_the_teacher(path):
     student = load_case(path, "local").student
     assert student.model is None and student.config and student.vocabulary.kind == "bpe"
+
+
+def test_local_distillmoe_has_the_setting_that_the_sweep_measured():
+    """The defaults of the method fill in what one of the two files leaves out."""
+    folder = recipe_folder()
+    found = [load_case(folder / "distillmoe.yaml", variant) for variant in ("local", "local+printed")]
+    measured = [load_case(folder / "sweeps" / "distillmoe.yaml", name) for name in ("gate-held-residual", "distillmoe")]
+    settings = inspect.signature(method_class("distillmoe").__init__).parameters.values()
+    defaults = {setting.name: setting.default for setting in settings if setting.default is not setting.empty}
+    defaults["distillation_weight"] = 0.5
+    for ours, theirs in zip(found, measured, strict=True):
+        assert {**defaults, **ours.method.options} == {**defaults, **theirs.method.options}
+        assert ours.student.experts == theirs.student.experts
+
+
+def test_forms_that_the_pages_advise():
+    folder = recipe_folder()
+    ours, theirs = (
+        load_case(folder / "emo.yaml", "states"),
+        load_case(folder / "sweeps/cross_tokenizer.yaml", "emo-states"),
+    )
+    assert ours.method.options["cost"] == theirs.method.options["cost"] == "cosine"
+    assert recipes.load(folder / "emo.yaml", "local+states").method.options["cost"] == "cosine"
+    updates = {variant: load_case(folder / "talas.yaml", variant).train.update for variant in (None, "local")}
+    assert updates[None].name == "asam" and updates[None].rho == 0.05 and updates["local"].name == "plain"
+
+
+@pytest.mark.parametrize(("path", "variant"), PAPERS, ids=names(PAPERS))
+def test_the_papers_own_variants_are_scored_too(path, variant):
+    """The nine tasks of TALAS, REDACT's English tasks; the variant local takes those that are in the data folder."""
+    suite = load_case(path, variant).evaluation.suite
+    extends_redact = path.stem in {"minilm", "tinybert", "distilbert"}
+    assert suite.stem == ("english" if extends_redact else "sentence_level" if variant == "local" else "talas")
 
 
 @pytest.mark.parametrize(("path", "variant"), CASES, ids=names(CASES))

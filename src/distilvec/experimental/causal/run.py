@@ -30,6 +30,7 @@ from distilvec.core.log import log
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import OutputSpec
 from distilvec.core.processes import is_main, join, main_first
+from distilvec.data.readers import check_readable
 from distilvec.experimental.causal.align import align_responses, common_tokens
 from distilvec.experimental.causal.answers import score_tests
 from distilvec.experimental.causal.data import IGNORED, CausalData, Pair, read_pairs, tokenise
@@ -120,12 +121,15 @@ def training_fingerprint(recipe: CausalRecipe) -> str:
     folders = [Path(name) for name in (recipe.student.model, recipe.student.tokenizer) if name]
     folders += [Path(recipe.teacher.model)] if recipe.teacher is not None else []
     models = sorted(file for folder in folders for file in folder.glob("*") if file.is_file())
-    data = [path for path in (recipe.data.train, recipe.data.holdout) if path is not None]
+    files = {"data.train": recipe.data.train, "data.holdout": recipe.data.holdout}
+    data = {key: path for key, path in files.items() if path is not None}
+    for key, path in data.items():
+        check_readable(path, key)
     tree = recipe.model_dump(mode="json", include={"teacher", "student", "data", "method", "train"})
     tree["data"].pop("tests")
     left_out = UNTRAINED | {key for key, value in LATER_KEYS.items() if tree["train"][key] == value}
     tree["train"] = {key: value for key, value in tree["train"].items() if key not in left_out}
-    return recipes.fingerprint("causal", hash_files([*models, *data], key="data"), tree)
+    return recipes.fingerprint("causal", hash_files([*models, *data.values()], key="data"), tree)
 
 
 def load_causal_model(key: str, name: str, revision: str | None, dtype: torch.dtype) -> Loaded:

@@ -1,0 +1,186 @@
+"""Words about results agree with the rows: claims of the hand-written paragraphs against results/*.json."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+from scipy.stats import ttest_rel
+
+ROOT = Path(__file__).parents[2]
+METRICS = {"banking77": "accuracy", "stsb-separate": "spearman", "mrpc": "accuracy"}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`words` of a page, and the difference upper - lower that they give; `shown`: its 95 % interval leaves out 0.
+
+    `table` is a file of results/, with the task or average after a colon. None for `shown`: fewer than three seeds.
+    """
+
+    page: str
+    words: str
+    table: str
+    upper: str
+    lower: str
+    least: float
+    most: float
+    shown: bool | None = True
+
+
+TASKS, NEW, CUT = "shootout_cross_tokenizer", "shootout_sentence_level", "shootout_sentence_level_cut"
+BANKING, STSB = f"{TASKS}:banking77", f"{TASKS}:stsb-separate"
+CLAIMS = [
+    Claim("token_level", "about eight points on banking77", BANKING, "mined", "task", 7.5, 8.5),
+    Claim(
+        "token_level",
+        "where every text has a label, under one",
+        "shootout_all_labels:banking77",
+        "mined",
+        "task",
+        0,
+        1,
+        None,
+    ),
+    Claim(
+        "token_level",
+        "+1.04 [-0.82, +2.90], so three seeds do not show a lead",
+        BANKING,
+        "dskd-hidden",
+        "dskd",
+        1.03,
+        1.05,
+        False,
+    ),
+    Claim("token_level", "which is clearly above the student alone", BANKING, "emo-states", "task", 1, 4),
+    Claim("token_level", "where both have seen the labels as often", BANKING, "emo", "task-half", 1, 3),
+    Claim("token_level", "and hardly at equal steps", BANKING, "emo", "task", 0, 1, False),
+    Claim("token_level", "is fourteen points below it", BANKING, "task", "task-short", 13.5, 14.5, None),
+    Claim("token_level", "`dskd` is below", STSB, "task-half", "dskd", 2, 10),
+    Claim(
+        "token_level",
+        "`dskd`, `mined` and `emo` end within half a point",
+        f"{TASKS}:mrpc",
+        "task-trained",
+        "emo",
+        0,
+        0.5,
+        None,
+    ),
+    Claim("sentence_level", "(-0.39 [-0.56, -0.22])", f"{NEW}:all", "talas", "distillcse", -0.395, -0.385),
+    Claim("sentence_level", "and level with `jasper`", f"{NEW}:all", "talas", "jasper", -0.2, 0.2, False),
+    Claim("sentence_level", "In domain it is ahead of both", f"{NEW}:in", "talas", "distillcse", 1, 4),
+    Claim("sentence_level", "out of domain behind", f"{NEW}:out", "talas", "jasper", -3, -1),
+    Claim("sentence_level", "LASD costs half a point", f"{CUT}:all", "simcse-tamd", "talas_plain", 0.45, 0.65, None),
+    Claim("sentence_level", "instead of ASAM gives 0.8 points", f"{CUT}:all", "sam", "talas", 0.75, 0.85, None),
+    Claim("sentence_level", "with the second 2.35 points above", f"{CUT}:all", "jasper", "distillcse", 2.345, 2.355),
+    Claim("sentence_level", "is about three points above `simcse` with both", f"{NEW}:all", "rkd", "simcse", 2.5, 3.5),
+    Claim(
+        "sentence_level",
+        "4.4 points above `simcse`, second to `distilcse_ckd`",
+        f"{NEW}:all",
+        "distillcse",
+        "simcse",
+        4.35,
+        4.45,
+    ),
+    Claim(
+        "sentence_level",
+        "gains a quarter of a point, and loses one out of domain",
+        f"{CUT}:out",
+        "distillcse",
+        "simcse",
+        -1.1,
+        -0.9,
+    ),
+    Claim(
+        "distillmoe",
+        "ends a point below the student alone at equal steps",
+        BANKING,
+        "distillmoe",
+        "task",
+        -1.5,
+        -0.5,
+        False,
+    ),
+    Claim(
+        "distillmoe", "`gate-held` gains two points over `distillmoe`", BANKING, "gate-held", "distillmoe", 1.75, 2.5
+    ),
+    Claim(
+        "distillmoe",
+        "(`gate-held-residual`), two above the student alone",
+        BANKING,
+        "gate-held-residual",
+        "task",
+        1.75,
+        2.5,
+    ),
+    Claim("distillmoe", "or lose one (`light`)", BANKING, "light", "distillmoe", -1.5, -0.75),
+    Claim("distillmoe", "rests on one seed", BANKING, "manual-equal", "gate-held-residual", 1, 3, None),
+    Claim("distillmoe", "more than two points by themselves", BANKING, "task", "head-alone", 2, 3),
+    Claim(
+        "distillmoe", "the student is level with the labels alone (`no-head`)", STSB, "no-head", "task", -0.6, 0, False
+    ),
+]
+
+
+@cache
+def rows(file):
+    """The rows of a file in results/, trained students alone."""
+    found = json.loads((ROOT / "results" / f"{file}.json").read_text(encoding="utf-8"))["rows"]
+    return [row for row in found if row.get("column", "student") == "student"]
+
+
+def scores(table, name):
+    """A row's score by seed."""
+    file, task = table.split(":")
+    if task in METRICS:
+        own = [row for row in rows(file) if (row["task"], row["method"]) == (task, name)]
+        return {row["seed"]: row["scores"][METRICS[task]] for row in own}
+    return {row["seed"]: row["averages"][task] for row in rows(file) if row["run"] == name}
+
+
+@cache
+def prose(page):
+    """The text of a page without what experiments.readme writes, each run of white space as one space."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    return " ".join(re.sub(r"<!-- (\w+):begin -->.*?<!-- \1:end -->", "", text, flags=re.DOTALL).split())
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.page}-{claim.upper}-{claim.lower}")
+def test_words_about_results_agree_with_the_rows(claim):
+    assert claim.words in prose(claim.page)
+    upper, lower = scores(claim.table, claim.upper), scores(claim.table, claim.lower)
+    seeds = sorted(upper.keys() & lower.keys())
+    pairs = [upper[seed] for seed in seeds], [lower[seed] for seed in seeds]
+    assert claim.least <= statistics.mean(pairs[0]) - statistics.mean(pairs[1]) <= claim.most
+    interval = ttest_rel(*pairs).confidence_interval(0.95) if len(seeds) > 2 else None
+    assert claim.shown == (interval and not interval.low <= 0 <= interval.high)
+
+
+def test_the_share_that_dskd_keeps_and_its_limits():
+    """`dskd-hidden` keeps 80 % of what `mined` gains over the labels alone."""
+    means = {name: statistics.mean(scores(BANKING, name).values()) for name in ("task", "mined", "dskd-hidden")}
+    share = (means["dskd-hidden"] - means["task"]) / (means["mined"] - means["task"])
+    assert f"It keeps {share:.0%}".replace("%", " %") in prose("token_level")
+
+
+def test_the_first_of_a_kind():
+    """`distilcse_ckd` is first with both students; asymmetric scores are those of `redact`."""
+    for file in (NEW, CUT):
+        found = {
+            run: statistics.mean(scores(f"{file}:all", run).values()) for run in {row["run"] for row in rows(file)}
+        }
+        assert max(found, key=found.__getitem__) == "distilcse_ckd"
+    assert "**`distilcse_ckd`** is first with both students" in prose("sentence_level")
+    retrieval = []
+    for file in (NEW, CUT):
+        every = json.loads((ROOT / "results" / f"{file}.json").read_text(encoding="utf-8"))["rows"]
+        own = [row for row in every if (row["run"], row["column"]) == ("redact", "asymmetric")]
+        retrieval.append(statistics.mean(row["scores"]["cranfield"] for row in own))
+    assert "asymmetric: {:.1f}; with the second student {:.1f})".format(*retrieval) in prose("sentence_level")

@@ -45,11 +45,6 @@ def cases():
 
 CASES = list(cases())
 load_case = functools.cache(recipes.load)  # a recipe is frozen
-PAPERS = [  # TALAS and the baselines that train without labels
-    (path, variant)
-    for path, variant in CASES
-    if path.stem == "talas" or (path.parent.name == "baselines" and path not in TOKEN_LEVEL)
-]
 
 
 # settings that two steps on tiny models cannot tell apart
@@ -260,14 +255,6 @@ def test_forms_that_the_pages_advise():
     assert recipes.load(folder / "emo.yaml", "local+states").method.options["cost"] == "cosine"
     updates = {variant: load_case(folder / "talas.yaml", variant).train.update for variant in (None, "local")}
     assert updates[None].name == "asam" and updates[None].rho == 0.05 and updates["local"].name == "plain"
-
-
-@pytest.mark.parametrize(("path", "variant"), PAPERS, ids=names(PAPERS))
-def test_the_papers_own_variants_are_scored_too(path, variant):
-    """The nine tasks of TALAS, REDACT's English tasks; the variant local takes those that are in the data folder."""
-    suite = load_case(path, variant).evaluation.suite
-    extends_redact = path.stem in {"minilm", "tinybert", "distilbert"}
-    assert suite.stem == ("english" if extends_redact else "sentence_level" if variant == "local" else "talas")
 
 
 @pytest.mark.parametrize(("path", "variant"), CASES, ids=names(CASES))

@@ -3,12 +3,11 @@
     pip install 'model2vec[distill]'                              in an environment of its own
     python -m experiments.alternatives distil static-256 --dim 256         there
     python -m experiments.alternatives score static-256 --json results/alternatives.json
-    python -m experiments.alternatives latency static-256 RUN/student/onnx/model_quantized.onnx --json
-    results/latency.json
+    python -m experiments.alternatives latency static-256=FOLDER 5m-narrow=RUN/student --json FILE
 
 Layers cut without training are the column "untrained" of each student's own record. `python -m experiments.readme`
 writes the line of docs/results.md. latency: one query at a time, from text to vector, the models in turn, on an idle
-machine; named after the folder of the model, or of an exported file's run.
+machine; NAME=PATH, a folder or an exported file.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,16 +31,19 @@ SUITE = Path(__file__).parents[1] / "recipes" / "suites" / "english.yaml"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["distil", "score", "latency"])
-    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of a model; latency: also files")
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="of a model; latency: NAME=FOLDER or NAME=FILE")
     parser.add_argument("--dim", type=int, default=256, help="dimensions after the principal components")
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
     if arguments.action == "distil":
-        distil(arguments.folders[0], arguments.dim)
+        distil(Path(arguments.folders[0]), arguments.dim)
     elif arguments.action == "score":
-        score(arguments.folders[0], arguments.json)
+        score(Path(arguments.folders[0]), arguments.json)
     else:
-        arguments.json.write_text(json.dumps(latencies(arguments.folders), indent=1) + "\n", encoding="utf-8")
+        arguments.json.write_text(
+            json.dumps(latencies(dict(given.split("=", 1) for given in arguments.folders)), indent=1) + "\n",
+            encoding="utf-8",
+        )
 
 
 def distil(folder: Path, dim: int) -> None:
@@ -71,7 +73,7 @@ def score(folder: Path, path: Path) -> None:
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def latencies(given: Sequence[Path], repeats: int = 400) -> dict[str, Any]:
+def latencies(given: Mapping[str, str], repeats: int = 400) -> dict[str, Any]:
     """Milliseconds from one query's text to its vector, for the teacher and these models: medians of calls in turn."""
     from sentence_transformers import SentenceTransformer
 
@@ -80,13 +82,11 @@ def latencies(given: Sequence[Path], repeats: int = 400) -> dict[str, Any]:
     from distilvec.models.load import resolve_model
 
     calls: dict[str, Any] = {}
-    for path in [Path(resolve_model(TEACHER)), *given]:
-        if is_exported(path):
-            calls[f"{path.resolve().parents[2].name} ({path.name})"] = partial(
-                open_exported(path, "latency").embed, role="query"
-            )
+    for name, model in {TEACHER: resolve_model(TEACHER), **given}.items():
+        if is_exported(model):
+            calls[name] = partial(open_exported(Path(model), "latency").embed, role="query")
         else:
-            calls[path.name if calls else TEACHER] = SentenceTransformer(str(path), device="cpu").encode
+            calls[name] = SentenceTransformer(str(model), device="cpu").encode
     taken = interleaved([partial(_encode_each, call) for call in calls.values()], Timing(20, repeats, 20.0))
     rows = {
         name: {"median_ms": round(1e3 * statistics.median(seconds) / len(QUERIES), 3), "calls": len(seconds)}

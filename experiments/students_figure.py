@@ -62,12 +62,13 @@ def draw_students(path: Path, points: list[Point]) -> None:
             across, up = [point.megabytes for point in own], [point.kept[key] for point in own]
             axes.scatter(across, up, s=90 if marker == "*" else 45, marker=marker, color=colour, label=legend, zorder=2)
         for point in points:
-            left = point.megabytes > 50  # the teacher is near
-            where = {"xytext": (-7, -4), "ha": "right"} if left else {"xytext": (7, -4)}
+            edge = point.megabytes < 8  # the axis is near
+            where = {"xytext": (7, -4)} if edge else {"xytext": (0, -14), "ha": "center"}
             at = (point.megabytes, point.kept[key])
             axes.annotate(point.name, at, textcoords="offset points", fontsize=8, **where)
         axes.set(xscale="log", xlabel="MB of weights", ylabel=label, xlim=(4, 200))
         axes.set_xticks([5, 10, 20, 50, 100], ["5", "10", "20", "50", "100"])
+        axes.margins(y=0.12)
         axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.3)

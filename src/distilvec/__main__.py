@@ -20,7 +20,10 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Entry point of the command line."""
-    sys.exit(run_command(sys.argv[1:]))
+    status = run_command(sys.argv[1:])
+    if processes := sys.modules.get("distilvec.core.processes"):  # imports torch: only where it was needed
+        processes.end(status)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

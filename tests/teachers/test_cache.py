@@ -325,6 +325,20 @@ def _write_part(folder, start, part):
     fill(cache, range(15))
 
 
+def test_a_folder_that_another_process_makes_meanwhile_is_no_stranger(tmp_path, monkeypatch):
+    """Between two looks at the folder it appears."""
+    folder, is_dir = tmp_path / "cache", Path.is_dir
+
+    def looked_at(path):
+        found = is_dir(path)
+        if path == folder and not found:
+            folder.mkdir()
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", looked_at)
+    assert len(TeacherCache.create_or_open(folder, MANIFEST, 16)) == 0
+
+
 def test_processes_begin_and_fill_one_cache_together(tmp_path):
     context = multiprocessing.get_context("fork")
     start = context.Barrier(4)

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import logging
 import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -66,6 +68,21 @@ def leave() -> None:
     """
     if dist.is_initialized():
         dist.destroy_process_group(_messages())
+
+
+def end(status: int) -> None:
+    """End one of several processes with this exit status, without Python's teardown; return if it is alone.
+
+    A C++ thread that still runs in the teardown aborts the process ("terminate called without an active exception").
+    """
+    if count() > 1:
+        with suppress(Exception):  # another process may have closed the connections
+            leave()
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
 
 
 def count() -> int:

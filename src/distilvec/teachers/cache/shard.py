@@ -199,7 +199,10 @@ def begin(manifest: Path, content: str) -> None:
     """
     folder = manifest.parent
     with explained(KEY_NAME, folder):
-        found = folder.iterdir() if folder.is_dir() else [folder] if folder.exists() else []
+        if folder.exists() and not folder.is_dir():  # in this order: another process may make the folder in between
+            found: Iterable[Path] = [folder]
+        else:
+            found = folder.iterdir() if folder.is_dir() else ()
         if any(not is_scratch(path) and not _is_lock(path) for path in found) and not manifest.exists():
             raise DistilvecError(f"[{KEY_NAME}] {folder} is not a teacher cache. Choose another folder.")
         folder.mkdir(parents=True, exist_ok=True)

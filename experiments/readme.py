@@ -196,11 +196,11 @@ def fast() -> str:
     )
 
 
-def main_students(*cut: str) -> dict[str, Any]:
-    """The records of the students that README.md shows, by a name that describes them; `cut`: others of surgery.json."""
+def main_students(*names: str) -> dict[str, Any]:
+    """The records of the students that README.md shows, by a name that describes them, or of the variants `names`."""
     found = {f"{name} layers": read(f"english-{name}-layers") for name in ("three", "two")}
     for name, record in by_short_name((read("surgery") or {}).get("students", {})).items():
-        if name in (cut or ("5m-narrow", "2m-narrow")):
+        if name in (names or ("5m-narrow", "2m-narrow")):
             layers = record["student"]["layers"]
             found[f"{name}: {layers} layer{'s' * (layers != 1)}, {record['tokens']:,} tokens"] = record
     return {name: record for name, record in found.items() if record}

@@ -163,7 +163,13 @@ def test_every_token_of_a_tokenizer(tiny_model):
     assert [file.name for file in source_files(source, 0)].count("tokenizer.json") == 1
 
 
-def test_sources_from_before_the_keys_tokenizer_and_url_keep_their_fingerprint(tmp_path):
+def test_pieces_of_long_texts(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "One is here. Two is there."}, {"text": "short"}, {"text": ""}])
+    assert read(path, pieces=20) == ["One is here.", "Two is there.", "short", ""]
+    assert read(path, pieces=26)[0] == "One is here. Two is there."
+
+
+def test_sources_from_before_some_keys_keep_their_fingerprint(tmp_path):
     """The fingerprint as it was computed then."""
     from distilvec.config.recipe import fingerprint
     from distilvec.config.schema import CorpusSection
@@ -174,5 +180,5 @@ def test_sources_from_before_the_keys_tokenizer_and_url_keep_their_fingerprint(t
     path.write_text("a")
     section = CorpusSection(sources=[SourceSection(path=path)])
     keys = section.model_dump(mode="json") | {"exclude_evaluation": True}
-    del keys["sources"][0]["tokenizer"], keys["sources"][0]["url"]
+    del keys["sources"][0]["tokenizer"], keys["sources"][0]["url"], keys["sources"][0]["pieces"]
     assert corpus_fingerprint(section, {}, 4, "x") == fingerprint(FORMAT, keys, hash_files([path]), None, {}, 4, "x")

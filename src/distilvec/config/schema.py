@@ -132,6 +132,7 @@ class SourceSection(Section):
     where: dict[str, str | int | list[str | int]] = key({}, "only rows whose columns have these values", LABELS)
     limit: int | None = key(None, "keep at most n distinct texts", gt=0)
     sample: Literal["random", "first"] = key("random", "for the limit: drawn by seed, or the first")
+    pieces: int | None = key(None, "cut longer texts into parts of at most n characters, at ends of sentences", ge=20)
     config: str | None = key(None, "data set configuration")
     split: str = key("train", "data set split")
     revision: str | None = key(None, "branch, tag or commit of the hub")

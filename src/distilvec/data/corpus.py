@@ -147,7 +147,7 @@ def corpus_fingerprint(
     python = sys.version if any(source.builtin for source in section.sources) else None
     settings = section.model_dump(mode="json") | {"exclude_evaluation": bool(section.exclude_evaluation)}
     for source in settings["sources"]:
-        for name in ("tokenizer", "url"):  # corpora from before these keys stay valid
+        for name in ("tokenizer", "url", "pieces"):  # corpora from before these keys stay valid
             if source[name] is None:
                 del source[name]
     return fingerprint(FORMAT, settings, hash_files(_files(section)), python, prompts, batch_size, excluded_fingerprint)

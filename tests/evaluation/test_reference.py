@@ -25,7 +25,7 @@ def minilm():
     return load_teacher(TeacherSection(model="all-MiniLM-L6-v2"), "cpu"), EmbeddingCache()
 
 
-EXPECTED = {"stsb": 82.03, "sts13": 80.60, "sts14": 75.59, "mrpc": 83.69}
+EXPECTED = {"stsb": 82.03, "sts13": 80.60, "mrpc": 83.69}
 
 
 @pytest.mark.parametrize("name", EXPECTED)

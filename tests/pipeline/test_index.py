@@ -115,24 +115,24 @@ def test_the_expected_overlap_agrees_with_new_texts(table, teacher, vectors, nea
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """20,000 texts and their vectors by a model of one layer, 500 new texts with theirs, and a model near that one."""
-    folder, texts = tmp_path_factory.mktemp("many"), make_texts(20_500)
+    """4,000 texts and their vectors by a model of one layer, 500 new texts with theirs, and a model near that one."""
+    folder, texts = tmp_path_factory.mktemp("many"), make_texts(4_500)
     backbone = architectures.bert(folder / "backbone", num_hidden_layers=1)
     teacher = load(architectures.sentence_transformer(folder / "model", backbone), device="cpu")
     vectors = teacher.encode(texts, batch_size=256)
-    return texts[:20_000], texts[20_000:], vectors[:20_000], vectors[20_000:], near(folder / "model", folder / "near")
+    return texts[:4_000], texts[4_000:], vectors[:4_000], vectors[4_000:], near(folder / "model", folder / "near")
 
 
 @pytest.fixture
 def folder():
-    """A folder in memory where there is one: embedded Qdrant waits for the disk after each of 20,000 rows."""
+    """A folder in memory where there is one: embedded Qdrant waits for the disk after each row."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as found:
         yield Path(found)
 
 
 @pytest.mark.parametrize("kind", DATABASES)
-def test_an_index_of_20000_vectors_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys, no_pages):
+def test_an_index_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys, no_pages):
     if package := lacking(kind):
         pytest.skip(f"{package} is not installed")
     texts, new, vectors, theirs, near_many = many

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from distilvec.evaluation.text_distances import embed_rows, text_distances, validation_rows
+from distilvec.evaluation.text_distances import embed_rows, farthest_texts, spread_rows, text_distances
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def corpus():
 
 
 def test_vectors_keep_the_order_of_the_rows_and_the_role_of_the_source(corpus):
-    rows, asked = validation_rows(corpus), []
+    rows, asked = spread_rows(corpus.holdout_rows), []
 
     def embed(texts, role):
         asked.append((role, texts))
@@ -37,7 +37,8 @@ def test_vectors_keep_the_order_of_the_rows_and_the_role_of_the_source(corpus):
 def test_distances_by_source_and_length(corpus):
     generator = np.random.default_rng(0)
     teacher, student = generator.normal(size=(2, 5, 8)).astype(np.float32)
-    found = text_distances(corpus, validation_rows(corpus), teacher, student, np.array([3, 8, 9, 40, 8]))
+    measured = corpus, spread_rows(corpus.holdout_rows), teacher, student, np.array([3, 8, 9, 40, 8])
+    found, worst = text_distances(*measured), farthest_texts(*measured)
     distance = np.sqrt(((student.astype(float) - teacher) ** 2).sum(1))
     assert found["mean"] == pytest.approx(distance.mean()) and found["rows"] == 5
     pages, questions = found["by_source"]
@@ -51,5 +52,5 @@ def test_distances_by_source_and_length(corpus):
         (33, 40, 1),
     ]
     assert found["by_length"][0]["distance"] == pytest.approx(distance[[0, 1, 4]].mean())
-    assert [row["distance"] for row in found["worst"]] == sorted(distance.round(4), reverse=True)
-    assert found["worst"][0]["text"] == f"text {validation_rows(corpus)[distance.argmax()]}"
+    assert [row["distance"] for row in worst] == sorted(distance.round(4), reverse=True)
+    assert worst[0]["text"] == f"text {spread_rows(corpus.holdout_rows)[distance.argmax()]}"

@@ -116,6 +116,7 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_c
     assert len(values) == listed["count"] and texts["rows"] == record_rows(folder)
     assert np.mean(values) == pytest.approx(report["scores"]["student"][1]["value"], abs=0.01)
     assert texts["mean"] == pytest.approx(result.distance["distance"], rel=2e-3)
+    assert texts["trained"]["rows"] == 200 - texts["rows"] and texts["trained"]["mean"] > 0
     assert report["speed"]["ratio"]["query"] > 0 and len(report["projections"]["sentences"]["student"]) > 5
     assert report["history"][0]["eval/distance"] == result.distance["untrained_distance"]
     low, high, _ = report["intervals"]["student"]["average"]

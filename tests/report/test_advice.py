@@ -7,6 +7,7 @@ import pytest
 from distilvec.report.advice import (
     advice,
     confused_classes,
+    more_texts,
     retrieval_falls,
     smaller_vectors,
     smaller_weights,
@@ -81,6 +82,15 @@ def test_the_end_of_the_training(name, values, part):
     text = still_better({"history": history})
     assert (part in text) if part else text == ""
     assert still_better({"history": history[:2]}) == still_better({}) == ""
+
+
+def test_texts_that_were_trained_on_are_nearer():
+    def report(seen, texts=2000):
+        record = {"training": {"texts": texts}, "data": {"train_rows": 1000}}
+        return {"texts": {"mean": 0.5, "trained": {"mean": seen}}, "record": record}
+
+    assert "(0.450) than new ones (0.500)" in more_texts(report(0.45))
+    assert more_texts(report(0.49)) == more_texts(report(0.45, texts=999)) == more_texts({"texts": {"mean": 0.5}}) == ""
 
 
 def test_the_smallest_vectors_that_keep_the_score():

@@ -15,13 +15,13 @@ from distilvec.evaluation.diagnostics import LENGTHS
 Array = np.ndarray[Any, Any]
 Embed = Callable[[Sequence[str], Role], Array]  # vectors of texts of a role, float32 [texts, dim]
 
-TEXTS, LISTED = 2000, 100  # validation texts that are compared, and those of them in the list
+TEXTS, LISTED = 2000, 100  # texts that are compared, and validation texts in the list
 CHARACTERS = 200  # of a listed text
 
 
-def validation_rows(corpus: Corpus) -> Array:
-    """Return at most TEXTS rows of the validation texts, evenly spread, int64."""
-    rows = np.asarray(corpus.holdout_rows, dtype=np.int64)
+def spread_rows(rows: Array) -> Array:
+    """Return at most TEXTS of the corpus's rows, evenly spread, int64."""
+    rows = np.asarray(rows, dtype=np.int64)
     chosen = np.linspace(0, len(rows) - 1, min(TEXTS, len(rows))).round().astype(int)
     return rows[chosen]
 
@@ -41,16 +41,11 @@ def embed_rows(corpus: Corpus, rows: Array, embed: Embed) -> Array:
 
 
 def text_distances(corpus: Corpus, rows: Array, teacher: Array, student: Array, tokens: Array) -> dict[str, Any]:
-    """Return report.json's "texts": L2 distances of vectors [rows, dim]; `tokens` [rows] are those of the student.
-
-    "mean"; "by_source" and "by_length": mean, standard deviation and number of texts; "worst": the LISTED texts with
-    the greatest distances.
+    """Return L2 distances of vectors [rows, dim]: "rows", "mean", and by source and by length the mean, standard
+    deviation and number of texts; `tokens` [rows] are the student's.
     """
-    distance = np.linalg.norm(student.astype(np.float64) - teacher, axis=1)
-    sources = np.asarray(corpus.sources[rows])
+    distance, sources = _distances(teacher, student), np.asarray(corpus.sources[rows])
     bins = [(low, high, (tokens > low) & (tokens <= high)) for low, high in pairwise(LENGTHS)]
-    worst = np.argsort(-distance, kind="stable")[:LISTED]
-    listed = zip(worst.tolist(), corpus.stored(rows[worst]), strict=True)
     return {
         "rows": len(rows),
         "mean": float(distance.mean()),
@@ -64,16 +59,26 @@ def text_distances(corpus: Corpus, rows: Array, teacher: Array, student: Array, 
             for low, high, inside in bins
             if inside.any()
         ],
-        "worst": [
-            {
-                "text": text[:CHARACTERS],
-                "source": corpus.source_names[int(sources[row])],
-                "tokens": int(tokens[row]),
-                "distance": round(float(distance[row]), 4),
-            }
-            for row, text in listed
-        ],
     }
+
+
+def farthest_texts(corpus: Corpus, rows: Array, teacher: Array, student: Array, tokens: Array) -> list[dict[str, Any]]:
+    """Return the LISTED texts with the greatest distances of their vectors [rows, dim], the greatest first."""
+    distance = _distances(teacher, student)
+    worst = np.argsort(-distance, kind="stable")[:LISTED]
+    return [
+        {
+            "text": text[:CHARACTERS],
+            "source": corpus.source_names[int(corpus.sources[rows[row]])],
+            "tokens": int(tokens[row]),
+            "distance": round(float(distance[row]), 4),
+        }
+        for row, text in zip(worst.tolist(), corpus.stored(rows[worst]), strict=True)
+    ]
+
+
+def _distances(teacher: Array, student: Array) -> Array:
+    return np.asarray(np.linalg.norm(student.astype(np.float64) - teacher, axis=1))
 
 
 def _summary(distance: Array) -> dict[str, Any]:

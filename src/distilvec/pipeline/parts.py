@@ -29,7 +29,7 @@ from distilvec.evaluation.projection import (
 )
 from distilvec.evaluation.speed import Timing, measure_speed
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, task_texts
-from distilvec.evaluation.text_distances import embed_rows, text_distances, validation_rows
+from distilvec.evaluation.text_distances import embed_rows, farthest_texts, spread_rows, text_distances
 from distilvec.models.load import load, load_model
 from distilvec.pipeline.columns import Columns, make_columns
 from distilvec.teachers.api import ApiTeacher
@@ -218,20 +218,34 @@ def vocabulary(models: Models) -> dict[str, Any]:
 
 
 def texts(models: Models) -> dict[str, Any]:
-    """Measure the distance of student and teacher text by text, on validation texts; {} without a common space."""
+    """Measure the distance of student and teacher text by text, on validation texts; {} without a common space.
+
+    "trained" has the same of training texts where the teacher's vectors of them are in its cache.
+    """
     corpus, teacher = models.corpus, models.teacher
     if corpus is None or not models.in_teacher_space or corpus.paired or not len(corpus.holdout_rows):
         return {}
-    rows = validation_rows(corpus)
+    rows = spread_rows(corpus.holdout_rows)
     theirs = models.cached(rows)
     if theirs is None and teacher is not None:
         theirs = embed_rows(corpus, rows, partial(models.cache.vectors, teacher))
-    ours = embed_rows(corpus, rows, partial(models.cache.vectors, models.student))
+    ours, tokens = _student_side(models, corpus, rows)
     if theirs is None or theirs.shape != ours.shape:
         return {}
+    report: dict[str, Any] = text_distances(corpus, rows, theirs, ours, tokens)
+    report["worst"] = farthest_texts(corpus, rows, theirs, ours, tokens)
+    rows = spread_rows(corpus.train_rows)
+    if (theirs := models.cached(rows)) is not None:
+        report["trained"] = text_distances(corpus, rows, theirs, *_student_side(models, corpus, rows))
+    return report
+
+
+def _student_side(models: Models, corpus: Corpus, rows: Any) -> tuple[Any, Any]:
+    """The student's vectors of rows of the corpus [rows, dim] and their lengths in its tokens [rows]."""
     tokenizer, limit = models.student.model.tokenizer, models.student.model.max_seq_length
     ids = tokenizer(corpus.stored(rows), truncation=True, max_length=limit)["input_ids"]
-    return text_distances(corpus, rows, theirs, ours, np.array([len(one) for one in ids]))
+    vectors = embed_rows(corpus, rows, partial(models.cache.vectors, models.student))
+    return vectors, np.array([len(one) for one in ids])
 
 
 PARTS: dict[str, Callable[[Models], Any]] = {

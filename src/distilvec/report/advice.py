@@ -15,6 +15,7 @@ FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the
 HELPS = 1.0  # percent that the teacher's documents add
 LOWER = 1.0  # percent of the untrained score that training may cost; points that a teacher may be below its student
 STILL = 0.005  # share by which the last validation was better than the one before
+NEARER = 0.04  # share by which texts that were trained on are nearer to the teacher than new ones
 KEPT = 99.0  # percent of the student's own score that a smaller vector keeps
 
 
@@ -109,6 +110,18 @@ def still_better(report: Part) -> str:
     return ""
 
 
+def more_texts(report: Part) -> str:
+    """Texts that were trained on are nearer to the teacher than validation texts, by more than chance."""
+    new, seen = get(report, "texts.mean"), get(report, "texts.trained.mean")
+    passes = get(report, "record.training.texts"), get(report, "record.data.train_rows")
+    if not new or not seen or not all(passes) or passes[0] < passes[1] or seen > (1 - NEARER) * new:
+        return ""
+    return (
+        f"Texts that were trained on are nearer to the teacher ({number(seen, 3)}) than new ones ({number(new, 3)}): "
+        "more distinct texts, or the long ones in pieces (corpus.sources: pieces), will help more than more passes."
+    )
+
+
 def smaller_vectors(report: Part) -> str:
     """The smallest vectors that keep KEPT percent of the student's score with whole ones."""
     rows = [row for row in mean_rows(get(report, "compression.rows") or []) if row["column"] == "student"]
@@ -134,6 +147,6 @@ def smaller_weights(report: Part) -> str:
 
 
 RULES: Sequence[Callable[[Part], str]] = (
-    training_lowers, teacher_below, retrieval_falls, still_better, confused_classes, teachers_documents,
+    training_lowers, teacher_below, retrieval_falls, still_better, more_texts, confused_classes, teachers_documents,
     smaller_vectors, smaller_weights,
 )  # fmt: skip

@@ -3,7 +3,7 @@
     pip install 'model2vec[distill]'                              in an environment of its own
     python -m experiments.alternatives distil static-256 --dim 256         there
     python -m experiments.alternatives score static-256 --json results/alternatives.json
-    python -m experiments.alternatives latency static-256=FOLDER 5m-narrow=RUN/student 'int8=FILE' --json FILE
+    python -m experiments.alternatives latency static-256=FOLDER 5m-pieces=RUN/student 'int8=FILE' --json FILE
 
 Layers cut without training are the column "untrained" of each student's own record. `python -m experiments.readme`
 writes the line of docs/results.md. latency: one query at a time, from text to vector, the models in turn, on an idle

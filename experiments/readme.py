@@ -200,7 +200,7 @@ def main_students(*names: str) -> dict[str, Any]:
     """The records of the students that README.md shows, by a name that describes them, or of the variants `names`."""
     found = {f"{name} layers": read(f"english-{name}-layers") for name in ("three", "two")}
     for name, record in by_short_name((read("surgery") or {}).get("students", {})).items():
-        if name in (names or ("5m-narrow", "2m-narrow")):
+        if name in (names or ("5m-pieces", "2m-narrow")):
             layers = record["student"]["layers"]
             found[f"{name}: {layers} layer{'s' * (layers != 1)}, {record['tokens']:,} tokens"] = record
     return {name: record for name, record in found.items() if record}
@@ -214,7 +214,7 @@ def students() -> str:
 
 def headline() -> str:
     """Size, speed and loss of the smallest student that the page recommends, in one sentence."""
-    record = by_short_name((read("surgery") or {}).get("students", {})).get("5m-narrow")
+    record = by_short_name((read("surgery") or {}).get("students", {})).get("5m-pieces")
     if not record:
         return ""
     kept, speed = retained(record)["student"], record["inference"]

@@ -189,9 +189,9 @@ def sizes(runs: list[Path]) -> dict[str, Any]:
 
 
 def recorded(folder: Path) -> tuple[str, dict[str, Any]]:
-    """A finished run's name, and its record with the tokens of its vocabulary."""
+    """The name of a finished run's folder, and its record with the tokens of its vocabulary."""
     record = json.loads((folder / "distillation.json").read_text(encoding="utf-8"))
-    return record["name"], {**record, "tokens": len(load_tokenizer(str(folder / "student"), "student"))}
+    return folder.name, {**record, "tokens": len(load_tokenizer(str(folder / "student"), "student"))}
 
 
 PARTS = {"trim": trimmed, "turkish": turkish, "inference": inference}

@@ -70,8 +70,9 @@ def test_students_are_shown_with_what_they_cost(tiny_recipe, tiny_model, tmp_pat
         "train__max_steps": 2,
         "evaluation__suite": str(suite),
     }
-    run(tiny_recipe(name="small_english-x", **changes), tmp_path / "run")
-    found = {"students": surgery.students([tmp_path / "run"]), "sizes": surgery.sizes([tmp_path / "run"])}
+    folder = tmp_path / "small_english-x"
+    run(tiny_recipe(**changes), folder)
+    found = {"students": surgery.students([folder]), "sizes": surgery.sizes([folder])}
     record = found["students"]["small_english-x"]
     assert record["tokens"] == 350 and record["megabytes"] > 0 and record["inference"]["student_texts_per_second"] > 0
     times = record["teacher"]["parameters"] / record["student"]["parameters"]

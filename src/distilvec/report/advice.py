@@ -118,7 +118,7 @@ def more_texts(report: Part) -> str:
         return ""
     return (
         f"Texts that were trained on are nearer to the teacher ({number(seen, 3)}) than new ones ({number(new, 3)}): "
-        "more distinct texts, or the long ones in pieces (corpus.sources: pieces), will help more than more passes."
+        "add distinct texts, or the long ones in pieces (corpus.sources: pieces)."
     )
 
 

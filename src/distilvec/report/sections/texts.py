@@ -10,9 +10,7 @@ COLUMNS = {"Text": "text", "Source": "source", "tokens": ("tokens", 0), "distanc
 GROUPS = {"Group": "panel", "Texts": "name", "count": ("texts", 0), "distance": ("distance", 4), "± std": ("std", 4)}
 TRAINED = {"trained on": ("trained", 4)}
 NOTE = "Distance of {rows:,} validation texts to the teacher's vectors; mean {mean}. 0 is the same vector."
-TRAINED_NOTE = (
-    " {rows:,} texts that were trained on: {mean}. Where these are much nearer, more texts help more than passes."
-)
+TRAINED_NOTE = " {rows:,} texts that were trained on: {mean}. Where these are much nearer, distinct texts are missing."
 
 
 def section(report: Part) -> Section | None:

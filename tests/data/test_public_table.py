@@ -198,6 +198,12 @@ def test_paragraphs_and_tagged_words(convert):
     assert [row["text"] for row in convert(brown, text)] == ['The jury said "no", 1\\/2 (here).']
 
 
+def test_records_that_span_lines(convert):
+    npl = next(part for part in data_set("technical-text").files["technical_text/technical_text.jsonl.gz"].parts[::-1])
+    text = "1\ncompact memories  a\nsystem\n   /\n2\n3 coils\n   /\n   /\n"
+    assert [row["text"] for row in convert(npl, text)] == ["compact memories a system", "3 coils"]
+
+
 def test_repeated_and_zipped_lines(convert):
     part = Part(format="lines", distinct=True, clean="spaces")
     assert [row["text"] for row in convert(part, gzip.compress(b"a  b\n\na b\nc\n"))] == ["a b", "c"]

@@ -119,6 +119,12 @@ def _lines(part: Part, files: Files) -> Iterator[Row]:
                     yield _named(part, found.groupdict()) if part.columns else found.groupdict()
 
 
+def _records(part: Part, files: Files) -> Iterator[Row]:
+    """Places of a file that match the pattern, which may span lines; its named groups are columns."""
+    for path in files.values():
+        yield from (found.groupdict() for found in re.finditer(part.pattern, path.read_text(encoding=part.encoding)))
+
+
 def _jsonl(part: Part, files: Files) -> Iterator[Row]:
     for path in files.values():
         with _text(part, path) as file:
@@ -203,6 +209,7 @@ READERS: dict[str, Callable[[Part, Files], Iterator[Row]]] = {
     "csv": _csv,
     "tsv": _tsv,
     "lines": _lines,
+    "records": _records,
     "jsonl": _jsonl,
     "documents": _documents,
     "paragraphs": _paragraphs,

@@ -16,7 +16,18 @@ from distilvec.config.yaml_dialect import read_yaml
 from distilvec.core.errors import DistilvecError
 
 Format = Literal[
-    "csv", "tsv", "lines", "jsonl", "documents", "paragraphs", "tagged", "smart", "squad", "wordnet", "dataset"
+    "csv",
+    "tsv",
+    "lines",
+    "records",
+    "jsonl",
+    "documents",
+    "paragraphs",
+    "tagged",
+    "smart",
+    "squad",
+    "wordnet",
+    "dataset",
 ]
 Repository = Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+@[0-9a-f]{40}$")]
 
@@ -38,7 +49,7 @@ class Part(Section):
         "nothing", "strip texts; 'spaces': also single spaces inside; 'escapes': backslashes are spaces, too"
     )
     natural: bool = key(False, "files of an archive by number: 2.txt before 10.txt")
-    pattern: str = key("(?P<text>.*)", "of lines: its named groups are columns")
+    pattern: str = key("(?P<text>.*)", "of lines and records: its named groups are columns")
     values: dict[str, dict[str, str | int]] = key({}, "by column: their values with ours")
     numbers: list[str] = key([], "columns that are numbers")
     constant: dict[str, str | int] = key({}, "columns with the same value in every row")

@@ -11,7 +11,13 @@ from pydantic import ValidationError
 
 from distilvec.config.training import TrainSection
 from distilvec.core.errors import DistilvecError
-from distilvec.train.optimizer import MuonAndAdamW, build_optimizer, optimizer_tensors, set_rate
+from distilvec.train.optimizer import (
+    MuonAndAdamW,
+    build_optimizer,
+    load_optimizer_tensors,
+    optimizer_tensors,
+    set_rate,
+)
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 TRAIN = TrainSection(optimizer="muon", learning_rate=0.01, learning_rate_factors={"encoder.model.0.model.encoder": 2})
@@ -75,3 +81,10 @@ def test_refusals(module, monkeypatch):
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(DistilvecError, match=r"\[train.optimizer\] 'muon' needs torch 2.9"):
         build_optimizer(module, TRAIN)
+
+
+def test_restored_counts_of_steps_are_where_their_parameters_are():
+    module = torch.nn.Linear(2, 2, device="meta")
+    optimizer = torch.optim.AdamW(module.parameters())
+    load_optimizer_tensors(optimizer, module, {"weight|step": torch.tensor(3.0)})
+    assert optimizer.state[module.weight]["step"].device.type == "meta"

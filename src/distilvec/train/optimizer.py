@@ -157,4 +157,5 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module, 
         parameter = parameters.get(name)
         if parameter is None or (entry != "step" and value.shape != parameter.shape):
             raise ValueError(f"no parameter for the optimizer's {key}, {list(value.shape)}")
-        optimizer.state[parameter][entry] = value.clone() if entry == "step" else like(value, parameter)
+        fused = value.to(parameter.device, copy=True)  # counted where the parameter is
+        optimizer.state[parameter][entry] = fused if entry == "step" else like(value, parameter)

@@ -245,8 +245,10 @@ class Trainer:
         return self.state.epoch + self.state.step_in_epoch / self.steps_an_epoch
 
     def _checkpoint_due(self) -> bool:
+        """Return whether a checkpoint is due in one of the processes, whose clocks differ; the same in all of them."""
         every, minutes = self.train.checkpoint_steps, (time.monotonic() - self.saved_at) / 60
-        return bool(every and self.state.step % every == 0) or minutes > self.train.checkpoint_minutes
+        due = bool(every and self.state.step % every == 0) or minutes > self.train.checkpoint_minutes
+        return processes.most(due) > 0
 
     def _checkpoint(self) -> None:
         """Save module, optimizer, progress, running means and monitors."""
@@ -292,4 +294,4 @@ class Trainer:
 
 def saved_steps(total: int, count: int | None) -> frozenset[int]:
     """The steps after which a student is saved: `count` evenly spread steps, the last step among them."""
-    return frozenset(round(total * (number + 1) / count) for number in range(count)) if count else frozenset()
+    return frozenset(max(1, round(total * (number + 1) / count)) for number in range(count)) if count else frozenset()

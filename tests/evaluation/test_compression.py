@@ -17,7 +17,7 @@ from distilvec.evaluation.compression import (
     truncate,
 )
 from distilvec.evaluation.evaluator import EmbeddingCache, evaluate
-from distilvec.evaluation.tasks import ClassificationTask, PairTask, StsTask, make_retrieval
+from distilvec.evaluation.tasks import ClassificationTask, PairTask, StoredTask, StsTask, make_retrieval
 
 STS = StsTask("graded", [f"left {i}" for i in range(60)], [f"right {i % 20}" for i in range(60)], np.arange(60) % 7.0)
 PAIRS = PairTask("same", STS.first, STS.second, np.arange(60) % 3 == 0)
@@ -209,6 +209,16 @@ def test_retrieval_is_brute_force_ties_included(columns, column):
     # signs
     rescored = (queries @ np.where(documents > 0, 1.0, -1.0).T).astype(np.float32)
     assert value_of(rows, column=column, width=32, precision="binary_rescored") == pytest.approx(ndcg_at_10(rescored))
+
+
+def test_stored_documents_as_queries_are_rescored_as_floats_too(columns):
+    student, _ = columns["student"]
+    queries = truncate(student.embed(SEARCH.queries), 32).astype(np.float64)
+    documents = truncate(student.embed(SEARCH.documents), 32)
+    rows = compression_rows([StoredTask(**vars(SEARCH))], columns, EmbeddingCache(), [32], ["binary_rescored"])
+    rescored = (queries @ np.where(documents > 0, 1.0, -1.0).T).astype(np.float32)
+    found = value_of(rows, column="student", width=32, precision="binary_rescored")
+    assert found == pytest.approx(ndcg_at_10(rescored))
 
 
 def test_classifiers_see_unit_vectors(columns):

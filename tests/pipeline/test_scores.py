@@ -4,6 +4,7 @@ loaded.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from sentence_transformers import SentenceTransformer
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.exported import open_exported
 from distilvec.formats.onnx import export_onnx
+from distilvec.models.load import load_model
 from distilvec.pipeline.scores import score_models
+from distilvec.teachers.model import wrap_model
 
 STS = "sentence1,sentence2,score\nriver,stone,1\nbridge,river,3\nstone,stone,5\n"
 
@@ -149,6 +152,19 @@ def test_the_weights_are_those_of_the_file(exported, tmp_path):
     found = open_exported(export_onnx(other, folder / "onnx" / "model.onnx"), "model").embed(["river", "a stone"])
     np.testing.assert_allclose(found, other.encode(["river", "a stone"]), atol=1e-4)
     assert np.abs(found - SentenceTransformer(str(folder), device="cpu").encode(["river", "a stone"])).max() > 0.01
+
+
+def test_prompts_of_a_file_are_those_of_its_model(exported, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(exported.parents[1], folder)
+    settings = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
+    settings["prompts"] = {"query": "river: ", "passage": "stone: "}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings), encoding="utf-8")
+    file, model = open_exported(folder / "onnx" / exported.name, "model"), load_model(str(folder), "model")
+    for role in ("query", "document"):
+        expected = wrap_model(model, "model").embed(["a hill"], role)
+        np.testing.assert_allclose(file.embed(["a hill"], role), expected, atol=1e-4)
+    assert np.abs(file.embed(["a hill"], "document") - model.encode(["a hill"])).max() > 1e-3
 
 
 def test_exported_files_that_cannot_be_scored(exported, suite, tmp_path):

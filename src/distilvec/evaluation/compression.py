@@ -38,7 +38,7 @@ SMALLEST_DIM = 32
 class CompressedCache(EmbeddingCache):
     """Vectors of another cache at one dim and precision. `unit` scales them to length 1, as a classifier needs them.
 
-    Otherwise int8 and binary are whole numbers, so that equal similarities tie. Rescoring keeps float queries.
+    Otherwise int8 and binary are whole numbers, so that equal similarities tie.
     """
 
     memo: EmbeddingCache = field(kw_only=True)
@@ -49,9 +49,7 @@ class CompressedCache(EmbeddingCache):
 
     def vectors(self, embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
         """Compressed vectors, float32 [texts, dim]."""
-        rescored = {"query": "float32", "document": "binary"}[role]
-        kind = rescored if self.precision == "binary_rescored" else self.precision
-        found = compress(truncate(self.memo.vectors(embedder, texts, role), self.dim), kind, self.ranges)
+        found = compress(truncate(self.memo.vectors(embedder, texts, role), self.dim), self.precision, self.ranges)
         return metrics.unit(found) if self.unit else found
 
 
@@ -136,13 +134,15 @@ def compression_rows(
 def _score(
     task: Task, pair: tuple[Embedder, Embedder], memo: EmbeddingCache, documents: Array, dim: int, precision: str
 ) -> Any:
-    """Score at one dim and precision; the ranges of int8 are those of `documents`."""
+    """Score at one dim and precision; the ranges of int8 are those of `documents`. Rescoring packs the signs itself."""
     if (dim, precision) == (documents.shape[1], "float32"):
         return score_task(task, *pair, memo)[0]
     ranges = int8_ranges(truncate(documents, dim)) if precision == "int8" else None
     classes = isinstance(task, ClassificationTask)
-    cache = CompressedCache(memo=memo, dim=dim, precision=precision, ranges=ranges, unit=classes)
-    return score_task(task, *pair, cache, _search_rescored if precision == "binary_rescored" else top_k)[0]
+    rescored = precision == "binary_rescored"
+    kind = "float32" if rescored else precision
+    cache = CompressedCache(memo=memo, dim=dim, precision=kind, ranges=ranges, unit=classes)
+    return score_task(task, *pair, cache, _search_rescored if rescored else top_k)[0]
 
 
 def _search_rescored(queries: Array, documents: Array, count: int, last: Array | None) -> tuple[Array, Array]:

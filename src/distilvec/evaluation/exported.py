@@ -16,7 +16,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, token_limit, tokenize
 from distilvec.formats.openvino import OpenvinoEmbedder
-from distilvec.models.load import load_model
+from distilvec.models.load import load_model, role_prompts
 
 BATCH = 8
 Array = np.ndarray[Any, Any]
@@ -61,7 +61,7 @@ class TextEncoder:
 
     def outputs(self, texts: Sequence[str], role: Role, name: str) -> Array:
         """Return one output of the texts, in their order; the shortest are run first."""
-        prompt, order = self.model.prompts.get(role) or "", sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        prompt, order = role_prompts(self.model)[role], sorted(range(len(texts)), key=lambda row: len(texts[row]))
         size = BATCH if role == "document" and self.model[0].tokenizer.pad_token is not None else 1
         batches = [[prompt + texts[row] for row in order[start : start + size]] for start in range(0, len(order), size)]
         found = [self.runnable.run(tokenize(self.model, batch, self.tokens), [name])[0] for batch in batches]

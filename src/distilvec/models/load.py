@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
+from distilvec.core.info import Role
 from distilvec.models.experts import CONFIG, WEIGHTS, Experts
 from distilvec.models.unreadable import check_model, check_outputs, check_tokenizer, readable
 
@@ -28,6 +29,7 @@ EXPERTS_FILE = "distilvec_experts.py"  # the copy of models/experts.py in a stud
 EXPERTS_TYPE = "distilvec_experts.Experts"
 OURS = (EXPERTS_TYPE, "distilvec.models.experts.Experts", "distilvec.students.experts.Experts")  # the last one: 0.1
 BUILTIN = "all-MiniLM-L6-v2"
+_PROMPT_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _COPY_AGAIN = "Copy the whole model again, or save it again from its run."
 
 
@@ -48,6 +50,12 @@ def load_model(
     if len({values.dtype for values in model.parameters() if values.is_floating_point()}) == 1:  # mixed: no CPU kernels
         check_outputs(partial(model.encode, show_progress_bar=False), model, name, key)
     return model
+
+
+def role_prompts(model: SentenceTransformer) -> dict[Role, str]:
+    """Return the model's prompts by role, "" without one; some models call a document a passage or a corpus."""
+    own = model.prompts or {}
+    return {role: next((own[name] for name in names if own.get(name)), "") for role, names in _PROMPT_NAMES.items()}
 
 
 def load_backbone(name: str, key: str, **kwargs: Any) -> SentenceTransformer:

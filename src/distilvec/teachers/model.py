@@ -28,7 +28,7 @@ from distilvec.models.adapters import merge_adapters
 from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.limits import position_limit
 from distilvec.models.load import BUILTIN as BUILTIN
-from distilvec.models.load import evaluating, folder_of, load, no_pooling, with_owner
+from distilvec.models.load import evaluating, folder_of, load, no_pooling, role_prompts, with_owner
 from distilvec.models.load import resolve_model as resolve_model
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.models.unreadable import check_model, check_outputs, readable
@@ -41,7 +41,6 @@ from distilvec.teachers.placement import placement
 
 _WINDOW = 16384  # texts sorted by length together
 _NOT_HASHED = ("transformers_version", "_name_or_path", "dtype", "architectures")
-_PROMPT_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
 class LocalTeacher:
@@ -55,12 +54,10 @@ class LocalTeacher:
     def __init__(
         self, model: SentenceTransformer, section: TeacherSection, folder: Path | None = None, commit: str | None = None
     ) -> None:
-        modules, own = list(model), getattr(model, "prompts", None) or {}
+        modules = list(model)
         self.model, self.section, self.folder, self.commit = model, section, folder, commit
         self.name = section.name or model_name(str(section.model))
-        self.prompts: dict[Role, str] = {
-            role: next((own[name] for name in names if own.get(name)), "") for role, names in _PROMPT_NAMES.items()
-        } | (section.stated_prompts or {})
+        self.prompts: dict[Role, str] = role_prompts(model) | (section.stated_prompts or {})
         if any(getattr(module, "include_prompt", True) is False for module in modules) and any(self.prompts.values()):
             raise DistilvecError(
                 f"[teacher.prompts] found {self.prompts}; {self.name} leaves the prompt's tokens out of its pooling "

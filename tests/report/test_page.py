@@ -232,21 +232,30 @@ def test_the_scores_table(report):
 
 def test_every_query_has_its_loss_and_both_rankings(report):
     listed = {"cranfield": report["agreement"]["cranfield"]["queries"]}
-    table, found = query_table(listed), rankings(listed)["cranfield"]
+    table, found = query_table(listed), rankings(listed)
     assert list(table.header) == [
         "Query", "Task", "Result", "teacher", "student", "asymmetric", "student, change", "shared of 10",
     ]  # fmt: skip
     assert [(row[2].text, row[6].text, row[6].kind, row[7].text) for row in table.rows] == [
         ("lost", "\N{MINUS SIGN}40.0", "loss", "8"), ("same", "0.0", "same", "8"), ("gained", "+10.0", "gain", "8"),
     ]  # fmt: skip
-    assert set(found["queries"]) == {row[0].text for row in table.rows[:2]}  # the last one has no ranking
-    for one in found["queries"].values():
+    assert len(found["rows"]) == len(table.rows) and found["rows"][2] is None  # the last one has no ranking
+    for one in found["rows"][:2]:
         assert list(one["found"]) == ["teacher", "student", "asymmetric"] and len(one["found"]["student"]) == 10
-        assert {name for names in one["found"].values() for name in names} <= set(found["documents"])
+        assert {name for names in one["found"].values() for name in names} <= set(found["documents"][one["task"]])
     text = render_page(report, draw)
     assert "Listed are 3 of 185 queries of cranfield" in text and "data-rankings='{&#39" not in text
     box = next(attributes for _, attributes in Page(text).tags if "data-rankings" in attributes)
     assert json.loads(box["data-rankings"]) == json.loads(json.dumps(rankings(listed)))
+
+
+def test_equal_queries_have_their_own_rankings():
+    rows = [
+        {"query": "same", "scores": {"teacher": 60, "student": score}, "overlap": {}, "relevant": [], "found": found}
+        for score, found in ((50, {"student": ["a"]}), (40, {"student": ["b"]}))
+    ]
+    found = rankings({"task": {"rows": rows, "count": 2, "documents": {"a": "A", "b": "B"}}})
+    assert [row["found"]["student"] for row in found["rows"]] == [["b"], ["a"]]
 
 
 def test_numbers():

@@ -280,6 +280,23 @@ def test_dimensions_and_precision(opened):
     assert shown.startswith(f"Score {row['value']:.1f}, ") and "128 bytes a vector instead of 1,536" in shown
 
 
+def test_dimensions_of_a_student_narrower_than_its_teacher(browser, tmp_path):
+    from distilvec.report.write import draw_report
+
+    report = sample_report()
+    rows = report["compression"]["rows"]
+    report["compression"]["widths"].append(1024)
+    report["compression"]["rows"] += [
+        {**row, "width": 1024} for row in rows if row["width"] == 384 and row["column"] == "teacher"
+    ]
+    (tmp_path / "report.json").write_text(json.dumps(report), encoding="utf-8")
+    draw_report(tmp_path, report)
+    page = browser.new_page()
+    page.goto((tmp_path / "report.html").as_uri())
+    shown = page.locator("#compression output").inner_text()
+    assert shown.startswith("Score ") and "instead of 1,536" in shown and "% of the teacher's" in shown
+
+
 def test_keyboard_and_focus(opened):
     page = opened()
     page.keyboard.press("Tab")

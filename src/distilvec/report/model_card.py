@@ -20,12 +20,14 @@ from distilvec.report.tables import Table, json_text, make_table, to_markdown
 class TeacherRecord(TypedDict, total=False):
     """A teacher: `name` is an id or folder, `fingerprint` that of its cache manifest, `parameters` with embeddings.
 
+    `embeddings` is the fingerprint of its embeddings alone: the same whichever other outputs a method needs.
     `live` where it ran in every step; `weight` where there are several, as the recipe gives it. `api`: host, requests,
     retries, tokens and cost of all runs with this teacher and corpus.
     """
 
     name: str
     fingerprint: str
+    embeddings: str
     width: int
     parameters: int
     prompts: dict[str, str]

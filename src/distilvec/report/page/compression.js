@@ -14,7 +14,8 @@
   });
   const own = rows.filter((row) => row.model === MODEL);
   if (!own.length) return;
-  const whole = widths.length - 1;
+  const last = (row) => row?.values.findLastIndex((value) => value !== null) ?? -1;
+  const whole = Math.max(...own.map(last)); // the student's dimensions; the teacher may have more
 
   const choice = (title, values, first) => {
     const [label, select] = [document.createElement("label"), document.createElement("select")];
@@ -23,7 +24,7 @@
     return [label, select];
   };
   const [ofTask, task] = choice("Task", own.map((row) => row.task), "average");
-  const [ofWidth, width] = choice("Dimensions", widths, widths[whole]);
+  const [ofWidth, width] = choice("Dimensions", widths.slice(0, whole + 1), widths[whole]);
   const [ofPrecision, precision] = choice("Vectors as", own.map((row) => row.precision), "int8 vectors");
   const shown = document.createElement("output");
   const bar = document.createElement("div");
@@ -35,7 +36,7 @@
   const update = () => {
     const place = widths.indexOf(width.value);
     const value = find(MODEL, precision.value)?.values[place];
-    const [best, teacher] = [MODEL, "teacher"].map((model) => find(model, "float32 vectors")?.values[whole]);
+    const [best, teacher] = [MODEL, "teacher"].map((model) => find(model, "float32 vectors")?.values.findLast((found) => found !== null));
     if (value === null || value === undefined) {
       shown.textContent = "Not measured.";
       return;

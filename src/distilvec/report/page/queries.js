@@ -32,7 +32,7 @@
   };
 
   for (const box of document.querySelectorAll("[data-rankings]")) {
-    const tasks = JSON.parse(box.dataset.rankings);
+    const { documents, rows } = JSON.parse(box.dataset.rankings); // rows as in the table, which is sorted later
     const panel = make("div", undefined, "panel");
     panel.tabIndex = 0;
     panel.hidden = true;
@@ -40,29 +40,24 @@
     panel.setAttribute("aria-label", "Rankings of the chosen query");
     box.append(panel);
     let chosen = null;
-    for (const row of box.querySelector("table").tBodies[0].rows) {
-      const [query, task] = [row.cells[0].textContent.trim(), row.cells[1].textContent.trim()];
-      const { queries = {}, documents = {} } = tasks[task] || {};
-      if (!queries[query]) continue;
+    [...box.querySelector("table").tBodies[0].rows].forEach((row, number) => {
+      const [query, ranking] = [row.cells[0].textContent.trim(), rows[number]];
+      if (!ranking) return;
       const button = make("button", query);
       button.type = "button";
-      button.setAttribute("aria-pressed", "false");
-      button.addEventListener("click", () => {
-        fill(panel, query, queries[query], documents);
+      const choose = () => {
+        fill(panel, query, ranking, documents[ranking.task]);
         if (chosen) chosen.setAttribute("aria-pressed", "false");
         chosen = button;
         chosen.setAttribute("aria-pressed", "true");
+      };
+      button.setAttribute("aria-pressed", "false");
+      button.addEventListener("click", () => {
+        choose();
         panel.focus({ preventScroll: false });
       });
       row.cells[0].replaceChildren(button);
-    }
-    const first = box.querySelector("tbody button");
-    if (first) {
-      const query = first.textContent;
-      const { queries, documents } = tasks[first.closest("tr").cells[1].textContent.trim()];
-      fill(panel, query, queries[query], documents);
-      chosen = first;
-      first.setAttribute("aria-pressed", "true");
-    }
+      if (!chosen) choose();
+    });
   }
 })();

@@ -45,10 +45,10 @@ def section(report: Part) -> Section | None:
 
 def query_table(listed: dict[str, Part]) -> Table:
     """Return one row per query: task, result, nDCG@10 by model, the student's change and its share of the top 10."""
-    every = [(task, row) for task, found in listed.items() for row in found["rows"]]
+    every = _worst_first(listed)
     models = list(by_model(dict.fromkeys((name for _, row in every for name in row["scores"]), True)))
     rows = []
-    for task, row in sorted(every, key=lambda pair: _change(pair[1])):
+    for task, row in every:
         change, shared = _change(row), row["overlap"].get("student")
         result = "same" if abs(change) < 0.005 else "lost" if change < 0 else "gained"
         cells = [number_cell(row["scores"].get(name), 1) for name in models]
@@ -61,18 +61,18 @@ def query_table(listed: dict[str, Part]) -> Table:
 
 
 def rankings(listed: dict[str, Part]) -> dict[str, Any]:
-    """Return by task: the documents' texts by id, and by query each model's ids, of these the relevant ones."""
-    return {
-        words(task)[0].text: {
-            "documents": found["documents"],
-            "queries": {
-                words(row["query"])[0].text: {"found": by_model(row["found"]), "relevant": row["relevant"]}
-                for row in found["rows"]
-                if "found" in row
-            },
-        }
-        for task, found in listed.items()
-    }
+    """Return the documents' texts by task and id, and for every row of `query_table` each model's ids, or None."""
+    rows = [
+        {"task": task, "found": by_model(row["found"]), "relevant": row["relevant"]} if "found" in row else None
+        for task, row in _worst_first(listed)
+    ]
+    return {"documents": {task: found["documents"] for task, found in listed.items()}, "rows": rows}
+
+
+def _worst_first(listed: dict[str, Part]) -> list[tuple[str, Part]]:
+    """Task and row of every query; those that lose most come first."""
+    every = [(task, row) for task, found in listed.items() for row in found["rows"]]
+    return sorted(every, key=lambda pair: _change(pair[1]))
 
 
 def _change(row: Part) -> float:

@@ -111,6 +111,23 @@ def test_texts_of_a_client_that_left_are_not_embedded():
     assert model.batches == [["0"], ["2"]]
 
 
+def test_clients_that_all_left_do_not_end_the_work():
+    async def work(batcher, model):
+        first = asyncio.create_task(batcher.vectors(["0"]))
+        await until(lambda: model.batches)
+        gone = asyncio.create_task(batcher.vectors(["1"]))
+        await until(lambda: batcher.waiting_texts == 1)
+        gone.cancel()
+        await asyncio.sleep(0)
+        model.gate.set()
+        await first
+        async with asyncio.timeout(10):
+            return await batcher.vectors(["2"])
+
+    found, model = run(work)
+    assert found.tolist() == [[2.0]] and model.batches == [["0"], ["2"]]
+
+
 def test_stopping_ends_requests_that_wait():
     async def work(batcher, model):
         first = asyncio.create_task(batcher.vectors(["0"]))

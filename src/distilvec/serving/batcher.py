@@ -73,6 +73,8 @@ class Batcher:
         while True:
             await self._arrived.wait()
             batch = self._next_batch()
+            if not batch:  # every client has gone
+                continue
             texts = [text for request in batch for text in request.texts]
             self.on_batch(len(texts))
             try:

@@ -126,6 +126,17 @@ def test_limits_first_and_random(tmp_path):
     assert everything(other) != everything(built)[30:]
 
 
+def test_pieces_of_long_texts_and_excluded_texts_as_a_whole(tmp_path):
+    texts = ["One is here. Two is there.", "short", "", *map(str, range(9))]
+    cut = source(tmp_path, "a", texts, pieces=20)
+    built = build(tmp_path, cut)
+    assert everything(built)[:3] == ["One is here.", "Two is there.", "short"] and built.report["empty"] == 1
+    built = build(tmp_path, cut, excluded=["one is here.  two is THERE."])
+    assert everything(built)[0] == "short" and built.report["excluded"] == 1
+    built = build(tmp_path, cut, excluded=["One is here. Two is there."], exclude_evaluation=False)
+    assert everything(built)[0] == "One is here." and built.report["excluded"] == 0
+
+
 def test_first_limit_stops_reading(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"".join(b"%d\n" % i for i in range(100_000)) + b"\xff\n")

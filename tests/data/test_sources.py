@@ -163,12 +163,6 @@ def test_every_token_of_a_tokenizer(tiny_model):
     assert [file.name for file in source_files(source, 0)].count("tokenizer.json") == 1
 
 
-def test_pieces_of_long_texts(tmp_path):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "One is here. Two is there."}, {"text": "short"}, {"text": ""}])
-    assert read(path, pieces=20) == ["One is here.", "Two is there.", "short", ""]
-    assert read(path, pieces=26)[0] == "One is here. Two is there."
-
-
 def test_sources_from_before_some_keys_keep_their_fingerprint(tmp_path):
     """The fingerprint as it was computed then."""
     from distilvec.config.recipe import fingerprint

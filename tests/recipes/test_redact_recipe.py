@@ -39,3 +39,9 @@ def test_a_source_below_its_limit_is_reported_by_prepare_and_plan(tiny_recipe, t
     assert ["  warning", line] in make_plan(job)
     resolve(tiny_recipe(corpus__sources=[source | {"limit": 150}]), tmp_path / "run")
     assert "warning" not in capsys.readouterr().err
+    (tmp_path / "some.txt").write_text("\n".join(["again"] * 10 + [f"text {i}" for i in range(200)]))
+    first = {"path": str(tmp_path / "some.txt"), "limit": 90, "sample": "first", "name": "some"}
+    resolve(tiny_recipe(corpus__sources=[first]), tmp_path / "run")
+    assert "some gives 81 distinct texts, fewer than its limit of 90: the others of its first texts" in " ".join(
+        capsys.readouterr().err.split()
+    )

@@ -30,6 +30,7 @@ from distilvec.core.hashing import hash_files
 from distilvec.core.log import log
 from distilvec.data import corpus_files
 from distilvec.data.corpus_files import KEY_BYTES, Keys, Mask, Progress, Rows, as_keys, copy_rows, thin, write_rows
+from distilvec.data.pieces import pieces
 from distilvec.data.sources import read_source, source_files
 
 FORMAT = 1
@@ -150,6 +151,8 @@ def corpus_fingerprint(
         for name in ("tokenizer", "url", "pieces"):  # corpora from before these keys stay valid
             if source[name] is None:
                 del source[name]
+        if "pieces" in source and section.exclude_evaluation:
+            source["excluded"] = "whole texts"  # before: pieces alone were compared
     return fingerprint(FORMAT, settings, hash_files(_files(section)), python, prompts, batch_size, excluded_fingerprint)
 
 
@@ -212,7 +215,7 @@ def _ingest(
         out = corpus_files.TextWriter(raw, stack)
         for position, source in enumerate(sources):
             count, prompt = Counter[str](), prompts.get(source.role, "")
-            texts = _candidates(read_source(source, position), barred, count)
+            texts = _candidates(read_source(source, position), source.pieces, barred, count)
             for chunk in corpus_files.chunks(islice(texts, source.limit if source.sample == "first" else None)):
                 encoded = [text.encode() for text in chunk]
                 keys = as_keys(text_key(prompt, text) for text in chunk)
@@ -224,9 +227,11 @@ def _ingest(
     return counts
 
 
-def _candidates(texts: Iterator[str], barred: frozenset[bytes], count: Counter[str]) -> Iterator[str]:
-    """The texts, cleaned, without empty and excluded ones, which are counted."""
-    for text in texts:
+def _candidates(
+    texts: Iterator[str], longest: int | None, barred: frozenset[bytes], count: Counter[str]
+) -> Iterator[str]:
+    """The texts or their pieces, cleaned, without empty and excluded ones, which are counted."""
+    for text in texts if longest is None else _cut(texts, longest, barred):
         count["read"] += 1
         clean = corpus_files.clean_text(text, LONGEST_TEXT)
         if not clean:
@@ -239,6 +244,13 @@ def _candidates(texts: Iterator[str], barred: frozenset[bytes], count: Counter[s
             if len(text) > LONGEST_TEXT and len(text.strip()) > LONGEST_TEXT:
                 count["cut"] += 1
             yield clean
+
+
+def _cut(texts: Iterator[str], longest: int, barred: frozenset[bytes]) -> Iterator[str]:
+    """The pieces of the texts; an excluded text stays whole, so that it is known."""
+    for text in texts:
+        known = barred and loose_key(corpus_files.clean_text(text, LONGEST_TEXT)) in barred
+        yield from [text] if known else pieces(text, longest)
 
 
 def _apply_limits(section: CorpusSection, counts: list[Counter[str]], keep: Mask) -> list[int]:

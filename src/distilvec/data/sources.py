@@ -11,7 +11,6 @@ from distilvec.config.schema import SourceSection
 from distilvec.core.errors import DistilvecError, nearest
 from distilvec.core.storage import Remote
 from distilvec.data import docstrings, readers
-from distilvec.data.pieces import pieces
 from distilvec.data.readers import READABLE, extension
 from distilvec.data.task_rows import found_value
 from distilvec.models.load import load_tokenizer
@@ -29,16 +28,11 @@ COLUMNS = (  # the first group of which every column exists gives the texts
 
 
 def read_source(source: SourceSection, position: int) -> Iterator[str]:
-    """The raw texts of one source, in order, streaming, or their `pieces`; a missing value is an empty text.
+    """The raw texts of one source, whole, in order, streaming; a missing value is an empty text.
 
     `position` is the source's index in corpus.sources, for error messages.
     Errors: DistilvecError for files that are missing, damaged or not of the format that their names give.
     """
-    texts = _whole_texts(source, position)
-    return texts if source.pieces is None else (part for text in texts for part in pieces(text, source.pieces))
-
-
-def _whole_texts(source: SourceSection, position: int) -> Iterator[str]:
     key = f"corpus.sources.{position}"
     if source.builtin is not None:
         yield from docstrings.passages()

@@ -120,12 +120,15 @@ def left_out(report: dict[str, Any], section: CorpusSection) -> list[str]:
 
 
 def below_limits(report: dict[str, Any], section: CorpusSection) -> list[str]:
-    """List the sources that have fewer texts than their limit."""
-    return [
-        f"{source.label} has {count['kept']:,} distinct texts, fewer than its limit of {source.limit:,}"
-        for source, count in zip(section.sources, report["sources"], strict=True)
-        if source.limit is not None and count["kept"] < source.limit
-    ]
+    """List the sources that give fewer texts than their limit."""
+    lines = []
+    for source, count in zip(section.sources, report["sources"], strict=True):
+        if source.limit is not None and count["kept"] < source.limit:
+            texts = f"{count['kept']:,} distinct texts, fewer than its limit of {source.limit:,}"
+            whole = source.sample != "first" or count["read"] - count["empty"] - count["excluded"] < source.limit
+            others = f"{texts}: the others of its first texts are repeated. Take sample: random, or a larger limit"
+            lines.append(f"{source.label} {'has' if whole else 'gives'} {texts if whole else others}")
+    return lines
 
 
 def load_vocabulary(

@@ -73,6 +73,17 @@ def test_shares_merge_to_the_bytes_of_one_process(work):
     np.testing.assert_array_equal(cache.read(rows), whole.read(rows))
 
 
+def test_a_share_of_a_changed_corpus_keeps_what_it_has(work):
+    cache, whole = work.cache("main"), work.corpus
+    work.corpus = make_corpus(work.folder / "before", 45)
+    part = work.share(cache, "1/2")
+    before = [part.positions(np.asarray(work.corpus.keys)) >= 0, np.asarray(work.corpus.keys)]
+    work.corpus = whole
+    found = TeacherCache.open(work.share(cache, "1/2").folder)
+    assert before[0].any() and (found.positions(before[1][before[0]]) >= 0).all()
+    assert TeacherCache.verify_folder(found.folder) == []
+
+
 def test_late_shares_and_a_cache_that_has_some_rows_end_with_the_same_bytes(work, monkeypatch):
     whole, cache = work.cache("whole"), work.cache("cache")
     small = make_corpus(work.folder / "small", 50)

@@ -83,7 +83,11 @@ def test_a_copy_that_was_killed_goes_on_and_ends_alike(kind, tmp_path, monkeypat
         assert rows(found).equals(whole) and len(whole) == 300
 
 
-def test_a_copy_is_used_again_until_the_file_changes_or_a_refresh(tmp_path):
+def refuse(*_):
+    raise DistilvecError("[teacher.vectors] the server is down.")
+
+
+def test_a_copy_is_used_again_until_the_file_changes_or_a_refresh(tmp_path, monkeypatch):
     path = tmp_path / "t.parquet"
     table = pa.table({"body": TEXTS, "mine": list(VECTORS)})
     pq.write_table(table, path)
@@ -91,6 +95,11 @@ def test_a_copy_is_used_again_until_the_file_changes_or_a_refresh(tmp_path):
     first = local_table(section, tmp_path)
     parts = sorted(first.vectors.glob("part-*"))
     times = [part.stat().st_mtime_ns for part in parts]
+    assert local_table(section, tmp_path) == first and [part.stat().st_mtime_ns for part in parts] == times
+    with monkeypatch.context() as context:
+        context.setattr(copy, "open_reader", refuse)
+        with pytest.raises(DistilvecError, match="down"):
+            local_table(section, tmp_path, refresh=True)
     assert local_table(section, tmp_path) == first and [part.stat().st_mtime_ns for part in parts] == times
     local_table(section, tmp_path, refresh=True)
     assert [part.stat().st_mtime_ns for part in parts] != times

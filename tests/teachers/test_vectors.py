@@ -41,6 +41,14 @@ def corpus_of(folder, texts, queries=(), prompts=None):
     return build_corpus(CorpusSection(sources=sources, holdout_batches=1), prompts, 4, folder / "corpus")
 
 
+def test_two_columns_of_vectors_are_two_teachers(tmp_path):
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"text": TEXTS, "a": list(unit(100)), "b": list(unit(100, seed=1))}), path)
+    names = ({"embedding": "a"}, {"embedding": "b"}, {"embedding": "a"})
+    marks = [VectorsTeacher(TeacherSection(vectors=path, columns=one)).manifest().fingerprint for one in names]
+    assert marks[0] == marks[2] != marks[1]
+
+
 def test_vectors_of_the_corpus_are_taken_whatever_the_order(tmp_path):
     vectors = unit(100)
     order = np.random.default_rng(1).permutation(100)

@@ -11,7 +11,7 @@ import numpy as np
 
 from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.errors import DistilvecError
-from distilvec.core.hashing import hash_files
+from distilvec.core.hashing import combine, hash_files
 from distilvec.core.info import TeacherInfo
 from distilvec.data.corpus import Corpus, text_key
 from distilvec.data.corpus_files import as_keys
@@ -74,7 +74,7 @@ class VectorsTeacher:
             raise DistilvecError(f"[teacher.vectors] {missing}")
         return Manifest(
             model=self.name,
-            weights=hash_files(self.table.paths, key="teacher.vectors"),
+            weights=self._content(),
             prompts=self.prompts,
             normalized=self.normalized,
             width=self.dim,
@@ -84,6 +84,11 @@ class VectorsTeacher:
             backend="table",
             store_dtype=store_dtype,
         )
+
+    def _content(self) -> str:
+        """A hash of the table's files and of the columns that are chosen: a file may hold several vectors of a text."""
+        files = hash_files(self.table.paths, key="teacher.vectors")
+        return combine([("table", files), *sorted(self.table.names.items())]) if self.section.columns else files
 
     def fill(self, cache: TeacherCache, corpus: Corpus, progress: Progress | None = None) -> None:
         """Put the vectors of the corpus's texts into the cache, in the table's order; resumed exactly after a kill.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ class TeacherCache:
         """Add one shard: keys (V16, [n]) and every signal of the cache ([n, width], or Ragged for an uneven one).
 
         Texts that the cache has are left out; `describe(row)` gives a row's text, for messages. Waits for other
-        writers. The shard has the smallest free number by default.
+        writers. The shard has the given `number` if that is free, else the smallest free one.
         Errors: DistilvecError for vectors that must not be stored, or a full disk; nothing of the shard is left then.
         """
         if set(signals) != set(self.signals):
@@ -167,13 +167,11 @@ class TeacherCache:
                 else:
                     arrays[name] = values[new]
             notes = {"worst_cosine": worst_cosine(np.asarray(signals["embedding"])[new], arrays["embedding"])}
-            number = next(self.free_numbers()) if number is None else number
-            self._write(Shard(number, len(new), notes=notes), arrays)
+            self._write(Shard(self._free(number), len(new), notes=notes), arrays)
 
     def adopt(self, shard: Shard, source: Path, keys: Keys) -> None:
         """Add another cache's shard, whose keys are new here, by its files; it keeps its number if that is free."""
-        taken = {one.number for one in self._shards}
-        number = next(one for one in chain([shard.number], self.free_numbers()) if one not in taken)
+        number = self._free(shard.number)
         with journal.write_errors(self.folder, sum(size for size, _ in shard.files.values())):
             new, self._whole = journal.adopt_shard(self.folder, shard, source, number, self._whole)
         self._admit(new, keys)
@@ -248,6 +246,11 @@ class TeacherCache:
         """Numbers that no shard has, in order."""
         taken = {shard.number for shard in self._shards}
         return (number for number in count() if number not in taken)
+
+    def _free(self, wanted: int | None) -> int:
+        """The wanted number if no shard has it, else the smallest free one."""
+        taken = {shard.number for shard in self._shards}
+        return next(self.free_numbers()) if wanted is None or wanted in taken else wanted
 
     def _write(self, shard: Shard, arrays: dict[str, Array]) -> None:
         """Write a shard and admit it; nothing of the shard is left if that fails."""

@@ -50,7 +50,8 @@ def refuse(good: Any, problem: str, describe: Describe, fix: str = _BROKEN) -> N
     if not good.all():
         text = shortened(describe(int(np.argmin(good))))
         raise DistilvecError(
-            f"[teacher] {problem}: the first of {len(good):,} texts concerned is {text}. {fix} Shards before are kept."
+            f"[teacher] {problem}: {int((~good).sum()):,} of {len(good):,} texts, such as {text}. {fix} Shards before "
+            "are kept."
         )
 
 

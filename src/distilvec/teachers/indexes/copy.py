@@ -49,13 +49,10 @@ def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> T
     with explained("cache.root", folder):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_name(f".{folder.name}.lock"), "cache.root", f"the copy {folder}", wait=True):
-        if refresh:
-            for path in (folder / META, *_parts(folder)):
-                remove(path)
-        if (folder / META).is_file():
+        if (folder / META).is_file() and not refresh:
             log(f"index: the copy of {address.text} in {folder} is used")
         else:
-            _copy(section, address, folder)
+            _copy(section, address, folder, refresh)
     changes = {"vectors": folder, "columns": None, "limit": None, "texts": None, "name": section.name or address.name}
     return section.model_copy(update=changes)
 
@@ -84,10 +81,13 @@ def open_reader(section: TeacherSection, address: Address) -> Reader:
     return ArrowFiles(address.path, section.columns, KEY)
 
 
-def _copy(section: TeacherSection, address: Address, folder: Path) -> None:
-    """Write the missing parts, then meta.json."""
+def _copy(section: TeacherSection, address: Address, folder: Path, refresh: bool) -> None:
+    """Write the missing parts, or all with `refresh`, then meta.json."""
     remove_scratch(folder)
     with open_reader(section, address) as reader:
+        if refresh:  # the index can be read; a last part without those before it would look complete
+            for path in (folder / META, *reversed(_parts(folder))):
+                remove(path)
         parts = _parts(folder)
         state: dict[str, Any] = {"after": None, "read": 0, "kept": 0}
         state |= _state(parts[-1]) if parts else {"rows": reader.count()}

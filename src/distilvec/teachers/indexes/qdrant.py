@@ -41,7 +41,7 @@ class QdrantCollection:
         except DistilvecError:
             raise
         except Exception as error:  # the client raises those of httpx, gRPC and its own
-            raise DistilvecError(f"[{key}] {address} cannot be read: {first_line(error)}.") from None
+            raise self._unreadable(error) from None
         self.vector = self._vector_name(about.config.params.vectors)
 
     def __enter__(self) -> Self:
@@ -58,19 +58,27 @@ class QdrantCollection:
         """Points from the id `after` on, in the order of ids; the last cursor is None."""
         names: dict[str, str] = {}
         while True:
-            points, after = self.client.scroll(
-                self.collection, limit=_POINTS, offset=after, with_payload=True,
-                with_vectors=True if self.vector is None else [self.vector],
-            )  # fmt: skip
+            try:
+                points, after = self.client.scroll(
+                    self.collection, limit=_POINTS, offset=after, with_payload=True,
+                    with_vectors=True if self.vector is None else [self.vector],
+                )  # fmt: skip
+            except Exception as error:  # the client raises those of httpx, gRPC and its own
+                raise self._unreadable(error) from None
             if not points:
                 return
             names = names or self._payload_names(points)
             texts = [(point.payload or {}).get(names["text"]) for point in points]
-            vectors = [point.vector if self.vector is None else point.vector[self.vector] for point in points]
+            vectors = [
+                point.vector if self.vector is None else (point.vector or {}).get(self.vector) for point in points
+            ]
             ids = [str((point.payload or {}).get(names.get("id", ""), point.id)) for point in points]
             yield Batch(ids, [text if text is None else str(text) for text in texts], vectors, after)
             if after is None:
                 return
+
+    def _unreadable(self, error: Exception) -> DistilvecError:
+        return DistilvecError(f"[{self.key}] {self.address} cannot be read: {first_line(error)}.")
 
     def _vector_name(self, vectors: Any) -> str | None:
         """The name of the vector, None in a collection with a single nameless one."""

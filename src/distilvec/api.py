@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from distilvec.config import recipe as recipes
-from distilvec.config.base import Section
 from distilvec.config.builtin import recipe_file
 from distilvec.config.paths import resolve_key, resolve_tree
 from distilvec.config.schema import Recipe
@@ -24,7 +23,7 @@ from distilvec.core.verbosity import quiet_libraries
 from distilvec.models.load import load as load
 from distilvec.pipeline.compare import Comparison, compare_runs
 from distilvec.pipeline.export import export_model
-from distilvec.pipeline.inputs import model_name, source_keys, teacher_keys
+from distilvec.pipeline.inputs import holdout_batches, model_name, source_keys, teacher_keys
 from distilvec.pipeline.prepare import cached_teachers, fill_cache
 from distilvec.pipeline.resolve import cache_root, resolve
 from distilvec.pipeline.run import run as run_recipe
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 Overrides = Mapping[str, Any]
 Callback = Callable[[int, dict[str, float]], None]
-HELD_OUT = 20  # of a list of texts one batch in 20 is for validation, at most 128
 
 
 @quiet_libraries()
@@ -198,10 +196,10 @@ def recipe_keys(
     teacher: Model | np.ndarray[Any, Any], texts: Texts, student: Model, overrides: Overrides | None = None
 ) -> dict[str, Any]:
     """The sections teacher, student and corpus of a recipe for these objects."""
-    root, size = cache_root(), int((overrides or {}).get("train.batch_size", 32))
+    root, size = cache_root(), (overrides or {}).get("train.batch_size", 32)
     corpus: dict[str, Any] = {"sources": source_keys(texts, root)}
     if not isinstance(texts, (str, Path)):
-        corpus["holdout_batches"] = max(1, min(128, len(texts) // (HELD_OUT * size)))
+        corpus["holdout_batches"] = holdout_batches(len(texts), size)
     return {
         "teacher": teacher_keys(teacher, texts, root),
         "student": {"model": student if student == "teacher" else model_name(student, root, "student")},
@@ -209,8 +207,8 @@ def recipe_keys(
     }
 
 
-def changed(tree: dict[str, Any], overrides: Overrides | None, section: type[Section] = Recipe) -> dict[str, Any]:
+def changed(tree: dict[str, Any], overrides: Overrides | None) -> dict[str, Any]:
     """A recipe as plain data with overrides applied."""
     for key, value in (overrides or {}).items():
-        recipes.set_key(tree, key, resolve_key(key, value, Path.cwd(), section))
+        recipes.set_key(tree, key, resolve_key(key, value, Path.cwd(), Recipe))
     return tree

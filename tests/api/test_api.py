@@ -127,6 +127,8 @@ def test_wrong_keywords_are_refused_like_a_recipes_keys(tiny_model):
         distilvec.distill(str(tiny_model), texts)
     with pytest.raises(DistilvecError, match=r"train\.epoch\].*did you mean 'epochs'"):
         distilvec.distill(str(tiny_model), texts, layers=2, overrides={"train.epoch": 3})
+    with pytest.raises(DistilvecError, match=r"train\.batch_size\]"):
+        distilvec.distill(str(tiny_model), texts, layers=2, overrides={"train.batch_size": 0})
     with pytest.raises(DistilvecError, match=r"^\[teacher\] expected a model's id"):
         distilvec.distill(object(), texts, layers=2)
     with pytest.raises(DistilvecError, match=r"^\[--to\] "):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 
 import psutil
@@ -10,7 +12,9 @@ import pytest
 from commands import Command
 from several import start
 
+from distilvec.cli import launch
 from distilvec.config import recipe as recipes
+from distilvec.core.errors import Interrupted
 from distilvec.train.metrics import read_metrics
 
 
@@ -40,6 +44,31 @@ def test_a_killed_process_ends_all_and_ctrl_c_leaves_a_checkpoint(tiny_recipe, t
     assert second.returncode == 128 + signal.SIGINT, error
     assert error.count("[train] stopped at step") == 1 and "Traceback" not in error
     assert max(line["step"] for line in read_metrics(folder / "metrics.jsonl")) > done
+
+
+def test_after_a_signal_a_process_has_the_time_that_it_needs(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "GRACE", 0.2)
+    quick = "import signal, sys; signal.signal(2, lambda *_: sys.exit(130)); print(1, flush=True); signal.pause()"
+    slow = quick.replace("sys.exit(130)", f"(time.sleep(1), open({str(tmp_path / 'done')!r}, 'w'), sys.exit(130))")
+    children = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        for code in (f"import time; {slow}", quick)
+    ]
+    for child in children:
+        child.stdout.readline()
+    asked = iter([Interrupted(signal.SIGINT)])
+    sleep = time.sleep
+
+    def interrupted(seconds):
+        for signaled in asked:
+            raise signaled
+        sleep(seconds)
+
+    monkeypatch.setattr(launch.time, "sleep", interrupted)
+    launch._wait(children)
+    assert (tmp_path / "done").exists() and [child.returncode for child in children] == [130, 130]
+    for child in children:
+        child.stdout.close()
 
 
 def test_an_error_of_the_first_process_ends_the_others(tiny_recipe, tmp_path):

@@ -406,6 +406,12 @@ def test_only_what_changes_weights_changes_the_fingerprint(causal_recipe, tmp_pa
     )
 
 
+def test_a_missing_test_file_is_named_before_any_training(causal_recipe, tmp_path):
+    with pytest.raises(DistilvecError, match=r"^\[data\.tests\.own\]"):
+        run_causal(causal_recipe(f"data.tests.own={tmp_path / 'missing.jsonl'}"), tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
 def test_the_verb(causal_recipe, models, tmp_path):
     from typer.testing import CliRunner
 

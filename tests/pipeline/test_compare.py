@@ -159,6 +159,24 @@ def test_a_sweep_gives_its_groups(write_run, tmp_path):
     assert [(run.name, run.seed) for run in alone] == [("lr=1", 1)]
 
 
+def test_a_run_without_newer_keys_is_in_the_group_of_its_recipe(write_run, tiny_recipe):
+    full = tiny_recipe().model_dump(mode="json")
+    older = {**full, "train": {key: value for key, value in full["train"].items() if key != "optimizer"}}
+    folders = [write_run(name, {"a": sts(1)}, name="mine") for name in ("older", "newer")]
+    for seed, (folder, tree) in enumerate(zip(folders, (older, {**full, "remote_output": "s3://b/c"}), strict=True)):
+        (folder / "recipe.yaml").write_text(yaml.safe_dump({**tree, "train": {**tree["train"], "seed": seed}}))
+    assert [row["seeds"] for row in compare_runs(folders)["rows"]] == [2]
+
+
+def test_one_teacher_with_more_outputs_is_no_other_teacher(write_run):
+    folders = [write_run(name, {"a": sts(1)}, seed) for seed, name in enumerate(("states", "plain"))]
+    for folder, mark in zip(folders, ("t1", "t2"), strict=True):
+        record = json.loads((folder / "distillation.json").read_text())
+        record["teacher"] |= {"fingerprint": mark, "embeddings": "same"}
+        (folder / "distillation.json").write_text(json.dumps(record))
+    assert not any("Different teachers" in note for note in compare_runs(folders)["notes"])
+
+
 def test_what_is_not_one_group(write_run):
     recipe = {"method": {"name": "redact"}}
     first = write_run("a/first", {"a": sts(1)}, 0, name="mine", recipe=recipe)

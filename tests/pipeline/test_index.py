@@ -21,6 +21,7 @@ from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.significance import mean_interval
 from distilvec.evaluation.stored import KNOWN_ITEM, NEIGHBORS, overlaps, stored_tasks
 from distilvec.models.load import load
+from distilvec.pipeline.export import parity_task
 from distilvec.pipeline.index import check_index, recognize
 from distilvec.pipeline.run import run
 from distilvec.pipeline.scores import score_models
@@ -196,6 +197,7 @@ def test_a_table_is_a_full_teacher_of_a_run(table, tiny_recipe, tiny_model, tmp_
     assert set(report["projections"]["sentences"]) >= {"teacher", "student"}
     record = json.loads((tmp_path / "run" / "distillation.json").read_text())
     assert record["data"]["train_rows"] + record["data"]["holdout_rows"] >= 300 - 10 - 30
+    assert parity_task(tmp_path / "run" / "student", None).name == "mine"  # what an export is compared on
 
 
 def test_candidates_are_recognized(table, tiny_model, near_teacher):

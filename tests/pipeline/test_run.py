@@ -232,7 +232,8 @@ def test_the_plan_of_a_sweep_counts_its_runs(tiny_recipe, tmp_path, monkeypatch,
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as ended:
         cli_main()
-    assert not ended.value.code and "2 runs" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert not ended.value.code and "2 runs" in shown and str(tmp_path / "out" / "seed=0") in "".join(shown.split("\n"))
 
 
 def test_a_changed_method_file_is_named(tiny_recipe, tmp_path, shared_cache):
@@ -330,6 +331,9 @@ def test_a_plan_also_for_many_workers(tiny_recipe, tmp_path):
     assert rows["texts"] == "200 (32 for validation)" and rows["teacher vectors to compute"].startswith("200 of 200")
     assert rows["training"].startswith("11 steps of 16 texts")
     assert not (tmp_path / "run").exists() and "  preset" not in rows
+    by_tokens = dict(make_plan(resolve(tiny_recipe(train__max_tokens=400), tmp_path / "run")))["training"]
+    steps, texts = map(int, re.match(r"(\d+) steps of (\d+) texts", by_tokens).groups())
+    assert texts != 16 and steps * texts == pytest.approx(168, rel=0.25)
     rows = dict(make_plan(job, Fleet(4, 3.5)))
     assert ", cost 0.00; " in rows["with 4 workers"] and "keys in memory 2.0 GB" in rows["  100 M texts"]
     hundred, billion = (

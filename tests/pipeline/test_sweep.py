@@ -11,7 +11,8 @@ import pytest
 
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_files
-from distilvec.core.errors import DistilvecError
+from distilvec.core.errors import Busy, DistilvecError
+from distilvec.core.files import locked
 from distilvec.pipeline.compare import compare_runs
 from distilvec.pipeline.run import run
 from distilvec.pipeline.run_dir import own_folder
@@ -242,6 +243,20 @@ def test_a_failing_member_does_not_stop_the_others(sweep_of, tmp_path, shared_ca
     ):
         run_sweep(repaired, tmp_path / "out")
     assert {entry["name"]: entry["state"] for entry in read_sweep(tmp_path / "out")}["batch_size=90"] == "finished"
+
+
+def test_a_run_that_another_process_writes_is_not_a_failure(sweep_of, tmp_path):
+    def held(recipe, folder):
+        folder.mkdir(parents=True)
+        with (
+            locked(folder / "lock", "--out", str(folder), wait=False),
+            locked(folder / "lock", "--out", "", wait=False),
+        ):
+            pass
+
+    with pytest.raises(Busy, match="is writing"):
+        run_sweep(sweep_of(GRID), tmp_path / "out", held)
+    assert [entry["state"] for entry in read_sweep(tmp_path / "out")] == ["running", "pending", "pending", "pending"]
 
 
 def test_a_stop_asked_for_stops_the_sweep(sweep_of, tmp_path, monkeypatch, shared_cache):

@@ -38,7 +38,7 @@ def run(
 ) -> None:
     """Plan, cache, train, evaluate and save what a recipe (or its sweep) describes; run again to resume."""
     from distilvec.config.builtin import recipe_file
-    from distilvec.pipeline.sweep import expand, has_sweep, refuse_run, run_sweep
+    from distilvec.pipeline.sweep import expand, has_sweep, run_sweep
 
     swept = has_sweep(recipe_file(recipe), overrides or [])
     runs = expand(recipe_file(recipe), overrides or [], combined(variant)) if swept else []
@@ -61,7 +61,6 @@ def run(
         show_finished(run_recipe(loaded, out or loaded.output / loaded.name, restart))
         return
     folder = out or loaded.output / Path(recipe).stem
-    refuse_run(folder)
 
     def report(name: str, done: int, total: int) -> None:
         log(f"sweep {done}/{total}: {name}")
@@ -100,7 +99,8 @@ def plan(
     from distilvec.pipeline.resolve import resolve
 
     fleet = None if workers is None else Fleet(workers, hourly_price)
-    job = resolve(loaded, out or loaded.output / loaded.name)
+    folder = (out or loaded.output / Path(recipe).stem) / loaded.name if swept else out or loaded.output / loaded.name
+    job = resolve(loaded, folder)
     lines = make_plan(job, fleet)
     if swept:
         lines.append(["sweep", f"{len(runs)} runs; the lines above are of the first, {runs[0].name}"])

@@ -46,19 +46,22 @@ def launch(count: int, arguments: Sequence[str]) -> int:
 
 
 def _wait(children: Sequence[subprocess.Popen[bytes]]) -> list[int]:
-    """Wait for the end of all processes; return the numbers of those that failed by themselves, the first one first."""
+    """Wait for the end of all processes; return the numbers of those that failed by themselves, the first one first.
+
+    If one fails, the others have `GRACE` seconds. After a signal they have the time that they need.
+    """
     failed: list[int] = []
-    since = 0.0
+    since, asked = 0.0, False
     while any(child.poll() is None for child in children):
         try:
             time.sleep(0.05)
             failed += [number for number, child in enumerate(children) if child.poll() and number not in failed]
-            since = since or (time.monotonic() if failed else 0.0)
-            late = time.monotonic() - since if failed else 0.0
-            if late > GRACE:
+            since = since or (time.monotonic() if failed and not asked else 0.0)
+            if since and time.monotonic() - since > GRACE:
                 _send(children, signal.SIGKILL)
-        except Interrupted as asked:
-            _send(children, asked.number)
+        except Interrupted as signaled:
+            asked = True
+            _send(children, signaled.number)
     return failed + [number for number, child in enumerate(children) if child.returncode and number not in failed]
 
 

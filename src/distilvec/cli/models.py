@@ -69,7 +69,8 @@ def finetune(
     from distilvec.core.files import check_output_folder
 
     changes = recipes.read_overrides(overrides or [])
-    if changes.get("student.lora", lora):
+    adapted = changes.get("student.lora", lora)
+    if adapted:
         require_extra("finetune", "--lora")
     check_output_folder(out, "--out")
 
@@ -80,7 +81,7 @@ def finetune(
 
     adapters = {name: given.pop(name) for name in _ADAPTERS}
     tree = finetune_recipe(model, task, kind, encode, adapters if lora else None, trust_remote_code)
-    rate = learning_rate if learning_rate is not None else 2e-3 if lora else 2e-5
+    rate = learning_rate if learning_rate is not None else 2e-3 if adapted else 2e-5
     tree |= {"name": out.resolve().name or "finetune", "train": {**tree["train"], **given, "learning_rate": rate}}
     tree = resolve_tree(tree, Path.cwd(), Recipe)
     for key, value in changes.items():
@@ -201,10 +202,8 @@ def transplant(
         from distilvec.cli.terminal import show_tokenizers
         from distilvec.core.errors import DistilvecError
         from distilvec.core.extras import require_extra
-        from distilvec.models.unreadable import check_place
         from distilvec.pipeline.budget import parameter_budget
         from distilvec.pipeline.transplant import (
-            check_target,
             read_texts,
             rows_line,
             stated_languages,
@@ -216,13 +215,9 @@ def transplant(
         if budget_mb is not None:
             check_positive(budget_mb, "--budget-mb")
         parameters = parameter_budget(budget) if budget else int(budget_mb * 1e6 / 4) if budget_mb else None
-        check_place(teacher, "teacher")
-        check_target(out, overwrite, [teacher, *([section.tokenizer] if section.tokenizer else [])])
         if section.tokenizer is not None and section.tokenizer.endswith(".model"):
             require_extra("sentencepiece", "--tokenizer")
         sources = read_texts(texts or [], column, limit)
-        for read in sources.values():
-            next(read(), None)  # so that a file that cannot be read is reported before the model is loaded
         found = transplant_folder(
             teacher, section, sources, out, max_length, overwrite=overwrite, trust_remote_code=trust_remote_code,
             rank=rank, budget=parameters, languages=stated_languages(texts or []),

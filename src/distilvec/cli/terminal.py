@@ -45,12 +45,12 @@ def print_result(text: str = "", error: bool = False, link: Path | None = None) 
     print(shown, file=stream)
 
 
-def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> None:
+def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table as wide as the terminal at most (80 columns where there is none); see `text_table`.
 
     The first column is left-aligned, the others right-aligned if there are several.
     """
-    print_result(text_table(header, rows, width))
+    print_result(text_table(header, rows))
 
 
 def show_scores(scores: dict[str, list[Score]], also: Mapping[str, Sequence[str]] | None = None) -> None:

@@ -12,7 +12,7 @@ from distilvec.core.errors import DistilvecError
 from distilvec.core.log import log
 
 
-def pick_device(name: str, key: str = "train.device") -> str:
+def pick_device(name: str) -> str:
     """'auto' becomes cuda, mps or cpu, whichever is there first; a named one must be there.
 
     Errors: DistilvecError for a GPU asked for where torch finds none.
@@ -21,9 +21,10 @@ def pick_device(name: str, key: str = "train.device") -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise DistilvecError(f"[{key}] is {name}, but torch finds no GPU. Use auto or cpu, or a CUDA build of torch.")
+        problem = f"is {name}, but torch finds no GPU. Use auto or cpu, or a CUDA build of torch"
+        raise DistilvecError(f"[train.device] {problem}.")
     if name == "mps" and not has_mps:
-        raise DistilvecError(f"[{key}] is mps, but this machine has none. Use auto or cpu.")
+        raise DistilvecError("[train.device] is mps, but this machine has none. Use auto or cpu.")
     return name
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_LONGEST_LINE = 200
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FIXES = {
     errno.ENOENT: ("does not exist", "Check the path."),
@@ -66,10 +67,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean '{match[0]}'?" if match else ""
 
 
-def first_line(error: BaseException, longest: int = 200) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of an error's message, shortened; its type where it has none."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return text if len(text) <= longest else text[:longest] + "…"
+    return text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "…"
 
 
 def explain(error: BaseException, key: str | None = None, path: Path | None = None) -> str | None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from distilvec.core.errors import DistilvecError, disk_is_full, explained
+from distilvec.core.errors import Busy, DistilvecError, disk_is_full, explained
 
 SEAL = "seal"  # the key of a JSON file that holds the checksum of all others
 _SCRATCH = re.compile(r"^\..+\.distilvec-(?P<process>[0-9]+)$")
@@ -150,7 +150,7 @@ def is_sealed(content: dict[str, Any]) -> bool:
 def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
     """Hold the lock file `path`, which the system frees when this process ends; the file itself stays.
 
-    If another process holds it: with `wait`, log that and wait, else DistilvecError with that process's id. `what`
+    If another process holds it: with `wait`, log that and wait, else Busy with that process's id. `what`
     names the files that are written, for the message.
     """
     if os.name != "posix":
@@ -169,9 +169,7 @@ def locked(path: Path, key: str, what: str, wait: bool) -> Iterator[None]:
                 file.seek(0)
                 holder = f"process {file.read().decode(errors='replace').strip() or 'unknown'}"
             if not wait:
-                raise DistilvecError(
-                    f"[{key}] {holder} is writing {what}. Wait for its end, then run the command again."
-                )
+                raise Busy(f"[{key}] {holder} is writing {what}. Wait for its end, then run the command again.")
             if attempt == 0:
                 from distilvec.core.log import log
 

@@ -57,11 +57,12 @@ def compare_runs(
     run's own teacher. `minutes` and `texts` are those of training one seed. Unknown values are None.
     Errors: DistilvecError as `load_runs`; an unknown reference or column; runs that share no task.
     """
+    if column not in MODELS:
+        hint = nearest(column, MODELS) or "."
+        raise DistilvecError(f"[--column] no column '{column}'{hint} Known: {', '.join(MODELS)}.")
     runs = load_runs(folders)
     if not runs:
         raise DistilvecError("[run folder] found no run to compare. Name the folder of at least one run or sweep.")
-    if column not in MODELS:
-        raise DistilvecError(f"[--column] no column '{column}'{nearest(column, MODELS)}. Columns: {', '.join(MODELS)}.")
     groups = _group(runs)
     reference = _find_reference(reference, groups)
     tasks, notes = _shared_tasks(runs, column)
@@ -107,7 +108,8 @@ def _find_reference(reference: str | None, groups: Groups) -> str:
         folders = [run.folder.resolve() for run in group]
         if reference in (name, *(folder.name for folder in folders)) or Path(reference).resolve() in folders:
             return name
-    raise DistilvecError(f"[--reference] no run '{reference}'{nearest(reference, groups)}. Runs: {', '.join(groups)}.")
+    hint = nearest(reference, groups) or "."
+    raise DistilvecError(f"[--reference] no run '{reference}'{hint} Runs: {', '.join(groups)}.")
 
 
 def _shared_tasks(runs: Sequence[RunSummary], column: str) -> tuple[list[str], list[str]]:
@@ -275,9 +277,9 @@ def _remarks(reference: str, drawn: Drawn, names: Sequence[str], draws: int) -> 
 def _cautions(runs: Sequence[RunSummary], groups: Groups) -> list[str]:
     """List reasons to distrust the rows."""
     seeds = {len(group) for group in groups.values()}
-    teachers, corpora = (
-        {(run.record.get(part) or {}).get("fingerprint") for run in runs} for part in ("teacher", "data")
-    )
+    described = [run.record.get("teacher") or {} for run in runs]
+    teachers = {teacher.get("embeddings") or teacher.get("fingerprint") for teacher in described}
+    corpora = {(run.record.get("data") or {}).get("fingerprint") for run in runs}
     cautions = {
         "One seed a row: the spread over seeds is not known.": seeds == {1},
         f"Rows have from {min(seeds)} to {max(seeds)} seeds.": len(seeds) > 1,

@@ -141,7 +141,7 @@ def parity_task(model: Path, suite: Path | None) -> RetrievalTask:
     section = EvaluationSection(suite=suite, builtin=None if suite else "python-docstrings")
     if suite is None and recipe.is_file():
         found = recipes.load(recipe).evaluation
-        section = found if found.suite and found.suite.is_file() else section
+        section = EvaluationSection(suite=found.suite) if found.suite and found.suite.is_file() else section
     store = ArtifactStore(cache_root())
     tasks = [task for task in load_tasks(section, store) if isinstance(task, RetrievalTask)]
     if not tasks and suite is not None:

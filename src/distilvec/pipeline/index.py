@@ -21,6 +21,7 @@ from distilvec.evaluation.stored import KNOWN_ITEM, NEIGHBORS, overlaps, stored_
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.columns import make_columns, score_columns
+from distilvec.pipeline.inputs import holdout_batches
 from distilvec.pipeline.resolve import cache_root
 from distilvec.teachers.indexes.copy import local_table
 from distilvec.teachers.model import LocalTeacher, load_teacher
@@ -168,11 +169,11 @@ def _compared(model: LocalTeacher, name: str, texts: list[str], vectors: Any) ->
 
 def index_recipe(
     teacher: Mapping[str, Any], student: Mapping[str, Any], name: str, texts: int, queries: int = 500,
-    suite: str | None = None, epochs: int | None = None, batch_size: int = 32,
+    suite: str | None = None, epochs: int | None = None, batch_size: Any = 32,
 ) -> dict[str, Any]:  # fmt: skip
     """The recipe of `index distill` as plain data: trained on the index's own texts, judged on others of them.
 
-    `texts` of the index decide on the number of validation rows: one batch in 20, at most 128.
+    `texts` of the index decide on the number of validation rows (`holdout_batches`).
     """
     evaluation = {"stored": queries, "columns": ["teacher", "asymmetric"], "parts": ["agreement"]}
     return {
@@ -181,7 +182,7 @@ def index_recipe(
         "student": dict(student),
         "corpus": {
             "sources": [{"builtin": "teacher"}],
-            "holdout_batches": max(1, min(128, texts // (20 * batch_size))),
+            "holdout_batches": holdout_batches(texts, batch_size),
         },
         "method": {"name": "redact"},
         "train": {"batch_size": batch_size, **({} if epochs is None else {"epochs": epochs})},

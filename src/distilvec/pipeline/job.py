@@ -72,6 +72,7 @@ class Teacher:
         found: TeacherRecord = {
             "name": self.info.name,
             "fingerprint": self.manifest.fingerprint,
+            "embeddings": self.embeddings.fingerprint,
             "width": self.info.dim,
             "prompts": {role: prompt for role, prompt in self.info.prompts.items() if prompt},
             "normalized": self.info.normalized,

@@ -238,10 +238,12 @@ def _measure_stage(
     sample = train.model_copy(update={"max_steps": SAMPLE_STEPS, "logging_steps": 1, "trackers": []})
     with tempfile.TemporaryDirectory() as folder, errors_named(stage):
         steps = Trainer(encoder, objective, data, train, Path(folder), "plan").total_steps
-        Trainer(encoder, objective, data, sample, Path(folder), "plan").run()
+        done = Trainer(encoder, objective, data, sample, Path(folder), "plan").run()
         lines = read_metrics(Path(folder) / "metrics.jsonl")
     speeds = [line["train/texts_per_second"] for line in lines if "train/texts_per_second" in line]
     texts = train.batch_size * train.gradient_accumulation_steps
+    if train.max_tokens is not None:  # batches of as many texts as have these tokens
+        texts = round(done.texts / done.step)
     return steps, texts, steps * texts / float(np.mean(speeds[2:] or speeds))
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from distilvec.config import recipe as recipes
+from distilvec.config.schema import Recipe
 from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
 from distilvec.evaluation.evaluator import Sample
 from distilvec.pipeline.run_dir import SWEEP_FILE
@@ -18,7 +21,16 @@ from distilvec.pipeline.sweep import read_sweep
 from distilvec.report.earlier_formats import sample_model
 from distilvec.report.run_files import RECORD, REPORT, read_run_file
 
-_UNTRAINED = ("name", "description", "paper", "output", "cache", "evaluation", "sweep")  # no effect on weights
+_UNTRAINED = (  # no effect on weights
+    "name",
+    "description",
+    "paper",
+    "output",
+    "remote_output",
+    "cache",
+    "evaluation",
+    "sweep",
+)
 _SCORE_AGAIN = "Delete it and report.json and run the same recipe again: training is kept."
 
 
@@ -126,11 +138,13 @@ def _load_run(folder: Path, sweep: Path, group: str | None) -> RunSummary:
         raise DistilvecError(
             f"[recipe.yaml] {path}: train is no mapping. Run the recipe again: it writes the file again."
         )
+    with suppress(ValidationError):  # keys that are newer than the run get their default: seeds of two versions group
+        recipe = Recipe.model_validate(recipe).model_dump(mode="json")
     seed = (train or record.get("training") or {}).get("seed")
     if group is not None:
         return RunSummary(folder, group, f"{sweep}:{group}", seed, recipe, record, report)
     kept = {key: value for key, value in recipe.items() if key not in _UNTRAINED}
-    kept["train"] = {key: value for key, value in train.items() if key != "seed"}
+    kept["train"] = {key: value for key, value in (recipe.get("train") or {}).items() if key != "seed"}
     parts = [record.get("teacher"), record.get("data"), *record.get("more_teachers", [])]
     origin = [(part or {}).get("fingerprint") for part in parts]
     name = str(record.get("name") or folder.resolve().name)

@@ -155,7 +155,7 @@ def _check_arguments(
     from distilvec.evaluation.aggregate import PROTOCOLS
 
     if protocol not in PROTOCOLS:
-        known = f"{nearest(protocol, PROTOCOLS)}. Protocols: {', '.join(PROTOCOLS)}"
+        known = f"{nearest(protocol, PROTOCOLS) or '.'} Protocols: {', '.join(PROTOCOLS)}"
         raise DistilvecError(f"[{prefix}protocol] no protocol '{protocol}'{known}.")
 
 

@@ -113,7 +113,8 @@ class Landscapes:
         self.texts, self.seed, self.dropout = texts, seed, dropout
         self.job = resolve(recipes.load(folder / "recipe.yaml"), folder, record)
         self.recipe = self.job.stages[-1].recipe
-        self.students = {**saved_folders(folder), int(record["training"]["steps"]): folder / "last"}
+        *_, final = record["training"].get("stages") or [record["training"]]  # each stage counts its steps from 0
+        self.students = {**saved_folders(folder), int(final["steps"]): folder / "last"}
 
     def landscape(self, step: int) -> Landscape:
         """Return the loss at the checkpoint of a step, on the first batches of an epoch; at least one."""

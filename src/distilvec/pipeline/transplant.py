@@ -80,14 +80,14 @@ def _language_and_path(source: str) -> tuple[str, str]:
     return (language, path) if sign and not Path(source).exists() else ("", source)
 
 
-def check_target(out: Path, overwrite: bool, sources: Sequence[str], key: str = "--out") -> None:
+def check_target(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
     """DistilvecError for an `out` that is not empty, is one of the `sources`, or is in the hub's cache.
 
     `overwrite` allows a folder with a model that distilvec wrote.
     """
     target = real(out)
     if target.is_relative_to(real(Path(HF_HUB_CACHE))):
-        raise DistilvecError(f"[{key}] {out} is in the cache of the hub ({HF_HUB_CACHE}). Choose another folder.")
+        raise DistilvecError(f"[--out] {out} is in the cache of the hub ({HF_HUB_CACHE}). Choose another folder.")
     for name in sources:
         folder: Path | None = Path(resolve_model(name))
         if folder is not None and not folder.is_dir():
@@ -96,12 +96,12 @@ def check_target(out: Path, overwrite: bool, sources: Sequence[str], key: str = 
             except (OSError, ValueError):  # no valid id: loading reports it
                 folder = None
         if folder is not None and real(folder) == target:
-            raise DistilvecError(f"[{key}] {out} is the folder of {name}, which is read. Choose another folder.")
-    check_output_folder(out, key)
+            raise DistilvecError(f"[--out] {out} is the folder of {name}, which is read. Choose another folder.")
+    check_output_folder(out, "--out")
     if not overwrite and out.is_dir() and any(out.iterdir()):
         fix = ", or replace the model in it with --overwrite" if is_ours(out) else ""
-        raise DistilvecError(f"[{key}] {out} exists and is not empty. Choose a new or empty folder{fix}.")
-    check_replaceable(out, key)
+        raise DistilvecError(f"[--out] {out} exists and is not empty. Choose a new or empty folder{fix}.")
+    check_replaceable(out, "--out")
 
 
 def transplant_folder(
@@ -127,6 +127,8 @@ def transplant_folder(
     written.
     """
     check_target(out, overwrite, [name, *([section.tokenizer] if section.tokenizer else [])])
+    for first in texts.values():
+        next(first(), None)  # a file that cannot be read is reported before the model is loaded
     transformers.utils.logging.disable_progress_bar()
     model = load_model(name, "teacher", trust_remote_code=trust_remote_code)
     if not hasattr(model[0], "auto_model"):

@@ -45,11 +45,6 @@ class Encoder(nn.Module):
         """The transformers model; a property, so that its weights are registered once."""
         return self.model[0].auto_model
 
-    @property
-    def pooling(self) -> str:
-        """The model's pooling of its last layer."""
-        return str(list(self.model)[1].pooling_mode)
-
     def forward(
         self, batch: TextBatch, required: OutputSpec, attention_rows: Int[Tensor, "batch rows"] | None = None
     ) -> ModelOutputs:

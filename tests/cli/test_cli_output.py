@@ -112,7 +112,14 @@ def test_only_our_own_lines_are_shown(tiny_model, suite, tmp_path):
         ["evaluate", tiny_model, "--suite", suite],
     ]
     if all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")):
-        commands.append(["export", tiny_model, "--out", tmp_path / "model.onnx"])
+        (tmp_path / "search").mkdir()
+        documents = ({"_id": name, "text": name} for name in ("river", "stone"))
+        (tmp_path / "search" / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents))
+        (tmp_path / "search" / "queries.jsonl").write_text('{"_id": "q", "text": "river"}\n')
+        (tmp_path / "search" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq\triver\t1\n")
+        (tmp_path / "search.yaml").write_text("- {name: search, type: retrieval, path: search}\n")
+        search = ["--suite", tmp_path / "search.yaml"]  # by default all docstrings of Python, which takes seconds
+        commands.append(["export", tiny_model, "--out", tmp_path / "model.onnx", *search])
     code = (
         "import json, sys; from distilvec.__main__ import run_command; "
         "sys.exit(any([run_command(words) for words in json.loads(sys.argv[1])]))"

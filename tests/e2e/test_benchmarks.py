@@ -53,7 +53,7 @@ def test_the_gpu_benchmark_runs_on_the_cpu(measured, tmp_path):
 
 @pytest.mark.slow
 def test_memory_is_measured(measured):
-    _, found = measured("memory", "--rows", "2000", "20000")
+    _, found = measured("memory", "--rows", "2000", "8000")
     assert found["growth"]["caching"] < 1.1 and found["growth"]["training"] < 1.1
 
 

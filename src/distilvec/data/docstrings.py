@@ -10,6 +10,7 @@ import ast
 import hashlib
 import inspect
 import json
+import os
 import random
 import re
 import sysconfig
@@ -81,10 +82,8 @@ def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
     """
     folder = folder or Path(sysconfig.get_paths()["stdlib"])
     found: list[Docstring] = []
-    for path in sorted(folder.rglob("*.py")):
+    for path in _sources(folder):
         parts = path.relative_to(folder).with_suffix("").parts
-        if not SKIPPED_FOLDERS.isdisjoint(parts[:-1]):
-            continue
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # invalid escapes in the sources
@@ -98,6 +97,15 @@ def docstrings(folder: Path | None = None) -> tuple[Docstring, ...]:
             "Give texts with 'path'."
         )
     return tuple(found)
+
+
+def _sources(folder: Path) -> list[Path]:
+    """Python's files below a folder, sorted; packages of others and tests are not entered."""
+    found: list[Path] = []
+    for place, names, files in os.walk(folder):
+        names[:] = [name for name in names if name not in SKIPPED_FOLDERS]
+        found += [Path(place, name) for name in files if name.endswith(".py")]
+    return sorted(found)
 
 
 def is_evaluated(one: Docstring) -> bool:

@@ -27,17 +27,13 @@ def ranking_agreement(
     task: RetrievalTask,
     models: Mapping[str, tuple[Embedder, Embedder]],
     memo: EmbeddingCache,
-    examples: int = 5,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """Agreement of each model (query embedder, document embedder) with the model "teacher", for report.json.
 
     By model, mean over queries and population standard deviation ("..._std") of:
     "overlap@10": share of the teacher's 10 best documents among the model's 10 best;
     "kendall_tau": tau-b between the ranks, in both full rankings, of all documents in either list of 10.
-    "examples": queries with every model's 10 best documents: lowest and highest mean overlap first, others drawn by
-    `seed`. "queries": see `_listed`; without examples there are none. Documents without text rank last; equal scores
-    rank in the task's order of documents.
+    "queries": see `_listed`. Documents without text rank last; equal scores rank in the task's order of documents.
     Errors: DistilvecError for no teacher, nothing to compare it with, or a model with two dims.
     """
     others = [name for name in models if name != "teacher"]
@@ -61,19 +57,6 @@ def ranking_agreement(
         ours = _ranks(vectors[name], top[name], top["teacher"])
         for key, values in (("overlap@10", overlap[name]), ("kendall_tau", _union_tau(ours, theirs, shared))):
             report.setdefault(name, {}).update({key: float(values.mean()), f"{key}_std": float(values.std())})
-    mean = np.mean(list(overlap.values()), axis=0)
-    drawn = [mean.argmin(), mean.argmax(), *np.random.default_rng(seed).permutation(len(mean))]
-    chosen = [int(query) for query in dict.fromkeys(drawn)][:examples]
-    report["examples"] = [
-        {
-            "query": task.queries[query],
-            "overlap@10": {name: float(values[query]) for name, values in overlap.items()},
-            "columns": {name: _top_documents(task, query, top[name][query], vectors[name]) for name in models},
-        }
-        for query in chosen
-    ]
-    if not examples:
-        return report
     values = {name: score_task(task, *pair, memo)[1].predicted for name, pair in models.items()}
     return report | _listed(task, values, overlap, top)
 
@@ -140,17 +123,3 @@ def _union_tau(ours: Array, theirs: Array, shared: Array) -> Array:
         if len(left) > 1:
             taus[query] = kendalltau(left, right, variant="b").statistic
     return taus
-
-
-def _top_documents(task: RetrievalTask, query: int, top: Array, vectors: Vectors) -> list[dict[str, Any]]:
-    relevant = task.judged[(task.judged[:, 0] == query) & (task.gains > 0), 1]
-    return [
-        {
-            "rank": rank,
-            "score": float(vectors[1][document] @ vectors[0][query]),
-            "id": task.document_ids[document],
-            "text": task.documents[document][:TEXT_CHARACTERS],
-            "relevant": bool(document in relevant),
-        }
-        for rank, document in enumerate(top, start=1)
-    ]

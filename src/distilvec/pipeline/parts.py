@@ -14,11 +14,10 @@ from distilvec.config.schema import EvaluationSection
 from distilvec.core.batch import Text
 from distilvec.core.log import progress
 from distilvec.data.corpus import Corpus
-from distilvec.evaluation.aggregate import average
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
 from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
-from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, evaluate, read_score
+from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, evaluate
 from distilvec.evaluation.margin import margin_report
 from distilvec.evaluation.projection import (
     draw_sentences,
@@ -143,12 +142,11 @@ def margin(models: Models) -> dict[str, Any] | None:
             model, name = load(saved.folder, device="cpu"), f"step {saved.step}"
             embedder = wrap_model(model, name, models.section.batch_tokens, models.student.prompts)
             found = evaluate(tasks, embedder)
-            values = {score.task: score.value for score in found} | {"average": average(found)}
+            values = {score.task: score.value for score in found}
             points.append({"step": saved.step, "distance": saved.distance, "scores": values})
             advance(number + 1, name)
-    names = {task.name for task in tasks}
-    teacher = [read_score(score) for score in models.scores["teacher"] if score["task"] in names]
-    return margin_report(points, {score.task: score.value for score in teacher} | {"average": average(teacher)})
+    names, known = {task.name for task in tasks}, models.scores["teacher"]
+    return margin_report(points, {score["task"]: score["value"] for score in known if score["task"] in names})
 
 
 def speed(models: Models) -> dict[str, Any]:

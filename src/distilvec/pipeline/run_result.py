@@ -10,12 +10,12 @@ from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
-from distilvec.evaluation.aggregate import AVERAGE, averages
+from distilvec.evaluation.aggregate import AVERAGE, averages, retention
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load_model
 from distilvec.report.model_card import Distillation
-from distilvec.report.scores import problem_text, score_frame, score_table, shares
+from distilvec.report.scores import problem_text, score_frame, score_table
 from distilvec.report.tables import Table, html_list, to_html, words
 from distilvec.train.checkpoint import Progress
 from distilvec.train.metrics import MONITORED
@@ -56,7 +56,7 @@ class RunResult:
         if self.verdict.get("text"):
             found.append(("verdict", self.verdict["text"]))
         elif self.scores.get("student"):
-            share = shares(self.scores["student"], self.scores.get("teacher", ())).get(AVERAGE)
+            share = retention(self.scores["student"], self.scores.get("teacher", ())).get(AVERAGE)
             kept = "" if share is None else f", {share:.1f} % of the teacher"
             found.append(("average", f"{averages(self.scores['student'])['all']:.2f}{kept}"))
         found += [("advice", text) for text in self.verdict.get("advice") or ()]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from distilvec.evaluation.aggregate import AVERAGE
-from distilvec.report.scores import read_scores, shares
+from distilvec.evaluation.aggregate import AVERAGE, retention
+from distilvec.report.scores import read_scores
 from distilvec.report.section import get
 from distilvec.report.sections.compression import BITS, mean_rows, vectors
 from distilvec.report.tables import Part, number
@@ -28,10 +28,10 @@ def training_lowers(report: Part) -> str:
     """The student before training has the higher average."""
     columns = read_scores(get(report, "scores") or {})
     student, untrained, teacher = (columns.get(name, []) for name in ("student", "untrained", "teacher"))
-    own = shares(student, untrained).get(AVERAGE)
+    own = retention(student, untrained).get(AVERAGE)
     if own is None or own > 100 - LOWER:
         return ""
-    before, after = (shares(scores, teacher).get(AVERAGE) for scores in (untrained, student))
+    before, after = (retention(scores, teacher).get(AVERAGE) for scores in (untrained, student))
     change = ""
     if before is not None and after is not None:
         change = f", from {number(before, 1)} % of the teacher's to {number(after, 1)} %"

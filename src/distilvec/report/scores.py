@@ -46,12 +46,6 @@ def shared(ours: Sequence[Score], theirs: Sequence[Score]) -> tuple[list[Score],
     return left, right
 
 
-def shares(ours: Sequence[Score], theirs: Sequence[Score]) -> dict[str, float]:
-    """Return the percent of the teacher's scores by task, and of its average, over the tasks that both models have."""
-    left, right = shared(ours, theirs)
-    return retention(left, right) if left else {}
-
-
 def score_table(
     scores: Scores, intervals: Part | None = None, also: Mapping[str, Sequence[str]] | None = None
 ) -> Table:
@@ -96,7 +90,7 @@ def score_table(
         means = {model: averages(found).get(AVERAGES[name]) for model, found in group.items()}
         if any(value is not None for value in means.values()):
             means = {model: value if len(group[model]) == whole else None for model, value in means.items()}
-            kept = {model: shares(found, group.get("teacher", ())).get(name) for model, found in group.items()}
+            kept = {model: retention(found, group.get("teacher", ())).get(name) for model, found in group.items()}
             foot.append(row(LABELS.get(title, title), "", means, tested))
             of_it = title.removeprefix(AVERAGE)
             share = row(f"% of teacher{',' if tested and of_it else ''}{of_it}", "", kept, None, 1)
@@ -156,7 +150,7 @@ def make_verdict(scores: Scores, intervals: Part | None, speed: Part | None, rec
     """
     columns, record, speed = read_scores(scores), record or {}, speed or {}
     student, teacher, pair = (columns.get(name, []) for name in ("student", "teacher", "asymmetric"))
-    kept, with_pair, ratio = shares(student, teacher), shares(pair, teacher), speed.get("ratio") or {}
+    kept, with_pair, ratio = retention(student, teacher), retention(pair, teacher), speed.get("ratio") or {}
     tasks = {task: share for task, share in kept.items() if task not in AVERAGES}
     worst = min(tasks, key=lambda task: tasks[task], default=None)
     low, high, *_ = ((intervals or {}).get("student") or {}).get(AVERAGE) or (None, None)

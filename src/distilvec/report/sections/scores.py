@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, averages
+from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, averages, retention
 from distilvec.report.figures import dots_figure
-from distilvec.report.scores import Scores, read_scores, score_table, shared, shares, task_table
+from distilvec.report.scores import Scores, read_scores, score_table, shared, task_table
 from distilvec.report.section import Block, Figure, Section, folded, get, make_section, notes
 from distilvec.report.tables import Part, make_table, number_cell, pivot
 
@@ -59,7 +59,7 @@ def retained(scores: Scores, intervals: Part) -> list[dict[str, Any]]:
         known = averages(theirs)
         wholes = {score.task: score.value for score in theirs}
         wholes |= {title: known[key] for title, key in AVERAGES.items() if key in known}
-        for task, value in (wholes if teacher is None else shares(ours, theirs)).items():
+        for task, value in (wholes if teacher is None else retention(ours, theirs)).items():
             tested = None if teacher is None else (intervals.get(name) or {}).get(task)
             low, high = (
                 None if change is None else 100 * (1 + change / wholes[task]) for change in (tested or (None, None))[:2]

@@ -102,6 +102,7 @@ def _run(module: str, arguments: list[str], folder: str, environment: dict[str, 
         with (Path(output) / name).open("wb") as file:
             os.dup2(file.fileno(), stream.fileno())
     subprocess.run = _forked_here
+    os.fsync = lambda handle: None  # as in tests/conftest.py
     sys.argv = [module, *arguments]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -57,9 +57,9 @@ def train_alone_and_in_two(found: dict[str, Any], root: Path) -> list[str]:
     for name, recipe in found.items():
         file = root / f"{name}.yaml"
         file.write_text(recipes.dump(recipe))
-        work.append((str(file), str(root / "two" / name), 7 if name == "two_to_one" else None))
+        work.append((str(file), str(root / "two" / name), 5 if name == "two_to_one" else None))
         make_loop(recipe, root / "one" / name).run()
-    stop_after(make_loop(found["one_to_two"], root / "two" / "one_to_two"), 7).run()
+    stop_after(make_loop(found["one_to_two"], root / "two" / "one_to_two"), 5).run()
     (root / "cases.json").write_text(json.dumps(work))
     outputs = finish(start("train", root / "cases.json"))
     assert make_loop(found["two_to_one"], root / "two" / "two_to_one").run().finished

@@ -22,7 +22,7 @@ from distilvec.teachers.cache.fill import count_missing, fill_cache
 from distilvec.teachers.cache.store import TeacherCache
 from distilvec.teachers.model import load_teacher
 
-KILLS = int(os.environ.get("DISTILVEC_KILLS", "3"))
+KILLS = int(os.environ.get("DISTILVEC_KILLS", "2"))
 PROMPTS = {"query": "find: ", "document": ""}
 
 

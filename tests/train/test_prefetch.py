@@ -125,7 +125,7 @@ def test_the_log_has_the_share_of_time_spent_waiting(tiny_recipe, tmp_path, monk
     load = Trainer._load
 
     def slow(self, batches, index):
-        time.sleep(0.3)
+        time.sleep(0.1)
         return load(self, batches, index)
 
     monkeypatch.setattr(Trainer, "_load", slow)

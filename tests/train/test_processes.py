@@ -1,4 +1,4 @@
-"""Two processes train as one does: gradients of every method, weights after 20 steps, validation, checkpoints."""
+"""Two processes train as one does: gradients of every method, weights after 12 steps, validation, checkpoints."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def trained(tiny_model, tmp_path_factory):
 
 
 def recipes_of(root: Path, tiny_model: Path):
-    """The recipes of all cases, of 20 steps without dropout."""
+    """The recipes of all cases, of 12 steps without dropout."""
     from samples import make_texts
 
     (root / "texts.txt").write_text("\n".join(make_texts(200)), encoding="utf-8")
@@ -74,7 +74,7 @@ def recipes_of(root: Path, tiny_model: Path):
             "student": {**student, "dropout": 0.0, **experts},
             "corpus": {"sources": [{"path": str(root / "texts.txt")}], "holdout_batches": 3},
             "method": {"name": name.removesuffix("_live").removesuffix("_tokens")},
-            "train": {"epochs": 30, "max_steps": 20, "batch_size": 7, "logging_steps": 5, "learning_rate": 1e-3}
+            "train": {"epochs": 30, "max_steps": 12, "batch_size": 7, "logging_steps": 5, "learning_rate": 1e-3}
             | {"precision": "fp32", "device": "cpu"},
         }
         if name == "one_to_two":
@@ -86,7 +86,7 @@ def recipes_of(root: Path, tiny_model: Path):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_weights_after_20_steps_are_those_of_one_process(trained, name):
+def test_weights_after_12_steps_are_those_of_one_process(trained, name):
     one, two = (load_file(trained / count / name / "checkpoint" / "state.safetensors") for count in ("one", "two"))
     assert one.keys() == two.keys()
     for key, value in one.items():
@@ -100,7 +100,7 @@ def test_metrics_are_those_of_one_process(trained, name):
     one, two = (read_metrics(trained / count / name / "metrics.jsonl") for count in ("one", "two"))
     timed = {"train/texts_per_second", "train/tokens_per_second", "train/wait"}
     assert one[0] == two[0] and any(key.startswith("eval/") for key in one[0])
-    assert [line.keys() for line in one] == [line.keys() for line in two] and one[-1]["step"] == 20
+    assert [line.keys() for line in one] == [line.keys() for line in two] and one[-1]["step"] == 12
     for first, second in zip(one, two, strict=True):
         same = {key: value for key, value in first.items() if key not in timed and not isinstance(value, str)}
         assert {key: second[key] for key in same} == pytest.approx(same, rel=1e-3, abs=1e-5)

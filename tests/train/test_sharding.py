@@ -49,7 +49,7 @@ def root(tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def make_recipe(root, tiny_model):
-    """A recipe of 20 steps with shards, in which the names of the models may be used."""
+    """A recipe of 12 steps with shards, in which the names of the models may be used."""
 
     def make(name: str, **changes):
         tree = {
@@ -58,7 +58,7 @@ def make_recipe(root, tiny_model):
             "student": {"model": str(tiny_model), "layers": 2, "dropout": 0.0},
             "corpus": {"sources": [{"path": str(root / "texts.txt")}], "holdout_batches": 3},
             "method": {"name": "redact"},
-            "train": {"epochs": 30, "max_steps": 20, "batch_size": 7, "logging_steps": 5, "learning_rate": 1e-3}
+            "train": {"epochs": 30, "max_steps": 12, "batch_size": 7, "logging_steps": 5, "learning_rate": 1e-3}
             | {"precision": "fp32", "device": "cpu", "shard": True},
             "evaluation": {"draws": 50, "speed_seconds": 0.01, "parts": []},
         }
@@ -112,7 +112,7 @@ def test_a_run_saves_the_plain_student_of_one_process(root, make_recipe):
     two = start("run", file, "--out", root / "shards", module="distilvec")
     finish([one])
     finish(two)
-    for name in ("student", "last", "students/step-10", "students/step-20"):
+    for name in ("student", "last", "students/step-6", "students/step-12"):
         whole, shards = (SentenceTransformer(str(root / run / name)) for run in ("whole", "shards"))
         assert shards.state_dict().keys() == whole.state_dict().keys() and not any(
             "lora" in k for k in whole.state_dict()

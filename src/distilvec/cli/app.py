@@ -99,7 +99,8 @@ def plan(
     from distilvec.pipeline.resolve import resolve
 
     fleet = None if workers is None else Fleet(workers, hourly_price)
-    folder = (out or loaded.output / Path(recipe).stem) / loaded.name if swept else out or loaded.output / loaded.name
+    folder = out or loaded.output / (Path(recipe).stem if swept else loaded.name)
+    folder = folder / runs[0].name if swept else folder
     job = resolve(loaded, folder)
     lines = make_plan(job, fleet)
     if swept:

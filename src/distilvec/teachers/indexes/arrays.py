@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +12,12 @@ from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.data.readers import read_rows
 from distilvec.teachers.cache.columns import find_columns
-from distilvec.teachers.indexes.reader import ROWS, Batch, Vectors
+from distilvec.teachers.indexes.reader import ROWS, Batch, Reader, Vectors
 
 _TEXTS = "teacher.texts"
 
 
-class ArrayIndex:
+class ArrayIndex(Reader):
     """Vectors by row; `ids` are those of a FAISS index with a map of ids, None for row numbers."""
 
     def __init__(self, path: Path, texts: Path | None, columns: Mapping[Any, str] | None, key: str) -> None:
@@ -32,12 +32,6 @@ class ArrayIndex:
                 "texts=FILE, one text for each row, or with an id that the index has."
             )
         self.names, self.texts = self._texts(texts, columns)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Nothing stays open."""
 
     def count(self) -> int:
         """Number of vectors."""

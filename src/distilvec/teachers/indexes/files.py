@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.teachers.cache.columns import find_columns
-from distilvec.teachers.indexes.reader import ROWS, Batch
+from distilvec.teachers.indexes.reader import ROWS, Batch, Reader
 
 
-class ArrowFiles:
+class ArrowFiles(Reader):
     """Parquet files (a file or a folder of them) or one Arrow file (.arrow, .feather); the cursor counts rows."""
 
     def __init__(self, path: Path, columns: Mapping[Any, str] | None, key: str) -> None:
@@ -28,12 +28,6 @@ class ArrowFiles:
         with self._readable():
             names = pq.read_schema(self.paths[0]).names if self._parquet else self._arrow().schema.names
         self.columns = find_columns(names, columns, str(path), key)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Nothing stays open."""
 
     def count(self) -> int:
         """Rows of all files."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.teachers.cache.columns import find_columns
 from distilvec.teachers.indexes.files import record_batch
-from distilvec.teachers.indexes.reader import ROWS, Batch
+from distilvec.teachers.indexes.reader import ROWS, Batch, Reader
 
 
-class LanceTable:
+class LanceTable(Reader):
     """A table of an embedded LanceDB; the cursor counts rows of the version that is current."""
 
     def __init__(self, path: Path, columns: Mapping[Any, str] | None, key: str) -> None:
@@ -27,12 +27,6 @@ class LanceTable:
         except (ValueError, RuntimeError, OSError) as error:
             raise DistilvecError(f"[{key}] {path} is no LanceDB table: {first_line(error)}.") from None
         self.columns = find_columns(self.table.schema.names, columns, str(path), key)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Nothing stays open."""
 
     def count(self) -> int:
         """Rows of the table."""

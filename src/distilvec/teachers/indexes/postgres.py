@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.teachers.cache.columns import find_columns
-from distilvec.teachers.indexes.reader import Batch
+from distilvec.teachers.indexes.reader import Batch, Reader
 
 _BLOCKS = 16  # of 8 KB, read together; vectors of more than 2 KB are stored outside of them
 
 
-class PostgresTable:
+class PostgresTable(Reader):
     """A table, read by ranges of its blocks in one snapshot of the database; the cursor is the next block.
 
     vector, halfvec and arrays of real or double precision are read. The connection is read-only.
@@ -48,9 +48,6 @@ class PostgresTable:
         if kind not in ("r", "m"):
             raise DistilvecError(f"[{key}] {address} is a view or a partitioned table. Name a table or a partition.")
         self.columns = find_columns(names, columns, address, key)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.connection.close()

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.teachers.cache.columns import KNOWN, find_columns
-from distilvec.teachers.indexes.reader import Batch
+from distilvec.teachers.indexes.reader import Batch, Reader
 
 _POINTS = 1024  # in one answer of the server
 
 
-class QdrantCollection:
+class QdrantCollection(Reader):
     """A collection: texts in the payload, `columns.embedding` for one of several named vectors.
 
     The cursor is Qdrant's own, the id of the next point. QDRANT_API_KEY is the key of a server, with HTTPS.
@@ -43,9 +43,6 @@ class QdrantCollection:
         except Exception as error:  # the client raises those of httpx, gRPC and its own
             raise self._unreadable(error) from None
         self.vector = self._vector_name(about.config.params.vectors)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.client.close()

@@ -33,11 +33,11 @@ class Reader(Protocol):
 
     def __enter__(self) -> Self:
         """The reader itself."""
-        ...
+        return self
 
     def __exit__(self, *error: object) -> None:
-        """Close files and connections."""
-        ...
+        """Close files and connections; by default nothing is open."""
+        return None
 
     def count(self) -> int:
         """Rows of the index."""

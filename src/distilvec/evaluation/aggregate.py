@@ -101,16 +101,19 @@ def share(value: float, teacher: float) -> float | None:
     return 100 * value / teacher if teacher > 0 else None
 
 
-def retention(student: Scores, teacher: Scores) -> dict[str, float]:
+def retention(
+    student: Sequence[Score | Mapping[str, Any]], teacher: Sequence[Score | Mapping[str, Any]]
+) -> dict[str, float]:
     """Percent of the teacher's score by task, and of its averages by their names, over the tasks both were scored on.
 
-    A task that only one of them has is left out, also of the averages. If the teacher's score on a task is not above 0,
-    the task has no share but counts in the averages. {} without common tasks.
+    A task that only one of them has, with this metric, is left out, also of the averages. If the teacher's score on a
+    task is not above 0, the task has no share but counts in the averages. {} without common tasks.
     """
-    ours, theirs, types = _by_task(student), _by_task(teacher), _types(student)
+    ours, theirs = ({(e["task"], e.get("metric", "")): e for e in map(_entry, side)} for side in (student, teacher))
     shared = [key for key in ours if key in theirs]
-    found = {task: share(ours[task, metric], theirs[task, metric]) for task, metric in shared}
-    means = [weighted_averages(values, {key: types[key] for key in shared}) for values in (ours, theirs)]
+    found = {key[0]: share(ours[key]["value"], theirs[key]["value"]) for key in shared}
+    types = {key: ours[key]["type"] for key in shared}
+    means = [weighted_averages({key: side[key]["value"] for key in shared}, types) for side in (ours, theirs)]
     found |= {name: share(value, means[1][name]) for name, value in means[0].items()}
     return {task: value for task, value in found.items() if value is not None}
 
@@ -135,17 +138,3 @@ def with_protocol(score: Score, protocol: str) -> Score:
 
 def _entry(score: Score | Mapping[str, Any]) -> dict[str, Any]:
     return {"domain": None, "type": "", **(score if isinstance(score, Mapping) else vars(score))}
-
-
-def _types(scores: Scores) -> dict[tuple[str, str], str]:
-    """Types by (task, metric); one type for all where it is not known."""
-    if isinstance(scores, Mapping):
-        return {(task, ""): "" for task in scores}
-    return {(entry["task"], entry.get("metric", "")): entry["type"] for entry in map(_entry, scores)}
-
-
-def _by_task(scores: Scores) -> dict[tuple[str, str], float]:
-    """Values by (task, metric)."""
-    if isinstance(scores, Mapping):
-        return {(task, ""): value for task, value in scores.items()}
-    return {(entry["task"], entry.get("metric", "")): float(entry["value"]) for entry in map(_entry, scores)}

@@ -247,10 +247,10 @@ class TeacherCache:
         taken = {shard.number for shard in self._shards}
         return (number for number in count() if number not in taken)
 
-    def _free(self, wanted: int | None) -> int:
-        """The wanted number if no shard has it, else the smallest free one."""
+    def _free(self, given: int | None) -> int:
+        """The given number if no shard has it, else the smallest free one."""
         taken = {shard.number for shard in self._shards}
-        return next(self.free_numbers()) if wanted is None or wanted in taken else wanted
+        return next(self.free_numbers()) if given is None or given in taken else given
 
     def _write(self, shard: Shard, arrays: dict[str, Array]) -> None:
         """Write a shard and admit it; nothing of the shard is left if that fails."""

@@ -120,7 +120,7 @@ def _lines(part: Part, files: Files) -> Iterator[Row]:
 
 
 def _records(part: Part, files: Files) -> Iterator[Row]:
-    """Matches of the pattern in a file, over several lines if it says so; its named groups are columns."""
+    """Parts of a file that match the pattern, which may span lines; its named groups are columns."""
     for path in files.values():
         yield from (found.groupdict() for found in re.finditer(part.pattern, path.read_text(encoding=part.encoding)))
 

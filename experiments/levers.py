@@ -1,9 +1,12 @@
 """What makes a small student keep more: one change at a time, at equal steps.
 
     python -m experiments.levers --json results/levers.json
+    python -m experiments.levers --json results/levers.json \\
+        'sweep.variants=[narrow,last-layers,trimmed]' 'sweep.seeds=[0,1,2]'
 
-Runs recipes/sweeps/levers.yaml; a killed command continues where it stopped. `python -m experiments.readme` writes the
-table into docs/levers.md.
+Runs recipes/sweeps/levers.yaml; a killed command continues where it stopped. The second line has three seeds: name
+every seed of a variant, since rows of its others are removed. `python -m experiments.readme` writes the table into
+docs/levers.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
     gradients   every method's terms and gradients on a shared micro-batch, whole and sharded, against those on the
                 whole one
+    clocks      a recipe's file, beside which the run is; a checkpoint is due by the clock of the second process alone
     train       the recipes of a file of [[recipe, run folder, step to stop after, or null], ...]
 
 `start` runs the work in two processes, forked from the server of commands.py.
@@ -77,6 +78,22 @@ def train(cases: list[tuple[str, str, int | None]]) -> None:
         loop = make_loop(recipes.load(Path(recipe)), Path(folder))
         (loop if stop is None else stop_after(loop, stop)).run()
         print(json.dumps(held(loop)))
+
+
+def clocks(recipe: Path) -> None:
+    """Train, and print the steps at which checkpoints were written."""
+    from loops import make_loop
+
+    from distilvec.config import recipe as recipes
+    from distilvec.core.processes import join, number
+
+    join("cpu")
+    loop, steps = make_loop(recipes.load(recipe), recipe.with_suffix("")), []
+    loop.saved_at -= 3600 * number()
+    save = loop._checkpoint
+    loop._checkpoint = lambda: (steps.append(loop.state.step), save())
+    loop.run()
+    print(steps)
 
 
 def held(loop) -> list[list[int]]:
@@ -191,5 +208,7 @@ if __name__ == "__main__":
     work, argument = sys.argv[1:]
     if work == "train":
         train(json.loads(Path(argument).read_text()))
+    elif work == "clocks":
+        clocks(Path(argument))
     else:
         gradients(argument)

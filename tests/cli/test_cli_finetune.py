@@ -16,8 +16,8 @@ from distilvec.pipeline.resolve import resolve
 from distilvec.students.task_head import load_head
 
 
-@pytest.mark.parametrize("lora", [True, False])
-def test_leaves_a_teacher_for_recipes(lora, tiny_model, tmp_path, monkeypatch):
+@pytest.mark.parametrize("words", [["--lora"], ["--no-lora"], ["student.lora=null"]], ids=" ".join)
+def test_leaves_a_teacher_for_recipes(words, tiny_model, tmp_path, monkeypatch):
     monkeypatch.setattr("distilvec.report.write.draw_report", lambda folder, found: None)
     path, out = write_task(tmp_path / "task.jsonl", "classification", 64, 16), tmp_path / "teacher"
     arguments = [
@@ -35,7 +35,7 @@ def test_leaves_a_teacher_for_recipes(lora, tiny_model, tmp_path, monkeypatch):
     arguments += [
         "--r",
         "4",
-        "--lora" if lora else "--no-lora",
+        *words,
         "--batch-size",
         "16",
         "train.device=cpu",
@@ -45,7 +45,9 @@ def test_leaves_a_teacher_for_recipes(lora, tiny_model, tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "accuracy" in done.output
     recipe = load(out / "recipe.yaml")
-    assert (recipe.student.lora is not None) == lora and recipe.train.epochs == 1 and recipe.task.path == path
+    lora = words == ["--lora"]
+    assert (recipe.student.lora is not None) == lora and recipe.train.learning_rate == (2e-3 if lora else 2e-5)
+    assert recipe.train.epochs == 1 and recipe.task.path == path
     head, classes = load_head(out / "student")
     assert classes == ["about desert", "about forest", "about ocean"] and head.task.classes == 3
     tree = recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"model": str(out / "student")})})

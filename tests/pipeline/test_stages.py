@@ -20,6 +20,7 @@ from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
 from distilvec.pipeline.run import run
+from distilvec.pipeline.sharpness import Landscapes
 from distilvec.pipeline.sweep import expand
 from distilvec.pipeline.train import train
 from distilvec.report.sections.training import STAGES as STAGE_COLUMNS
@@ -140,6 +141,12 @@ def test_the_record_and_the_card_name_the_stages_and_the_student_loads(staged, w
 
 
 STOPS = {"last step of a stage": (11,), "first stage, and twice in the second": (5, 9, 3)}
+
+
+def test_the_last_checkpoint_has_the_number_of_the_last_stages_steps(whole):
+    record = json.loads((whole / "distillation.json").read_text())
+    steps = [stage["steps"] for stage in record["training"]["stages"]]
+    assert [*Landscapes(whole, record, 32, 0, None).students] == [steps[-1]] != [sum(steps)]
 
 
 def test_interrupted_equals_uninterrupted(staged, whole, tmp_path, monkeypatch):

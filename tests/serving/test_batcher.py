@@ -96,36 +96,22 @@ def test_a_failure_reaches_its_batch_and_the_next_one_is_served():
     assert found.tolist() == [[7.0]]
 
 
-def test_texts_of_a_client_that_left_are_not_embedded():
+@pytest.mark.parametrize("others", [["2"], []], ids=["others wait", "nobody waits"])
+def test_texts_of_a_client_that_left_are_not_embedded(others):
     async def work(batcher, model):
         first = asyncio.create_task(batcher.vectors(["0"]))
         await until(lambda: model.batches)
-        gone, stays = (asyncio.create_task(batcher.vectors([text])) for text in ("1", "2"))
-        await until(lambda: batcher.waiting_texts == 2)
+        gone, *stay = (asyncio.create_task(batcher.vectors([text])) for text in ("1", *others))
+        await until(lambda: batcher.waiting_texts == 1 + len(others))
         gone.cancel()
         await asyncio.sleep(0)
         model.gate.set()
-        return await asyncio.gather(first, stays)
-
-    _, model = run(work)
-    assert model.batches == [["0"], ["2"]]
-
-
-def test_clients_that_all_left_do_not_end_the_work():
-    async def work(batcher, model):
-        first = asyncio.create_task(batcher.vectors(["0"]))
-        await until(lambda: model.batches)
-        gone = asyncio.create_task(batcher.vectors(["1"]))
-        await until(lambda: batcher.waiting_texts == 1)
-        gone.cancel()
-        await asyncio.sleep(0)
-        model.gate.set()
-        await first
+        await asyncio.gather(first, *stay)
         async with asyncio.timeout(10):
-            return await batcher.vectors(["2"])
+            return await batcher.vectors(["3"])
 
     found, model = run(work)
-    assert found.tolist() == [[2.0]] and model.batches == [["0"], ["2"]]
+    assert found.tolist() == [[3.0]] and model.batches == [["0"], *([others] if others else []), ["3"]]
 
 
 def test_stopping_ends_requests_that_wait():

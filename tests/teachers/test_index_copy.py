@@ -54,6 +54,24 @@ def test_every_kind_gives_its_texts_and_vectors(kind, tmp_path):
             table.embed([TEXTS[0], "absent"])
 
 
+def test_points_without_the_named_vector_are_left_out(tmp_path):
+    needed("qdrant")
+    from qdrant_client import QdrantClient, models
+
+    client, folder = QdrantClient(path=str(tmp_path / "index")), tmp_path / "index"
+    about = models.VectorParams(size=8, distance=models.Distance.DOT)
+    client.create_collection("table", vectors_config={"one": about, "two": about})
+    names = [("one", "two"), ("two",), ("one",)]
+    rows = [
+        models.PointStruct(id=row, vector=dict.fromkeys(own, VECTORS[row].tolist()), payload={"content": TEXTS[row]})
+        for row, own in enumerate(names)
+    ]
+    client.upsert("table", rows)
+    client.close()
+    section = TeacherSection(vectors=f"qdrant://{folder}/table", columns={"embedding": "one"})
+    assert sorted(VectorsTeacher(local_table(section, tmp_path)).documents()[0]) == sorted([TEXTS[0], TEXTS[2]])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_that_was_killed_goes_on_and_ends_alike(kind, tmp_path, monkeypatch):
     needed(kind)

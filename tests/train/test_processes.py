@@ -94,6 +94,12 @@ def test_weights_after_12_steps_are_those_of_one_process(trained, name):
             torch.testing.assert_close(two[key], value, atol=2e-5, rtol=1e-4, msg=f"{key}: {{}}".format)
 
 
+def test_a_checkpoint_that_is_due_in_one_process_is_written_by_all(trained, tiny_model):
+    file = trained / "clocks.yaml"
+    file.write_text(recipes.dump(recipes_of(trained, tiny_model)["redact"]))
+    assert finish(start("clocks", file)) == ["[1, 9, 12]\n"] * 2  # passes end at 9 and at the last step
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_metrics_are_those_of_one_process(trained, name):
     """Validation before the first step to the last digit; losses, gradient norms and warnings of training."""

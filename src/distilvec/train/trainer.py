@@ -106,7 +106,7 @@ class Trainer:
         if self.processes_before != processes.count():
             log(f"the checkpoint is of {self.processes_before} processes: from here on other dropout masks are drawn")
         self.run()
-        if self._stopping() or not self.state.finished:
+        if self._asked()[0] or not self.state.finished:
             done = f"{self.state.step:,} of {self.total_steps:,}{of_stage}"
             raise Stopped(f"[train] stopped at step {done}. Run the same command again to go on.", self.stop_signal)
 
@@ -122,7 +122,7 @@ class Trainer:
         with stop_on_signals(self._ask_to_stop), bar as advance, processes.exchange(only=False):
             if self.state.step == 0:
                 self._validate()
-            while not (self.state.finished or self._stopping()):
+            while not (self.state.finished or self._asked()[0]):
                 self._epoch(advance)
         for tracker in self.accelerator.trackers:
             tracker.finish()
@@ -154,8 +154,8 @@ class Trainer:
                 break
             if state.step in self.saved_steps:
                 self._validate()
-            stopping = self._stopping()
-            if stopping or self._checkpoint_due():
+            stopping, saving = self._asked(self._checkpoint_due())
+            if saving:
                 self._checkpoint()
             if stopping:
                 return
@@ -245,10 +245,8 @@ class Trainer:
         return self.state.epoch + self.state.step_in_epoch / self.steps_an_epoch
 
     def _checkpoint_due(self) -> bool:
-        """Return whether a checkpoint is due in one of the processes, whose clocks differ; the same in all of them."""
         every, minutes = self.train.checkpoint_steps, (time.monotonic() - self.saved_at) / 60
-        due = bool(every and self.state.step % every == 0) or minutes > self.train.checkpoint_minutes
-        return processes.most(due) > 0
+        return bool(every and self.state.step % every == 0) or minutes > self.train.checkpoint_minutes
 
     def _checkpoint(self) -> None:
         """Save module, optimizer, progress, running means and monitors."""
@@ -284,12 +282,15 @@ class Trainer:
         """Stop after this step."""
         self.stop_asked, self.stop_signal = True, number
 
-    def _stopping(self) -> bool:
-        """Return whether one of the processes was asked to stop; the same in all of them."""
-        number = processes.most(self.stop_signal if self.stop_asked else 0)
-        if number:
-            self._ask_to_stop(number)
-        return number > 0
+    def _asked(self, due: bool = False) -> tuple[bool, bool]:
+        """Return whether to stop, and whether to save a checkpoint; the same in all processes, in one exchange.
+
+        Any process may have been asked to stop, and in any a checkpoint may be `due`: their clocks differ.
+        """
+        number = processes.most(2 * (self.stop_signal if self.stop_asked else 0) + due)
+        if number > 1:
+            self._ask_to_stop(number // 2)
+        return number > 1, number > 0
 
 
 def saved_steps(total: int, count: int | None) -> frozenset[int]:

@@ -141,10 +141,10 @@ class _Handler(BaseHTTPRequestHandler):
         api = self.server
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         with api.lock:
-            number, api.requests = api.requests, api.requests + 1
+            fault = api.faults(api.requests) if callable(api.faults) else api.faults.get(api.requests)
+            api.requests += 1
             api.times.append(time.monotonic())
             api.bodies.append(body)
-        fault = api.faults(number) if callable(api.faults) else api.faults.get(number)
         if api.refusal is not None or fault in ("429", "500", "page"):
             return self._refuse(api, fault)
         if fault in ("dropped", "slow"):

@@ -22,7 +22,7 @@ from distilvec.core.errors import DistilvecError
 
 TEXTS = 4096  # of the corpus, which the start reads
 COMPARED = 256  # texts on which vectors before and after are compared
-_TOKENS = 1 << 16  # of these texts at most, drawn at random
+_TOKENS = 1 << 16  # of these texts at most, drawn at random, and of the table
 _RIDGE = 1e-4  # of the mean variance, so that directions without variance have a solution
 _OWN = ("model_type", "architectures", "transformers_version", "embedding_size")  # not taken over from BERT
 
@@ -31,9 +31,9 @@ _OWN = ("model_type", "architectures", "transformers_version", "embedding_size")
 def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[int]] = ()) -> ElectraModel:
     """Return the backbone as an ELECTRA whose tables have `rank` columns; a new model, its layers are copies.
 
-    `tokens` are ids of texts, special tokens included; without any, every token counts once. The tables are
-    projected on the principal components of the token rows. The linear layer is fitted to the output of the old table
-    on the texts by least squares.
+    `tokens` are ids of texts, special tokens included. The tables are projected on the principal components of what
+    the first layer reads, after LayerNorm: of the texts' tokens at their positions, and of every token once. Components
+    of the token rows alone leave out the directions of positions. The linear layer is fitted to the same by least squares.
 
     Errors: DistilvecError for a backbone that is no BERT encoder, and for a rank that does not shrink the table.
     """
@@ -41,15 +41,17 @@ def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[in
     old, hidden = backbone.embeddings, backbone.config.hidden_size
     if not 1 < rank < hidden:
         raise DistilvecError(f"[student.embedding.rank] found {rank}; give a number from 2 to {hidden - 1}.")
-    ids, positions = _sample(tokens, backbone.config)
+    seen, every = _sample(tokens, backbone.config), _sample((), backbone.config)
+    ids, positions = (torch.cat(parts) for parts in zip(seen, every, strict=True)) if tokens else every
     with torch.random.fork_rng(devices=[]):
         made = ElectraModel(ElectraConfig(**_settings(backbone, ElectraConfig), embedding_size=rank))
     made.encoder.load_state_dict(backbone.encoder.state_dict())
-    basis = _components(old.word_embeddings.weight.float(), rank)
-    new = made.embeddings
+    new, read = made.embeddings, _outputs(old.eval(), ids, positions)
+    basis, scale = _components(read, rank), old.LayerNorm.weight.float()
     for small, table in zip(_tables(new), _tables(old), strict=True):
-        small.weight.copy_(table.weight.float() @ basis)
-    _fit(made.embeddings_project, *(_outputs(part.eval(), ids, positions) for part in (new, old)))
+        rows = table.weight.float()
+        small.weight.copy_((rows - rows.mean(1, keepdim=True)) * scale @ basis)
+    _fit(made.embeddings_project, _outputs(new.eval(), ids, positions), read)
     return made.train(backbone.training)
 
 
@@ -119,11 +121,11 @@ def _tables(embeddings: Any) -> tuple[torch.nn.Embedding, ...]:
 
 
 def _sample(tokens: Sequence[Sequence[int]], config: PretrainedConfig) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
-    """Return ids and positions of at most 65,536 tokens; without texts every token at a random position."""
+    """Return ids and positions of at most 65,536 tokens of the texts, without any of the table at random positions."""
     generator = torch.Generator().manual_seed(0)
     if not tokens:
-        limit, size = min(config.max_position_embeddings, 64), (config.vocab_size,)
-        return torch.arange(config.vocab_size), torch.randint(limit, size, generator=generator)
+        ids = torch.randperm(config.vocab_size, generator=generator)[:_TOKENS]
+        return ids, torch.randint(min(config.max_position_embeddings, 64), ids.shape, generator=generator)
     ids = torch.tensor(list(chain.from_iterable(tokens)))
     positions = torch.cat([torch.arange(len(text)) for text in tokens])
     chosen = torch.randperm(len(ids), generator=generator)[:_TOKENS]
@@ -133,8 +135,7 @@ def _sample(tokens: Sequence[Sequence[int]], config: PretrainedConfig) -> tuple[
 def _components(rows: Float[Tensor, "tokens hidden"], rank: int) -> Float[Tensor, "hidden rank"]:
     """Return a map to `rank` numbers of mean 0 that keeps the first rank - 1 principal components of the rows.
 
-    LayerNorm in the small space removes the mean, which so has nothing to remove. Every token counts once: components
-    weighted by counts explain more of the first layer's input, yet students trained from them stay behind.
+    LayerNorm in the small space removes the mean, which so has nothing to remove.
     """
     centred = rows - rows.mean(0)
     _, vectors = torch.linalg.eigh((centred.T @ centred).double())

@@ -73,6 +73,23 @@ def test_a_table_of_low_rank_loses_nothing_but_the_norm(folders):
     assert explained_variance(whole, factorize(whole, 4, every), every) < 0.9
 
 
+def test_directions_of_positions_are_among_the_components(folders):
+    """Rows vary in four directions, and a little in four more; positions in four others, which the rows never have."""
+    whole, drawn = backbone(folders["bert"]), torch.Generator().manual_seed(0)
+    space = torch.linalg.qr(torch.randn(32, 12, generator=drawn))[0]
+    space = torch.linalg.qr(space - space.mean(0))[0]
+    with torch.no_grad():
+        rows, positions = (
+            table.weight for table in (whole.embeddings.word_embeddings, whole.embeddings.position_embeddings)
+        )
+        scale = torch.tensor([1.0] * 4 + [0.05] * 4)
+        rows.copy_(torch.randn(len(rows), 8, generator=drawn) * scale @ space[:, :8].T)
+        positions.copy_(torch.randn(len(positions), 4, generator=drawn) @ space[:, 8:].T)
+        whole.embeddings.token_type_embeddings.weight.zero_()
+    tokens = ids(folders["bert"])
+    assert explained_variance(whole, factorize(whole, 9, tokens), tokens) > 0.9
+
+
 def test_explained_variance_reaches_the_bound_of_principal_components(folders):
     whole, tokens = backbone(folders["bert"]), ids(folders["bert"])
     shares = [explained_variance(whole, factorize(whole, rank, tokens), tokens) for rank in (4, 12, 24)]

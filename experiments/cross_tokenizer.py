@@ -52,12 +52,13 @@ OF_EMO = (
     "task-short", "task-half", "task", "task-trained", "uld", "mined", "dskd", "multilevel_ot", "cdm", "emo",
     "uld-hidden", "mined-hidden", "dskd-hidden", "multilevel_ot-hidden",
     "emo-ira", "emo-otis", "emo-all", "emo-slow", "emo-light", "emo-strong", "emo-sharp", "emo-states",
+    "emo-fast", "emo-special",
 )  # fmt: skip
 OF_MOE = (
     *OF_EMO[:14], "distillmoe", "head-alone", "head-alone-residual", "residual", "light", "light-residual",
     "gate-held", "floor-held", "gate-held-residual",
     "no-dynamic-cka", "no-head", "no-pointwise", "no-contrastive", "no-pairwise", "z1", "z2", "narrow", "wide",
-    "manual-equal", "manual-pointwise", "gate-held-fast", "authors", "sharp", "two-teachers",
+    "manual-equal", "manual-pointwise", "gate-held-fast", "gate-slow", "authors", "sharp", "two-teachers",
 )  # fmt: skip
 MAIN = {"banking77": "accuracy", "stsb-separate": "spearman"}
 ONE_INPUT = {"mrpc": "accuracy", "stsb": "spearman"}  # pairs as one input: a table of their own
@@ -88,6 +89,14 @@ def distillmoe_tables(report: Mapping[str, Any]) -> str:
     return "\n\n".join([table(report, rows), found, gates(rows), "\n".join(words)])
 
 
+def forms_tables(report: Mapping[str, Any]) -> str:
+    """Forms of EMO and DistillMoE, and how far each is from the student alone."""
+    rows = [row for row in report["rows"] if row["task"] in MAIN]
+    names = sorted({row["method"] for row in rows}, key=(*OF_EMO, *OF_MOE).index)
+    columns = {task: {name: values(rows, task, name) for name in names} for task in tasks_of(rows)}
+    return "\n\n".join([table(report, rows), differences(columns, "task", {}), PAIRED])
+
+
 def findings(rows: Rows, whole: str, sweep: str) -> str:
     """The conclusions in words, and every member's difference from the whole method, task by task, all from the rows.
 
@@ -100,14 +109,18 @@ def findings(rows: Rows, whole: str, sweep: str) -> str:
     columns = {task: {name: values(rows, task, name) for name in names} for task in tasks}
     if len(tasks) > 1:
         columns["mean"] = {name: overall(rows, name, tasks) for name in names}
-    left_out = parts_left_out(sweep)
-    head = [f"against `{whole}`", *columns]
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * len(columns)]
+    return "\n\n".join([conclusions(columns, whole), differences(columns, whole, parts_left_out(sweep)), PAIRED])
+
+
+def differences(columns: Mapping[str, Mapping[str, Seeds]], whole: str, left_out: Mapping[str, str]) -> str:
+    """A table of every member's difference from one of them, column by column, with what each leaves out."""
+    names = next(iter(columns.values()))
+    lines = ["| " + " | ".join([f"against `{whole}`", *columns]) + " |", "|---|" + "---:|" * len(columns)]
     for name in (name for name in names if name != whole):
         label = f"{name} (without {left_out[name]})" if name in left_out else name
         cells = [difference(found[name], found[whole]) for found in columns.values()]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    return "\n\n".join([conclusions(columns, whole), "\n".join(lines), PAIRED])
+    return "\n".join(lines)
 
 
 def conclusions(columns: Mapping[str, Mapping[str, Seeds]], whole: str) -> str:

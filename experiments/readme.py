@@ -24,7 +24,7 @@ from benchmarks.step_cost_table import cost_table
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
 from experiments.alternatives import alternatives_line, latency_line
 from experiments.clients import clients_table
-from experiments.cross_tokenizer import distillmoe_tables, emo_tables
+from experiments.cross_tokenizer import distillmoe_tables, emo_tables, forms_tables
 from experiments.deployment import browser_table, databases_table, int8_table, queue_table, scale_table, serve_line
 from experiments.distillmoe_tables import (
     aggregation_line,
@@ -96,6 +96,7 @@ def pages() -> dict[str, dict[str, str]]:
             ),
             "cross": titled("Side by side", [("shootout_cross_tokenizer", emo_tables)]),
             "labels": titled("With a label on every text", [("shootout_all_labels", emo_tables)]),
+            "forms": titled("Forms, on another student of the same recipe", [("shootout_forms", forms_tables)]),
         },
         "docs/distillmoe.md": {
             "moecost": titled(

@@ -19,8 +19,8 @@ from distilvec.vocabulary.compare import parameter_counts
 from distilvec.vocabulary.transplant import Composition, transplant
 from distilvec.vocabulary.trim import Vocabulary
 
-RANKS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
-_TRIED = 5  # ranks: the largest with every token, and the next ones with fewer tokens
+RANKS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # with fewer tokens
+_TRIED = 5  # ranks: the largest multiple of 8 that leaves every token, and the next ones of RANKS
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 Make = Callable[[VocabularySection], Vocabulary]
 
@@ -73,8 +73,8 @@ def within_budget(
 ) -> Made:
     """Return the rank and tokens of at most `parameters` whose vectors are nearest to those of `model`.
 
-    `make` chooses a vocabulary on the texts. Tried are the largest rank that leaves every token, and larger ones with
-    fewer tokens. Errors: DistilvecError for a budget below the layers and the smallest table, a vocabulary that is not
+    `make` chooses a vocabulary on the texts. Tried are the largest multiple of 8 that leaves every token, and larger ranks
+    with fewer tokens. Errors: DistilvecError for a budget below the layers and the smallest table, a vocabulary that is not
     trimmed, and a model that cannot be factorized.
     """
     if section.kind != "trim" or section.tokenizer is not None or section.size is not None:
@@ -109,10 +109,12 @@ def within_budget(
 def _sizes(model: SentenceTransformer, parameters: int, tokens: int, least: int) -> Iterator[tuple[int, int]]:
     """Yield ranks with the number of tokens that the parameters leave, the smallest rank first."""
     hidden = model[0].auto_model.config.hidden_size
-    ranks = [rank for rank in RANKS if rank < hidden and (parameters - _fixed(model, rank)) // rank > least]
-    whole = [rank for rank in ranks if (parameters - _fixed(model, rank)) // rank >= tokens]
-    for rank in ranks[max(0, len(whole) - 1) :][:_TRIED]:
-        yield rank, min(tokens, (parameters - _fixed(model, rank)) // rank)
+    whole = [rank for rank in range(8, hidden, 8) if _fixed(model, rank) + rank * tokens <= parameters][-1:]
+    larger = [rank for rank in RANKS if max(whole, default=0) < rank < hidden]
+    for rank in [*whole, *larger][:_TRIED]:
+        size = min(tokens, (parameters - _fixed(model, rank)) // rank)
+        if size > least:
+            yield rank, size
 
 
 def _fixed(model: SentenceTransformer, rank: int) -> int:

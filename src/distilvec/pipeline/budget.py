@@ -73,9 +73,9 @@ def within_budget(
 ) -> Made:
     """Return the rank and tokens of at most `parameters` whose vectors are nearest to those of `model`.
 
-    `make` chooses a vocabulary on the texts. Tried are the largest multiple of 8 that leaves every token, and larger ranks
-    with fewer tokens. Errors: DistilvecError for a budget below the layers and the smallest table, a vocabulary that is not
-    trimmed, and a model that cannot be factorized.
+    `make` chooses a vocabulary on the texts. Tried are the largest multiple of 8 that leaves every token, and larger
+    ranks with fewer tokens. Errors: DistilvecError for a budget below the layers and the smallest table, a vocabulary
+    that is not trimmed, and a model that cannot be factorized.
     """
     if section.kind != "trim" or section.tokenizer is not None or section.size is not None:
         raise DistilvecError(

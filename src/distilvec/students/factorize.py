@@ -32,8 +32,9 @@ def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[in
     """Return the backbone as an ELECTRA whose tables have `rank` columns; a new model, its layers are copies.
 
     `tokens` are ids of texts, special tokens included. The tables are projected on the principal components of what
-    the first layer reads, after LayerNorm: of the texts' tokens at their positions, and of every token once. Components
-    of the token rows alone leave out the directions of positions. The linear layer is fitted to the same by least squares.
+    the first layer reads, after LayerNorm: of the texts' tokens at their positions, and of every token once.
+    Components of the token rows alone leave out the directions of positions. The linear layer is fitted to the same
+    by least squares.
 
     Errors: DistilvecError for a backbone that is no BERT encoder, and for a rank that does not shrink the table.
     """

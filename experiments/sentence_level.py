@@ -36,7 +36,7 @@ PAPER: dict[str, dict[str, float | None]] = {
     "relations": {"relations-2": None, "talas": 73.86, "relations-embeddings": 74.62},
     "updates": {"talas_plain": 72.85, "sam": 73.90, "disam": 74.37, "talas": 74.79},
     "radius": dict.fromkeys(["talas", "asam-0.5", "asam-1.5", "asam-5", "sam", "redact", "redact-sam"]),
-    "lasd": dict.fromkeys(["simcse-tamd-asam", "lasd-0.1", "talas", "detached"]),
+    "lasd": dict.fromkeys(["simcse-tamd", "lasd-0.1", "talas_plain", "detached"]),
 }
 TITLES = {
     "parts": "The parts of TALAS (the paper's table 2)",
@@ -51,7 +51,7 @@ TITLES_BY_ROW: dict[str, dict[tuple[str, ...], str]] = {
         ("redact-sam",): "SAM for REDACT",
     },
     "lasd": {
-        ("lasd-0.1",): "The weight of LASD (0 in `simcse-tamd-asam`, 1 in `talas`)",
+        ("lasd-0.1",): "The weight of LASD (0 in `simcse-tamd`, 1 in `talas_plain`)",
         ("detached",): "LASD's guide detached",
     },
 }
@@ -80,6 +80,12 @@ def shootout_tables(report: Mapping[str, Any]) -> str:
             printed = PAPER[name] if any(PAPER[name].values()) else None
             parts += [f"**{title}**.", average_table(chosen, printed), *([order(name, chosen)] if printed else [])]
     return "\n\n".join(parts)
+
+
+def parts_tables(report: Mapping[str, Any]) -> str:
+    """TALAS with AdamW alone, and with one change each: averages, and their differences by seed."""
+    found = {name: rows for name, rows in by_name(report["rows"]).items() if not name.endswith(", projected")}
+    return "\n\n".join([average_table(found), *against_table(found, "talas_plain")])
 
 
 def title_of(table: str, rows: Collection[str]) -> str:

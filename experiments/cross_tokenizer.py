@@ -52,14 +52,15 @@ OF_EMO = (
     "task-short", "task-half", "task", "task-trained", "uld", "mined", "dskd", "multilevel_ot", "cdm", "emo",
     "uld-hidden", "mined-hidden", "dskd-hidden", "multilevel_ot-hidden",
     "emo-ira", "emo-otis", "emo-all", "emo-slow", "emo-light", "emo-strong", "emo-sharp", "emo-states",
-    "emo-fast", "emo-special",
 )  # fmt: skip
 OF_MOE = (
     *OF_EMO[:14], "distillmoe", "head-alone", "head-alone-residual", "residual", "light", "light-residual",
     "gate-held", "floor-held", "gate-held-residual",
     "no-dynamic-cka", "no-head", "no-pointwise", "no-contrastive", "no-pairwise", "z1", "z2", "narrow", "wide",
-    "manual-equal", "manual-pointwise", "gate-held-fast", "gate-slow", "authors", "sharp", "two-teachers",
+    "manual-equal", "manual-pointwise", "gate-held-fast", "authors", "sharp", "two-teachers",
 )  # fmt: skip
+# In the tables' order; the last ones are in a table of forms alone
+ORDER = tuple(dict.fromkeys((*OF_EMO, *OF_MOE, "emo-fast", "emo-special", "gate-slow")))
 MAIN = {"banking77": "accuracy", "stsb-separate": "spearman"}
 ONE_INPUT = {"mrpc": "accuracy", "stsb": "spearman"}  # pairs as one input: a table of their own
 OTHERS = {"banking77": ["macro_f1"], "stsb-separate": ["pearson"], "mrpc": ["macro_f1"], "stsb": ["pearson"]}
@@ -92,7 +93,7 @@ def distillmoe_tables(report: Mapping[str, Any]) -> str:
 def forms_tables(report: Mapping[str, Any]) -> str:
     """Forms of EMO and DistillMoE, and how far each is from the student alone."""
     rows = [row for row in report["rows"] if row["task"] in MAIN]
-    names = sorted({row["method"] for row in rows}, key=(*OF_EMO, *OF_MOE).index)
+    names = sorted({row["method"] for row in rows}, key=ORDER.index)
     columns = {task: {name: values(rows, task, name) for name in names} for task in tasks_of(rows)}
     return "\n\n".join([table(report, rows), differences(columns, "task", {}), PAIRED])
 
@@ -103,7 +104,7 @@ def findings(rows: Rows, whole: str, sweep: str) -> str:
     What a member leaves out is read in the sweep's file.
     """
     tasks = tasks_of(rows)
-    names = [name for name in dict.fromkeys((*OF_EMO, *OF_MOE)) if any(row["method"] == name for row in rows)]
+    names = [name for name in ORDER if any(row["method"] == name for row in rows)]
     if whole not in names or "task" not in names:
         return ""
     columns = {task: {name: values(rows, task, name) for name in names} for task in tasks}
@@ -172,7 +173,7 @@ def tasks_of(rows: Rows) -> list[str]:
 def table(report: Mapping[str, Any], rows: Rows) -> str:
     """Every method on every task with its deviation over seeds; the seeds task by task where they differ."""
     tasks, main = tasks_of(rows), MAIN | ONE_INPUT
-    methods = sorted({row["method"] for row in rows}, key=(*OF_EMO, *OF_MOE).index)
+    methods = sorted({row["method"] for row in rows}, key=ORDER.index)
     figures = [(task, metric) for task in tasks for metric in (main[task], *OTHERS[task])]
     average = ["mean"] if len(tasks) > 1 else []
     head = ["", "seeds", *(f"{task}, {metric}" for task, metric in figures), *average]

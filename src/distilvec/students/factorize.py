@@ -48,10 +48,10 @@ def factorize(backbone: PreTrainedModel, rank: int, tokens: Sequence[Sequence[in
         made = ElectraModel(ElectraConfig(**_settings(backbone, ElectraConfig), embedding_size=rank))
     made.encoder.load_state_dict(backbone.encoder.state_dict())
     new, read = made.embeddings, _outputs(old.eval(), ids, positions)
-    basis, scale = _components(read, rank), old.LayerNorm.weight.float()
+    basis = old.LayerNorm.weight.float()[:, None] * _components(read, rank)
+    basis -= basis.mean(0)  # as LayerNorm takes a row's mean away
     for small, table in zip(_tables(new), _tables(old), strict=True):
-        rows = table.weight.float()
-        small.weight.copy_((rows - rows.mean(1, keepdim=True)) * scale @ basis)
+        small.weight.copy_(table.weight.float() @ basis)
     _fit(made.embeddings_project, _outputs(new.eval(), ids, positions), read)
     return made.train(backbone.training)
 

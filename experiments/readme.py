@@ -205,7 +205,7 @@ def main_students(*names: str) -> dict[str, Any]:
     """The records of the students that README.md shows, by a name that describes them, or of the variants `names`."""
     found = {f"{name} layers": read(f"english-{name}-layers") for name in ("three", "two")}
     for name, record in by_short_name((read("surgery") or {}).get("students", {})).items():
-        if name in (names or ("8m-pieces", "5m-pieces", "2m-narrow")):
+        if name in (names or ("17m-rank", "8m-pieces", "5m-pieces", "2m-narrow")):
             layers = record["student"]["layers"]
             found[f"{name}: {layers} layer{'s' * (layers != 1)}, {record['tokens']:,} tokens"] = record
     known = [(name, record) for name, record in found.items() if record]

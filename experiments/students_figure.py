@@ -62,8 +62,11 @@ def draw_students(path: Path, points: list[Point]) -> None:
             across, up = [point.megabytes for point in own], [point.kept[key] for point in own]
             axes.scatter(across, up, s=90 if marker == "*" else 45, marker=marker, color=colour, label=legend, zorder=2)
         for point in points:
-            edge = point.megabytes < 8  # the axis is near
-            where = {"xytext": (7, -4)} if edge else {"xytext": (0, -14), "ha": "center"}
+            where: dict[str, Any] = {"xytext": (0, -14), "ha": "center"}
+            if point.megabytes < 8:  # the axis is near
+                where = {"xytext": (7, -4)}
+            elif any(_is_just_below(other, point, key) for other in points):
+                where = {"xytext": (-7, -3), "ha": "right"}
             at = (point.megabytes, point.kept[key])
             axes.annotate(point.name, at, textcoords="offset points", fontsize=8, **where)
         axes.set(xscale="log", xlabel="MB of weights", ylabel=label, xlim=(4, 200))
@@ -75,6 +78,12 @@ def draw_students(path: Path, points: list[Point]) -> None:
     figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
+
+
+def _is_just_below(other: Point, point: Point, key: str) -> bool:
+    """Whether a point of the same kind and size is so near that a name below would hide it."""
+    near = abs(other.megabytes / point.megabytes - 1) < 0.05 and other.kind == point.kind
+    return near and 0 < point.kept[key] - other.kept[key] < 1
 
 
 def _megabytes(model: Mapping[str, Any]) -> float:

@@ -1,16 +1,15 @@
 """What tokenizer surgery gives on real data: all-MiniLM-L6-v2 trimmed, with new tokenizers, and cut on both sides.
 
-    python -m experiments.surgery trim --json results/surgery.json                     trimmed to English, untrained, by
-    size python -m experiments.surgery turkish --json results/surgery.json                  tokenizers of Turkish text:
-    fertility before, after python -m experiments.surgery inference --json results/surgery.json                Turkish
-    text before and after: texts, tokens a second python -m experiments.surgery students RUN [RUN ...] --json
-    results/surgery.json   finished runs of recipes/small_english.yaml python -m experiments.surgery sizes RUN [RUN ...]
-    --json results/surgery.json      finished runs of its sweep over vocabulary sizes
+    python -m experiments.surgery trim --json FILE                   trimmed to English, untrained, by size
+    python -m experiments.surgery turkish --json FILE                tokenizers of Turkish text: fertility before, after
+    python -m experiments.surgery inference --json FILE              Turkish text before, after: texts, tokens a second
+    python -m experiments.surgery students RUN [RUN ...] --json FILE finished runs of recipes/small_english.yaml
+    python -m experiments.surgery sizes RUN [RUN ...] --json FILE    finished runs of its sweep over vocabulary sizes
 
-Each part is added to FILE. trim: the distance (mean L2) of validation texts' vectors to the teacher's and STS-B's
-Spearman correlation, for tokens chosen on the training texts. turkish: vocabularies of 8,000 tokens made on Turkish
-sentences and questions, compared with the teacher's on paragraphs (a part of the sentences was split from them) and on
-STSb-TR's sentences.
+Each part is added to FILE, results/surgery.json. trim: the distance (mean L2) of validation texts' vectors to the
+teacher's and STS-B's Spearman correlation, for tokens chosen on the training texts. turkish: vocabularies of 8,000
+tokens made on Turkish sentences and questions, compared with the teacher's on paragraphs (a part of the sentences was
+split from them) and on STSb-TR's sentences.
 inference: the teacher, and it with the Unigram vocabulary, encode the same texts of up to 256 tokens in turn; medians
 of the rounds. students, sizes: what the runs recorded; students also encode 1,024 validation texts in turn with the
 teacher.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -167,11 +167,11 @@ class TeacherCache:
                 else:
                     arrays[name] = values[new]
             notes = {"worst_cosine": worst_cosine(np.asarray(signals["embedding"])[new], arrays["embedding"])}
-            self._write(Shard(self._free(number), len(new), notes=notes), arrays)
+            self._write(Shard(next(self.free_numbers(number)), len(new), notes=notes), arrays)
 
     def adopt(self, shard: Shard, source: Path, keys: Keys) -> None:
         """Add another cache's shard, whose keys are new here, by its files; it keeps its number if that is free."""
-        number = self._free(shard.number)
+        number = next(self.free_numbers(shard.number))
         with journal.write_errors(self.folder, sum(size for size, _ in shard.files.values())):
             new, self._whole = journal.adopt_shard(self.folder, shard, source, number, self._whole)
         self._admit(new, keys)
@@ -242,15 +242,10 @@ class TeacherCache:
         self._ends = np.append(self._ends, len(self) + shard.rows)
         self._index.add(keys)
 
-    def free_numbers(self) -> Iterator[int]:
-        """Numbers that no shard has, in order."""
+    def free_numbers(self, first: int | None = None) -> Iterator[int]:
+        """Numbers that no shard has, in order; before them `first`, if no shard has it."""
         taken = {shard.number for shard in self._shards}
-        return (number for number in count() if number not in taken)
-
-    def _free(self, given: int | None) -> int:
-        """The given number if no shard has it, else the smallest free one."""
-        taken = {shard.number for shard in self._shards}
-        return next(self.free_numbers()) if given is None or given in taken else given
+        return (number for number in chain(() if first is None else (first,), count()) if number not in taken)
 
     def _write(self, shard: Shard, arrays: dict[str, Array]) -> None:
         """Write a shard and admit it; nothing of the shard is left if that fails."""

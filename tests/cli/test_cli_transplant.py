@@ -9,15 +9,17 @@ from pathlib import Path
 import architectures
 import numpy as np
 import pytest
+import torch
 from architectures import ARCHITECTURES, sentence_transformer
 from huggingface_hub import ModelCard
 from samples import make_texts
 from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer, ByT5Tokenizer
+from transformers import AutoTokenizer, BertConfig, BertModel, ByT5Tokenizer
 
 from distilvec.cli.app import app
 from distilvec.core.errors import DistilvecError
 from distilvec.models.load import resolve_model
+from distilvec.pipeline.budget import _fixed, _sizes
 from distilvec.pipeline.transplant import _card, rows_line
 
 TEXTS = make_texts(300)
@@ -110,6 +112,17 @@ def test_a_budget_chooses_the_nearest_of_several_tables(teachers, texts, tmp_pat
         record["start_distance"], abs=1e-3
     )
     assert [str(record["rank"]), str(record["chosen"]["tokens"])] in [list(one[:2]) for one in tried]
+
+
+def test_the_first_rank_of_a_budget_leaves_every_token_and_less_than_eight_further_numbers_for_each():
+    sizes = {"hidden_size": 96, "num_attention_heads": 2, "intermediate_size": 8}
+    first = torch.nn.Module()
+    first.auto_model = BertModel(BertConfig(vocab_size=500, num_hidden_layers=1, **sizes))
+    model = torch.nn.Sequential(first)
+    budget = _fixed(model, 40) + 40 * 500 + 1000
+    (rank, tokens), *larger = _sizes(model, budget, 500, 10)
+    assert (rank, tokens) == (40, 500) and [one for one, _ in larger] == [48, 64]
+    assert all(_fixed(model, one) + one * left <= budget for one, left in [(rank, tokens), *larger])
 
 
 @pytest.mark.parametrize(

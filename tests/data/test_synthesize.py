@@ -107,7 +107,7 @@ def test_killed_and_run_again_nothing_stored_is_paid_for_twice(tmp_path):
         words += ["--out", out, "--concurrency", 3, "--words-per-request", 4]
         first = Command(*words)
         journal, deadline = work_folder(out) / "answers.jsonl", time.monotonic() + 120
-        # The settings and 13 answers are stored, and three more requests are at the server, which stops to answer.
+        # The settings and 13 answers are stored. The server has three more requests, and answers no more.
         while not journal.exists() or journal.read_bytes().count(b"\n") < 14 or server.requests < 16:
             assert first.returncode is None and time.monotonic() < deadline
             time.sleep(0.02)

@@ -284,6 +284,8 @@ def unigram(
 ) -> PreTrainedTokenizerFast:
     """A Unigram tokenizer with metaspace, by default as XLM-R's; `roles` name the special tokens, <unk> among them:
     bos, eos, unk, ...
+
+    The library's trainer orders equal scores by chance and differs in their last digits from one run to the next.
     """
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
@@ -293,6 +295,11 @@ def unigram(
         vocab_size=150, special_tokens=list(special), unk_token="<unk>", show_progress=False
     )
     tokenizer.train_from_iterator(TEXTS * 20, trainer)
+    learned = json.loads(tokenizer.to_str())["model"]["vocab"]
+    rounded = [(piece, round(score, 6)) for piece, score in learned]
+    first, others = rounded[: len(special)], rounded[len(special) :]
+    others.sort(key=lambda entry: (-entry[1], entry[0]))
+    tokenizer.model = models.Unigram(first + others, first.index(("<unk>", 0.0)))
     pair = None if roles else "<s> $A </s> </s> $B </s>"
     tokenizer.post_processor = template(tokenizer, single, pair)
     xlm_roberta = {

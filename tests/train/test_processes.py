@@ -7,7 +7,6 @@ from pathlib import Path
 
 import architectures
 import pytest
-import torch
 from safetensors.torch import load_file
 from several import finish, start, train_alone_and_in_two
 

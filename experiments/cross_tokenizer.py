@@ -49,12 +49,13 @@ MOE_PARTS = {
     },
 }  # fmt: skip
 OF_EMO = (
-    "task-short", "task-half", "task", "task-trained", "uld", "mined", "dskd", "multilevel_ot", "cdm", "emo",
+    "task-ratio", "task-short", "task-half", "task", "task-trained",
+    "uld", "mined", "dskd", "multilevel_ot", "cdm", "emo",
     "uld-hidden", "mined-hidden", "dskd-hidden", "multilevel_ot-hidden",
     "emo-ira", "emo-otis", "emo-all", "emo-slow", "emo-light", "emo-strong", "emo-sharp", "emo-states",
 )  # fmt: skip
 OF_MOE = (
-    *OF_EMO[:14], "distillmoe", "head-alone", "head-alone-residual", "residual", "light", "light-residual",
+    *OF_EMO[:15], "distillmoe", "head-alone", "head-alone-residual", "residual", "light", "light-residual",
     "gate-held", "floor-held", "gate-held-residual",
     "no-dynamic-cka", "no-head", "no-pointwise", "no-contrastive", "no-pairwise", "z1", "z2", "narrow", "wide",
     "manual-equal", "manual-pointwise", "gate-held-fast", "authors", "sharp", "two-teachers",

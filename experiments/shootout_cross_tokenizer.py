@@ -67,7 +67,7 @@ FORMS_ON = "banking77"
 ALSO_ON = {"stsb-separate": ("head-alone", "light-residual", "gate-held", "gate-held-residual", "no-head")}
 # The student alone has a label on all rows of a batch, others on half of them: at half of the steps it has seen the
 # labels as often. The papers' plain student of Banking77 takes a 160th of the steps.
-SHORT = {"task-half": 2, "task-short": 8}
+SHORT = {"task-half": 2, "task-short": 8, "task-ratio": 160}
 QUICK = {"steps": 20, "rows": 1000, "sequences": 2000}
 NO_LOGITS = (
     "uld",

@@ -182,3 +182,19 @@ def test_variables_that_the_user_has_set_stay(monkeypatch):
     with quiet_libraries():
         assert os.environ["TRANSFORMERS_VERBOSITY"] == "info" and os.environ["TQDM_DISABLE"] == "1"
     assert os.environ["TRANSFORMERS_VERBOSITY"] == "info" and "TQDM_DISABLE" not in os.environ
+
+
+@pytest.mark.parametrize("own", [None, "0", "1"])
+def test_processes_that_a_command_starts_know_of_debug(monkeypatch, own):
+    monkeypatch.delenv("DISTILVEC_DEBUG", raising=False)
+    if own is not None:
+        monkeypatch.setenv("DISTILVEC_DEBUG", own)
+    app, found = typer.Typer(), []
+
+    @app.command()
+    def start() -> None:
+        line = [sys.executable, "-c", "import os; print(os.environ.get('DISTILVEC_DEBUG'))"]
+        found.append(subprocess.run(line, capture_output=True, text=True).stdout.strip())
+
+    assert run_app(app, ["--debug"]) == run_app(app, []) == 0
+    assert found == ["1", str(own)] and os.environ.get("DISTILVEC_DEBUG") == own

@@ -32,6 +32,7 @@ from distilvec.core.files import user_cache
 from distilvec.core.verbosity import Level, quiet_libraries, verbosity
 
 LOST = 3  # exit status if another process of the run ended
+DEBUG = "DISTILVEC_DEBUG"
 USAGE: Any = typer.BadParameter.__mro__[2]  # ClickException, of click or of typer's own copy of it
 
 
@@ -41,9 +42,9 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
     `--debug` or DISTILVEC_DEBUG=1 shows the traceback of an error.
     """
     words, given = take_options(arguments)
-    debug = "--debug" in given or os.environ.get("DISTILVEC_DEBUG", "") not in ("", "0")
+    debug = "--debug" in given or os.environ.get(DEBUG, "") not in ("", "0")
     try:
-        with signals_raised(), verbosity(_level(given)), quiet_libraries():
+        with signals_raised(), verbosity(_level(given)), quiet_libraries(), _debugging(debug):
             found = _commands(app)(args=words, prog_name="distilvec", standalone_mode=False)
         sys.stdout.flush()
         status = found if isinstance(found, int) else 0
@@ -73,6 +74,19 @@ def _level(given: frozenset[str]) -> Level:
     if {"--quiet", "--verbose"} <= given:
         raise DistilvecError("[--quiet] found --verbose as well. Leave out one of both.")
     return Level.QUIET if "--quiet" in given else Level.VERBOSE if "--verbose" in given else Level.NORMAL
+
+
+@contextmanager
+def _debugging(debug: bool) -> Iterator[None]:
+    """Show the traceback of an error in the processes that are started inside as well."""
+    before = os.environ.get(DEBUG)
+    if debug:
+        os.environ[DEBUG] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(DEBUG, None)
+        os.environ |= {} if before is None else {DEBUG: before}
 
 
 @contextmanager

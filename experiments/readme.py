@@ -37,7 +37,7 @@ from experiments.hardware import hardware_table
 from experiments.intents import intents_table
 from experiments.levers import levers_table
 from experiments.score_table import modes_table, retained, score_table
-from experiments.sentence_level import STUDENTS, parts_tables, sharpness_table, shootout_tables
+from experiments.sentence_level import STUDENTS, sharpness_table, shootout_tables
 from experiments.site.figures import figures
 from experiments.students_figure import draw_students, student_points
 from experiments.surgery_tables import by_short_name, readme_tables, speed_line, surgery_tables
@@ -96,7 +96,7 @@ def pages() -> dict[str, dict[str, str]]:
             ),
             "cross": titled("Side by side", [("shootout_cross_tokenizer", emo_tables)]),
             "labels": titled("With a label on every text", [("shootout_all_labels", emo_tables)]),
-            "forms": titled("Forms, on another student of the same recipe", [("shootout_forms", forms_tables)]),
+            "forms": titled("The same on a second student", [("shootout_forms", forms_tables)]),
         },
         "docs/distillmoe.md": {
             "moecost": titled(
@@ -148,9 +148,6 @@ def causal_part() -> str:
 def shootout_part() -> str:
     """The methods and the ablations of TALAS side by side, for each student that they were trained on."""
     parts = [titled(title, [(file, shootout_tables)]) for file, title in STUDENTS.items()]
-    parts.append(
-        titled("Parts of TALAS, on another student that never saw the teacher", [("talas_parts", parts_tables)])
-    )
     return "\n\n".join(filter(None, parts))
 
 

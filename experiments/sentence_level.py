@@ -35,8 +35,9 @@ PAPER: dict[str, dict[str, float | None]] = {
     # has one pair, talas two, relations-embeddings three.
     "relations": {"relations-2": None, "talas": 73.86, "relations-embeddings": 74.62},
     "updates": {"talas_plain": 72.85, "sam": 73.90, "disam": 74.37, "talas": 74.79},
-    "radius": dict.fromkeys(["talas", "asam-0.5", "asam-1.5", "asam-5", "sam", "redact", "redact-sam"]),
-    "lasd": dict.fromkeys(["simcse-tamd", "lasd-0.1", "talas_plain", "detached"]),
+    "radius": dict.fromkeys(["talas_plain", "talas", "asam-0.5", "asam-1.5", "asam-5", "sam"]),
+    "lasd": dict.fromkeys(["talas_plain", "simcse-tamd", "lasd-0.1", "detached"]),
+    "redact": dict.fromkeys(["redact", "redact-sam"]),
 }
 TITLES = {
     "parts": "The parts of TALAS (the paper's table 2)",
@@ -47,14 +48,15 @@ TITLES = {
 # Tables whose title depends on the rows that are there: words by the rows that they are about
 TITLES_BY_ROW: dict[str, dict[tuple[str, ...], str]] = {
     "radius": {
-        ("asam-0.5", "asam-1.5", "asam-5"): "The radius rho of ASAM (`talas` has the paper's 0.05)",
-        ("redact-sam",): "SAM for REDACT",
+        ("asam-0.5", "asam-1.5", "asam-5"): "The radius rho of ASAM (`talas` has the paper's 0.05, `talas_plain` none)",
     },
+    "redact": {("redact-sam",): "SAM for REDACT"},
     "lasd": {
         ("lasd-0.1",): "The weight of LASD (0 in `simcse-tamd`, 1 in `talas_plain`)",
         ("detached",): "LASD's guide detached",
     },
 }
+BASES = ("talas_plain", "talas", "redact")  # what an ablation's rows are compared with, seed by seed
 STUDENTS = {  # of the comparison, by the file in results/
     "shootout_sentence_level": "A student that never saw the teacher",
     "shootout_sentence_level_cut": "A student of the teacher's own layers",
@@ -79,13 +81,8 @@ def shootout_tables(report: Mapping[str, Any]) -> str:
         if title and len(chosen) > 1 and set(chosen) & ablations:
             printed = PAPER[name] if any(PAPER[name].values()) else None
             parts += [f"**{title}**.", average_table(chosen, printed), *([order(name, chosen)] if printed else [])]
+            parts += against_table(chosen, next((one for one in BASES if one in chosen), ""))[:1]
     return "\n\n".join(parts)
-
-
-def parts_tables(report: Mapping[str, Any]) -> str:
-    """TALAS with AdamW alone, and with one change each: averages, and their differences by seed."""
-    found = {name: rows for name, rows in by_name(report["rows"]).items() if not name.endswith(", projected")}
-    return "\n\n".join([average_table(found), *against_table(found, "talas_plain")])
 
 
 def title_of(table: str, rows: Collection[str]) -> str:
@@ -131,17 +128,15 @@ def average_table(found: Mapping[str, Rows], paper: Mapping[str, float | None] |
     return "\n".join(lines)
 
 
-def against_table(found: Mapping[str, Rows], alone: str = "simcse") -> list[str]:
-    """Every row's difference from the student without a teacher, seed by seed, and what its brackets are; [] without
-    that student.
-    """
-    others = [name for name in found if name not in (alone, "teacher", "untrained")]
-    if alone not in found or not others:
+def against_table(found: Mapping[str, Rows], base: str = "simcse") -> list[str]:
+    """Every row's difference from the base's, seed by seed, and what its brackets are; [] without the base."""
+    others = [name for name in found if name not in (base, "teacher", "untrained")]
+    if base not in found or not others:
         return []
-    lines = [f"| against `{alone}` | Avg-In | Avg-Out | Avg |", "|---|---:|---:|---:|"]
+    lines = [f"| against `{base}` | Avg-In | Avg-Out | Avg |", "|---|---:|---:|---:|"]
     for name in others:
         cells = [
-            difference(by_seed(found[name], domain), by_seed(found[alone], domain)) for domain in ("in", "out", "all")
+            difference(by_seed(found[name], domain), by_seed(found[base], domain)) for domain in ("in", "out", "all")
         ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return ["\n".join(lines), PAIRED]

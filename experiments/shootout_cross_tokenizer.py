@@ -63,8 +63,9 @@ TEACHER = {
 # Run on every task, and before all else; the other variants run on one task alone, most of them on FORMS_ON
 METHODS = ("task", "task-half", "uld", "mined", "dskd", "multilevel_ot", "emo", "distillmoe")
 FORMS_ON = "banking77"
-# What the experts do to vectors that are compared
-ALSO_ON = {"stsb-separate": ("head-alone", "light-residual", "gate-held", "gate-held-residual", "no-head")}
+# The forms to take, and what the experts do to vectors that are compared
+OF_EXPERTS = ("head-alone", "light-residual", "gate-held", "gate-held-residual", "no-head")
+ALSO_ON = {"stsb-separate": ("emo-states", "manual-equal", *OF_EXPERTS)}
 # The student alone has a label on all rows of a batch, others on half of them: at half of the steps it has seen the
 # labels as often. The papers' plain student of Banking77 takes a 160th of the steps.
 SHORT = {"task-half": 2, "task-short": 8, "task-ratio": 160}

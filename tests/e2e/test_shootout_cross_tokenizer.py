@@ -54,14 +54,17 @@ def members(task: str, folder: str = "/runs", sweep: str = "cross_tokenizer"):
 
 
 FASTER = {"objective.projection": 20}
-RATES = dict.fromkeys(["emo", "emo-otis", "emo-all", "emo-light", "emo-strong", "emo-sharp", "emo-states"], FASTER)
+RATES = dict.fromkeys(
+    ["emo", "emo-otis", "emo-all", "emo-light", "emo-special", "emo-strong", "emo-sharp", "emo-states"], FASTER
+)
+RATES["emo-fast"] = {"objective.projection": 100}
 BY_NAME = {"seed": 0, "learning_rate_factors": {}, "max_steps": 1}  # what a member's name says
 
 
 def test_the_members_differ_by_what_their_names_say_alone():
     for task in TASKS:
         found = members(task)
-        names = {*OF_EMO} - {TRAINED} if task == FORMS_ON else {*METHODS} & {*OF_EMO}
+        names = {*OF_EMO} - {TRAINED} if task == FORMS_ON else {*METHODS, *ALSO_ON.get(task, ())} & {*OF_EMO}
         seeds = [0] if task in JOINT else [0, 1, 2]
         more = [TRAINED] if task in JOINT else []
         assert sorted(member.group for member in found) == sorted([*names] * len(seeds) + more)
@@ -75,7 +78,7 @@ def test_the_members_differ_by_what_their_names_say_alone():
         hidden = {m.group for m in found if m.recipe.method.options.get("on") == "hidden"}
         assert hidden == {name for name in names if name.endswith("-hidden") or ("stsb" in task and name in NO_LOGITS)}
     marks = [mark_of(member.recipe) for task in TASKS for member in members(task)]
-    assert len(set(marks)) == len(marks) == 3 * (len(OF_EMO) - 1 + 7) + 2 * (7 + 1)
+    assert len(set(marks)) == len(marks) == 3 * (len(OF_EMO) - 1 + 7 + 1) + 2 * (7 + 1)
     again = [mark_of(member.recipe) for member in members("banking77", "/elsewhere/runs")]
     assert marks[: len(again)] == again
 
@@ -84,15 +87,19 @@ def test_the_second_sweep_is_trained_as_the_first_one():
     for task in TASKS:
         first, found = members(task)[0].recipe, members(task, sweep="distillmoe")
         names = {name_of(member.recipe) for member in found}
-        assert names < set(OF_MOE[14:]) if task == FORMS_ON else names == {"distillmoe", *ALSO_ON.get(task, ())}
+        assert (
+            names < set(OF_MOE[15:])
+            if task == FORMS_ON
+            else names == {"distillmoe", *ALSO_ON.get(task, ())} - {*OF_EMO}
+        )
         assert {m.recipe.train.seed for m in found} == {*range(1 if task in JOINT else 3)}
         for recipe in (member.recipe for member in found):
-            assert recipe.train.model_copy(update={"seed": 0}) == first.train
+            assert recipe.train.model_copy(update={"seed": 0, "learning_rate_factors": {}}) == first.train
             assert recipe.task == first.task and recipe.teacher == first.teacher
             assert recipe.student.model_copy(update={"experts": None}) == first.student
     also = len(ALSO_ON["stsb-separate"])
     marks = [mark_of(member.recipe) for sweep in SWEEPS for task in TASKS for member in members(task, sweep=sweep)]
-    assert len(set(marks)) == len(marks) == 3 * (len(OF_EMO) - 1 + 11 + len(METHODS) + also) + 2 * (len(METHODS) + 1)
+    assert len(set(marks)) == len(marks) == 3 * (len(OF_EMO) - 1 + 14 + len(METHODS) + also) + 2 * (len(METHODS) + 1)
 
 
 @pytest.mark.parametrize("page", ["docs/token_level.md", "docs/distillmoe.md"])

@@ -96,7 +96,7 @@ def pages() -> dict[str, dict[str, str]]:
             ),
             "cross": titled("Side by side", [("shootout_cross_tokenizer", emo_tables)]),
             "labels": titled("With a label on every text", [("shootout_all_labels", emo_tables)]),
-            "forms": titled("The same on a second student", [("shootout_forms", forms_tables)]),
+            "forms": titled("EMO and fixed weights on a second student", [("shootout_forms", forms_tables)]),
         },
         "docs/distillmoe.md": {
             "moecost": titled(

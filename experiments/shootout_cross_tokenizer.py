@@ -6,9 +6,10 @@
 Makes the student that all begin with (experiments/testbed_student.py: a BERT with a tokenizer of its own that never saw
 a teacher), fine-tunes the teacher on each task, then runs the members of recipes/sweeps/cross_tokenizer.yaml and
 distillmoe.yaml (or the one of --sweeps): first the methods on every task, then the forms of EMO and DistillMoE on
-banking77. The texts of a pair are encoded apart; with one seed they are one input, too. Few of a task's labels are
-used; its other texts help distillation alone. All members of a task take the same number of steps. Each member's scores
-are written to FILE as soon as they are there. A run that was killed goes on where it stopped.
+banking77, some of them on STS-B, too. The texts of a pair are encoded apart; with one seed they are one input, too.
+Few of a task's labels are used; its other texts help distillation alone. All members of a task take the same number of
+steps. Each member's scores are written to FILE as soon as they are there. A run that was killed goes on where it
+stopped.
 `python -m experiments.readme` writes the tables into docs/token_level.md and docs/distillmoe.md.
 
 The models are small: two processes of one thread each (OMP_NUM_THREADS=1), with tasks, an --out and a DISTILVEC_CACHE
@@ -60,7 +61,7 @@ TEACHER = {
     "final_learning_rate": 2e-6,
     "schedule": {"name": "cosine", "warmup": 0.06},
 }
-# Run on every task, and before all else; the other variants run on one task alone, most of them on FORMS_ON
+# Run on every task, and before all else; the other variants run on FORMS_ON, those of ALSO_ON on its tasks, too
 METHODS = ("task", "task-half", "uld", "mined", "dskd", "multilevel_ot", "emo", "distillmoe")
 FORMS_ON = "banking77"
 # The forms to take, and what the experts do to vectors that are compared
@@ -153,7 +154,7 @@ def tune(section: dict[str, Any], folder: Path, quick: bool) -> RunResult:
 
 
 def plan(task: str, section: dict[str, Any], start: Path, teacher: Path, chosen: Chosen) -> list[Member]:
-    """The members of the sweeps on one task: all on FORMS_ON, else the methods."""
+    """The members of the sweeps on one task: all on FORMS_ON, else the methods and those of ALSO_ON."""
     changes: dict[str, Any] = {
         "teacher.model": str(teacher.resolve()),
         "student.model": str(start.resolve()),

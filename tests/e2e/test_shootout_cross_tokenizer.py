@@ -95,6 +95,8 @@ def test_the_second_sweep_is_trained_as_the_first_one():
         assert {m.recipe.train.seed for m in found} == {*range(1 if task in JOINT else 3)}
         for recipe in (member.recipe for member in found):
             assert recipe.train.model_copy(update={"seed": 0, "learning_rate_factors": {}}) == first.train
+            slow = {"encoder.model.2.gate": 0.1, "encoder.model.2": 1}
+            assert recipe.train.learning_rate_factors == (slow if name_of(recipe) == "gate-slow" else {})
             assert recipe.task == first.task and recipe.teacher == first.teacher
             assert recipe.student.model_copy(update={"experts": None}) == first.student
     also = len(ALSO_ON["stsb-separate"])

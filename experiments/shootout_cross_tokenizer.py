@@ -66,7 +66,7 @@ METHODS = ("task", "task-half", "uld", "mined", "dskd", "multilevel_ot", "emo", 
 FORMS_ON = "banking77"
 # The forms to take, and what the experts do to vectors that are compared
 OF_EXPERTS = ("head-alone", "light-residual", "gate-held", "gate-held-residual", "no-head")
-ALSO_ON = {"stsb-separate": ("emo-states", "manual-equal", *OF_EXPERTS)}
+ALSO_ON = {"stsb-separate": ("cdm", "emo-states", "manual-equal", *OF_EXPERTS)}
 # The student alone has a label on all rows of a batch, others on half of them: at half of the steps it has seen the
 # labels as often. The papers' plain student of Banking77 takes a 160th of the steps.
 SHORT = {"task-half": 2, "task-short": 8, "task-ratio": 160}

@@ -285,7 +285,7 @@ def unigram(
     """A Unigram tokenizer with metaspace, by default as XLM-R's; `roles` name the special tokens, <unk> among them:
     bos, eos, unk, ...
 
-    The library's trainer orders equal scores by chance and differs in their last digits from one run to the next.
+    The library's trainer orders equal scores at random, and the end of a score varies between runs.
     """
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()

@@ -86,17 +86,18 @@ def recipes_of(root: Path, tiny_model: Path):
 
 @pytest.mark.parametrize("name", CASES)
 def test_weights_after_12_steps_are_those_of_one_process(trained, name):
-    """To a thousandth of the way that a weight can go, in the mean over a tensor.
+    """To a thousandth of the way that a weight can go in the mean over a tensor, to a hundredth for each element.
 
-    Element by element the weights may be further apart: where the gradient of a step is 0 but for rounding (3e-9 next
-    to 4e-3), Adam divides it by itself.
+    Single elements may be further apart than the mean: where the gradient of a step is 0 but for rounding (3e-9 next to
+    4e-3), Adam divides it by itself.
     """
     way = 12 * recipes.load(trained / f"{name}.yaml").train.learning_rate
     one, two = (load_file(trained / count / name / "checkpoint" / "state.safetensors") for count in ("one", "two"))
     assert one.keys() == two.keys()
     for key, value in one.items():
         if key.startswith("model/") and "key.bias" not in key:  # whose gradient is 0, but for rounding
-            assert (two[key] - value).float().square().mean().sqrt() < 1e-3 * way, key
+            gap = (two[key] - value).float().abs()
+            assert gap.square().mean().sqrt() < 1e-3 * way and gap.max() < 1e-2 * way, key
 
 
 def test_a_checkpoint_that_is_due_in_one_process_is_written_by_all(trained, tiny_model):

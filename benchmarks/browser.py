@@ -140,13 +140,16 @@ def opened(folder: Path, width: int = 1400, asked: list[str] | None = None, said
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", rules])
+                browser = playwright.chromium.launch(
+                    executable_path=CHROMIUM, args=["--no-sandbox", rules], timeout=600_000
+                )
                 page = browser.new_page(viewport={"width": width, "height": 900})
+                page.set_default_timeout(600_000)  # ms; the default, 30 s, is short where other work runs
                 if said is not None:
                     page.on("console", lambda message: said.append(message.text))
                     page.on("pageerror", lambda error: said.append(str(error)))
                 page.goto(f"http://127.0.0.1:{server.server_address[1]}/")
-                page.wait_for_selector("html[data-ready]", timeout=120_000)
+                page.wait_for_selector("html[data-ready]")
                 yield page
                 browser.close()
         finally:

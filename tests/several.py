@@ -11,8 +11,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,8 @@ sys.path.append(str(Path(__file__).parent / "methods"))
 
 def start(*arguments: object, module: str = "several", processes: int = 2) -> list[Command]:
     """The processes of `python -m module arguments`, with the environment that torchrun gives them."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1"}
+    shared["MASTER_PORT"] = free_port()
     return [
         Command(
             *arguments,
@@ -36,6 +37,14 @@ def start(*arguments: object, module: str = "several", processes: int = 2) -> li
         )
         for rank in range(processes)
     ]
+
+
+def free_port() -> int:
+    """A port below those that the system gives to connections, of which one could take it before the first process."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise RuntimeError("no port is free below 32,000")
 
 
 def finish(ranks: list[Command]) -> list[str]:

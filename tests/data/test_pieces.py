@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distilvec.data.pieces import pieces
@@ -26,6 +26,7 @@ def test_cuts(text, longest, expected):
     assert list(pieces(text, longest)) == expected
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=" \n.ab。?", max_size=300), st.integers(20, 80))
 def test_nothing_is_lost_and_none_is_too_long(text, longest):
     found = list(pieces(text, longest))

@@ -82,7 +82,7 @@ def test_pages_open_without_another_host_and_without_overflow(site):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=600_000)
         page = browser.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
         page.set_default_timeout(600_000)  # ms; the default, 30 s, is short where other work runs
         asked, problems = [], []

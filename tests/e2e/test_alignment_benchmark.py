@@ -24,11 +24,9 @@ def test_figures_are_written(tmp_path, monkeypatch):
     assert list(found["kinds"]) == ["offsets", "overlap", "mined", "strict"]
     for kind in found["kinds"].values():
         assert 0 < kind["with_tokenising"] < kind["aligned"] and 0 < kind["student_rate_ordinary"] <= 100
-    assert (
-        found["corpus"]["sentences"] > 0
-        and found["corpus"]["bytes_a_text"] > 20
-        and found["ratio_mined_to_offsets"] > 1
-    )
+    assert found["corpus"]["sentences"] > 0 and found["corpus"]["bytes_a_text"] > 20
+    assert found["ratio_mined_to_offsets"] > 0
+    assert found["kinds"]["offsets"]["aligned_cpu"] > found["kinds"]["mined"]["aligned_cpu"]
 
 
 def test_parts_are_read_by_source(tmp_path):

@@ -63,9 +63,8 @@ def test_a_stopped_run_goes_on_where_it_stopped(old, monkeypatch):
     assert found.status == 0, found.err
     assert steps == list(range(4, 12))
     resumed, whole = (load_file(PLACE / name / "last" / "model.safetensors") for name in ("stopped", "finished"))
-    assert (
-        max(float(np.abs(resumed[name] - whole[name]).max()) for name in whole) < 1e-4
-    )  # other processors round otherwise
+    names = [name for name in whole if "key.bias" not in name]  # whose gradient is 0, but for rounding
+    assert max(float(np.abs(resumed[name] - whole[name]).max()) for name in names) < 1e-5
 
 
 def test_its_students_load(old):

@@ -441,6 +441,8 @@ def test_two_processes_train_as_one_does(causal_recipe, tmp_path):
     run_causal(causal_recipe(*changes), tmp_path / "one")
     finish(start("causal", tmp_path / "recipe.yaml", *changes, "--out", tmp_path / "two", module="distilvec"))
     one, two = (load_file(tmp_path / name / "checkpoint" / "state.safetensors") for name in ("one", "two"))
+    way = 6 * 3e-3  # steps times rate; the bounds are those of test_processes.py
     for key, value in one.items():
         if key.startswith("model/") and "c_attn.bias" not in key:  # the keys' part has no gradient, but for rounding
-            torch.testing.assert_close(two[key], value, atol=2e-5, rtol=1e-4, msg=f"{key}: {{}}".format)
+            gap = (two[key] - value).float().abs()
+            assert gap.square().mean().sqrt() < 1e-3 * way and gap.max() < 1e-2 * way, key

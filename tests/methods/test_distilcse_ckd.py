@@ -133,6 +133,7 @@ def test_resumes_from_its_state():
 
 
 def test_scale_is_learnt_and_stays_positive():
+    torch.manual_seed(0)  # of the projection: with some the student is right at once
     objective = DistilCseCkd(CONTEXT, {}, queue=0, scale=20.0)
     assert objective.log_scale.item() == pytest.approx(math.log(20))
     terms(objective, [0, 1, 2])["ckd"].mean().backward()

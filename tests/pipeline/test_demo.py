@@ -23,7 +23,7 @@ from benchmarks.browser import CHROMIUM, opened, summary, timed
 from distilvec.__main__ import run_command
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
-from distilvec.core.files import write_json
+from distilvec.core.files import locked, write_json
 from distilvec.evaluation import parity
 from distilvec.evaluation.search import top_k
 from distilvec.formats.sentence_transformers import save_student
@@ -178,13 +178,14 @@ def test_transformers_js_reads_an_exported_folder(world, libraries):
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
     place = CACHE / f"node-{PACKAGES[0].version}"
-    if not (place / "done").is_file():
-        place.mkdir(parents=True, exist_ok=True)
-        line = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline", PACKAGES[0].spec]
-        done = subprocess.run(line, cwd=place, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"no network: npm install gave {done.stderr[-300:]}")
-        (place / "done").touch()
+    place.mkdir(parents=True, exist_ok=True)
+    with locked(place / "lock", "cache", str(place), wait=True):
+        if not (place / "done").is_file():
+            line = "npm install --ignore-scripts --no-audit --no-fund --prefer-offline".split()
+            done = subprocess.run([*line, PACKAGES[0].spec], cwd=place, capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"no network: npm install gave {done.stderr[-300:]}")
+            (place / "done").touch()
     if not (world.run / "student" / "onnx" / "model_quantized.onnx").is_file():
         export_model(str(world.run / "student"), "onnx-int8")
     done = subprocess.run(

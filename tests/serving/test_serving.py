@@ -240,10 +240,9 @@ def test_the_command_under_load(tiny_model, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_server_with_status_0(tiny_model, number):
-    with take_address("127.0.0.1", 0) as place:
-        port = place.getsockname()[1]
-    process = Command("serve", tiny_model, "--port", port)
-    while not answers(f"http://127.0.0.1:{port}/health"):
+    process = Server([sys.executable, "-m", "distilvec", "serve", str(tiny_model), "--port", "0"])
+    address = re.search(r"http://\S+:\d+/", process.readline())[0]
+    while not answers(f"{address}health"):
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.05)
     process.send_signal(number)

@@ -119,7 +119,7 @@ def test_rows_are_those_of_the_whole_maps_and_nothing_else_changes(folder):
         gathered = torch.stack(
             [full[row.clamp_min(0)] for full, row in zip(whole.attentions[number], rows, strict=True)]
         )
-        torch.testing.assert_close(some.attentions[number], gathered * (rows >= 0)[..., None], atol=1e-6, rtol=0)
+        torch.testing.assert_close(some.attentions[number], gathered * (rows >= 0)[..., None], atol=1e-5, rtol=0)
     assert torch.equal(some.embedding, none.embedding)  # every layer keeps its fast kernel
 
 

@@ -7,8 +7,9 @@ memory.json, search.json, kills.json   what the benchmarks wrote with --json res
 step_cost.json, triplet.json, sharpness.json   the same, for docs/sentence_level.md results/alignment.json,
 token_cache.json, step_cost_tokens.json, sinkhorn.json, attention_rows.json, results/shootout_cross_tokenizer.json   the
 same, for docs/token_level.md results/surgery.json, surgery_speed.json        the same, for docs/surgery.md and
-docs/results.md results/step_cost_distillmoe.json, routing.json, aggregation.json, experts_speed.json, causal_local.json
-the same, for docs/distillmoe.md; results/clients.json: the same, for docs/clients.md; results/intents.json: the same, for
+docs/results.md results/step_cost_distillmoe.json, routing.json, aggregation.json, experts_speed.json,
+causal_local.json, out_of_domain.json   the same, for docs/distillmoe.md; results/tokenizers.json: the same, for
+docs/surgery.md; results/clients.json: the same, for docs/clients.md; results/intents.json: the same, for
 docs/task_student.md
 """
 
@@ -41,6 +42,7 @@ from experiments.sentence_level import STUDENTS, sharpness_table, shootout_table
 from experiments.site.figures import figures
 from experiments.students_figure import draw_students, student_points
 from experiments.surgery_tables import by_short_name, readme_tables, speed_line, surgery_tables
+from experiments.sweeps import domains_table, tokenizers_table
 from experiments.token_level import alignment_tables, cache_tables, rows_line, step_table, transport_line
 
 ROOT = Path(__file__).parents[1]
@@ -109,10 +111,12 @@ def pages() -> dict[str, dict[str, str]]:
             ),
             "gates": titled("Where the gate goes", [("routing", routing_table)]),
             "moe": titled("Side by side", [("shootout_cross_tokenizer", distillmoe_tables)]),
+            "domains": titled("", [("out_of_domain", domains_table)]),
             "causal": causal_part(),
         },
         "docs/surgery.md": {
-            "surgery": titled("Measured", [("surgery", surgery_tables), ("surgery_speed", speed_line)])
+            "tokenizers": titled("", [("tokenizers", tokenizers_table), ("tokenizers_turkish", tokenizers_table)]),
+            "surgery": titled("Measured", [("surgery", surgery_tables), ("surgery_speed", speed_line)]),
         },
     }
 

@@ -303,3 +303,45 @@ def test_the_first_of_a_kind():
         own = [row for row in every if (row["run"], row["column"]) == ("redact", "asymmetric")]
         retrieval.append(statistics.mean(row["scores"]["cranfield"] for row in own))
     assert "asymmetric: {:.1f}; with the second student {:.1f})".format(*retrieval) in prose("sentence_level")
+
+
+def averages(file, name, model):
+    """The average over tasks by seed of a run of a sweep."""
+    return {row["seed"]: statistics.mean(row["scores"][model].values()) for row in rows(file) if row["run"] == name}
+
+
+def lead(file, upper, lower, model="student"):
+    """The mean difference of two runs of a sweep, and its 95 % interval."""
+    ours, theirs = averages(file, upper, model), averages(file, lower, model)
+    pairs = [[found[seed] for seed in sorted(ours.keys() & theirs.keys())] for found in (ours, theirs)]
+    assert len(pairs[0]) > 2
+    interval = ttest_rel(*pairs).confidence_interval(0.95)
+    return statistics.mean(pairs[0]) - statistics.mean(pairs[1]), interval.low, interval.high
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
+def test_tokenizers_of_the_corpus_lead_where_the_teacher_knows_the_language(kind):
+    assert "the tokenizers that were trained on the corpus are ahead of the teacher's own" in prose("surgery")
+    assert lead("tokenizers", f"english-{kind}", "english-own")[1] > 0
+    assert lead("tokenizers_turkish", f"local-{kind}", "local-own")[2] < 0
+    assert "They lead before training, too" in prose("surgery")
+    assert lead("tokenizers", f"english-{kind}", "english-own", "untrained")[1] > 0
+
+
+def test_few_steps_move_sts_by_two_to_three_points():
+    assert "they move the scores of STS by two to three points, in either direction" in prose("surgery")
+    found = rows("tokenizers")
+    moved = []
+    for run in {row["run"] for row in found}:
+        own = [row["scores"] for row in found if row["run"] == run]
+        moved.append(
+            statistics.mean(each["student"][t] - each["untrained"][t] for each in own for t in ("stsb", "sts13"))
+        )
+    assert min(moved) < 0 < max(moved) and all(1.5 < abs(gap) < 3.5 for gap in moved)
+
+
+def test_the_teacher_knows_less_turkish_than_random_weights():
+    assert "it scores below students of random weights" in prose("surgery")
+    for row in rows("tokenizers_turkish"):
+        assert row["scores"]["teacher"]["stsb_tr"] < row["scores"]["untrained"]["stsb_tr"]
+        assert row["scores"]["student"]["stsb_tr"] < row["scores"]["untrained"]["stsb_tr"]

@@ -59,8 +59,8 @@ class Timed(Trainer):
         self.seconds.append(now(self.device.type) - began)
         return norms
 
-    def _validate(self) -> None:
-        """Nothing."""
+    def _validate(self) -> dict[str, float]:
+        return {}
 
     def _checkpoint(self) -> None:
         """Nothing."""

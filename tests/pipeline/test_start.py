@@ -15,6 +15,7 @@ from interrupted import interrupt
 from labelled import write_task
 from safetensors.torch import load_file
 
+import distilvec
 from distilvec.core.errors import DistilvecError
 from distilvec.data import docstrings
 from distilvec.pipeline.plan import make_plan
@@ -119,6 +120,42 @@ def test_a_wider_teacher_is_approached(started, tmp_path):
     assert first_distance(job.folder) == pytest.approx(after, rel=0.15), "on texts that the fit has not read"
 
 
+@pytest.fixture
+def wide_teacher(tmp_path):
+    """A teacher of 48 dimensions, whose student of 32 needs a linear layer."""
+    return architectures.sentence_transformer(
+        tmp_path / "wide", architectures.bert(tmp_path / "backbone", seed=3), "mean dense:48 normalize"
+    )
+
+
+def test_a_new_layer_that_ships_is_fitted_by_default(started, tmp_path, wide_teacher):
+    changes = {
+        "teacher__model": str(wide_teacher),
+        "student__model": str(architectures.bert(tmp_path / "small")),
+        "train__max_steps": 1,
+    }
+    distances = {}
+    for start in ("auto", "ridge", "random"):
+        job, _ = started(start, **changes, student__start=start)
+        train(job)
+        distances[start] = first_distance(job.folder)
+    assert distances["auto"] == distances["ridge"] < 0.8 * distances["random"]
+
+
+@pytest.mark.parametrize("method", ["talas", "simcse", "emo"])
+def test_layers_that_only_help_training_begin_as_in_their_papers(method, started, tiny_model, wide_teacher):
+    _, start = started(teacher__model=str(wide_teacher), student__model=str(tiny_model), method__name=method)
+    assert start == Start()
+
+
+def test_python_starts_from_ridge(tmp_path, wide_teacher):
+    texts = [f"text number {number} about {word}" for number in range(60) for word in ("rivers", "stars")]
+    small = str(architectures.bert(tmp_path / "small"))
+    distilvec.distill(str(wide_teacher), texts, small, output_dir=tmp_path / "run", epochs=1)
+    record = json.loads((tmp_path / "run" / "distillation.json").read_text())
+    assert "ridge student.2.linear" in record["training"]["start"]
+
+
 @pytest.mark.parametrize("method", ["talas", "emo", "redact"])
 def test_layers_of_the_objective_are_fitted(method, started, tiny_model, tmp_path):
     other = architectures.sentence_transformer(
@@ -155,7 +192,7 @@ def rows(teacher):
         ({"student__layers": {"count": 0}}, r"^\[student.layers.count\] .*greater than 0; found 0"),
         ({"student__layers": {"count": 2, "choose": "worst"}}, r"^\[student.layers.choose\] .*'spread' or 'best'"),
         ({"student__layers": BEST, "student__reinitialize": 1}, r"^\[student.layers.choose\] .*leave out reinitialize"),
-        ({"student__start": "lasso"}, r"^\[student.start\] .*'ridge'; found 'lasso'"),
+        ({"student__start": "lasso"}, r"^\[student.start\] .*'random'; found 'lasso'"),
     ],
 )
 def test_refusals(changes, message, tiny_recipe, tmp_path):

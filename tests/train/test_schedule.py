@@ -7,11 +7,12 @@ from distilvec.train.optimizer import build_schedule
 
 
 def section(**changes):
-    return TrainSection(**{"epochs": 30, "schedule": ScheduleSection(name="cycles", cycles=3), **changes})
+    schedule = ScheduleSection(name="cycles", cycles=3)
+    return TrainSection(**{"epochs": 30, "final_learning_rate": 1e-5, "schedule": schedule, **changes})
 
 
 def test_redact_cycles_change_at_epoch_ends_only():
-    schedule = build_schedule(section(), total_steps=3000)
+    schedule = build_schedule(section(), total_steps=3000, learning_rate=1e-4)
     for cycle in range(3):
         for e in range(10):
             rates = {schedule(step, cycle * 10 + e) for step in range(100)}
@@ -20,7 +21,8 @@ def test_redact_cycles_change_at_epoch_ends_only():
 
 def test_constant_linear_and_cosine_with_warm_up():
     for name, middle in (("constant", 1e-4), ("linear", 5.5e-5), ("cosine", 5.5e-5)):
-        schedule = build_schedule(section(schedule=ScheduleSection(name=name, warmup=0.1)), total_steps=111)
+        warm = section(schedule=ScheduleSection(name=name, warmup=0.1))
+        schedule = build_schedule(warm, total_steps=111, learning_rate=1e-4)
         assert schedule(0, 0) == pytest.approx(1e-4 / 11) and schedule(10, 0) == pytest.approx(1e-4)
         assert schedule(11, 0) == pytest.approx(1e-4)
         assert schedule(60, 0) == pytest.approx(middle, rel=0.02)
@@ -28,10 +30,11 @@ def test_constant_linear_and_cosine_with_warm_up():
 
 
 def test_warm_up_in_steps():
-    schedule = build_schedule(section(schedule=ScheduleSection(name="linear", warmup=4)), total_steps=20)
+    warm = section(schedule=ScheduleSection(name="linear", warmup=4))
+    schedule = build_schedule(warm, total_steps=20, learning_rate=1e-4)
     assert [schedule(step, 0) for step in range(4)] == pytest.approx([2.5e-5, 5e-5, 7.5e-5, 1e-4])
 
 
 def test_a_cycle_of_one_epoch_stays_high():
-    schedule = build_schedule(section(epochs=3), total_steps=30)
+    schedule = build_schedule(section(epochs=3), total_steps=30, learning_rate=1e-4)
     assert {schedule(0, epoch) for epoch in range(3)} == {1e-4}

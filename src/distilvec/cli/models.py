@@ -204,6 +204,7 @@ def transplant(
         from distilvec.core.extras import require_extra
         from distilvec.pipeline.budget import parameter_budget
         from distilvec.pipeline.transplant import (
+            distance_line,
             read_texts,
             rows_line,
             stated_languages,
@@ -224,6 +225,7 @@ def transplant(
         )  # fmt: skip
     show_tokenizers(found["compared"])
     print(f"{out}: {rows_line(found)}")
+    print(distance_line(found))
 
 
 def export(

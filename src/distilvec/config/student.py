@@ -112,8 +112,10 @@ class StudentSection(Section):
     dense: Literal["auto", "always", "keep"] = key(
         "auto", "the linear layer to the teacher's dim; 'auto': where the method needs it; 'keep': the model's own"
     )
-    start: Literal["ridge"] | None = key(
-        None, "'ridge': new linear layers to the teacher's vectors start from ridge regression; else at random"
+    start: Literal["auto", "ridge", "random"] = key(
+        "auto",
+        "new linear layers to the teacher's vectors: 'auto' fits the student's own by ridge regression, 'ridge' those "
+        "of the method too, 'random' fits none",
     )
     experts: ExpertsSection | None = None
     head: HeadSection | None = key(None, "only with a task")

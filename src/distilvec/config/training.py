@@ -16,10 +16,10 @@ class ScheduleSection(Section):
     """The learning rate over time (train/optimizer.py)."""
 
     name: Literal["cycles", "constant", "linear", "cosine", "stable"] = key(
-        "cycles", "linear falls within each cycle, a constant rate, linear, cosine, or constant with a fall at the end"
+        "cosine", "linear falls within each cycle, a constant rate, linear, cosine, or constant with a fall at the end"
     )
     cycles: Epochs = key(1, "'cycles' only: how often the rate is reset")
-    warmup: float = key(0.0, "steps if at least 1, else a share of all steps; not for 'cycles'", ge=0, le=MOST_STEPS)
+    warmup: float = key(0.05, "steps if at least 1, else a share of all steps; not for 'cycles'", ge=0, le=MOST_STEPS)
 
 
 class UpdateSection(Section):
@@ -64,8 +64,10 @@ class TrainSection(Section):
     optimizer: Literal["adamw", "muon"] = key(
         "adamw", "'muon' trains the transformer's matrices with Muon, all else with AdamW"
     )
-    learning_rate: float = key(0.0001, "highest rate of the schedule", gt=0)
-    final_learning_rate: float = key(1e-05, "rate at the end of the schedule", ge=0)
+    learning_rate: float | None = key(
+        None, "highest rate of the schedule; by default it follows from the student's distance at its start", gt=0
+    )
+    final_learning_rate: float = key(0.0, "rate at the end of the schedule", ge=0)
     learning_rate_factors: dict[str, Factor] = key({}, "multiply the rate of parameters whose name starts so")
     trainable: list[str] | None = key(None, "only parameters whose name starts so; all by default", min_length=1)
     schedule: ScheduleSection = ScheduleSection()
@@ -87,6 +89,9 @@ class TrainSection(Section):
     )
     checkpoint_minutes: float = key(5.0, "time between checkpoints; one follows every epoch too", gt=0, le=MOST_STEPS)
     checkpoint_steps: Steps | None = key(None, "a checkpoint every n steps as well")
+    validation_steps: Steps | None = key(
+        None, "validate every n steps and after every epoch; by default as often as takes 5% of the time"
+    )
     keep_students: int | None = key(None, "save n students along the way, evenly spread, in students/", gt=0, le=10000)
     trackers: list[Literal["tensorboard", "trackio", "wandb"]] = key([], "where metrics go as well")
 

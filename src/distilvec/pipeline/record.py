@@ -86,7 +86,7 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> d
         "texts": sum(progress.texts for progress in spent),
         "epochs": train.epochs,
         "batch_size": f"{train.max_tokens} tokens" if train.max_tokens else rows,
-        "learning_rate": train.learning_rate,
+        "learning_rate": state.learning_rate,
         "final_learning_rate": train.final_learning_rate,
         "schedule": train.schedule.name,
         "weight_decay": train.weight_decay,
@@ -95,9 +95,21 @@ def training_record(stages: Sequence[tuple[Stage, Progress]], start: Start) -> d
         **({} if start == Start() else {"start": start.label}),
         "precision": train.precision,
         "seed": train.seed,
-        "best_epoch": state.best_epoch,
+        "best_step": state.best_step,
+        **shipped_start(state),
         "minutes": round(sum(progress.seconds for progress in spent) / 60, 1),
         **({"stages": [stage_record(*stage) for stage in stages]} if last.name else {}),
+    }
+
+
+def shipped_start(state: Progress) -> dict[str, str]:
+    """Return the sentence for a run whose training has not improved on its start; the start ships then."""
+    if state.best_step != 0 or state.step == 0:
+        return {}
+    distances = f"{state.start_distance:.4f} before, {state.last_distance:.4f} after"
+    return {
+        "shipped": f"Training did not bring the student nearer to its teacher ({distances}), so the student ships as "
+        "it was before training."
     }
 
 
@@ -119,7 +131,7 @@ def stage_record(stage: Stage, state: Progress) -> dict[str, Any]:
         "name": stage.name,
         "method": stage.recipe.method.name,
         "trained": stage.trained,
-        "learning_rate": stage.recipe.train.learning_rate,
+        "learning_rate": state.learning_rate,
         "steps": state.step,
         "texts": state.texts,
         "minutes": round(state.seconds / 60, 1),
@@ -157,7 +169,7 @@ def best_distance(metrics: Sequence[Path]) -> dict[str, float]:
     name = validation_metric(last[0])
     best = last[-1]
     if name != "similarity_gap":
-        best = (max if name in SCORES else min)(last[1:] or last, key=lambda line: float(line[f"eval/{name}"]))
+        best = (max if name in SCORES else min)(last, key=lambda line: float(line[f"eval/{name}"]))
     found = {key.removeprefix("eval/"): value for key, value in best.items() if key.startswith("eval/")}
     return found | {f"untrained_{key}": first[0][f"eval/{key}"] for key in [name] if f"eval/{key}" in first[0]}
 

@@ -53,6 +53,8 @@ class RunResult:
         before = self.distance.get(f"untrained_{name}")
         began = "" if before is None else f" ({before:.4f} before training)"
         found = [(measure, f"{self.distance[name]:.4f} {where}{began}")]
+        if sentence := self.record["training"].get("shipped"):
+            found.append(("shipped", sentence))
         if self.verdict.get("text"):
             found.append(("verdict", self.verdict["text"]))
         elif self.scores.get("student"):

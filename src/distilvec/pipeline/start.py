@@ -22,7 +22,7 @@ from distilvec.config.student import LayersSection
 from distilvec.core.batch import TextBatch
 from distilvec.core.device import pick_device
 from distilvec.core.errors import DistilvecError
-from distilvec.core.log import log
+from distilvec.core.log import log, progress
 from distilvec.core.objective import Objective
 from distilvec.core.outputs import ModelOutputs, OutputSpec
 from distilvec.pipeline.job import Job
@@ -34,9 +34,9 @@ from distilvec.students.ridge import mean_distance, ridge
 from distilvec.train.checkpoint import read_tensors, with_prefix, write_tensors
 
 FILE = "start.safetensors"
-CHOICE_TEXTS, RIDGE_TEXTS = (512, 1024), (2048, 2560)  # texts that are read, the shortest of those drawn
+CHOICE_TEXTS, RIDGE_TEXTS = (512, 1024), (16384, 20480)  # texts that are read, the shortest of those drawn
 BATCH = 64
-MOST_ROWS = 8192  # of a regression, where a text has several
+MOST_ROWS = 16384  # of a regression, where a text has several
 
 
 @dataclass(frozen=True)
@@ -81,23 +81,24 @@ class Start:
 def check_start(job: Job, student: SentenceTransformer) -> None:
     """DistilvecError if the recipe asks for a start that student, method or teacher cannot have."""
     section = job.recipe.student
-    key = "student.start" if section.start else "student.layers.choose"
-    if (section.start or section.chooses) and job.required == OutputSpec():
+    asks_for_ridge = section.start == "ridge"
+    key = "student.start" if asks_for_ridge else "student.layers.choose"
+    if (asks_for_ridge or section.chooses) and job.required == OutputSpec():
         raise DistilvecError(
             f"[{key}] {job.recipe.method.name} reads nothing of a teacher, which the start is fitted to. "
             "Leave the key out."
         )
-    if section.start and fresh_layer(job, student) is None and not _objective(job).linear_maps():
+    if asks_for_ridge and fresh_layer(job, student) is None and not _objective(job).linear_maps():
         raise DistilvecError(
-            f"[student.start] found '{section.start}', but neither the student nor {job.recipe.method.name} has a new "
+            f"[student.start] found 'ridge', but neither the student nor {job.recipe.method.name} has a new "
             "linear layer to the teacher's vectors. Set student.dense=always, or leave the key out."
         )
 
 
 def find_start(job: Job, data: Prepared | None = None) -> Start:
     """Return the start of a run: that of its file, else found on its `data` and written."""
-    section, path = job.recipe.student, job.folder / FILE
-    if not section.start and not section.chooses:
+    path = job.folder / FILE
+    if not job.recipe.student.chooses and not fitted_parts(job):
         return Start()
     found = _read(path, job.fingerprint)
     if found is None:
@@ -106,6 +107,30 @@ def find_start(job: Job, data: Prepared | None = None) -> Start:
         write_tensors(path, found.weights, {"fingerprint": job.fingerprint, "start": json.dumps(about)}, FILE)
         log(f"start: {found.label}")
     return found
+
+
+def fitted_parts(job: Job) -> tuple[str, ...]:
+    """Return the parts whose new linear layers begin from a ridge regression: "student", "objective" or both.
+
+    Layers of the objective only help training. They begin as their papers say unless the recipe asks for 'ridge'.
+    The student's layer ships, and at random it would have to be found first, while the backbone unlearns what it knows.
+    """
+    section = job.recipe.student
+    if section.start == "ridge":
+        return ("student", "objective")  # in this order: the objective's layers may read the student's
+    reads_teacher = job.required != OutputSpec()
+    if section.start == "auto" and reads_teacher and has_new_layer(job):
+        return ("student",)
+    return ()
+
+
+def has_new_layer(job: Job) -> bool:
+    """Return whether the student is built with a new linear layer into the teacher's space (students/build.py)."""
+    if not in_teacher_space(job):
+        return False
+    dense = job.recipe.student.dense
+    widths_differ = job.student.hidden_size != job.teacher.info.dim
+    return dense == "always" or (dense == "auto" and widths_differ)
 
 
 def fresh_layer(job: Job, student: SentenceTransformer) -> str | None:
@@ -127,7 +152,7 @@ def _find(job: Job, data: Prepared) -> Start:
     section, start = job.recipe.student, Start()
     if section.chooses:
         start = _chosen(job, data)
-    for part in ("student", "objective") if section.start else ():  # the objective's layers may read the student's
+    for part in fitted_parts(job):
         start = _fitted(start, part, job, data)
     return start
 
@@ -177,11 +202,16 @@ def _fitted(start: Start, part: str, job: Job, data: Prepared) -> Start:
     ours = replace(objective.student_outputs, second_view=False, attention_layers=()) | OutputSpec(pre_dense=True)
     weights, distances = dict(start.weights), dict(start.ridge_distances)
     pairs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in maps}
-    with torch.no_grad():
-        for batch, teacher in _batches(job, data, required_outputs(objective, job.examples), RIDGE_TEXTS, device):
+    required = required_outputs(objective, job.examples)
+    texts = min(RIDGE_TEXTS[0], len(_rows(job)))
+    with torch.no_grad(), progress("fitting the linear layer", texts, "texts") as advance:
+        done = 0
+        for batch, teacher in _batches(job, data, required, RIDGE_TEXTS, device):
             student = encoder(batch, ours)
             for name, read in maps.items():
                 pairs[name].append(read(batch, student, teacher))
+            done += len(batch)
+            advance(min(done, texts), "")
     for name, parts in pairs.items():
         inputs, targets = (torch.cat(rows)[:MOST_ROWS].float() for rows in zip(*parts, strict=True))
         found, weight = ridge(inputs, targets), owner.get_submodule(name).get_parameter("weight").to(device)
@@ -195,15 +225,20 @@ def _batches(
 ) -> Iterator[tuple[TextBatch, ModelOutputs]]:
     """Yield batches of texts with their teacher outputs; `texts` are drawn at random, and the longest left out."""
     count, most = texts
-    rows = job.corpus.train_rows
-    if job.examples is not None:
-        rows = np.unique(job.examples.rows[job.examples.train])
+    rows = _rows(job)
     found = replace(data.training_data(required | OutputSpec(embedding=True)), examples=None)
     drawn = np.random.Generator(np.random.PCG64(0)).permutation(rows)[:most]
     drawn = drawn[np.argsort(found.tokens.lengths[drawn], kind="stable")][:count]
     for group in np.array_split(drawn, -(-len(drawn) // BATCH)):
         batch = found.batch(group).to(device)
         yield batch, found.teacher.signals(batch)
+
+
+def _rows(job: Job) -> np.ndarray:
+    """Return the rows of the corpus that training reads."""
+    if job.examples is not None:
+        return np.unique(job.examples.rows[job.examples.train])
+    return job.corpus.train_rows
 
 
 def _vector_pairs(batch: TextBatch, student: ModelOutputs, teacher: ModelOutputs, unit: bool) -> tuple[Tensor, Tensor]:

@@ -33,6 +33,8 @@ from distilvec.vocabulary.pieces import BYTE, Pieces
 from distilvec.vocabulary.transplant import check_length, transplant
 
 COMPARED = 2000  # texts of a language on which the tokenizers are compared
+MEASURED = 128  # texts on which both models' vectors are compared
+SAME = 0.05  # mean distance of vectors below which a model counts as the original: a cosine of 0.999
 CARD = """---
 {front}
 ---
@@ -122,7 +124,8 @@ def transplant_folder(
     The token table gets `rank` numbers per token if a rank is given; a `budget` of parameters chooses rank and tokens.
     The model card names the `languages`.
     Returns the content of vocabulary.json, which is saved with the model: options, counts of tokens and rows, tokens
-    that had no piece in the old vocabulary, and both tokenizers compared on the first 2,000 texts of each language.
+    that had no piece in the old vocabulary, both tokenizers compared on the first 2,000 texts of each language, and the
+    mean `distance` of both models' vectors.
     Errors: DistilvecError for anything that cannot be read, chosen or saved, and as `check_target`; nothing is then
     written.
     """
@@ -152,6 +155,7 @@ def transplant_folder(
         "rows": made.rows.counts,
         "without_pieces": list(made.model.tokenizer.convert_ids_to_tokens(missing)),
         "compared": _compare(model, made.model, read),
+        "distance": _distance(model, made.model, read),
     }
     del model  # writing needs memory for another table
     save_student(
@@ -171,6 +175,26 @@ def rows_line(record: Mapping[str, Any]) -> str:
     if others:
         shown.append(" ".join([*others[:5], "…"] if len(others) > 5 else others))
     return f"{text}\nmissing: no old token has their text, training has to fill them ({'; '.join(shown)})"
+
+
+def distance_line(record: Mapping[str, Any]) -> str:
+    """Return how far the new model's vectors are from the original's, and whether it needs training."""
+    distance = record["distance"]
+    line = f"distance to the original's vectors: {distance:.4f} on {MEASURED} texts"
+    if distance < SAME:
+        return f"{line}. No training is needed."
+    return f"{line}. Training brings the model nearer: docs/language.md"
+
+
+def _distance(before: SentenceTransformer, after: SentenceTransformer, texts: Mapping[str, Texts]) -> float:
+    """Return the mean distance of both models' vectors, each of length 1, on the first texts of all languages."""
+    each = -(-MEASURED // len(texts))
+    sample = [text for read in texts.values() for text in islice(read(), each)][:MEASURED]
+    old, new = (
+        model.encode(sample, normalize_embeddings=True, convert_to_tensor=True, show_progress_bar=False)
+        for model in (before, after)
+    )
+    return round(float((old.float() - new.float()).norm(dim=-1).mean()), 6)
 
 
 def _make(

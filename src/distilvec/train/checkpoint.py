@@ -43,8 +43,12 @@ class Progress:
     texts: int = 0
     tokens: int = 0
     seconds: float = 0.0  # training time, without interruptions
-    best_distance: float = float("inf")
-    best_epoch: int = -1
+    best_distance: float = float("inf")  # of validation, as all distances here; on a task one minus the score
+    best_step: int = -1  # 0: the student as it started
+    start_distance: float = float("inf")
+    last_distance: float = float("inf")
+    learning_rate: float = 0.0  # the schedule's highest, known after the first validation
+    returns: int = 0  # to the start, each with a lower rate
     finished: bool = False
 
 

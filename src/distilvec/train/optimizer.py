@@ -53,7 +53,8 @@ def build_optimizer(module: nn.Module, train: TrainSection) -> torch.optim.Optim
         for kind in sorted({*kinds}):
             part = [parameter for parameter, own in zip(group, kinds, strict=True) if own == kind]
             groups[kind[0]].append({"params": part, "factor": factor})
-    rates: dict[str, Any] = {"lr": train.learning_rate, "weight_decay": train.weight_decay}
+    # Every step sets its own rate, so the first one does not count.
+    rates: dict[str, Any] = {"lr": train.learning_rate or 0.0, "weight_decay": train.weight_decay}
     fused = all(p.device.type in ("cpu", "cuda", "mps") for p in module.parameters())
     if not groups[True]:
         return torch.optim.AdamW(groups[False], betas=train.betas, fused=fused, **rates)
@@ -74,14 +75,14 @@ def _matrices(module: nn.Module) -> set[Tensor]:
     return {weight for layer in layers for weight in layer.parameters(recurse=False) if weight.ndim == 2}
 
 
-def build_schedule(train: TrainSection, total_steps: int) -> Schedule:
-    """The recipe's schedule over `total_steps` optimizer steps.
+def build_schedule(train: TrainSection, total_steps: int, learning_rate: float) -> Schedule:
+    """The recipe's schedule over `total_steps` optimizer steps, with this highest rate.
 
     - cycles: linear over a cycle's epochs, changed at epoch ends, then reset (REDACT, section 3.2, A.2). Ten epochs
       give 1e-4 - 9e-5 * e / 9 for e = 0 ... 9. A cycle of one epoch keeps the initial rate.
     - others: linear warm-up from 0, then low + (high - low) * shape(share of the remaining steps).
     """
-    high, low, warmup = train.learning_rate, train.final_learning_rate, train.schedule.warmup
+    high, low, warmup = learning_rate, train.final_learning_rate, train.schedule.warmup
     warmup_steps = round(warmup if warmup >= 1 else warmup * total_steps)
     epochs_in_cycle = math.ceil(train.epochs / train.schedule.cycles)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from distilvec.train.monitors import CollapseMonitor, GateMonitor, Monitor
 from distilvec.train.optimizer import build_optimizer, build_schedule, optimizer_tensors, set_rate
 from distilvec.train.prefetch import MicroBatch, load, prefetched
 from distilvec.train.signals import stop_on_signals
+from distilvec.train.start import BEHIND, RETURNS, SLOWER, StartWeights, suitable_rate, validation_steps
 from distilvec.train.update import FiniteGuard, Update, all_finite
 from distilvec.train.validation import validate
 
@@ -51,8 +51,9 @@ class TrainingHooks:
 class Trainer:
     """One training run, resumable from every checkpoint; `fingerprint` ties the checkpoint to recipe and data.
 
-    Order: validate the untrained student; run epochs of steps, with a logged line and a checkpoint where due;
-    validate and save a checkpoint after every epoch.
+    Order: validate the student at its start, which is the first candidate for the student that ships and decides on the
+    rate; run epochs of steps, with a logged line, a validation and a checkpoint where due; validate and save a
+    checkpoint after every epoch.
     """
 
     def __init__(
@@ -74,6 +75,8 @@ class Trainer:
         self.guard = FiniteGuard(self.optimizer, self.accelerator)
         self.update = Update(train.update, self.optimizer, self.module, train.max_grad_norm, self.guard.allows)
 
+        # Before a checkpoint is loaded: the encoder still has the weights of its start.
+        self.start_weights = StartWeights(self.module) if measures_distance(objective) else None
         self.checkpoint = checkpoint_file(folder)  # from which an interrupted run resumes
         found = load_checkpoint(self.checkpoint, self.module, self.optimizer, fingerprint)
         self.state, memory = found or (Progress(), {})
@@ -82,7 +85,8 @@ class Trainer:
         self.steps_an_epoch = self._steps_in(self._batches(0))
         self.total_steps = min(train.max_steps or 2**62, train.epochs * self.steps_an_epoch)
         self.saved_steps = saved_steps(self.total_steps, train.keep_students)
-        self.schedule = build_schedule(train, self.total_steps)
+        self.validation_steps = self._validation_steps()
+        self._set_schedule(self.state.learning_rate)
 
         self.metrics = MetricsLog(folder / "metrics.jsonl", self.accelerator, self.hooks.callbacks)
         self.means = RunningMeans(with_prefix(memory, "window/"), self.device)
@@ -100,7 +104,7 @@ class Trainer:
         precision = "bf16 autocast" if self.accelerator.mixed_precision == "bf16" else "fp32"
         sharded = ", sharded" if self.train.shard else ""
         machine = f"{self.device.type} x {processes.count()}{sharded}, {precision}"
-        log(f"training{of_stage}: {trained:.2f} M parameters, {self.total_steps:,} steps on {machine}")
+        log(f"training{of_stage}: {trained:.2f}M parameters, {self.total_steps:,} steps on {machine}")
         if self.state.step:
             log(f"going on from the checkpoint of step {self.state.step:,}")
         if self.processes_before != processes.count():
@@ -121,7 +125,7 @@ class Trainer:
         bar = progress("training", self.total_steps, "steps", done=self.state.step)
         with stop_on_signals(self._ask_to_stop), bar as advance, processes.exchange(only=False):
             if self.state.step == 0:
-                self._validate()
+                self._validate_start()
             while not (self.state.finished or self._asked()[0]):
                 self._epoch(advance)
         for tracker in self.accelerator.trackers:
@@ -152,8 +156,11 @@ class Trainer:
             advance(state.step, self.note)
             if state.step >= self.total_steps or index + 1 == steps:
                 break
-            if state.step in self.saved_steps:
+            if state.step in self.saved_steps or state.step in self.validation_steps:
                 self._validate()
+                if state.finished:  # behind its start once too often
+                    self._checkpoint()
+                    return
             stopping, saving = self._asked(self._checkpoint_due())
             if saving:
                 self._checkpoint()
@@ -163,6 +170,17 @@ class Trainer:
         state.finished = state.step >= self.total_steps
         self._validate()
         self._checkpoint()
+
+    def _set_schedule(self, learning_rate: float) -> None:
+        """Set the rate over time, with this highest rate."""
+        self.state.learning_rate = learning_rate
+        self.schedule = build_schedule(self.train, self.total_steps, learning_rate)
+
+    def _validation_steps(self) -> frozenset[int]:
+        if self.train.validation_steps is not None:
+            return frozenset(range(self.train.validation_steps, self.total_steps, self.train.validation_steps))
+        rows = len(self.data.train_rows) / self.steps_an_epoch
+        return validation_steps(self.total_steps, len(self.data.holdout_rows), rows)
 
     def _step(self, batches: Batches, index: int) -> dict[str, float]:
         """Run one optimizer step on its micro-batches; return the norms of the terms' gradients if due."""
@@ -227,19 +245,68 @@ class Trainer:
                 self.metrics.warn(state.step, self._epochs(), monitor.kind, warning)
         self.note = f"loss {found['loss']:.4f}, {found['texts_per_second']:,.0f} texts/s"
 
-    def _validate(self) -> None:
-        """Validate; save the student if no earlier one is better, or its step is one of `keep_students`."""
+    def _validate_start(self) -> None:
+        """Validate the student before its first step; settle the learning rate, if the recipe leaves it open."""
+        metrics = self._validate()
+        rate = self.train.learning_rate
+        if rate is None:
+            rate = suitable_rate(metrics.get("cosine"))
+            log(f"learning rate: {rate:.1e}, for a student that begins {self._start_text(metrics)}")
+        self._set_schedule(rate)
+
+    def _start_text(self, metrics: dict[str, float]) -> str:
+        if "distance" in metrics:
+            return f"at a distance of {metrics['distance']:.4f} from its teacher"
+        return "in a space of its own"
+
+    def _validate(self) -> dict[str, float]:
+        """Validate; save the student if no earlier one is better, or its step is one of `keep_students`.
+
+        The start is the first candidate. Without a number to minimize the last student ships. A student that is further
+        from the teacher than at its start goes back there.
+        """
         self._refuse_failure(weights=True)
         state, module = self.state, self.module
-        found, monitored = self.hooks.validate(
+        metrics, monitored = self.hooks.validate(
             module.encoder, module.objective, self.data, self.accelerator, self.train.batch_size
         )
-        self.metrics.write(state.step, self._epochs(), "eval", found)
-        if state.step and (monitored is None or monitored < state.best_distance):
-            state.best_distance, state.best_epoch = math.inf if monitored is None else monitored, state.epoch
+        self.metrics.write(state.step, self._epochs(), "eval", metrics)
+        if monitored is None:
+            is_best = state.step > 0
+        else:
+            is_best = monitored < state.best_distance
+            state.best_distance = min(monitored, state.best_distance)
+            state.last_distance = monitored
+            if state.step == 0:
+                state.start_distance = monitored
+        if is_best:
+            state.best_step = state.step
             self.hooks.save("student")
         if state.step in self.saved_steps:
             self.hooks.save(f"students/step-{state.step}")
+        if self.start_weights is not None and state.last_distance > BEHIND * state.start_distance:
+            self._return_to_start()
+        return metrics
+
+    def _return_to_start(self) -> None:
+        """Go back to the weights of the start with a lower rate; end the training if that was done often enough."""
+        state = self.state
+        behind = f"distance {state.last_distance:.4f}, {state.start_distance:.4f} at the start"
+        if state.finished:
+            return
+        if state.returns == RETURNS:
+            state.finished = True
+            text = f"the student is further from its teacher than before training ({behind}): training ends"
+        else:
+            assert self.start_weights is not None
+            state.returns += 1
+            self.start_weights.restore(self.module)
+            self.optimizer.state.clear()
+            self._set_schedule(SLOWER * state.learning_rate)
+            text = f"the student is further from its teacher than before training ({behind}): back to its start, with a"
+            text += f" learning rate of {state.learning_rate:.1e}"
+        log(f"step {state.step:,}: {text}")
+        self.metrics.warn(state.step, self._epochs(), "start", text)
 
     def _epochs(self) -> float:
         return self.state.epoch + self.state.step_in_epoch / self.steps_an_epoch
@@ -265,7 +332,7 @@ class Trainer:
 
         With `weights` also if a weight or the optimizer's state is not finite, so that none is ever saved.
         """
-        problem, step, rate = self.guard.problem(), self.state.step, self.train.learning_rate
+        problem, step, rate = self.guard.problem(), self.state.step, self.state.learning_rate
         if weights and step and not problem:
             trained = itertools.chain(self.module.parameters(), optimizer_tensors(self.optimizer, self.module).values())
             failed = processes.most(not all_finite(trained))
@@ -291,6 +358,11 @@ class Trainer:
         if number > 1:
             self._ask_to_stop(number // 2)
         return number > 1, number > 0
+
+
+def measures_distance(objective: Objective) -> bool:
+    """Return whether validation measures the distance to the teacher, so that it tells whether training helps."""
+    return objective.in_teacher_space and objective.head is None
 
 
 def saved_steps(total: int, count: int | None) -> frozenset[int]:

@@ -23,6 +23,7 @@ TOKENS = "DynamicCKA: {:.1f} teacher tokens per student token (mean of the last 
 def section(report: Part) -> Section | None:
     """Return the curves, the stages, the settings and every evaluation."""
     history, training = get(report, "history"), dict(get(report, "record.training"))
+    shipped = str(training.pop("shipped", ""))
     time = time_axis(history, training)
     stages = make_table("stage-table", "Stages of training, in order", training.pop("stages", ()), STAGES)
     evaluations = make_table("history-table", "Every evaluation", filter(validation_metric, history), EVALUATIONS)
@@ -33,6 +34,7 @@ def section(report: Part) -> Section | None:
         lines_figure("training", "Training by step and time", training_points(history), top=time),
         lines_figure("gradients", "Share of each term in the gradient", gradient_points(history)),
         notes(
+            shipped,
             TOKENS.format(sum(last) / len(last)) if last else "",
             stages,
             pairs({**training, **get(report, "record.metrics")}),

@@ -1,0 +1,60 @@
+"""What the start of a training decides: its learning rate, when to validate, and the way back.
+
+A student may begin as a nearly perfect copy of its teacher (a trimmed vocabulary, a layer cut), or far from it (random
+weights, another family). The rate that the second one needs destroys the first one within a few steps. So the rate
+follows from the distance at the start, the start itself is a candidate for the student that ships, and a training
+that falls behind its start goes back to it with a lower rate, at most RETURNS times.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+UNKNOWN_RATE = 1e-4  # of a student in a space of its own, whose start has no distance to the teacher
+VALIDATION_SHARE = 0.05  # of the training time that validations between epochs may take
+BACKWARD = 3  # a training step costs about three forward passes, a validation one
+BEHIND = 1.05  # further from the teacher than at the start by more than chance: 5%
+SLOWER = 0.25  # of the rate, after each return to the start
+RETURNS = 2
+
+
+def suitable_rate(cosine: float | None) -> float:
+    """Return the highest learning rate for a student whose mean cosine to the teacher is `cosine` before training.
+
+    None is a student without such a cosine. The rule is measured on two teachers (docs/training.md).
+    """
+    if cosine is None:
+        return UNKNOWN_RATE
+    distance = math.sqrt(max(0.0, 2 - 2 * cosine))
+    return float(min(1e-3, max(1e-5, 5e-4 * distance)))
+
+
+def validation_steps(total_steps: int, validation_rows: int, rows_a_step: float) -> frozenset[int]:
+    """Return the steps after which to validate, in addition to the ends of epochs.
+
+    Validations are so far apart that they take VALIDATION_SHARE of the time, but for two early ones, which notice a
+    rate that is too high before much time is lost.
+    """
+    interval = math.ceil(validation_rows / rows_a_step / BACKWARD / VALIDATION_SHARE)
+    early = {interval // 4, interval // 2} - {0}
+    regular = range(interval, total_steps, interval)
+    return frozenset(step for step in {*early, *regular} if step < total_steps)
+
+
+class StartWeights:
+    """A copy of a module's trained parameters, to which training can return."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._weights: dict[str, Tensor] = {
+            name: parameter.detach().clone() for name, parameter in module.named_parameters() if parameter.requires_grad
+        }
+
+    @torch.no_grad()
+    def restore(self, module: nn.Module) -> None:
+        """Give the module's parameters the values that they had when the copy was made."""
+        parameters = dict(module.named_parameters())
+        for name, value in self._weights.items():
+            parameters[name].copy_(value)

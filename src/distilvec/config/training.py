@@ -107,9 +107,6 @@ class TrainSection(Section):
         return self
 
 
-LATER_KEYS = {"optimizer": "adamw"}  # left out of fingerprints at these values, so that older runs keep theirs
-
-
 class StageSection(Section):
     """One stage of training: the recipe with some keys changed, starting from the weights of the stage before."""
 

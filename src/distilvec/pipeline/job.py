@@ -11,7 +11,6 @@ from typing import Any
 
 from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import Recipe, TeacherSection
-from distilvec.config.training import LATER_KEYS
 from distilvec.core.artifacts import ArtifactStore
 from distilvec.core.errors import DistilvecError
 from distilvec.core.info import ObjectiveContext, StudentInfo, TeacherInfo
@@ -134,13 +133,10 @@ def training_fingerprint(recipe: Recipe, stages: tuple[Stage, ...], vectors: str
     """
     sections: list[Any] = [recipe.student.model_dump(mode="json", exclude_none=True)]
     for stage in stages:
-        keys = stage.recipe.train.model_dump(mode="json", exclude=set(UNTRACKED))
-        train = {key: value for key, value in keys.items() if key not in LATER_KEYS or value != LATER_KEYS[key]}
+        train = stage.recipe.train.model_dump(mode="json", exclude=set(UNTRACKED))
         sections += [stage.recipe.method.model_dump(mode="json"), train]
     if recipe.stages:  # the student is drawn from the recipe's own seed
         sections += [recipe.train.seed, *(stage.name for stage in stages)]
-    if recipe.task is not None and recipe.task.type == "sts":
-        sections.append("squared error of scores in the task's own scale")  # before: of scores from 0 to 1
     codes = (method_code(stage.recipe.method.name) for stage in stages)
     return fingerprint(vectors, corpus, *sections, *(code for code in codes if code is not None))
 

@@ -1,7 +1,6 @@
 """Checkpoints: one safetensors file, replaced atomically, so that a kill at any moment leaves the last complete one.
 
-Damage is detected by a checksum of every tensor and a seal over the metadata. A file without a seal (version 0.1) is
-read without checks.
+Damage is detected by a checksum of every tensor and a seal over the metadata.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from distilvec.train.sharding import gathered, like
 KEY = "checkpoint"
 FIX = "Put back a copy of it, or delete it to start training again from step 0."
 SEALED = "sealed"  # one key: safetensors writes several keys in a random order
-UNSEALED = {"progress", "fingerprint"}  # all keys of a file without a seal
 
 
 @dataclass
@@ -230,9 +228,7 @@ def tensor_checksum(value: Tensor) -> str:
 
 
 def _damage(metadata: dict[str, str], names: set[str], tensors: dict[str, Tensor]) -> str | None:
-    """Describe the difference from the written file; None without a difference, or without a seal."""
-    if metadata.keys() <= UNSEALED:
-        return None
+    """Describe the difference from the written file; None without a difference."""
     try:
         sealed = json.loads(metadata[SEALED])
         checksums = dict(sealed["checksums"])

@@ -36,7 +36,7 @@ class MetricsLog:
             with explained(KEY, self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 write_file(self.path, "".join(map(_line, kept)), KEY)
-        return {line.get("kind", "collapse") for line in kept if "warning" in line}  # the first version wrote no kind
+        return {line["kind"] for line in kept if "warning" in line}
 
     def write(self, step: int, epoch: float, prefix: str, values: Mapping[str, float]) -> None:
         """Write a line with `values`, named `<prefix>/<name>`. Errors: DistilvecError if a callback fails."""

@@ -24,7 +24,7 @@ RETURNS = 2
 def suitable_rate(cosine: float | None) -> float:
     """Return the highest learning rate for a student whose mean cosine to the teacher is `cosine` before training.
 
-    None is a student without such a cosine. The rule is measured on two teachers (docs/training.md).
+    None is a student without such a cosine. The rule is measured on two teachers (docs/guide.md).
     """
     if cosine is None:
         return UNKNOWN_RATE

@@ -20,7 +20,6 @@ from accelerate import Accelerator
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from distilvec.config import recipe as recipes
-from distilvec.config.training import LATER_KEYS
 from distilvec.core.errors import DistilvecError, first_line
 from distilvec.core.extras import require_extra
 from distilvec.core.files import remove, scratch, write_json
@@ -129,8 +128,7 @@ def training_fingerprint(recipe: CausalRecipe) -> str:
         check_readable(path, f"data.tests.{name}")
     tree = recipe.model_dump(mode="json", include={"teacher", "student", "data", "method", "train"})
     tree["data"].pop("tests")
-    left_out = UNTRAINED | {key for key, value in LATER_KEYS.items() if tree["train"][key] == value}
-    tree["train"] = {key: value for key, value in tree["train"].items() if key not in left_out}
+    tree["train"] = {key: value for key, value in tree["train"].items() if key not in UNTRAINED}
     return recipes.fingerprint("causal", hash_files([*models, *data.values()], key="data"), tree)
 
 

@@ -364,3 +364,29 @@ def test_fixed_weights_help_without_labels_in_and_out_of_domain():
         _, low, high = lead("out_of_domain", "dskd+testbed", "simcse+testbed", names=names)
         assert low < 0 < high
     assert "`dskd` shows no difference from `simcse`" in prose("distillmoe")
+
+
+def outside_of_retrieval(scores):
+    """Scores by task, of rows of a report or of a table, without those of retrieval."""
+    if isinstance(scores, list):
+        return {row["task"]: row["value"] for row in scores if row["type"] != "retrieval"}
+    return {task: value for task, value in scores.items() if task != "cranfield"}
+
+
+def test_asymmetric_scores_are_the_students_outside_of_retrieval():
+    """Only retrieval has documents of the teacher; what is scored with both models elsewhere is `mixed`."""
+    pairs = []
+    for name in ("english-three-layers", "english-three-layers-report", "english-two-layers"):
+        scores = json.loads((ROOT / "results" / f"{name}.json").read_text())["scores"]
+        pairs.append((scores["student"], scores["asymmetric"]))
+    surgery = json.loads((ROOT / "results" / "surgery.json").read_text())
+    for record in [*surgery["students"].values(), *surgery["sizes"].values()]:
+        pairs.append((record["scores"]["student"], record["scores"]["asymmetric"]))
+    for name in ("shootout_sentence_level", "shootout_sentence_level_cut"):
+        rows = json.loads((ROOT / "results" / f"{name}.json").read_text())["rows"]
+        students = {(row["run"], row["seed"]): row["scores"] for row in rows if row["column"] == "student"}
+        asymmetric = [row for row in rows if row["column"] == "asymmetric"]
+        pairs += [(students[row["run"], row["seed"]], row["scores"]) for row in asymmetric]
+    assert len(pairs) > 20
+    for student, asymmetric in pairs:
+        assert outside_of_retrieval(asymmetric) == outside_of_retrieval(student) != {}

@@ -1,4 +1,4 @@
-"""Every command in a recipe's comments is one that the command line takes: options, variants, keys, benchmarks exist."""
+"""The command line takes every command in a recipe's comments: options, variants, keys and benchmarks exist."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from distilvec.report.earlier_formats import current_report
 from distilvec.report.figures import write_figure
 from distilvec.report.scores import make_verdict
 from distilvec.report.section import Block
@@ -79,11 +78,11 @@ def main() -> None:
 
 
 def rewrite(name: str) -> None:
-    """Write the page again from results/, and draw its scores: what asymmetric scores are may have changed since."""
+    """Write the page again from results/, and draw its scores."""
     own, pictures = f"english-{name}", ROOT / "docs" / "figures"
     report = json.loads((ROOT / "results" / f"{own}-report.json").read_text(encoding="utf-8"))
     record = json.loads((ROOT / "results" / f"{own}.json").read_text(encoding="utf-8"))
-    found = current_report(report)
+    found = dict(report)
     found["verdict"] = make_verdict(found["scores"], found["intervals"], found["speed"], record)
     blocks = [block for make in (scores, compression) if (section := make(found)) for block in section.blocks]
     with tempfile.TemporaryDirectory() as folder:

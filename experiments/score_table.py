@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, averages, retention
-from distilvec.report.earlier_formats import current_record
 
 COLUMNS = ("untrained", "student", "asymmetric")
 
@@ -15,7 +14,6 @@ def score_table(records: list[tuple[str, Any]]) -> str:
     """Rows are tasks, columns the teacher and each student's three figures; last the averages and what is kept of the
     teacher.
     """
-    records = [(prefix, current_record(record)) for prefix, record in records]
     teacher = records[0][1]["scores"]["teacher"]
     columns = [("teacher", teacher, teacher)]
     columns += [
@@ -41,8 +39,8 @@ def score_table(records: list[tuple[str, Any]]) -> str:
 
 
 def retained(record: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Each column's averages, as % of the teacher's, by the present rule for asymmetric scores."""
-    scores = current_record(record)["scores"]
+    """Each column's averages, as % of the teacher's, by column."""
+    scores = record["scores"]
     return {side: retention(rows, scores["teacher"]) for side, rows in scores.items()}
 
 

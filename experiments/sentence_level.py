@@ -48,7 +48,7 @@ TITLES = {
 # Tables whose title depends on the rows that are there: words by the rows that they are about
 TITLES_BY_ROW: dict[str, dict[tuple[str, ...], str]] = {
     "radius": {
-        ("asam-0.5", "asam-1.5", "asam-5"): "The radius rho of ASAM (`talas` has the paper's 0.05, `talas_plain` none)",
+        ("asam-0.5", "asam-1.5", "asam-5"): "The radius rho of ASAM (`talas`: the authors' 0.05, `talas_plain`: none)",
     },
     "redact": {("redact-sam",): "SAM for REDACT"},
     "lasd": {

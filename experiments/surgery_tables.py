@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL
-from distilvec.report.earlier_formats import current_record
 from experiments.score_table import retained
 
 KINDS = {"bpe": "byte-level BPE", "unigram": "Unigram", "wordpiece": "WordPiece"}
@@ -97,9 +96,7 @@ def tasks_table(found: Mapping[str, Any]) -> str:
         return f"| {name} | {metric} | {teacher:.1f} | {' | '.join(students)} |"
 
     scores = {
-        name: {
-            side: {row["task"]: row["value"] for row in rows} for side, rows in current_record(record)["scores"].items()
-        }
+        name: {side: {row["task"]: row["value"] for row in rows} for side, rows in record["scores"].items()}
         for name, record in found.items()
     }
     lines = [f"| task | metric | teacher | {' | '.join(found)} |", "|---|---|---:|" + "---:|" * len(found)]

@@ -210,8 +210,9 @@ def sentence_transformer(folder: Path, backbone: Path, modules: str = "mean norm
 
     torch.manual_seed(seed)
     pooling, *rest = modules.split()
-    stack: list[Any] = [Transformer(str(backbone)), Pooling(WIDTH, pooling)]
-    width = WIDTH
+    transformer = Transformer(str(backbone))
+    width = transformer.get_embedding_dimension()
+    stack: list[Any] = [transformer, Pooling(width, pooling)]
     for name in rest:
         if name == "normalize":
             stack.append(Normalize())

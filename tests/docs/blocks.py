@@ -16,15 +16,22 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import typer
 
 from distilvec.__main__ import app
-from distilvec.cli.options import load_recipe
+from distilvec.cli.models import finetune_recipe
+from distilvec.cli.options import combined, load_recipe
 from distilvec.config import recipe as recipes
+from distilvec.config.builtin import recipe_file
 from distilvec.config.yaml_dialect import load_yaml
 from distilvec.core.errors import DistilvecError
+from distilvec.evaluation.aggregate import PROTOCOLS
+from distilvec.evaluation.mteb import find_tasks
 from distilvec.evaluation.suite import read_suite
+from distilvec.experimental.causal.schema import load_causal
+from distilvec.pipeline.sweep import expand, has_sweep
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -56,6 +63,26 @@ def blocks_of(path: Path) -> list[Block]:
     text = path.read_text(encoding="utf-8")
     found = _BLOCK.finditer(text)
     return [Block(m[3], m[4], text.count("\n", 0, m.start(3)) + 1, m[1] or "", m[2] or "") for m in found]
+
+
+def comments_of(path: Path) -> list[str]:
+    """Return the comments of a recipe, of whole lines and at ends of lines, without their first "#"."""
+    found = [re.search(r"(?:^| )#(.*)", line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [comment[1] for comment in found if comment]
+
+
+def recipe_commands(path: Path) -> list[list[str]]:
+    """Return the commands in the comments of a recipe, as words: indented lines, and those between backticks."""
+    indented, running, continued = [], [], False
+    for line in comments_of(path):
+        if continued or re.match(r" {3}(distilvec|python) ", line):
+            indented.append(line)
+            running.append(line.partition(" # ")[2])
+            continued = line.endswith("\\")
+        else:
+            running.append(line.strip())
+    quoted = re.findall(r"`((?:distilvec|python) [^`]+)`", " ".join(running))
+    return commands("\n".join([*indented, *quoted]))
 
 
 def commands(code: str) -> list[list[str]]:
@@ -102,14 +129,37 @@ def check_verb(words: list[str], folder: Path) -> None:
     if words and words[0] == "--help":
         return
     given = found.make_context(found.name, list(words)).params
-    if "recipe" in given and found.name != "causal":
-        name = str(given["recipe"])
-        if name.endswith(".yaml") and not (folder / name).exists() and not (ROOT / name).exists():
-            raise DistilvecError(f"[recipe] no file {name}.")
-        path = name if not (ROOT / name).exists() else str(ROOT / name)
-        load_recipe(path, given.get("variant"), given.get("overrides"))
+    if "recipe" in given:
+        check_recipe(found.name, given, folder)
     if found.name == "show" or found.name == "copy":
         load_recipe(str(given["name"]), None, None)
+    if given.get("mteb") or given.get("benchmark"):
+        find_tasks(given["mteb"].split(",") if given["mteb"] else None, given["benchmark"])
+    if "protocol" in given and given["protocol"] not in PROTOCOLS:
+        raise DistilvecError(f"[--protocol] no protocol {given['protocol']}.")
+    for suite in [given.get("suite")]:
+        if suite is not None and str(suite).startswith("recipes/") and not (ROOT / suite).exists():
+            raise DistilvecError(f"[--suite] no file {suite}.")
+    if found.name == "finetune":
+        kind, encode = given["kind"], given["encode"]
+        tree = finetune_recipe(given["model"], given["task"], kind, encode, {} if given["lora"] else None)
+        for key, value in recipes.read_overrides(given["overrides"] or []).items():
+            recipes.set_key(tree, key, value)
+        recipes.validate(tree)
+
+
+def check_recipe(verb: str, given: dict[str, Any], folder: Path) -> None:
+    """Load the recipe of a command with its variants and changes, a sweep with all its runs."""
+    name, variant, overrides = str(given["recipe"]), given.get("variant"), given.get("overrides")
+    if name.endswith(".yaml") and not (folder / name).exists() and not (ROOT / name).exists():
+        raise DistilvecError(f"[recipe] no file {name}.")
+    path = name if not (ROOT / name).exists() else str(ROOT / name)
+    if verb == "causal":
+        load_causal(recipe_file(path), combined(variant), overrides)
+    elif has_sweep(recipe_file(path), overrides or []):
+        expand(recipe_file(path), overrides or [], combined(variant))
+    else:
+        load_recipe(path, variant, overrides)
 
 
 def check_yaml(code: str) -> None:

@@ -11,7 +11,7 @@ from scipy.stats import linregress
 from scipy.stats import t as student_t
 
 from distilvec.core.errors import DistilvecError
-from distilvec.evaluation.margin import fit_margin, margin_report
+from distilvec.evaluation.margin import fit_margin, in_first_epoch, margin_report
 
 
 def checkpoints(count=10, slope=-10.0, intercept=80.0, noise=0.3, seed=0):
@@ -76,9 +76,47 @@ def test_margin_is_the_last_place_of_a_fine_grid_where_the_band_reaches_the_teac
 
 def test_line_without_noise_has_its_crossing_as_margin():
     fit = fit_margin([0.4, 0.5, 0.6], [76.0, 75.0, 74.0], 78.0)
+    assert fit["crossing_low"] == pytest.approx(fit["crossing"]) == pytest.approx(0.2)
     assert fit["margin"] == pytest.approx(0.2) and fit["r2"] == pytest.approx(1)
     assert (fit["line"][0]["distance"], fit["line"][-1]["distance"]) == pytest.approx((0.2, 0.6))
     assert max(point["high"] - point["low"] for point in fit["line"]) < 1e-6
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.integers(4, 20), st.floats(60, 90))
+def test_crossing_and_its_interval_are_fiellers(seed, count, teacher):
+    """(teacher - intercept) / slope, and the roots of (line - teacher)^2 = (t s)^2 (1/n + (x - mean)^2 / spread)."""
+    distances, scores = checkpoints(count, slope=-12.0, seed=seed)
+    fit = fit_margin(distances, scores, teacher)
+    if fit["p"] >= 0.05:
+        assert fit["crossing"] is fit["crossing_low"] is fit["margin"] is None
+        return
+    assert fit["intercept"] + fit["slope"] * fit["crossing"] == pytest.approx(teacher)
+    residuals = scores - fit["intercept"] - fit["slope"] * distances
+    scale = student_t.ppf(0.975, count - 2) ** 2 * np.sum(residuals**2) / (count - 2)
+    mean, spread = distances.mean(), np.sum((distances - distances.mean()) ** 2)
+    gap = fit["intercept"] + fit["slope"] * mean - teacher
+    roots = np.roots([fit["slope"] ** 2 - scale / spread, 2 * gap * fit["slope"], gap**2 - scale / count]) + mean
+    low, high = sorted(roots.real)
+    assert np.abs(roots.imag).max() == 0
+    assert fit["crossing_low"] == pytest.approx(low, abs=1e-6)
+    assert fit["margin"] == (pytest.approx(high, abs=1e-6) if high >= 0 else None)
+
+
+def test_interval_of_the_crossing_covers_the_true_one_and_few_checkpoints_widen_it():
+    """True line 80 - 10 x, teacher 77: the crossing is 0.3."""
+    widths = {}
+    for count in (4, 12):
+        covered, margins = [], []
+        for seed in range(400):
+            distances, scores = checkpoints(count, seed=seed)
+            fit = fit_margin(distances, scores, 77.0)
+            if fit["margin"] is not None:
+                covered.append(fit["crossing_low"] <= 0.3 <= fit["margin"])
+                margins.append(fit["margin"])
+        assert np.mean(covered) > 0.92
+        widths[count] = np.median(margins) - 0.3
+    assert widths[4] > 1.5 * widths[12] > 0
 
 
 @pytest.mark.parametrize(
@@ -144,7 +182,9 @@ def test_report_has_every_task_and_the_average():
         distances, scores = [p["distance"] for p in report["points"]], [p["scores"][task] for p in report["points"]]
         fit = fit_margin(distances, scores, teacher)
         found = report["fits"][task]
-        assert set(found) == {"teacher", "slope", "intercept", "r2", "p", "margin", "line"}
+        assert set(found) == {
+            "teacher", "slope", "intercept", "r2", "p", "crossing", "crossing_low", "margin", "line",
+        }  # fmt: skip
         assert (
             found["slope"] == fit["slope"]
             and found["margin"] == fit["margin"]
@@ -154,6 +194,15 @@ def test_report_has_every_task_and_the_average():
         assert set(found["line"][0]) == {"distance", "score", "low", "high"}
     assert json.loads(json.dumps(report)) == report
     assert "average" not in points[0]["scores"]  # what was given stays as it was
+
+
+def test_first_epochs_of_cycles():
+    """REDACT, footnote 5. Three epochs a cycle: epochs 1, 4 and 7, whether the checkpoint is of their middle or end."""
+    ends = [epoch for epoch in range(1, 10) if in_first_epoch(epoch, 3)]
+    middles = [epoch for epoch in range(1, 10) if in_first_epoch(epoch - 0.5, 3)]
+    assert ends == middles == [1, 4, 7]
+    of_the_paper = [epoch for epoch in range(1, 31) if not in_first_epoch(epoch, 10)]
+    assert len(of_the_paper) == 27 and not {1, 11, 21} & set(of_the_paper)
 
 
 def test_a_task_some_checkpoints_lack_is_fitted_to_the_others():

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from distilvec.losses.distance import cosine_distance, distances, l2_distance, mean_squared_error
+from distilvec.losses.distance import DISTANCES, cosine_distance, distances, l2_distance, mean_squared_error
 
 
 @pytest.fixture
@@ -62,13 +62,19 @@ def test_half_precision_inputs_are_compared_in_float32():
     assert l2_distance(x.bfloat16(), x.bfloat16()).dtype == torch.float32
 
 
-def test_agrees_with_sentence_transformers():
-    from sentence_transformers import SentenceTransformer  # noqa: F401  (the loss module needs it imported)
+@pytest.mark.parametrize(("name", "distance"), DISTANCES.items())
+def test_agrees_with_the_loss_of_sentence_transformers(name, distance):
+    """Values and gradients of EmbedDistillLoss, which is given the student's vectors in the place of texts."""
     from sentence_transformers.sentence_transformer.losses import EmbedDistillLoss
 
-    assert EmbedDistillLoss is not None
-    student, teacher = torch.randn(6, 9), torch.randn(6, 9)
-    torch.testing.assert_close(l2_distance(student, teacher), torch.linalg.vector_norm(student - teacher, dim=-1))
+    student, teacher = torch.randn(6, 9, requires_grad=True), torch.randn(6, 9)
+    loss = EmbedDistillLoss(torch.nn.Module(), distance_metric=name)
+    expected = loss.compute_loss_from_embeddings([student], [teacher])
+    value = distance(student, teacher).mean()
+    torch.testing.assert_close(value, expected)
+    (gradient,) = torch.autograd.grad(value, student)
+    (expected_gradient,) = torch.autograd.grad(expected, student)
+    torch.testing.assert_close(gradient, expected_gradient)
 
 
 def test_distances_reports_both_without_gradient():

@@ -194,6 +194,7 @@ def test_learns_in_its_own_width(tiny_recipe, tiny_model, wide_teacher, tmp_path
     )
     encoder = Encoder(model)
     objective = make_objective(job.stages[-1], job.context)
+    assert {anchor.weight.shape for anchor in objective.anchors.values()} == {(48, 32)}, "to the teacher's width"
     Trainer(
         encoder,
         objective,

@@ -216,6 +216,33 @@ def test_one_seed_equals_the_paired_bootstrap(write_run):
         assert found["b"] == "theirs" == comparison["reference"]
 
 
+def test_the_lead_is_tested_against_every_other_run(write_run):
+    """Brute force for two runs; of three, one that is far behind does not make a winner of the first."""
+    near, level, far = {"a": sts(0.52, 1)}, {"a": sts(0.5, 2)}, {"a": sts(0.02, 3)}
+    folders = [write_run(name, side) for name, side in (("level", level), ("near", near))]
+    lead = compare_runs(folders, draws=400)["leads"]["average"]
+    first, second = ("near", near), ("level", level)
+    if value(near["a"]) < value(level["a"]):
+        first, second = second, first
+    interval = average_interval([(first[1]["a"], second[1]["a"])], 400)
+    assert (lead["run"], lead["over"]) == (first[0], second[0])
+    assert (lead["difference"], lead["low"], lead["high"]) == pytest.approx(
+        (interval.difference, interval.low, interval.high)
+    )
+    assert interval.low < 0 < interval.high and not lead["clear"]
+
+    with_far = [*folders, write_run("far", far)]
+    lead = compare_runs(with_far, draws=400)["leads"]["average"]
+    assert lead["over"] == second[0] and not lead["clear"]
+    assert lead["low"] < interval.low and lead["high"] > interval.high, "wider, to hold for two comparisons together"
+
+    lead = compare_runs([folders[0], with_far[2]], draws=400)["leads"]["a"]
+    assert lead["clear"] and lead["low"] > 0 and (lead["run"], lead["over"]) == ("level", "far")
+    without = write_run("without samples", far, kept=False)
+    lead = compare_runs([folders[0], without], draws=400)["leads"]["a"]
+    assert lead["low"] is None and not lead["clear"]
+
+
 def search(seed: int) -> Sample:
     values = np.random.default_rng([seed, 3]).random(ROWS)
     return Sample("retrieval", "ndcg@10", values, np.ones(ROWS))

@@ -139,8 +139,6 @@ def test_a_head_of_pairs_is_left_out(world: SimpleNamespace) -> None:
 
 def test_refusals_before_the_model_is_loaded(world: SimpleNamespace, tmp_path: Path) -> None:
     (world.folder / "model.safetensors").write_bytes(b"damaged: it must not be read")
-    with pytest.raises(DistilvecError, match=r"^\[--to\] GGUF is not written"):
-        export_model(str(world.folder), "gguf")
     with pytest.raises(DistilvecError, match=r"^\[--to\] no form 'onnx-int9'; did you mean"):
         export_model(str(world.folder), "onnx-int9")
     (tmp_path / "empty.yaml").write_text("[]")

@@ -25,6 +25,7 @@ from distilvec.pipeline.export import parity_task
 from distilvec.pipeline.index import check_index, recognize
 from distilvec.pipeline.run import run
 from distilvec.pipeline.scores import score_models
+from distilvec.teachers.cache.columns import KNOWN
 from distilvec.teachers.precomputed import VectorsTeacher
 
 TEXTS, NEW = make_texts(300), make_texts(400)[300:]
@@ -237,3 +238,33 @@ def test_a_plain_teacher_and_a_table_give_equal_scores(table, tiny_model, near_t
     ours, theirs = score_models(near_teacher, suite, table), score_models(near_teacher, suite, tiny_model)
     for name in ("teacher", "asymmetric"):
         assert ours.columns[name][0].value == pytest.approx(theirs.columns[name][0].value, abs=0.01)
+
+
+def test_column_errors_name_the_option_that_was_typed(table, tiny_model, tmp_path, capsys):
+    """A table without known names: the message has all names that were tried, and options that then work."""
+    odd = tmp_path / "odd.parquet"
+    pq.write_table(pq.read_table(table).rename_columns(["chunk_id", "chunk_text", "dense"]), odd)
+    command = ["index", "check", str(tiny_model), "--index", str(odd), "--queries", "20"]
+    assert run_command(command) == 2
+    problem = " ".join(capsys.readouterr().err.split())
+    assert f"[index] {odd} has the columns chunk_id, chunk_text, dense;" in problem
+    for name in (*KNOWN["text"], "embedding", "vector", "embeddings", "vectors"):
+        assert name in problem
+    assert "teacher_embedding_final" not in problem and "columns:" not in problem and "teacher." not in problem
+    assert problem.endswith("Name yours: --column text=NAME --column embedding=NAME.")
+    assert run_command([*command, "--column", "text=chunk_txt", "--column", "embedding=dense"]) == 2
+    problem = capsys.readouterr().err
+    assert "did you mean 'chunk_text'" in problem and "Correct --column." in problem
+    assert run_command([*command, "--column", "text=chunk_text", "--column", "embedding=dense"]) == 0
+
+
+def test_column_errors_of_texts_name_the_option(tiny_model, tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text('{"utterance": "a b", "intent": "c"}\n')
+    model, texts = str(tiny_model), str(tmp_path / "rows.jsonl")
+    assert run_command(["align", "--teacher", model, "--student", model, "--texts", texts]) == 2
+    problem = " ".join(capsys.readouterr().err.split())
+    assert "[--column]" in problem and "(text, sentence, query," in problem
+    assert "Name the right one with --column" in problem
+    assert (
+        run_command(["align", "--teacher", model, "--student", model, "--texts", texts, "--column", "utterance"]) == 0
+    )

@@ -27,7 +27,7 @@ RECORD = {
     "data": {"sources": [{"name": "wiki", "rows": 3, "role": "document", "language": "tr"}]},
     "hub": {"base_model": ["org/base", "org/large"], "datasets": ["org/texts"], "license": "apache-2.0"},
 }
-LOADED = re.compile(r"""\("[^"]*"\)  # or this folder's path""")
+LOADED = re.compile(r"""\("\."\)  # in this folder, or its path""")
 SECRETS = {
     "recipe.yaml": b"secret", ".env": b"HF_TOKEN=secret", ".cache/config.json": b"secret", "optimizer.pt": b"secret",
     "pytorch_model.bin": b"secret", "checkpoint/optimizer.safetensors": b"secret", "notes.txt": b"secret",
@@ -107,7 +107,7 @@ def test_the_folder_arrives_in_a_private_repository(pushed, folders):
     }
     name, own = f'("{OWNER}/first")', expected["README.md"].decode()
     loaded = LOADED.sub(name, own)
-    assert own.count("this folder's path") == loaded.count(name) == 1
+    assert own.count("in this folder, or its path") == loaded.count(name) == 1
     expected["README.md"] = loaded.encode()
     assert arrived == expected and {"model.safetensors", "onnx/model.onnx", "1_Pooling/config.json"} <= set(arrived)
     assert repo["private"] and not any(b"secret" in content for content in arrived.values())

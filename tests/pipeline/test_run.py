@@ -97,13 +97,14 @@ def test_the_whole_report(tiny_recipe, suite, tmp_path, forked_modules, shared_c
         evaluation__parts=list(PARTS),
         evaluation__speed_batches=[1, 2],
         train__epochs=2,
-        train__keep_students=4,
+        train__keep_students=8,
     )
     result = run(recipe, tmp_path / "run")
     folder = tmp_path / "run"
     report = json.loads((folder / "report.json").read_text())
     assert set(PARTS) <= report.keys() and report["failures"] == [] and report["verdict"]["text"]
-    assert len(report["margin"]["points"]) == 4 and report["margin"]["fits"].keys() == {"sts", "find", "average"}
+    assert len(report["margin"]["points"]) == len(report["margin"]["left_out"]) == 4, "those of epoch 1 are left out"
+    assert report["margin"]["fits"].keys() == {"sts", "find", "average"}
     assert {row["precision"] for row in report["compression"]["rows"]} >= {
         "float32",
         "int8",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import shutil
+from types import SimpleNamespace
 
 import architectures
 import pytest
@@ -16,6 +18,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config import recipe as recipes
 from distilvec.core.errors import DistilvecError
 from distilvec.pipeline.evaluate import saved_students
+from distilvec.pipeline.parts import SavedStudent, margin
 from distilvec.pipeline.plan import make_plan
 from distilvec.pipeline.prepare import prepare, untrained_student
 from distilvec.pipeline.resolve import make_objective, required_outputs, resolve
@@ -254,6 +257,40 @@ def test_students_are_kept_in_the_last_stage_only(staged, tmp_path):
         )
         == 2
     )
+
+
+@pytest.mark.parametrize(
+    ("train_keys", "first"),
+    [
+        ({"schedule": {"name": "cycles", "cycles": 2}, "epochs": 4}, [1, 3]),
+        ({"schedule": {"name": "cycles", "cycles": 1}, "epochs": 3}, [1]),
+        ({"schedule": {"name": "cycles", "cycles": 3}, "epochs": 3}, []),  # no epoch is at a lower rate
+        ({"schedule": {"name": "cosine"}, "epochs": 3}, []),
+    ],
+)
+def test_checkpoints_of_the_first_epoch_of_each_cycle(tiny_recipe, tmp_path, train_keys, first):
+    """REDACT's footnote 5 through a training: two checkpoints an epoch, in its middle and at its end."""
+    recipe = tiny_recipe(train={**train_keys, "batch_size": 8, "keep_students": 2 * train_keys["epochs"]})
+    job = resolve(recipe, tmp_path / "run")
+    train(job)
+    saved = saved_students(job)
+    steps_an_epoch = saved[-1].step / train_keys["epochs"]
+    assert [kept.in_first_epoch for kept in saved] == [math.ceil(kept.step / steps_an_epoch) in first for kept in saved]
+    assert sum(kept.in_first_epoch for kept in saved) == 2 * len(first)
+
+
+def test_too_few_checkpoints_after_the_first_epochs_are_an_error_that_says_so(tmp_path):
+    saved = [SavedStudent(step, 0.5, tmp_path, in_first_epoch=step < 30) for step in (10, 20, 30, 40)]
+    models = SimpleNamespace(saved=saved, scores={"teacher": [{"task": "sts", "value": 80.0}]})
+    with pytest.raises(DistilvecError, match=r"^\[train.keep_students\] 2 of 4 saved checkpoints .* needs 3"):
+        margin(models)
+
+
+def test_a_training_that_ends_in_its_first_epoch_keeps_its_checkpoints(tiny_recipe, tmp_path):
+    recipe = tiny_recipe(train={"epochs": 30, "max_steps": 3, "batch_size": 8, "keep_students": 3})
+    job = resolve(recipe, tmp_path / "run")
+    train(job)
+    assert [kept.in_first_epoch for kept in saved_students(job)] == [False] * 3
 
 
 def test_a_stage_that_changes_nothing_is_training_without_stages(staged, tmp_path):

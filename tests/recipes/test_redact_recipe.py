@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from distilvec.config import recipe as recipes
 from distilvec.config.builtin import recipe_file
 from distilvec.pipeline.plan import make_plan
@@ -22,6 +24,12 @@ def test_the_papers_sources():
     assert [source.split for source in recipe.corpus.sources if source.dataset == "colbertv2/lotte"] == [
         f"{kind}_{part}" for kind in ("search", "forum") for part in ("dev", "test")
     ]
+
+
+@pytest.mark.parametrize("name", ["minilm", "tinybert", "distilbert"])
+def test_rows_of_table_4_have_the_same_texts(name):
+    """REDACT's table 4 compares add-ons on one corpus."""
+    assert recipes.load(recipe_file(name)).corpus == recipes.load(recipe_file("redact")).corpus
 
 
 def test_margin_and_quantized_vectors_come_out_of_the_run():

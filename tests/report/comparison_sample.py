@@ -51,5 +51,16 @@ def sample_comparison() -> dict[str, Any]:
         "reference": "english three",
         "column": "student",
         "differences": differences,
+        "leads": {
+            task: {
+                "run": "cosine",
+                "over": "english three",
+                "difference": 0.5,
+                "low": -0.2,
+                "high": 1.2,
+                "clear": False,
+            }
+            for task in first
+        },
         "notes": notes,
     }

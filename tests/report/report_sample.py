@@ -258,13 +258,15 @@ def _margin() -> dict[str, Any]:
         half = 0.22 + 1.6 * np.abs(grid - distances.mean())
         fits[name] = {
             "teacher": names[name], "slope": round(float(slope), 4), "intercept": round(float(intercept), 4), "r2": 0.97, "p": 1e-6,  # noqa: E501
+            "crossing": None if name == "cranfield" else 0.3207,
+            "crossing_low": None if name == "cranfield" else 0.2951,
             "margin": None if name == "cranfield" else 0.3415,
             "line": [
                 dict(zip(("distance", "score", "low", "high"), np.round([d, y, y - h, y + h], 4).tolist(), strict=True))
                 for d, y, h in zip(grid, slope * grid + intercept, half, strict=True)
             ],
         }  # fmt: skip
-    return {"points": points, "fits": fits}
+    return {"points": points, "left_out": [80, 160], "fits": fits}
 
 
 def _speed() -> dict[str, Any]:

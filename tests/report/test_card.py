@@ -147,7 +147,7 @@ def test_text_holds_what_was_given(record: Distillation) -> None:
     for words in (
         "**Teacher-compatible: yes.**",
         "documents that the teacher embedded",
-        'SentenceTransformer("tiny-student")',
+        'SentenceTransformer(".")',
         '| query | `"query: "` |',
         "2 layers (layers 0, 3 of `org/base`)",
         "teacher 22.7M",
@@ -215,7 +215,7 @@ def test_a_student_with_experts_says_how_it_loads(tmp_path: Path) -> None:
     text = model_card({"name": "mixed", "student": info})
     line = next(line for line in text.splitlines() if line.startswith("It loads with"))
     assert all(words in line for words in ("`distilvec.load`", "`trust_remote_code=True`", f"`{EXPERTS_FILE}`", "ONNX"))
-    assert 'import distilvec\nmodel = distilvec.load("mixed")' in text and "SentenceTransformer(" not in text
+    assert 'import distilvec\nmodel = distilvec.load(".")' in text and "SentenceTransformer(" not in text
     assert "| head | mean pooling, mixture of 3 experts of width 24, normalised to length 1 |" in text
     plain = model_card({"name": "mixed", "student": {name: value for name, value in info.items() if name != "experts"}})
     assert (
@@ -248,5 +248,4 @@ def test_hostile_names_stay_text(record: Distillation) -> None:
     titles = [tokens[place + 1].content for place, token in enumerate(tokens) if token.type == "heading_open"]
     assert len(titles) == 10 and "javascript" in titles[0] and titles[1] == "Usage"
     assert not any(token.type == "hr" for token in tokens) and "\u202e" not in text
-    (line,) = (line for line in text.splitlines() if line.startswith("model = SentenceTransformer("))
-    assert line.startswith('model = SentenceTransformer("<script>') and '\\"quoted\\"\\n---\\n# heading' in line
+    assert 'model = SentenceTransformer(".")' in text, "code holds no name"

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+from html import unescape
 
 import pytest
 
 from distilvec.core.escape import one_line
-from distilvec.report.comparison import comparison_csv, leaderboard
+from distilvec.report.comparison import (
+    comparison_csv,
+    comparison_html,
+    comparison_text,
+    comparison_verdict,
+    leaderboard,
+)
 from distilvec.report.tables import ABSENT, to_latex, to_markdown
 
 
@@ -98,6 +105,39 @@ def test_csv_reads_back(comparison):
     assert float(rows[0]["average % of teacher"]) == pytest.approx(81.256 / 0.9)
 
 
+def lead(clear, low, high, over="base"):
+    return {"run": "50%_mix|b,c", "over": over, "difference": 1.256, "low": low, "high": high, "clear": clear}
+
+
+@pytest.mark.parametrize(
+    ("found", "rows", "text"),
+    [
+        (lead(False, -1.8, 7.7), 3, "No winner yet: 50%_mix|b,c leads base by 1.3 points [\N{MINUS SIGN}1.8, 7.7]."),
+        (lead(False, None, None), 3, "No winner yet: 50%_mix|b,c leads base by 1.3 points, which cannot be tested."),
+        (lead(True, 0.4, 2.0), 2, "50%_mix|b,c leads base by 1.3 points [0.4, 2.0]."),
+        (lead(True, 0.4, 2.0), 3, "50%_mix|b,c leads every other run; the next one, base, by 1.3 points [0.4, 2.0]."),
+    ],
+)
+def test_verdict_names_a_winner_only_outside_of_the_interval(comparison, found, rows, text):
+    comparison["rows"], comparison["leads"] = comparison["rows"][:rows], {"average": found}
+    assert comparison_verdict(comparison) == text
+    assert text in comparison_text(comparison).splitlines()
+    assert text in unescape(comparison_html(comparison))
+    bold = r"\textbf{81.26}" in to_latex(leaderboard(comparison), [])
+    assert bold == found["clear"], "nor does a bold figure name one"
+
+
+def test_a_small_cost_is_not_0_and_equal_costs_have_no_best(comparison):
+    for row, minutes in zip(comparison["rows"], (0.031, 2.5, None), strict=True):
+        row["minutes"] = minutes
+    lines = leaderboard(comparison)
+    place = lines.header.index("minutes")
+    assert [line[place] for line in lines.lines] == ["0.03", "2.50", ABSENT]
+    assert [row[place].kind for row in lines.rows] == ["best", "", ""]
+    place = lines.header.index("parameters (M)")
+    assert {row[place].kind for row in lines.rows} == {""}
+
+
 def test_markdown(comparison):
     text = to_markdown(leaderboard(comparison), comparison["notes"])
     lines = text.splitlines()
@@ -109,6 +149,7 @@ def test_markdown(comparison):
 
 
 def test_latex(comparison):
+    comparison["leads"] = dict.fromkeys(("sts_b", "average"), lead(True, 0.4, 2.0))
     text = to_latex(leaderboard(comparison), comparison["notes"])
     lines = [line for line in text.splitlines() if not line.startswith("%")]
     assert lines[0] == r"\begin{tabular}{llrrrrrrrr}" and lines[-1] == r"\end{tabular}"
@@ -120,9 +161,7 @@ def test_latex(comparison):
         r"50\%\_mix\textbar{}b,c & redact & 3 & \textbf{81.26{*}} $\pm$ 0.50 & \textbf{81.26} $\pm$ 0.50 & "
         r"\textbf{90.3}"
     )
-    assert first.endswith(r"\textbf{0.2500} \\") and r"\textbf{2.5}" in first and r"\textbf{2.5}" in base, (
-        "equal figures are both best"
-    )
+    assert first.endswith(r"\textbf{0.2500} \\") and r"\textbf{2.5}" not in first + base, "equal costs have no best"
     assert (
         odd.startswith(r"\{odd\}\textbackslash{}\textasciitilde{}\textasciicircum{}\&\#\$ & redact")
         and " & -- & " in odd

@@ -241,6 +241,21 @@ def test_margin_shows_checkpoints_fit_and_margin():
     assert len(points(figure.axes[0])[0]) == 10
 
 
+def test_margin_says_its_interval_and_what_weakens_it():
+    report = sample_report()
+    text = str(margin.section(report).blocks[0])
+    assert "a distance of 0.342." in text
+    assert "The line itself meets the teacher's score at 0.321 [0.295, 0.342]." in text
+    assert "first epochs" in text and "steps 80, 160." in text and "8 or more" not in text
+    report["margin"]["points"] = report["margin"]["points"][:7]
+    report["margin"]["left_out"] = []
+    text = str(margin.section(report).blocks[0])
+    assert "Fitted to 7 checkpoints, which widens the margin: save 8 or more" in text and "first epochs" not in text
+    report["margin"]["fits"]["average"] |= {"margin": None, "crossing": -0.1, "crossing_low": -0.3}
+    text = str(margin.section(report).blocks[0])
+    assert "not reached" in text and "meets" not in text
+
+
 def test_speed_shows_batches_by_role_and_lengths():
     found = panels(drawn(speed.section)["speed"])
     assert {"query, 16 tokens", "document, 128 tokens", "by length, batch of 1"} <= set(found)

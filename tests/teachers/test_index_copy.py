@@ -200,7 +200,9 @@ def test_arrays_need_their_texts(tmp_path):
 
 def test_columns_are_named_or_found(tmp_path):
     pq.write_table(pa.table({"one": TEXTS, "two": list(VECTORS)}), tmp_path / "t.parquet")
-    with pytest.raises(DistilvecError, match=r"\[teacher.vectors\].*columns one, two.*columns: \{text: NAME\}"):
+    with pytest.raises(
+        DistilvecError, match=r"\[teacher.vectors\].*columns one, two; .*teacher.columns='\{text: NAME, "
+    ):
         VectorsTeacher(TeacherSection(vectors=tmp_path / "t.parquet"))
     with pytest.raises(DistilvecError, match="no column 'tow'.*did you mean 'two'"):
         VectorsTeacher(TeacherSection(vectors=tmp_path / "t.parquet", columns={"text": "one", "embedding": "tow"}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from sentence_transformers.models import Dense, Normalize, Pooling, StaticEmbedd
 
 from distilvec.config.schema import TeacherSection
 from distilvec.core.errors import DistilvecError
+from distilvec.models.load import load_model
 from distilvec.teachers.encode import plan_batches
 from distilvec.teachers.model import load_teacher, resolve_model, wrap_model
 
@@ -269,3 +271,35 @@ def test_a_run_s_student_is_called_as_the_run(tiny_model, tmp_path):
         for name in ("student", "mine")
     ]
     assert names == ["teacher-intents", "mine"]
+
+
+def declared_width(folder, width):
+    """Change the width that a model's pooling states."""
+    (config,) = folder.glob("*_Pooling/config.json")
+    stated = json.loads(config.read_text())
+    key = next(name for name in ("embedding_dimension", "word_embedding_dimension") if name in stated)
+    config.write_text(json.dumps(stated | {key: width}))
+
+
+@pytest.mark.parametrize("width", [16, 48])
+@pytest.mark.parametrize("modules", ["mean normalize", "cls"])
+def test_a_pooling_of_another_width_than_its_backbone_is_refused(tmp_path, width, modules):
+    """It was cut to the stated width without a word, or its vectors were read as wider than they are."""
+    folder = architectures.sentence_transformer(tmp_path / "m", architectures.bert(tmp_path / "backbone"), modules)
+    declared_width(folder, width)
+    with pytest.raises(
+        DistilvecError, match=rf"^\[teacher.model\] .* states vectors of {width} dimensions and gives 32"
+    ):
+        load_teacher(TeacherSection(model=str(folder)), "cpu")
+    with pytest.raises(DistilvecError, match=rf"^\[--model\] .* states vectors of {width} dimensions and gives 32"):
+        load_model(str(folder), "--model")
+
+
+def test_a_width_that_the_model_cuts_on_purpose_is_taken(tmp_path):
+    folder = architectures.sentence_transformer(
+        tmp_path / "m", architectures.bert(tmp_path / "backbone"), "mean dense:24"
+    )
+    config = folder / "config_sentence_transformers.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"truncate_dim": 8}))
+    assert load_teacher(TeacherSection(model=str(folder)), "cpu").dim == 8
+    assert load_model(str(folder), "--model").get_embedding_dimension() in (8, 24)

@@ -28,8 +28,8 @@ RULES = [UpdateSection(name=name) for name in ("plain", "sam", "asam", "disam")]
 KEPT = ("train/loss", "train/mean_cosine", "eval/distance")
 
 
-class TaskFailure:
-    """A module with a loss, as a closure that notes what it was called with and where the weights were."""
+class Problem:
+    """A module with a loss to minimize; notes what it was called with and where the weights were."""
 
     def __init__(self, module: nn.Module, loss) -> None:
         self.module, self.loss, self.calls, self.places, self.losses = module, loss, [], [], []
@@ -59,7 +59,7 @@ def check_g():
     linear.weight.data, linear.bias.data = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, dtype=torch.float64)
     torch.manual_seed(8)
     x, y = torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
-    return TaskFailure(linear, lambda module: (module(x) - y).square().mean())
+    return Problem(linear, lambda module: (module(x) - y).square().mean())
 
 
 SAM_G = (
@@ -105,7 +105,7 @@ def test_a_quadratic_in_closed_form(name):
     module = nn.Module()
     module.w = nn.Parameter(start.clone())
     rule_for(UpdateSection(name=name, rho=0.3), module, rate=0.1).step(
-        TaskFailure(module, lambda m: m.w @ matrix @ m.w / 2), 0
+        Problem(module, lambda m: m.w @ matrix @ m.w / 2), 0
     )
     gradient = matrix @ start
     size = torch.ones_like(start) if name == "sam" else start.abs()
@@ -132,7 +132,7 @@ class Words(nn.Module):
 @pytest.mark.parametrize("section", RULES[1:], ids=lambda section: section.label)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_come_back_to_the_bit(section, dtype):
-    problem = TaskFailure(Words(dtype), lambda module: module())
+    problem = Problem(Words(dtype), lambda module: module())
     rule = rule_for(section.model_copy(update={"rho": 3.0}), problem.module)
     rule.step(problem, 0)
     before, uphill = problem.places
@@ -142,7 +142,7 @@ def test_weights_come_back_to_the_bit(section, dtype):
 
 
 def test_an_error_in_the_second_pass_leaves_the_weights_as_they_were():
-    problem = TaskFailure(Words(), lambda module: module() if not problem.losses else 1 / 0)
+    problem = Problem(Words(), lambda module: module() if not problem.losses else 1 / 0)
     before = {name: value.clone() for name, value in problem.module.state_dict().items()}
     with pytest.raises(ZeroDivisionError):
         rule_for(UpdateSection(name="asam"), problem.module).step(problem, 0)
@@ -154,7 +154,7 @@ def test_moving_only_the_used_rows_of_a_table_is_moving_all(section):
     """The rows without a gradient do not move, so leaving them out changes nothing but rounding."""
     places = []
     for whole in (True, False):
-        problem = TaskFailure(Words(torch.float64), lambda module: module())
+        problem = Problem(Words(torch.float64), lambda module: module())
         rule = rule_for(section, problem.module)
         assert len(rule.tables) == 1
         rule.tables = [] if whole else rule.tables
@@ -176,7 +176,7 @@ class Tied(Words):
 def test_a_table_that_is_used_elsewhere_moves_as_a_whole(section):
     places = []
     for sparse in (True, False):
-        problem = TaskFailure(Tied(torch.float64), lambda module: module())
+        problem = Problem(Tied(torch.float64), lambda module: module())
         rule = rule_for(section, problem.module)
         rule.tables = rule.tables if sparse else []
         rule.step(problem, 0)
@@ -189,10 +189,10 @@ def test_a_table_that_is_used_elsewhere_moves_as_a_whole(section):
 
 @pytest.mark.parametrize("section", RULES[1:], ids=lambda section: section.label)
 def test_no_gradient_is_no_move_and_no_nan(section):
-    problem = TaskFailure(nn.Linear(3, 2), lambda module: 0.0 * module.weight.sum() + 0.0 * module.bias.sum())
+    problem = Problem(nn.Linear(3, 2), lambda module: 0.0 * module.weight.sum() + 0.0 * module.bias.sum())
     rule_for(section, problem.module, rate=0.1).step(problem, 0)
     assert all(torch.equal(p, problem.places[0][name]) for name, p in problem.module.named_parameters())
-    problem = TaskFailure(nn.Linear(3, 2), lambda module: torch.ones((), requires_grad=True))
+    problem = Problem(nn.Linear(3, 2), lambda module: torch.ones((), requires_grad=True))
     rule_for(section, problem.module).step(problem, 0)
     assert len(problem.places) == 2
 
@@ -208,7 +208,7 @@ def test_frozen_parameters_count_for_nothing(section):
         layer = nn.Linear(3, 2)
         constant = layer.bias.detach().clone()
         layer.bias.requires_grad_(not frozen)
-        problem = TaskFailure(
+        problem = Problem(
             layer, lambda m, f=frozen, c=constant: (x @ m.weight.T + (m.bias if f else c)).square().mean()
         )
         rule_for(section, layer).step(problem, 0)

@@ -15,7 +15,19 @@ from distilvec.cli.index import index_app
 from distilvec.cli.layout import Grouped, example
 from distilvec.cli.measure import compare, evaluate, sharpness, speed
 from distilvec.cli.models import align, export, finetune, push, transplant
-from distilvec.cli.options import Out, Overrides, RecipeFile, Restart, Variant, combined, load_recipe, option
+from distilvec.cli.options import (
+    JsonFile,
+    Out,
+    Overrides,
+    RecipeFile,
+    Restart,
+    Variant,
+    check_outputs,
+    combined,
+    load_recipe,
+    option,
+)
+from distilvec.cli.output import write_result
 from distilvec.cli.recipes import recipes_app
 from distilvec.cli.serve import serve
 from distilvec.core.errors import DistilvecError
@@ -35,8 +47,11 @@ def run(
     out: Out = None,
     restart: Restart = False,
     processes: Annotated[int, option("Train in this many processes, one per GPU, or on the CPU.", min=1)] = 1,
+    json_file: JsonFile = None,
 ) -> None:
     """Plan, cache, train, evaluate and save what a recipe (or its sweep) describes; run again to resume."""
+    check_outputs([("--json", json_file)])
+
     from distilvec.config.builtin import recipe_file
     from distilvec.pipeline.sweep import expand, has_sweep, run_sweep
 
@@ -48,6 +63,7 @@ def run(
 
         given = [*(overrides or []), *(f"--variant={name}" for name in variant or [])]
         given += [] if out is None else [f"--out={out}"]
+        given += [] if json_file is None else [f"--json={json_file}"]
         raise SystemExit(launch(processes, ["run", recipe, *given, *(["--restart"] if restart else [])]))
 
     from distilvec.cli.terminal import print_result, show_comparison, show_finished
@@ -58,7 +74,10 @@ def run(
     from distilvec.report.write import draw_sweep
 
     if not swept:
-        show_finished(run_recipe(loaded, out or loaded.output / loaded.name, restart))
+        result = run_recipe(loaded, out or loaded.output / loaded.name, restart)
+        if result is not None:
+            write_result(json_file, result.to_json())
+        show_finished(result)
         return
     folder = out or loaded.output / Path(recipe).stem
 
@@ -68,6 +87,7 @@ def run(
     run_sweep(runs, folder, run_recipe, report, restart)
     if is_main():
         comparison = compare_runs([folder])
+        write_result(json_file, comparison)
         show_comparison(comparison)
         if page := draw_sweep(folder, comparison):
             print_result(str(page), link=page)
@@ -82,8 +102,11 @@ def plan(
         int | None, option("Show disk, time and cost with n workers, also for 100 M and 1 B texts.", min=1)
     ] = None,
     hourly_price: Annotated[float | None, option("The price of a worker for an hour, for --workers.", min=0)] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Show what a recipe will do and cost (rows, tokens, disk, time) before any work."""
+    check_outputs([("--json", json_file)])
+
     from distilvec.config.builtin import recipe_file
     from distilvec.pipeline.sweep import expand, has_sweep
 
@@ -105,6 +128,8 @@ def plan(
     lines = make_plan(job, fleet)
     if swept:
         lines.append(["sweep", f"{len(runs)} runs; the lines above are of the first, {runs[0].name}"])
+    rows = [{"item": item, "value": value} for item, value in lines]
+    write_result(json_file, {"name": loaded.name, "rows": rows})
     show_table(["", loaded.name], lines)
 
 

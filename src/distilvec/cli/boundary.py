@@ -27,6 +27,7 @@ from typing import Any
 import typer
 
 from distilvec.cli.layout import EVERYWHERE
+from distilvec.cli.output import json_alone
 from distilvec.core.errors import DistilvecError, Interrupted, ProcessLost, Stopped, explain, first_line
 from distilvec.core.files import user_cache
 from distilvec.core.verbosity import Level, quiet_libraries, verbosity
@@ -44,7 +45,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
     words, given = take_options(arguments)
     debug = "--debug" in given or os.environ.get(DEBUG, "") not in ("", "0")
     try:
-        with signals_raised(), verbosity(_level(given)), quiet_libraries(), _debugging(debug):
+        with signals_raised(), verbosity(_level(given)), quiet_libraries(), _debugging(debug), json_alone(words):
             found = _commands(app)(args=words, prog_name="distilvec", standalone_mode=False)
         sys.stdout.flush()
         status = found if isinstance(found, int) else 0

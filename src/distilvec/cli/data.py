@@ -9,7 +9,8 @@ import typer
 
 from distilvec.cli.completion import data_names
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import argument, option
+from distilvec.cli.options import JsonFile, argument, check_outputs, option
+from distilvec.cli.output import write_result
 from distilvec.core.files import check_output_folder
 
 data_app = typer.Typer(
@@ -26,10 +27,24 @@ DataFolder = Annotated[
 
 
 @data_app.command("list", epilog=example("data list", ""))
-def list_data() -> None:
+def list_data(json_file: JsonFile = None) -> None:
     """List the data sets with size, licence, and whether they are there."""
+    check_outputs([("--json", json_file)])
+
     from distilvec.data.public.table import data_sets, present
 
+    content = [
+        {
+            "name": name,
+            "about": entry.about,
+            "licence": entry.licence,
+            "megabytes": entry.size,
+            "present": present(entry),
+            "by_hand": bool(entry.manual),
+        }
+        for name, entry in data_sets().items()
+    ]
+    write_result(json_file, content)
     for name, entry in data_sets().items():
         state = "present" if present(entry) else f"{entry.size:g} MB" if not entry.manual else "by hand"
         print(f"{name:27} {state:8} {entry.about}")

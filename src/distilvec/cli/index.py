@@ -9,11 +9,11 @@ import typer
 
 from distilvec.cli.layout import Listed, example
 from distilvec.cli.options import JsonFile, Model, Overrides, Restart, argument, check_outputs, named_options, option
+from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError
 
 if TYPE_CHECKING:
     from distilvec.config.schema import TeacherSection
-    from distilvec.pipeline.index import IndexCheck
     from distilvec.teachers.precomputed import VectorsTeacher
 
 _DISTILL = "table.parquet --student MODEL --layers 3 --out runs/queries"
@@ -95,7 +95,7 @@ def index_distill(
         recipe = recipes.validate(tree, origin="distilvec index distill")
         show_finished(run_recipe(recipe, out, restart))
         check = check_index(out / "student", recipe.teacher, suite, queries)
-    _write(check, json_file)
+    write_result(json_file, check.to_json())
     print_result(f"\n{check.advice}\n{check.line}")
 
 
@@ -122,7 +122,7 @@ def index_check(
 
     with named_options(_KEYS):
         check = check_index(model, _section(index, column, texts, limit), suite, queries, refresh)
-    _write(check, json_file)
+    write_result(json_file, check.to_json())
     show_scores(check.scores)
     print_result(f"\n{check.advice}\n{check.line}")
     show_problems(check.problems, "suite")
@@ -167,10 +167,3 @@ def _inferred(table: VectorsTeacher, candidates: list[str]) -> dict[str, str]:
     if prompts["query"] != prompts["document"]:
         log("queries have another prompt than documents: the encoder learns from documents alone")
     return {role: prompt for role, prompt in prompts.items() if prompt}
-
-
-def _write(check: IndexCheck, path: Path | None) -> None:
-    if path is not None:
-        from distilvec.core.files import write_json
-
-        write_json(path, check.to_json(), key="--json")

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 from distilvec.cli.options import JsonFile, ModelOrFile, argument, check_outputs, check_positive, option
+from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
-from distilvec.core.files import check_output_folder, write_file, write_json
+from distilvec.core.files import check_output_folder, write_file
 
 
 def evaluate(
@@ -35,8 +36,8 @@ def evaluate(
 
     from distilvec.cli.terminal import show_problems, show_scores
 
-    if json_file and scores.columns:
-        write_json(json_file, {**asdict(scores)["columns"], "averages": scores.averages()}, key="--json")
+    if scores.columns:
+        write_result(json_file, {**asdict(scores)["columns"], "averages": scores.averages()})
     if any(scores.columns.values()):
         show_scores(scores.columns, scores.also)
     show_problems(scores.problems, "suite" if suite is not None else "--mteb")
@@ -74,8 +75,7 @@ def compare(
     for key, path, text in forms:
         if path is not None:
             write_file(path, text, key)
-    if json_file:
-        write_json(json_file, comparison, key="--json")
+    write_result(json_file, comparison)
     show_comparison(comparison)
     if out is not None:
         print_result(str(draw_comparison(out, comparison)), link=out)
@@ -108,8 +108,7 @@ def speed(
             advance(100 * done // max(1, total), what)
 
         report = measure_speed(loaded, timing=timing, progress=note)
-    if json_file:
-        write_json(json_file, report, key="--json")
+    write_result(json_file, report)
     print_result(speed_text(report))
 
 
@@ -144,8 +143,7 @@ def sharpness(
     from distilvec.report.write import refresh_report
 
     found = measure_runs(runs, chosen, Settings(texts=texts, seed=seed, dropout=dropout, rho=rho), trace)
-    if json_file:
-        write_json(json_file, found, key="--json")
+    write_result(json_file, found)
     show_sharpness(*found)
     for run in found:
         refresh_report(Path(run["folder"]))

@@ -14,11 +14,13 @@ from distilvec.cli.options import (
     TextLimit,
     TrustRemoteCode,
     argument,
+    check_outputs,
     check_positive,
     config_options,
     named_options,
     option,
 )
+from distilvec.cli.output import write_result
 
 POOLINGS = ("mean", "cls", "lasttoken")
 _ADAPTERS = {"r": "r", "alpha": "alpha", "dropout": "dropout"}
@@ -56,6 +58,7 @@ def finetune(
     learning_rate: Annotated[float | None, option("By default 2e-3 with adapters, 2e-5 without.")] = None,
     restart: Restart = False,
     trust_remote_code: TrustRemoteCode = False,
+    json_file: JsonFile = None,
     **given: Any,
 ) -> None:
     """Fine-tune a teacher on a labelled task, with its head; run again to resume.
@@ -68,6 +71,7 @@ def finetune(
     from distilvec.core.extras import require_extra
     from distilvec.core.files import check_output_folder
 
+    check_outputs([("--json", json_file)], [task])
     changes = recipes.read_overrides(overrides or [])
     adapted = changes.get("student.lora", lora)
     if adapted:
@@ -86,7 +90,10 @@ def finetune(
     tree = resolve_tree(tree, Path.cwd(), Recipe)
     for key, value in changes.items():
         recipes.set_key(tree, key, value)
-    show_finished(run_recipe(recipes.validate(with_teachers_settings(tree)), out, restart))
+    result = run_recipe(recipes.validate(with_teachers_settings(tree)), out, restart)
+    if result is not None:
+        write_result(json_file, result.to_json())
+    show_finished(result)
 
 
 def finetune_recipe(
@@ -141,9 +148,7 @@ def align(
     """
     from itertools import islice
 
-    from distilvec.core.files import check_output_file, write_json
-
-    check_output_file(json_file, "--json")
+    check_outputs([("--json", json_file)], texts)
 
     from distilvec.alignment.align import Aligner
     from distilvec.alignment.coverage import measure_mapping, unicode_texts
@@ -166,9 +171,8 @@ def align(
             with progress(f"aligning {source.label}", len(read), "texts") as advance:
                 measured = measure_mapping(aligner, read, advance)
             found.append({"name": source.label, "file": str(path), **measured})
-    if json_file:
-        content = {"teacher": teacher, "student": student, "kind": kind, "max_length": max_length, "texts": found}
-        write_json(json_file, content, key="--json")
+    content = {"teacher": teacher, "student": student, "kind": kind, "max_length": max_length, "texts": found}
+    write_result(json_file, content)
     rows = []
     for row in found:
         shares = [f"{row[f'{one}_rate_ordinary']:.2f} ({row[f'{one}_rate']:.2f})" for one in ("teacher", "student")]
@@ -231,7 +235,7 @@ def transplant(
 def export(
     model: Model,
     to: Annotated[
-        Literal["onnx", "onnx-fp16", "onnx-int8", "onnx-int8-static", "openvino", "gguf", "projected", "router"],
+        Literal["onnx", "onnx-fp16", "onnx-int8", "onnx-int8-static", "openvino", "projected", "router"],
         option("A form of docs/export.md; projected, router: of RUN/student, with what its run has."),
     ] = "onnx",
     out: Annotated[

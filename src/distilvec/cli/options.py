@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from distilvec.cli.completion import recipe_keys, recipe_names, variant_names
+from distilvec.cli.output import STANDARD_OUTPUT
 from distilvec.core.errors import DistilvecError
 from distilvec.core.files import check_output_file
 
@@ -20,6 +21,7 @@ _OF_A_RUN = (
     "recipe.yaml", "train.fingerprint", "metrics.jsonl", "distillation.json", "report.json", "report.html",
     "samples.npz", "sharpness.json", "sweep.json",
 )  # fmt: skip
+_COLUMNS = re.compile(r"teacher\.columns='\{([^}]*)\}'")
 _SOURCE = re.compile(r"^\[corpus\.sources\.[0-9]+\.(\w+)[^\]\n]*\]", re.MULTILINE)
 
 
@@ -51,7 +53,7 @@ Restart = Annotated[
         "--restart",
     ),
 ]
-JsonFile = Annotated[Path | None, option("Write all metrics here.", "--json")]
+JsonFile = Annotated[Path | None, option("Write the result here as JSON; - is standard output.", "--json")]
 Model = Annotated[str, argument("A SentenceTransformer folder or id.")]
 ModelOrFile = Annotated[str, argument("A SentenceTransformer folder or id, or a file of `distilvec export`.")]
 TextColumns = Annotated[list[str] | None, option("The column(s) with texts; found by name when left out.")]
@@ -129,7 +131,10 @@ def with_config_options(command: Any) -> Any:
 
 @contextmanager
 def named_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Errors inside name options: `options` by the recipe's key; keys of corpus.sources are --column and --texts."""
+    """Errors inside name options: `options` by the recipe's key; keys of corpus.sources are --column and --texts.
+
+    Where the fix of an error names columns in a recipe, it names them with --column.
+    """
     try:
         yield
     except DistilvecError as error:
@@ -138,7 +143,15 @@ def named_options(options: Mapping[str, str]) -> Iterator[None]:
         if key is not None and key[1] in options:
             text = f"[{options[key[1]]}]{text[key.end() :]}"
         text = _SOURCE.sub(lambda found: "[--column]" if found[1] == "column" else "[--texts]", text)
+        text = _COLUMNS.sub(_as_options, text).replace("teacher.columns", "--column")
+        text = text.replace("with 'column'", "with --column").replace("another 'column'", "another --column")
         raise DistilvecError(text) from error
+
+
+def _as_options(columns: re.Match[str]) -> str:
+    """Return "--column text=NAME --column embedding=NAME" for "teacher.columns='{text: NAME, embedding: NAME}'"."""
+    pairs = [pair.split(": ") for pair in columns[1].split(", ")]
+    return " ".join(f"--column {part}={name}" for part, name in pairs)
 
 
 def check_outputs(files: Sequence[tuple[str, Path | None]], inputs: Iterable[Path | None] = ()) -> None:
@@ -146,7 +159,7 @@ def check_outputs(files: Sequence[tuple[str, Path | None]], inputs: Iterable[Pat
     read = {path.resolve() for path in inputs if path is not None}
     known: dict[Path, str] = {}
     for key, path in files:
-        if path is None:
+        if path is None or path == STANDARD_OUTPUT:
             continue
         check_output_file(path, key)
         file = path.resolve()

@@ -11,7 +11,8 @@ import typer
 
 from distilvec.cli.completion import recipe_names
 from distilvec.cli.layout import Listed, example
-from distilvec.cli.options import argument, option
+from distilvec.cli.options import JsonFile, argument, check_outputs, option
+from distilvec.cli.output import write_result
 from distilvec.core.errors import DistilvecError, explained, nearest
 from distilvec.core.files import check_output_file, write_file
 
@@ -35,16 +36,27 @@ recipes_app = typer.Typer(
 
 
 @recipes_app.callback()
-def list_recipes(ctx: typer.Context) -> None:
+def list_recipes(ctx: typer.Context, json_file: JsonFile = None) -> None:
     """List the built-in recipes, or show or copy one, or print the schema for editors."""
     if ctx.invoked_subcommand is not None:
         return
     from distilvec.config.builtin import recipe_files
     from distilvec.config.recipe import read_tree
 
+    check_outputs([("--json", json_file)])
+    trees = {path: read_tree(path) for path in recipe_files()}
+    content = [
+        {
+            "name": path.stem,
+            "path": str(path),
+            "description": tree.get("description", ""),
+            "variants": list(tree.get("variants") or ()),
+        }
+        for path, tree in trees.items()
+    ]
+    write_result(json_file, content)
     width = max(60, shutil.get_terminal_size().columns)
-    for path in recipe_files():
-        tree = read_tree(path)
+    for path, tree in trees.items():
         print(textwrap.fill(f"{path.stem:24} {tree.get('description', '')}", width, subsequent_indent=25 * " "))
         if tree.get("variants"):
             variants = f"{'':24} variants: {', '.join(tree['variants'])}"

@@ -74,8 +74,10 @@ def show_result(result: RunResult) -> None:
     if "supervised" in result.record:
         print_result("\nfrom distilvec import TaskModel")
         print_result(f'model = TaskModel("{folder}")')
-        print_result("model.predict(texts)  # labels or scores; pairs of texts are tuples")
-        if result.record["supervised"]["type"] != "sts":
+        kind = result.record["supervised"]["type"]
+        print_result('texts = ["a text"]' if kind == "classification" else 'texts = [("a text", "another one")]')
+        print_result("model.predict(texts)")
+        if kind != "sts":
             print_result("model.predict_proba(texts)  # [texts, classes], in the order of model.classes")
     imported, call = loading_call(student)
     print_result(f'\n{imported}\nstudent = {call}("{folder}")')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -94,6 +95,11 @@ class TrainSection(Section):
     )
     keep_students: int | None = key(None, "save n students along the way, evenly spread, in students/", gt=0, le=10000)
     trackers: list[Literal["tensorboard", "trackio", "wandb"]] = key([], "where metrics go as well")
+
+    @property
+    def epochs_in_cycle(self) -> int:
+        """Epochs from one reset of the rate to the next; 1 for schedules without resets."""
+        return math.ceil(self.epochs / self.schedule.cycles) if self.schedule.name == "cycles" else 1
 
     @model_validator(mode="after")
     def check_shard(self) -> TrainSection:

@@ -101,7 +101,8 @@ def text_columns(names: list[str], source: SourceSection, key: str, place: str) 
     group = given or next((group for group in COLUMNS if all(name in names for name in group)), [])
     if not group:
         hint = next((hint for name in ("text", "sentence") if (hint := nearest(name, names))), ".")
-        problem = f"no column with a known name of texts; found: {', '.join(names) or 'none'}"
+        tried = ", ".join(" and ".join(group) for group in COLUMNS)
+        problem = f"no column with a known name of texts ({tried}); found: {', '.join(names) or 'none'}"
         raise DistilvecError(f"[{key}.column] {place} has {problem}. Name the right one with 'column'{hint}")
     return [source.role] if group == ["query"] and not given and source.role in names else group
 

@@ -5,6 +5,7 @@ REDACT, section 4.3, figures 6 and 10. Each saved checkpoint is a point (validat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,14 +24,18 @@ LEAST_POINTS = 3
 def fit_margin(
     distances: Sequence[float], scores: Sequence[float], teacher: float, level: float = 0.95, line_points: int = 50
 ) -> dict[str, Any]:
-    """Least squares of score on distance: teacher, slope, intercept, r2, p (slope of 0), margin and line, all for JSON.
+    """Least squares of score on distance, all for JSON: teacher, slope, intercept, r2, p (slope of 0), crossing,
+    crossing_low, margin and line.
 
     `line` has {distance, score, low, high}: the fit and the confidence band of its mean at distance x of n checkpoints,
     fit(x) +- t * s * sqrt(1/n + (x - mean)^2 / sum (x_i - mean)^2), with t the two-sided quantile of Student's t and
     s^2 the residual sum of squares over n - 2 degrees of freedom (Draper and Smith, Applied Regression Analysis,
     section 3.1).
-    `margin` is the largest distance from 0 on whose upper band reaches the teacher's score. None if the slope is not
-    negative with p < 1 - level, or if the band is below the teacher's score at distance 0.
+    `crossing` is the distance where the line itself meets the teacher's score. `crossing_low` and `margin` are the ends
+    of its interval: the distances where the lower and the upper band meet that score (Fieller's interval). So fewer or
+    noisier checkpoints widen the margin. Crossings below 0: the line does not reach the teacher's score.
+    All three are None if the slope is not negative with p < 1 - level; `margin` also if the band is below the teacher's
+    score at distance 0.
     Note: the paper shades its margin as a hypothesis; the rule is ours.
     Errors: DistilvecError for fewer than 3 points, equal or negative distances, or numbers that are not finite.
     """
@@ -43,15 +48,26 @@ def fit_margin(
     def half_band(distance: Any) -> Any:
         return scale * np.sqrt(1 / len(x) + (distance - x.mean()) ** 2 / np.sum((x - x.mean()) ** 2))
 
-    def above(distance: float) -> float:
-        return float(fit.intercept + fit.slope * distance + half_band(distance) - teacher)
+    def meeting(side: int) -> float:
+        """Return the distance where a band, 1 for the upper and -1 for the lower, meets the teacher's score."""
 
-    margin = None
-    if fit.slope < 0 and fit.pvalue < 1 - level and above(0.0) >= 0:
-        reach = float(x.max())
-        while above(reach) > 0:  # the upper band falls strictly
-            reach *= 2
-        margin = float(brentq(above, 0.0, reach, xtol=1e-12))
+        def above(distance: float) -> float:
+            return float(fit.intercept + fit.slope * distance + side * half_band(distance) - teacher)
+
+        # Both bands fall strictly, since the slope differs from 0 at this level.
+        low, high = float(x.min()), float(x.max())
+        while above(low) < 0:
+            low -= high - low
+        while above(high) > 0:
+            high += high - low
+        return float(brentq(above, low, high, xtol=1e-12))
+
+    crossing, crossing_low, margin = None, None, None
+    if fit.slope < 0 and fit.pvalue < 1 - level:
+        crossing = float((teacher - fit.intercept) / fit.slope)
+        crossing_low = meeting(-1)
+        crossing_high = meeting(1)
+        margin = crossing_high if crossing_high >= 0 else None
     ends = x if margin is None else [*x, margin]
     grid = np.linspace(min(ends), max(ends), line_points)
     line, half = fit.intercept + fit.slope * grid, half_band(grid)
@@ -60,16 +76,26 @@ def fit_margin(
     return {
         "teacher": float(teacher),
         **{name: float(value) for name, value in numbers.items()},
+        "crossing": crossing,
+        "crossing_low": crossing_low,
         "margin": margin,
         "line": [dict(zip(("distance", "score", "low", "high"), row, strict=True)) for row in table],
     }
 
 
-def margin_report(points: Sequence[Mapping[str, Any]], teacher: Mapping[str, float]) -> dict[str, Any]:
+def in_first_epoch(epoch: float, epochs_in_cycle: int) -> bool:
+    """Whether a checkpoint after `epoch` epochs (1.0: the end of the first) is of the first epoch of a cycle."""
+    return (math.ceil(epoch) - 1) % epochs_in_cycle == 0
+
+
+def margin_report(
+    points: Sequence[Mapping[str, Any]], teacher: Mapping[str, float], left_out: Sequence[int] = ()
+) -> dict[str, Any]:
     """Make the `margin` part of report.json: the points, and a fit for every task of the teacher and their average.
 
     A point is {"step", "distance", "scores": {task: score}}. A task is fitted to the points that have it; "average", if
-    not given, to those that have all tasks. Errors: DistilvecError as `fit_margin`, with the task's name.
+    not given, to those that have all tasks. `left_out` are the steps of checkpoints that are not among the points.
+    Errors: DistilvecError as `fit_margin`, with the task's name.
     """
     tasks = [task for task in teacher if task != "average"]
     if not tasks:
@@ -82,7 +108,7 @@ def margin_report(points: Sequence[Mapping[str, Any]], teacher: Mapping[str, flo
             fits[task] = fit_margin([x for x, _ in pairs], [y for _, y in pairs], references[task])
         except DistilvecError as error:
             raise DistilvecError(f"[margin] {task}: {TaskFailure(task, str(error)).text}") from None
-    return {"points": kept, "fits": fits}
+    return {"points": kept, "left_out": list(left_out), "fits": fits}
 
 
 def _check_points(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], teacher: float) -> None:

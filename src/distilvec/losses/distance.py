@@ -20,7 +20,8 @@ def full_precision(x: Tensor) -> Tensor:
 
 
 def l2_distance(student: Rows, teacher: Rows) -> PerRow:
-    """Return the Euclidean distance ||y - y_hat||, not squared (REDACT, eq. 3); in [0, 2] for unit vectors.
+    """Return ||y - y_hat|| of the student's y and the teacher's y_hat, not squared (REDACT, eq. 3); at most 2 for unit
+    vectors.
 
     The gradient has unit length, and is zero for equal vectors: the squared distance is clamped to 1e-12, so that
     nothing is NaN.

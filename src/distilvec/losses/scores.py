@@ -18,10 +18,10 @@ def score_kl(
     counted: Bool[Tensor, " count"],
     temperature: float,
 ) -> Float[Tensor, " batch"]:
-    """Return KL(softmax(cos(y, d) / t) || softmax(cos(y_hat, d) / t)) over documents d, in nats, by rows.
+    """Return KL(softmax(cos(y_hat, d) / t) || softmax(cos(y, d) / t)) over documents d, in nats, by rows.
 
-    y is the teacher's vector of a text, y_hat the student's, d a vector of the teacher: cos(y_hat, d) is the score of
-    asymmetric retrieval. `counted` selects documents; without any the value is 0.
+    As in REDACT, y is the student's vector of a text and y_hat the teacher's; d is the teacher's vector of a document,
+    so that cos(y, d) is the score of asymmetric retrieval. `counted` selects documents; without any the value is 0.
     """
     candidates = F.normalize(full_precision(documents), dim=-1)
     ours, theirs = (

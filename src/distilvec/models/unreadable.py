@@ -96,7 +96,7 @@ def check_tokenizer(tokenizer: Any, name: str, key: str) -> None:
 
 
 def check_outputs(embed: Callable[[list[str]], Any], model: Any, name: str, key: str) -> None:
-    """Raise DistilvecError if `embed`, which runs the model, gives no finite vector for a text."""
+    """Raise DistilvecError if `embed`, which runs the model, gives no finite vector of the stated width for a text."""
     try:
         vector = torch.as_tensor(embed([_PROBE]))
     except UNREADABLE as error:
@@ -110,6 +110,21 @@ def check_outputs(embed: Callable[[list[str]], Any], model: Any, name: str, key:
         raise DistilvecError(
             f"[{key}] {name} gives vectors that are not finite numbers. Copy or train the model again."
         )
+    stated, width = _stated_width(model), vector.shape[-1]
+    if stated is not None and width not in (stated, model.get_embedding_dimension()):
+        raise DistilvecError(
+            f"[{key}] {name} states vectors of {stated} dimensions and gives {width}, which would be cut in silence. "
+            "Correct the dimension of its pooling (1_Pooling/config.json), or save the model again."
+        )
+
+
+def _stated_width(model: Any) -> int | None:
+    """Return the width that the last module with one states, without `truncate_dim`, which cuts on purpose."""
+    for module in reversed(list(model)):
+        width = getattr(module, "get_embedding_dimension", lambda: None)()
+        if width is not None:
+            return int(width)
+    return None
 
 
 def how_to_trust(key: str) -> str:

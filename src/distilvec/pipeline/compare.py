@@ -34,7 +34,10 @@ LEVEL = 0.95
 
 
 class Comparison(dict[str, Any]):
-    """A comparison as a JSON mapping: rows (best average first), tasks, reference, column, differences, notes."""
+    """A comparison as a JSON mapping: rows (best average first), tasks, reference, column, differences, leads, notes.
+
+    `leads` has the best row on every task and average, and how far it is ahead.
+    """
 
     def __repr__(self) -> str:
         return comparison_text(self)
@@ -68,9 +71,11 @@ def compare_runs(
     tasks, notes = _shared_tasks(runs, column)
     rows = {name: _row(name, group, column, tasks) for name, group in groups.items()}
     differences: list[dict[str, Any]] = []
+    leads: dict[str, dict[str, Any]] = {}
     if tasks and len(rows) > 1:
         drawn = _resample(groups, reference, column, tasks, draws)
         differences = [item for task in drawn for item in _differences(rows, reference, task, drawn[task])]
+        leads = {task: _lead(rows, task, drawn[task]) for task in drawn}
         notes += _remarks(reference, drawn, list(rows), draws)
     for item in differences:
         rows[item["a"]]["marks"][item["task"]] = item["mark"]
@@ -80,6 +85,7 @@ def compare_runs(
         reference=reference,
         column=column,
         differences=differences,
+        leads=leads,
         notes=[*notes, *_cautions(runs, groups), *unfinished(folders)],
     )
 
@@ -253,6 +259,26 @@ def _differences(
     for item, p in zip(tested, holm([item["p"] for item in tested]), strict=True):
         item.update(p=p, mark=significance_mark(p))
     return found
+
+
+def _lead(rows: Mapping[str, Mapping[str, Any]], task: str, drawn: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row with the highest mean on a task, and its lead over the row that may still be level with it.
+
+    `clear` is True if its lead over every other row has an interval above 0. Intervals hold for all rows together
+    (Bonferroni): else the best of many equal rows would be called a winner too often. If the lead is clear, `over` is
+    the next row. low and high are None where samples are missing.
+    """
+    first, *others = sorted(rows, key=lambda name: -rows[name]["mean"][task])
+    level = 1 - (1 - LEVEL) / len(others)
+    found = []
+    for name in others:
+        difference = rows[first]["mean"][task] - rows[name]["mean"][task]
+        both = first in drawn and name in drawn
+        interval = percentile_interval(difference, drawn[first] - drawn[name], level) if both else None
+        low, high = (interval.low, interval.high) if interval else (None, None)
+        found.append({"run": first, "over": name, "difference": difference, "low": low, "high": high})
+    level_with = [lead for lead in found if lead["low"] is None or lead["low"] <= 0]
+    return {**(level_with or found)[0], "clear": not level_with}
 
 
 # -- notes -----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from distilvec.core.log import log
 from distilvec.evaluation.aggregate import averages
 from distilvec.evaluation.diagnostics import as_scores, labelled_groups, supervised_report
 from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.margin import in_first_epoch
 from distilvec.evaluation.mistakes import find_mistakes
 from distilvec.evaluation.speed import BATCH_SIZES
 from distilvec.evaluation.suite import suite_fingerprint
@@ -39,7 +40,7 @@ from distilvec.teachers.api import ApiTeacher
 from distilvec.teachers.model import LocalTeacher, wrap_model
 from distilvec.train.metrics import read_metrics
 
-MEASURED = 2  # changes if the same models would get other scores
+MEASURED = 3  # changes if the same models would get other scores
 LABELED_PARTS = ("experts", "tokens", "vocabulary")  # of a run that has a labeled task and no suite
 Report = dict[str, Any]
 
@@ -144,8 +145,16 @@ def _cached_vectors(job: Job, rows: Any) -> Any:
 def saved_students(job: Job) -> list[SavedStudent]:
     """List the saved checkpoints with their validation distance; none if the method has no such distance."""
     lines = {line["step"]: line for line in read_metrics(job.folder / "metrics.jsonl") if "eval/distance" in line}
-    folders = saved_folders(job.folder)
-    return [SavedStudent(n, lines[n]["eval/distance"], folder) for n, folder in folders.items() if n in lines]
+    train = job.stages[-1].recipe.train
+    epochs_in_cycle = train.epochs_in_cycle
+    if lines and lines[max(lines)]["epoch"] <= 1:
+        epochs_in_cycle = 1  # `max_steps` ended the training in its first epoch: there is no other to take
+    saved = []
+    for step, folder in saved_folders(job.folder).items():
+        if step in lines:
+            is_first = epochs_in_cycle > 1 and in_first_epoch(lines[step]["epoch"], epochs_in_cycle)
+            saved.append(SavedStudent(step, lines[step]["eval/distance"], folder, is_first))
+    return saved
 
 
 def _add(job: Job, models: Models, report: Report, name: str) -> None:

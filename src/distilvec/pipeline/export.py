@@ -72,10 +72,6 @@ FORMS = {  # names of files as transformers.js, fastembed, TEI and sentence-tran
     "openvino": Form("openvino/openvino_model.xml", to_openvino, Tolerance(0.9999, 0.1, 0.999), "openvino"),
 }
 FOLDERS = {"projected": export_projected, "router": export_router}  # forms of a run's student that are model folders
-_GGUF = (
-    "[--to] GGUF is not written. Convert the model's folder with llama.cpp's convert_hf_to_gguf.py (docs/clients.md), "
-    "or take another form: {}."
-)
 
 
 @dataclass(frozen=True)
@@ -110,8 +106,6 @@ def export_model(
     written. After: a form that is out of tolerance.
     """
     known = (*FORMS, *FOLDERS)
-    if to == "gguf":
-        raise DistilvecError(_GGUF.format(", ".join(known)))
     if to not in known:
         raise DistilvecError(f"[--to] no form '{to}'{nearest(to, known) or '.'} Forms: {', '.join(known)}.")
     if to in FOLDERS:

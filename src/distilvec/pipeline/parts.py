@@ -12,13 +12,14 @@ import numpy as np
 
 from distilvec.config.schema import EvaluationSection
 from distilvec.core.batch import Text
+from distilvec.core.errors import DistilvecError
 from distilvec.core.log import progress
 from distilvec.data.corpus import Corpus
 from distilvec.evaluation.agreement import ranking_agreement
 from distilvec.evaluation.compression import PRECISIONS, compression_rows
 from distilvec.evaluation.diagnostics import Group, experts_report, task_groups, vocabulary_report
 from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, evaluate
-from distilvec.evaluation.margin import margin_report
+from distilvec.evaluation.margin import LEAST_POINTS, margin_report
 from distilvec.evaluation.projection import (
     draw_sentences,
     project_sentences,
@@ -41,11 +42,12 @@ SENTENCES, FEWEST, TOKEN_SENTENCES, PLANES = 150, 3, 3, 4  # texts in the pictur
 
 @dataclass(frozen=True)
 class SavedStudent:
-    """A saved checkpoint: its step, its validation distance, its folder."""
+    """A saved checkpoint: its step, its validation distance, its folder, whether it is of a cycle's first epoch."""
 
     step: int
     distance: float
     folder: Path
+    in_first_epoch: bool = False
 
 
 def _nothing(rows: Any) -> Any:
@@ -133,12 +135,23 @@ def compression(models: Models) -> dict[str, Any]:
 
 
 def margin(models: Models) -> dict[str, Any] | None:
-    """Fit scores against validation distance over the saved checkpoints; None for fewer than three."""
-    if len(models.saved) < 3 or not models.scores.get("teacher"):
+    """Fit scores against validation distance over the saved checkpoints; None for fewer than three.
+
+    Checkpoints of each cycle's first epoch are left out, as in the paper (REDACT, footnote 5): at high learning rates
+    scores vary much. Errors: DistilvecError if fewer than three are left.
+    """
+    if len(models.saved) < LEAST_POINTS or not models.scores.get("teacher"):
         return None
+    later = [saved for saved in models.saved if not saved.in_first_epoch]
+    left_out = [saved.step for saved in models.saved if saved.in_first_epoch]
+    if len(later) < LEAST_POINTS:
+        raise DistilvecError(
+            f"[train.keep_students] {len(left_out)} of {len(models.saved)} saved checkpoints are of a cycle's first "
+            f"epoch, which the margin leaves out, and a line needs {LEAST_POINTS}. Save more, or train more epochs."
+        )
     tasks, points = models.quick_tasks, list[dict[str, Any]]()
-    with progress("saved checkpoints", len(models.saved), "students") as advance:
-        for number, saved in enumerate(models.saved):
+    with progress("saved checkpoints", len(later), "students") as advance:
+        for number, saved in enumerate(later):
             model, name = load(saved.folder, device="cpu"), f"step {saved.step}"
             embedder = wrap_model(model, name, models.section.batch_tokens, models.student.prompts)
             found = evaluate(tasks, embedder)
@@ -146,7 +159,8 @@ def margin(models: Models) -> dict[str, Any] | None:
             points.append({"step": saved.step, "distance": saved.distance, "scores": values})
             advance(number + 1, name)
     names, known = {task.name for task in tasks}, models.scores["teacher"]
-    return margin_report(points, {score["task"]: score["value"] for score in known if score["task"] in names})
+    teacher = {score["task"]: score["value"] for score in known if score["task"] in names}
+    return margin_report(points, teacher, left_out)
 
 
 def speed(models: Models) -> dict[str, Any]:

@@ -26,8 +26,8 @@ _PUSHED = re.compile(  # names of a model's files, in any folder of it that is n
     r"|config_sentence_transformers|sentence_bert_config|router_config|vocabulary|exports|distillation)\.json"
     r"|chat_template\.jinja|README\.md|(?:LICEN[CS]E|NOTICE)(?:\.txt|\.md)?|distilvec_experts\.py)"
 )
-# A line of our cards that loads the model by its name, from there on
-_LOADED = re.compile(r"""\("(?:[^"\\]|\\.)*"(.*)  # or this folder's path$""", re.MULTILINE)
+# A line of our cards that loads the model from its folder, from there on
+_LOADED = re.compile(r"""\("\."(.*)  # in this folder, or its path$""", re.MULTILINE)
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _NO_LICENSE = (
     "[--license] the card of {} states no license{}. Give its id with --license, such as apache-2.0, mit or other."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,18 @@ class RunResult:
         found += [("advice", text) for text in self.verdict.get("advice") or ()]
         found.append(("run", str(self.folder)))
         return [*found, ("report", str(self.page))] if self.page is not None else found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return folder, page, validation metrics, verdict, scores by model and problems as plain data."""
+        return {
+            "folder": str(self.folder),
+            "page": None if self.page is None else str(self.page),
+            "validation": self.distance,
+            "verdict": dict(self.verdict),
+            "scores": {name: [asdict(score) for score in column] for name, column in self.scores.items()},
+            "problems": [asdict(problem) for problem in self.problems],
+            "record": dict(self.record),
+        }
 
     def __repr__(self) -> str:
         problems = [("not scored", problem_text(problem)) for problem in self.problems]

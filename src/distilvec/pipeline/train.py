@@ -86,14 +86,25 @@ def save(job: Job, model: SentenceTransformer, objective: Objective, name: str) 
     """Save a student of the last stage in the run folder, with the parameters and the head that its objective has
     learned.
     """
-    info = {"method": job.stages[-1].recipe.method.name, "teacher": job.teacher.info.name, "complete": False}
-    card, folder = f"# {job.recipe.name}\n\nTraining has not finished.\n", job.folder / name
+    info = {"method": job.stages[-1].recipe.method.name, "teacher": job.teacher.info.name}
+    folder = job.folder / name
+    card = f"# {job.recipe.name}\n\n{about_saved(name)}\n"
     model, section = merged(model), job.recipe.student.embedding
     if section is not None and section.expand:
         model, distance = expanded(model, fitting_texts(job))
         log(f"{name}: the full table's vectors differ from the factorized table's by {distance:.3f} on average")
     save_student(model, folder, info, card, extra_files=head_writer(job, objective))
     save_objective(objective_file(folder), objective)
+
+
+def about_saved(name: str) -> str:
+    """Say what a saved student is; the card of `student` is replaced when the run is published."""
+    if name == "student":
+        return "The best student so far. Training has not finished."
+    if name == "last":
+        return "The weights after the last step of a finished training. The student to use is `../student`."
+    step = name.removeprefix("students/step-")
+    return f"The weights after step {step} (train.keep_students). The student to use is `../../student`."
 
 
 def head_writer(job: Job, objective: Objective) -> Callable[[Path], None]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from distilvec.evaluation.aggregate import AVERAGE, retention
 from distilvec.report.scores import read_scores
@@ -143,7 +145,8 @@ def smaller_weights(report: Part) -> str:
     """The student was not exported."""
     if get(report, "exports") or not get(report, "record.student"):
         return ""
-    return "Export a smaller and faster file: distilvec export RUN/student --to onnx-int8 (int8 weights, checked)."
+    student = shlex.quote(str(Path(report.get("folder") or ".") / "student"))
+    return f"Export a smaller and faster file: distilvec export {student} --to onnx-int8 (int8 weights, checked)."
 
 
 RULES: Sequence[Callable[[Part], str]] = (

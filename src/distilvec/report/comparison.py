@@ -33,6 +33,7 @@ COSTS = {  # title: key, digits, factor, 1 where more is better, -1 where less i
     "ms a query": ("milliseconds", 2, 1.0, -1), "texts/s": ("texts_per_second", 0, 1.0, 1),
     "minutes": ("minutes", 1, 1.0, -1), "steps": ("steps", 0, 1.0, 0), "distance": ("distance", 4, 1.0, -1),
 }  # fmt: skip
+MOST_DIGITS = 4  # of a small cost
 AXES = {  # of a figure: factor, label, 1 where more is better
     "parameters": (1e-6, "parameters, millions", -1), "megabytes": (1.0, "MB of fp32 weights", -1),
     "milliseconds": (1.0, "milliseconds, one query on the CPU", -1), "texts_per_second": (1.0, "texts per second", 1),
@@ -40,20 +41,25 @@ AXES = {  # of a figure: factor, label, 1 where more is better
 
 
 def leaderboard(comparison: Part) -> Table:
-    """Return one row per run: mean, stars against the reference, ± standard deviation over seeds; the best is bold."""
+    """Return one row per run: mean, stars against the reference, ± standard deviation over seeds.
+
+    A score is bold if its lead over every other run is outside the interval, a cost if it is the best.
+    """
     rows, reference = comparison["rows"], comparison.get("reference") if len(comparison["rows"]) > 1 else None
     names = (row["run"] + (" (reference)" if row["run"] == reference else "") for row in rows)
     columns = {"Run": words(*names), "Method": words(*(_method(row) for row in rows))}
     columns["Seeds"] = [number_cell(row.get("seeds"), 0) for row in rows]
     for task in (*(comparison.get("tasks") or ()), *_averages(comparison)):
         means, deviations, stars = ([_at(row, key, task) for row in rows] for key in ("mean", "std", "marks"))
-        columns[task] = _column(means, deviations, stars)
+        columns[task] = _column(means, deviations, stars, bold=_winners(comparison, task))
     for key, mode in (("retention", ""), ("asymmetric", ", asymmetric")):
         for task, title in ((AVERAGE, "% of teacher"), (RETRIEVAL, "retrieval, %")):
-            columns[title + mode] = _column([_at(row, key, task) for row in rows], digits=1)
+            bold = [] if mode else _winners(comparison, task)
+            columns[title + mode] = _column([_at(row, key, task) for row in rows], digits=1, bold=bold)
     for title, (key, digits, factor, better) in COSTS.items():
         values = [None if row.get(key) is None else factor * row[key] for row in rows]
-        columns[title] = _column(values, [row.get(f"{key}_std") for row in rows], digits=digits, better=better)
+        deviations = [row.get(f"{key}_std") for row in rows]
+        columns[title] = _column(values, deviations, digits=_digits(values, digits), bold=_best(values, better))
     found = {title: cells for title, cells in columns.items() if cells}
     body = list(zip(*found.values(), strict=True))
     return Table("leaderboard", "Runs, best average first", list(found), body, words=2)
@@ -86,16 +92,27 @@ def render_comparison(comparison: Part, draw: Draw) -> str:
 
 
 def comparison_verdict(comparison: Part) -> str:
-    """Return the run with the best average."""
-    scored = [row for row in comparison["rows"] if _at(row, "mean") is not None]
-    best = max(scored, key=lambda row: row["mean"][AVERAGE], default=None)
-    return f"Best average: {best['run']}, {best['mean'][AVERAGE]:.1f}" if best else ""
+    """Say which run leads on average, or that none does: inside the interval nobody is named a winner."""
+    lead = (comparison.get("leads") or {}).get(AVERAGE)
+    if not lead:
+        return ""
+    points = f"{number(lead['difference'], 1)} points"
+    if lead["low"] is None:
+        return f"No winner yet: {lead['run']} leads {lead['over']} by {points}, which cannot be tested."
+    points += f" [{number(lead['low'], 1)}, {number(lead['high'], 1)}]"
+    if not lead["clear"]:
+        return f"No winner yet: {lead['run']} leads {lead['over']} by {points}."
+    if len(comparison["rows"]) == 2:
+        return f"{lead['run']} leads {lead['over']} by {points}."
+    return f"{lead['run']} leads every other run; the next one, {lead['over']}, by {points}."
 
 
 def comparison_text(comparison: Part) -> str:
-    """Return leaderboard, differences and notes for a terminal."""
+    """Return leaderboard, differences, verdict and notes for a terminal."""
     differences = differences_table(comparison)
     parts = ["", differences.caption, to_text(differences)] if differences.rows else []
+    if verdict := comparison_verdict(comparison):
+        parts += ["", one_line(verdict)]
     return "\n".join(
         [to_text(leaderboard(comparison)), *parts, *(f"note: {one_line(note)}" for note in comparison["notes"])]
     )
@@ -104,7 +121,8 @@ def comparison_text(comparison: Part) -> str:
 def comparison_html(comparison: Part) -> str:
     """Return the parts of `comparison_text` as HTML."""
     found = [table for table in (leaderboard(comparison), differences_table(comparison)) if table.rows]
-    return "\n".join([*map(to_html, found), html_list(comparison["notes"])])
+    verdict = comparison_verdict(comparison)
+    return "\n".join([*map(to_html, found), html_list([*([verdict] if verdict else []), *comparison["notes"]])])
 
 
 def comparison_frame(comparison: Part) -> Any:
@@ -177,17 +195,41 @@ def pareto(points: Sequence[tuple[float, float]], way: int) -> list[tuple[float,
     return sorted(front)
 
 
-def _column(values: Any, deviations: Any = (), stars: Any = (), digits: int = 2, better: int = 1) -> list[Cell]:
-    """Cells of a column with deviations and stars; [] where no value is known. The best of several values is bold."""
-    known = [value for value in values if value is not None]
-    best = number(max(known, key=lambda value: better * value), digits) if better and len(known) > 1 else None
+def _column(
+    values: Any, deviations: Any = (), stars: Any = (), digits: int = 2, bold: Sequence[bool] = ()
+) -> list[Cell]:
+    """Cells of a column with deviations and stars; [] where no value is known. `bold`: of each row, none by default."""
     cells = []
     for place, value in enumerate(values):
         deviation, star = ((found[place] if found else None) for found in (deviations, stars))
         note = "" if deviation is None else f"± {number(deviation, digits)}"
         shown = number_cell(value, digits)
-        cells.append(Cell(shown.text + (star or ""), shown.value, note, "best" if shown.text == best else ""))
-    return cells if known else []
+        kind = "best" if bold and bold[place] else ""
+        cells.append(Cell(shown.text + (star or ""), shown.value, note, kind))
+    return cells if any(value is not None for value in values) else []
+
+
+def _winners(comparison: Part, task: str) -> list[bool]:
+    """Of each row, whether its lead on a task over every other row is outside the interval."""
+    lead = (comparison.get("leads") or {}).get(task) or {}
+    return [bool(lead.get("clear")) and row["run"] == lead["run"] for row in comparison["rows"]]
+
+
+def _digits(values: Sequence[float | None], digits: int) -> int:
+    """Return how many digits to show: enough that a value above 0 does not look like 0."""
+    smallest = min((value for value in values if value), default=None)
+    while smallest is not None and digits < MOST_DIGITS and round(smallest, digits) == 0:
+        digits += 1
+    return digits
+
+
+def _best(values: Sequence[float | None], better: int) -> list[bool]:
+    """Of each row, whether its cost is the best; none where all are the same, or nothing makes a cost better."""
+    known = {value for value in values if value is not None}
+    if not better or len(known) < 2:
+        return []
+    best = max(known) if better > 0 else min(known)
+    return [value == best for value in values]
 
 
 def _method(row: Part) -> str | None:

@@ -36,7 +36,7 @@ def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any],
         "record": dict(record),
         "recipe": recipe,
     }
-    found["verdict"]["advice"] = advice(found)
+    found["verdict"]["advice"] = advice({**found, "folder": str(folder)})
     write_json(folder / REPORT, found, sealed=True, key=REPORT)
     return draw_report(folder, found)
 
@@ -55,7 +55,7 @@ def refresh_report(folder: Path) -> Path | None:
             found["scores"], found.get("intervals"), found.get("speed"), found.get("record")
         )
     try:
-        found["verdict"] = {**get(found, "verdict"), "advice": advice(found)}
+        found["verdict"] = {**get(found, "verdict"), "advice": advice({**found, "folder": str(folder)})}
         page = draw_report(folder, found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if SEAL in content:  # the file is as it was written: an error of this program
@@ -71,7 +71,8 @@ def draw_report(folder: Path, found: Mapping[str, Any]) -> Path | None:
     """Write the figures of a complete report.json (SVG and PNG, in figures/) and report.html."""
     if not _can_draw("report.html"):
         return None
-    page = render_page(visible_tree(found), partial(write_figure, folder=folder / "figures"))
+    shown = {**found, "folder": str(folder)}  # for commands on the page; not stored, since a run may move
+    page = render_page(visible_tree(shown), partial(write_figure, folder=folder / "figures"))
     return _write(folder / "report.html", page, "report.html")
 
 

@@ -166,18 +166,21 @@ class LocalTeacher:
         return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.section.dtype == "bfloat16")
 
     def _window(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Advance | None = None) -> Vectors:
-        if self._forward is not None:
-            signals = self._forward.run(prompted, pre_dense, progress)
-        else:
-            options: dict[str, Any] = {
-                "batch_size": max(1, self.section.batch_tokens // 128),
-                "convert_to_tensor": True,
-            }
-            with evaluating(self.model), self.autocast():
-                found = self.model.encode(list(prompted), prompt="", show_progress_bar=False, **options)
-            signals = {"embedding": found.float().cpu().numpy()}
+        signals = self._uncut(prompted, pre_dense, progress)
         signals["embedding"] = cut_dimensions(signals["embedding"], self.dim, self.normalized)
         return signals
+
+    def _uncut(self, prompted: Sequence[Text], pre_dense: bool = False, progress: Advance | None = None) -> Vectors:
+        """Compute the vectors as the model gives them, before they are cut to the teacher's dim."""
+        if self._forward is not None:
+            return self._forward.run(prompted, pre_dense, progress)
+        options: dict[str, Any] = {
+            "batch_size": max(1, self.section.batch_tokens // 128),
+            "convert_to_tensor": True,
+        }
+        with evaluating(self.model), self.autocast():
+            found = self.model.encode(list(prompted), prompt="", show_progress_bar=False, **options)
+        return {"embedding": found.float().cpu().numpy()}
 
 
 def load_teacher(
@@ -215,7 +218,7 @@ def load_teacher(
             pack_linears(backbone)
         model.to("cpu" if sharded else target)
     teacher = LocalTeacher(model.eval(), section, *folder_of(source, section.revision))
-    check_outputs(lambda texts: teacher._window(texts)["embedding"], model, section.model, key)
+    check_outputs(lambda texts: teacher._uncut(texts)["embedding"], model, section.model, key)
     return teacher
 
 

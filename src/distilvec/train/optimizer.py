@@ -84,7 +84,7 @@ def build_schedule(train: TrainSection, total_steps: int, learning_rate: float) 
     """
     high, low, warmup = learning_rate, train.final_learning_rate, train.schedule.warmup
     warmup_steps = round(warmup if warmup >= 1 else warmup * total_steps)
-    epochs_in_cycle = math.ceil(train.epochs / train.schedule.cycles)
+    epochs_in_cycle = train.epochs_in_cycle
 
     def by_epoch(step: int, epoch: int) -> float:
         return high - (high - low) * (epoch % epochs_in_cycle) / max(epochs_in_cycle - 1, 1)

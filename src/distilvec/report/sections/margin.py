@@ -13,23 +13,44 @@ FITS = {
     "slope, per 0.1": ("slope", 2, 0.1),
     "R²": ("r2", 2),
     "p": ("p", 3),
-    "margin": ("margin", 3),
+    "crossing": ("crossing", 3),
+    "from": ("crossing_low", 3),
+    "to (margin)": ("margin", 3),
 }
+ENOUGH_CHECKPOINTS = 8
 
 
 def section(report: Part) -> Section | None:
     """Return the margin of the mean score, its figure, and the fits by task."""
     fits, points = get(report, "margin.fits"), get(report, "margin.points")
     fit = fits.get(AVERAGE) or {}
-    limit = "not reached" if fit.get("margin") is None else f"a distance of {number(fit['margin'], 3)}"
-    text = (
-        f"Robustness margin: {limit}. Below it, the teacher's mean score is within the confidence band of the fit."
-        if fit
-        else ""
-    )
+    text = " ".join(_sentences(fit, len(points), get(report, "margin.left_out"))) if fit else ""
     rows = [{"name": name, **found} for name, found in fits.items()]
     table = make_table("margin-table", "Score against distance to the teacher; the slope is in points", rows, FITS)
     return make_section("Robustness margin", text, _figure(points, fit), table)
+
+
+def _sentences(fit: Part, count: int, left_out: Part) -> list[str]:
+    """Say the margin, the line's crossing with its interval, and what weakens the fit."""
+    if fit.get("margin") is None:
+        sentences = ["Robustness margin: not reached."]
+    else:
+        sentences = [
+            f"Robustness margin: a distance of {number(fit['margin'], 3)}. "
+            "Below it, the teacher's mean score is within the confidence band of the fit."
+        ]
+    if fit.get("crossing") is not None and fit.get("margin") is not None:
+        ends = f"[{number(fit['crossing_low'], 3)}, {number(fit['margin'], 3)}]"
+        sentences.append(f"The line itself meets the teacher's score at {number(fit['crossing'], 3)} {ends}.")
+    if count < ENOUGH_CHECKPOINTS:
+        sentences.append(
+            f"Fitted to {count} checkpoints, which widens the margin: save {ENOUGH_CHECKPOINTS} or more "
+            "(train.keep_students)."
+        )
+    if left_out:
+        steps = ", ".join(f"{step:,}" for step in left_out)
+        sentences.append(f"Left out as first epochs of the learning rate's cycles: steps {steps}.")
+    return sentences
 
 
 def _figure(checkpoints: list[Part], fit: Part) -> Figure | None:

@@ -8,7 +8,7 @@ from typing import Any
 from distilvec.core.errors import DistilvecError, nearest
 
 FINAL, PRE_DENSE = "teacher_embedding_final", "teacher_embedding_pre_dense"
-KNOWN = {  # names that are looked for, the first found is taken
+KNOWN = {  # names that are looked for, the first found is taken; FINAL is that of `distilvec cache export`
     "text": ("text", "content", "document", "page_content", "chunk", "body", "passage"),
     "embedding": (FINAL, "embedding", "vector", "embeddings", "vectors"),
     "id": ("id", "_id"),
@@ -29,12 +29,22 @@ def find_columns(
         name = (given or {}).get(part) or next((name for name in candidates if name in names), None)
         if name is not None and name not in names:
             hint = nearest(name, names) or "."
-            raise DistilvecError(f"[{key}] {origin} has no column '{name}' ({', '.join(names)}){hint} Correct columns.")
+            raise DistilvecError(
+                f"[{key}] {origin} has no column '{name}' ({', '.join(names)}){hint} Correct teacher.columns."
+            )
         if name is not None:
             found[part] = name
     if lacking := [part for part in required if part not in found]:
+        tried = "; ".join(f"{part}: {', '.join(name for name in KNOWN[part] if name != FINAL)}" for part in lacking)
         raise DistilvecError(
-            f"[{key}] {origin} has the columns {', '.join(names) or 'none'}; expected 'text' and '{FINAL}' (or "
-            f"'embedding'). Name {' and '.join(lacking)} with columns: {{{lacking[0]}: NAME}}."
+            f"[{key}] {origin} has the columns {', '.join(names) or 'none'}; none has a known name of "
+            f"{' and '.join(lacking)} ({tried}). {_naming(lacking, key)}"
         )
     return found
+
+
+def _naming(parts: Sequence[str], key: str) -> str:
+    """Return how to name the columns of `parts`. The command line puts its own option there (cli/options.py)."""
+    if not key.startswith("teacher."):
+        return "Rename the columns."
+    return f"Name yours: teacher.columns='{{{', '.join(f'{part}: NAME' for part in parts)}}}'."

@@ -85,7 +85,9 @@ class QdrantCollection(Reader):
         given = given or (next(iter(vectors)) if len(vectors) == 1 else None)
         if given not in vectors:
             found = ", ".join(vectors)
-            raise DistilvecError(f"[{self.key}] {self.address} has the vectors {found}. Name one: columns.embedding.")
+            raise DistilvecError(
+                f"[{self.key}] {self.address} has the vectors {found}. Name one: teacher.columns='{{embedding: NAME}}'."
+            )
         return str(given)
 
     def _payload_names(self, points: list[Any]) -> dict[str, str]:

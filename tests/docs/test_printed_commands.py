@@ -1,0 +1,131 @@
+"""What a run prints to be tried next runs as it is printed: code and commands of page, card and terminal."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from functools import partial
+
+import pytest
+from blocks import check_command, commands
+from labelled import write_task
+from samples import make_texts
+
+from distilvec.__main__ import run_command
+from distilvec.config import recipe as recipes
+from distilvec.evaluation.speed import measure_speed
+from distilvec.pipeline.run import run
+
+CODE = re.compile(r"<pre id=\"code-(?:load-the-student|predict|next)\"[^>]*><code>(.*?)</code></pre>", re.DOTALL)
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a space in its name, where everything is run."""
+    folder = tmp_path / "my work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def suite(folder):
+    texts = make_texts(40, seed=5)
+    rows = [
+        {"sentence1": first, "sentence2": second, "score": number % 6, "split": "test"}
+        for number, (first, second) in enumerate(zip(texts[::2], texts[1::2], strict=True))
+    ]
+    (folder / "sts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "my suite.yaml").write_text("- {name: sts, type: sts, path: sts.jsonl}\n")
+    return "my suite.yaml"
+
+
+def check_snippets(snippets):
+    """Run code, and check that a command is parsed; return the commands as words."""
+    found = []
+    for code in snippets:
+        if code.startswith("distilvec "):
+            found += commands(code)
+        else:
+            exec(compile(code, "printed", "exec"), {"__name__": "printed"})
+    return found
+
+
+def printed_code(text):
+    """The lines of Python at the end of a run's output."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(("from ", "import ")))
+    return "\n".join(lines[start:])
+
+
+@pytest.mark.slow
+def test_a_run_with_a_suite(tiny_model, folder, suite, capsys, monkeypatch):
+    """The teacher is a folder, which was printed by its last part."""
+    (folder / "texts.txt").write_text("\n".join(make_texts(200)))
+    status = run_command(
+        [
+            *("run", "redact", "--variant", "local", f"teacher.model={tiny_model}"),
+            *("teacher.max_length=null", "student.layers=2"),
+            *("corpus.sources=[{path: texts.txt}]", "corpus.holdout_batches=1", "train.max_steps=2"),
+            *(f"evaluation.suite={suite}", "evaluation.parts=[]", "--out", "runs/a b"),
+        ]
+    )
+    out, problems = capsys.readouterr()
+    assert status == 0, problems
+    exec(compile(printed_code(out), "printed", "exec"), {})
+    advised = re.findall(r"distilvec [a-z]+ [^()]*?(?= \(|\.$|$)", " ".join(out.split()))
+    page = (folder / "runs" / "a b" / "report.html").read_text()
+    found = check_snippets(map(html.unescape, CODE.findall(page)))
+    assert [words[1] for words in found] == ["evaluate", "speed", "export"]
+    assert str(tiny_model) in found[0] and str(tiny_model) in found[1]
+    for words in [*found, *(commands(line)[0] for line in advised)]:
+        check_command(words, folder)
+    assert any(words[1] == "export" for words in found)
+    monkeypatch.setattr("distilvec.evaluation.speed.measure_speed", partial(measure_speed, batch_sizes=[1]))
+    for words in found[:2]:
+        assert run_command([*words[1:], *(["--seconds", "0.001"] if words[1] == "speed" else [])]) == 0, words
+    card = (folder / "runs" / "a b" / "student" / "README.md").read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder / "runs" / "a b" / "student")
+        check_snippets(PYTHON.findall(card))
+    last = (folder / "runs" / "a b" / "last" / "README.md").read_text()
+    assert "finished training" in last and "has not finished" not in last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classification", "pair", "sts"])
+def test_a_run_of_a_labelled_task(kind, tiny_model, folder, capsys):
+    write_task(folder / "rows.jsonl", kind, 60, 12)
+    tree = {
+        "name": "labels",
+        "teacher": {"model": str(tiny_model)},
+        "student": {"model": "teacher", "layers": 2},
+        "task": {"type": kind, "path": str(folder / "rows.jsonl")},
+        "method": {"name": "task"},
+        "train": {"max_steps": 2, "batch_size": 8},
+        "evaluation": {"parts": []},
+    }
+    result = run(recipes.validate(tree), folder / "runs" / "labels")
+    from distilvec.cli.terminal import show_result
+
+    show_result(result)
+    exec(compile(printed_code(capsys.readouterr().out), "printed", "exec"), {})
+    snippets = [html.unescape(code) for code in CODE.findall(result.page.read_text())]
+    assert any("TaskModel" in code for code in snippets)
+    for words in check_snippets(snippets):
+        check_command(words, folder)
+    card = (folder / "runs" / "labels" / "student" / "README.md").read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder / "runs" / "labels" / "student")
+        check_snippets(PYTHON.findall(card))
+
+
+def test_saved_students_say_what_they_are(tiny_recipe, tmp_path):
+    recipe = tiny_recipe(train__keep_students=2, train__max_steps=4)
+    run(recipe, tmp_path / "run")
+    cards = {path.parent.name: path.read_text() for path in (tmp_path / "run").rglob("README.md")}
+    assert cards.keys() == {"student", "last", "step-2", "step-4"}
+    assert not any("has not finished" in card for card in cards.values())
+    assert "after step 2" in cards["step-2"] and "../../student" in cards["step-2"]

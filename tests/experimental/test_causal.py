@@ -168,7 +168,9 @@ def test_weights_replace_those_of_the_equation_and_unused_terms_ask_for_nothing(
     teacher = TeacherInfo(48, normalized=False, hidden_size=48, layers=4)
     sizes = ObjectiveContext(StudentInfo(32, 3), (teacher,))
     weights = {"moe": 0.0, "diversity": 0.0, "task": 0.4}
-    objective = build_causal_objective(CausalMethodSection(options={"alpha": 0.25, "mix": 0.5}, weights=weights), sizes)
+    objective = build_causal_objective(
+        CausalMethodSection(options={"distillation_weight": 0.75, "mix": 0.5}, weights=weights), sizes
+    )
     assert objective.weights == {"task": 0.4, "moe": 0, "diversity": 0, "uniform": 0, "dynamic_cka": 0.375}
     assert (
         not objective.student_outputs.experts

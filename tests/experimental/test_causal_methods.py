@@ -28,7 +28,9 @@ def step(causal_recipe, tmp_path):
     """Call with a method: its terms on six texts, the objective, and what each text's models give without padding."""
 
     def make(name: str, *changes: str):
-        recipe = causal_recipe(f"method.name={name}", "method.options={alpha: 0.25}", "student.experts=null", *changes)
+        recipe = causal_recipe(
+            f"method.name={name}", "method.options={distillation_weight: 0.75}", "student.experts=null", *changes
+        )
         loop = build_trainer(recipe, tmp_path / "run", "mark")
         encoder, objective, data = loop.module.encoder.eval(), loop.module.objective, loop.data
         batch = data.batch(np.arange(len(ROWS)))
@@ -86,7 +88,7 @@ def test_uld(step):
 
 
 def test_multilevel_ot(step):
-    terms, objective, both, _ = step("multilevel_ot", "method.options={alpha: 0.5, kept: 20}")
+    terms, objective, both, _ = step("multilevel_ot", "method.options={distillation_weight: 0.5, kept: 20}")
     kept = []
     for model in both:
         rows = [(one[0] / (one[0].std(-1, keepdim=True) + 1e-4)).softmax(-1) for one in model]
@@ -155,7 +157,9 @@ def texts_read(surfaces, ids):
 
 
 def test_mined(step, models):
-    terms, _, (ours, theirs), (_, _, batch, _) = step("mined", "method.options={alpha: 0.5, temperature: 2}")
+    terms, _, (ours, theirs), (_, _, batch, _) = step(
+        "mined", "method.options={distillation_weight: 0.5, temperature: 2}"
+    )
     tokenizers = [load_tokenizer(str(models[name]), "model") for name in ("tokenizer", "teacher")]
     own, other = (surfaces(tokenizer) for tokenizer in tokenizers)
     by_text = {text: number for number, text in own.items()}

@@ -32,8 +32,10 @@ def test_on_states():
 
 
 def test_on_class_logits_there_is_nothing_to_warp():
-    objective = build_objective("cdm", {"alpha": 0.4}, {}, TASK)
-    assert objective.weights == {"task": 0.4, "kl": 0.6} and objective.teacher_outputs == OutputSpec(logits=True)
+    objective = build_objective("cdm", {"distillation_weight": 0.6}, {}, TASK)
+    assert objective.weights == {"task": pytest.approx(0.4), "kl": 0.6} and objective.teacher_outputs == OutputSpec(
+        logits=True
+    )
     batch, student, teacher = signals()
     torch.testing.assert_close(objective(batch, student, teacher)["kl"], soft_kl(student.logits, teacher.logits, 2.0))
 
@@ -45,7 +47,7 @@ def test_padding_is_nothing(context, options):
 
 def test_scores_take_the_states():
     objective = build_objective("cdm", {}, {}, SCORES)
-    assert objective.weights == {"task": 0.5, "tokens": 50.0, "sentence": 0.5}
+    assert objective.weights == {"task": pytest.approx(0.5), "tokens": 50.0, "sentence": 0.5}
     with pytest.raises(DistilvecError, match=r"\[method.options.temperature\] found 0"):
         build_objective("cdm", {"temperature": 0.0}, {}, TASK)
     batch, student, teacher = signals()

@@ -260,13 +260,13 @@ def test_one_shared_projection_is_three_of_equal_weights():
 
 
 def test_weights_are_those_of_equation_14():
-    assert moe(TASK, alpha=0.1, mix=0.7, beta=0.5).weights == pytest.approx(
+    assert moe(TASK, distillation_weight=0.9, mix=0.7, beta=0.5).weights == pytest.approx(
         {"task": 0.1, "moe": 0.63, "diversity": 0.63, "uniform": 0.315, "dynamic_cka": 0.27}
     )
     assert moe().weights == pytest.approx({"moe": 0.8, "diversity": 0.8, "uniform": 0, "dynamic_cka": 0.2})
-    manual = moe(make_context(TASK, student_experts=0), manual=[0.3, 0.3, 0.3], alpha=0.3)
+    manual = moe(make_context(TASK, student_experts=0), manual=[0.3, 0.3, 0.3], distillation_weight=0.7)
     assert manual.weights == pytest.approx({"task": 0.3, "moe": 0.56, "dynamic_cka": 0.14})
-    simcse = moe(simcse=True, alpha=0.25, mix=0.5).weights
+    simcse = moe(simcse=True, distillation_weight=0.75, mix=0.5).weights
     assert simcse == pytest.approx(
         {"simcse": 0.25, "moe": 0.375, "diversity": 0.375, "uniform": 0, "dynamic_cka": 0.375}
     )
@@ -402,7 +402,7 @@ def test_the_gate_learns_to_prefer_the_smaller_loss():
         (CONTEXT, {"manual": [0.3, 0.3, 0.3]}, {}, "method.options.manual"),
         (TASK, {"simcse": True}, {}, "method.options.simcse"),
         (CONTEXT, {"mix": 1.5}, {}, "method.options.mix"),
-        (CONTEXT, {"alpha": -1.0}, {}, "method.options.alpha"),
+        (CONTEXT, {"distillation_weight": -1.0}, {}, "method.options.distillation_weight"),
         (CONTEXT, {"temperature": 0.0}, {}, "method.options.temperature"),
         (CONTEXT, {"floor": 2.0}, {}, "method.options.floor"),
         (CONTEXT, {"beta": -0.1}, {}, "method.options.beta"),

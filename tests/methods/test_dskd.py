@@ -40,8 +40,8 @@ def kl(target, other, temperature):
 
 def test_on_class_logits():
     torch.manual_seed(0)
-    objective = build_objective("dskd", {"alpha": 0.2}, {}, TASK).double()
-    assert objective.weights == {"task": 0.2} | dict.fromkeys(
+    objective = build_objective("dskd", {"distillation_weight": 0.8}, {}, TASK).double()
+    assert objective.weights == {"task": pytest.approx(0.2)} | dict.fromkeys(
         ["projected", "student_space", "teacher_space", "probe"], 0.8
     )
     assert objective.teacher_outputs == OutputSpec(logits=True, tokens=TOKENS)
@@ -136,7 +136,7 @@ def test_pairs_encoded_apart():
 
 def test_scores_take_the_states():
     objective = build_objective("dskd", {}, {}, SCORES)
-    assert objective.weights == {"task": 0.5, "sentence": 0.5, "token": 0.5}
+    assert objective.weights == {"task": pytest.approx(0.5), "sentence": 0.5, "token": 0.5}
     with pytest.raises(DistilvecError, match=r"^\[method.options.on\]"):
         build_objective("dskd", {"on": "logits"}, {}, SCORES)
     with pytest.raises(DistilvecError, match=r"\[method.options.temperature\] found 0"):

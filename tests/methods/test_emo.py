@@ -129,8 +129,9 @@ def test_terms_are_the_papers_text_by_text(signals):
 
 def test_weights_are_those_of_equation_22():
     task = make_context(CONTEXT, task=TaskInfo("classification", 4))
-    assert emo(context=task, alpha=0.1).weights == {"task": 0.1, "ira": pytest.approx(0.9), "otis": pytest.approx(0.9)}
-    assert emo(context=task, alpha=0.5, ira_weight=0.1).weights == {
+    expected = {"task": pytest.approx(0.1), "ira": pytest.approx(0.9), "otis": pytest.approx(0.9)}
+    assert emo(context=task, distillation_weight=0.9).weights == expected
+    assert emo(context=task, distillation_weight=0.5, ira_weight=0.1).weights == {
         "task": 0.5,
         "ira": pytest.approx(0.05),
         "otis": 0.5,
@@ -242,7 +243,7 @@ def test_a_text_with_one_pair_has_nothing_to_align_and_hurts_nothing(signals):
     [
         ({"ira_layers": 4}, CONTEXT, "ira_layers.*1 to 3"),
         ({"divisor": 0}, CONTEXT, "divisor"),
-        ({"alpha": 1.5}, CONTEXT, "alpha"),
+        ({"distillation_weight": 1.5}, CONTEXT, "distillation_weight"),
         ({"layer_map": "other"}, CONTEXT, "layer_map"),
         ({"alignment": "overlap"}, CONTEXT, "alignment"),
         ({}, make_context(CONTEXT, teacher_layers=2), "no more layers than the teacher"),

@@ -18,9 +18,9 @@ def test_weights_of_the_levels():
     objective = build_objective("multilevel_ot", {}, {}, CONTEXT)
     assert objective.weights == {"absolute": 1.0, "cross_entropy": 0.1, "sinkhorn": pytest.approx(1e-4)}
     assert objective.needs_fixed_batch and not objective.in_teacher_space
-    on_task = build_objective("multilevel_ot", {"alpha": 0.2}, {}, TASK)
+    on_task = build_objective("multilevel_ot", {"distillation_weight": 0.8}, {}, TASK)
     assert on_task.weights == {
-        "task": 0.2,
+        "task": pytest.approx(0.2),
         "absolute": 0.8,
         "cross_entropy": pytest.approx(0.08),
         "sinkhorn": pytest.approx(8e-5),

@@ -23,8 +23,8 @@ def gap(student, teacher):
 
 
 def test_on_class_logits():
-    objective = build_objective("uld", {"alpha": 0.2}, {}, TASK)
-    assert objective.weights == {"task": 0.2, "uld": 0.8}
+    objective = build_objective("uld", {"distillation_weight": 0.8}, {}, TASK)
+    assert objective.weights == {"task": pytest.approx(0.2), "uld": 0.8}
     assert objective.teacher_outputs == OutputSpec(logits=True) and objective.student_outputs == OutputSpec(vector=True)
     batch, student, teacher = signals()
     terms = objective(batch, student, teacher)
@@ -63,7 +63,9 @@ def test_temperatures_are_separate():
     ("context", "options"), [(CONTEXT, {}), (TASK, {}), (TASK, {"on": "hidden"}), (SCORES, {"on": "hidden"})]
 )
 def test_padding_is_nothing(context, options):
-    objective = build_objective("uld", options, {"task": 0.0} if context is SCORES else {}, context).double()
+    objective = build_objective(
+        "uld", options, {"task": 0.0} if context is SCORES else {}, context
+    ).double()
     assert_padding_is_nothing(objective)
 
 
@@ -76,32 +78,29 @@ def test_no_logits_to_match(name):
 
 @pytest.mark.parametrize("name", ["uld", "mined", "multilevel_ot", "cdm", "dskd"])
 def test_the_weight_of_the_task(name):
-    with pytest.raises(DistilvecError, match=r"\[method.options.alpha\] found 1.5"):
-        build_objective(name, {"alpha": 1.5}, {}, TASK)
+    with pytest.raises(DistilvecError, match=r"\[method.options.distillation_weight\] found 1.5"):
+        build_objective(name, {"distillation_weight": 1.5}, {}, TASK)
     terms = {
         term: weight
-        for term, weight in build_objective(name, {"alpha": 0.2}, {}, TASK).weights.items()
+        for term, weight in build_objective(name, {"distillation_weight": 0.8}, {}, TASK).weights.items()
         if term != "task"
     }
-    assert build_objective(name, {"alpha": 0.1}, {}, TASK).weights == {
-        "task": 0.1,
+    assert build_objective(name, {"distillation_weight": 0.9}, {}, TASK).weights == {
+        "task": pytest.approx(0.1),
         **{term: pytest.approx(weight * 9 / 8) for term, weight in terms.items()},
     }
 
 
 @pytest.mark.parametrize("name", ["uld", "mined", "multilevel_ot", "cdm", "dskd", "emo", "distillmoe"])
-def test_the_weight_of_distillation_is_one_option_with_an_older_spelling(name):
+def test_the_weight_of_distillation_is_one_option(name):
     context = replace(TASK, student=replace(TASK.student, experts=3, layers=2))
 
     def weights(**options):
         return build_objective(name, options, {"dynamic_cka": 0.0} if name == "distillmoe" else {}, context).weights
 
     whole = {term: weight for term, weight in weights(distillation_weight=1.0).items() if term != "task"}
-    expected = {"task": 0.7, **{term: 0.3 * weight for term, weight in whole.items()}}
+    expected = {"task": pytest.approx(0.7), **{term: 0.3 * weight for term, weight in whole.items()}}
     assert weights(distillation_weight=0.3) == pytest.approx(expected)
-    assert weights(alpha=0.7) == pytest.approx(expected)
-    assert weights() == weights(distillation_weight=0.5) == weights(alpha=0.5)
-    with pytest.raises(DistilvecError, match=r"^\[method.options.alpha\] found 0.7; expected distillation_weight"):
-        weights(distillation_weight=0.3, alpha=0.7)
+    assert weights() == weights(distillation_weight=0.5)
     with pytest.raises(DistilvecError, match=r"\[method.options.distillation_weight\] found 1.5"):
         weights(distillation_weight=1.5)

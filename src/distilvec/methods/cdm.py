@@ -24,7 +24,6 @@ class Cdm(TokenOrLogitKD):
     Args:
         on: class logits or token states; "auto" takes logits if there are any, else states, also for STS
         distillation_weight: of kl, or of 100 tokens + sentence
-        alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         temperature: of kl, which is multiplied by temperature^2
         simcse: with texts without labels, unsupervised SimCSE in the role of the task (DistillMoE, table 14)
 
@@ -43,14 +42,11 @@ class Cdm(TokenOrLogitKD):
         weights: Weights,
         on: On = "auto",
         distillation_weight: Share | None = None,
-        alpha: Share | None = None,
         temperature: Positive = 2.0,
         simcse: bool = False,
     ) -> None:
         terms: dict[Form, Weights] = {"hidden": {"tokens": 100.0, "sentence": 1.0}, "logits": {"kl": 1.0}}
-        super().__init__(
-            context, weights, on, task_shares(distillation_weight, alpha), terms, scores="hidden", simcse=simcse
-        )
+        super().__init__(context, weights, on, task_shares(distillation_weight), terms, scores="hidden", simcse=simcse)
         self.temperature = temperature
         if self.form == "hidden":
             self.token_projection = nn.Linear(context.student.hidden_size, context.state_size)

@@ -40,7 +40,6 @@ class DistillMoE(Objective):
 
     Args:
         distillation_weight: of all terms but the task (0.1 to 0.5, see docs/token_level.md)
-        alpha: weight of the task, as eq. 14 is printed: 1 - distillation_weight, an older spelling
         mix: lambda, the share of the experts; the rest is dynamic_cka's (authors' code, classification: 0.1)
         facets: of one expert each: pointwise (eq. 1), contrastive (InfoNCE, eq. 3), pairwise (in-batch cosines, eq. 5)
         temperature, margin: of contrastive and of pairwise; 0.1 in the authors' code, not in the paper
@@ -78,7 +77,6 @@ class DistillMoE(Objective):
         context: ObjectiveContext,
         weights: Weights,
         distillation_weight: Share | None = None,
-        alpha: Share | None = None,
         mix: Share = 0.8,
         facets: Annotated[Sequence[Facet], Field(min_length=1)] = FACETS,
         temperature: Positive = 0.1,
@@ -98,7 +96,7 @@ class DistillMoE(Objective):
         simcse: bool = False,
     ) -> None:
         mixture = {"moe": mix} if manual is not None else {"moe": mix, "diversity": mix, "uniform": mix * beta}
-        shares = task_shares(distillation_weight, alpha)
+        shares = task_shares(distillation_weight)
         super().__init__(context, weights, task_weights(shares, {**mixture, "dynamic_cka": 1 - mix}, context, simcse))
         self.facets, self.layers, self.share_projection, self.manual = (
             facets,

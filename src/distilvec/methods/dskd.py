@@ -39,7 +39,6 @@ class Dskd(TokenOrLogitKD):
     Args:
         on: class logits or token states; "auto" takes logits if there are any, else states, also for STS
         distillation_weight: of each other term (EMO, eq. 22)
-        alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         temperature: of KL, which is multiplied by temperature^2 (Hinton et al. 2015)
         simcse: with texts without labels, unsupervised SimCSE in the role of the task (DistillMoE, table 14)
 
@@ -64,14 +63,11 @@ class Dskd(TokenOrLogitKD):
         weights: Weights,
         on: On = "auto",
         distillation_weight: Share | None = None,
-        alpha: Share | None = None,
         temperature: Positive = 2.0,
         simcse: bool = False,
     ) -> None:
         terms = {form: dict.fromkeys(names, 1.0) for form, names in TERMS.items()}
-        super().__init__(
-            context, weights, on, task_shares(distillation_weight, alpha), terms, scores="hidden", simcse=simcse
-        )
+        super().__init__(context, weights, on, task_shares(distillation_weight), terms, scores="hidden", simcse=simcse)
         self.temperature = temperature
         student, teacher, dim = context.student.hidden_size, context.state_size, context.teacher.dim
         if self.form == "logits":

@@ -37,7 +37,6 @@ class Emo(Objective):
 
     Args:
         distillation_weight: of ira and otis together (0.1 or 0.5, see docs/token_level.md)
-        alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         ira_layers: z, the number of the student's last layers in ira (paper: 2)
         ira_weight: of ira relative to otis
         layer_map: "paper" compares the student's layer k with the teacher's floor(h_t / h_s) k (of 12 and 32 layers the
@@ -69,7 +68,6 @@ class Emo(Objective):
         context: ObjectiveContext,
         weights: Weights,
         distillation_weight: Share | None = None,
-        alpha: Share | None = None,
         ira_layers: Count = 2,
         ira_weight: NonNegative = 1.0,
         layer_map: Literal["paper", "last_aligned"] = "paper",
@@ -84,7 +82,7 @@ class Emo(Objective):
         unroll: bool = False,
         drop_special: bool = False,
     ) -> None:
-        shares = task_shares(distillation_weight, alpha)
+        shares = task_shares(distillation_weight)
         super().__init__(context, weights, task_weights(shares, {"ira": ira_weight, "otis": 1.0}, context))
         if ira_layers > context.student.layers:
             raise option_error("ira_layers", ira_layers, f"1 to {context.student.layers}, the student's layers")

@@ -21,7 +21,6 @@ class Mined(TokenOrLogitKD):
     Args:
         on: class logits or token states; "auto" takes logits if there are any
         distillation_weight: of mined (EMO, eq. 22)
-        alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         temperature: of KL, which is multiplied by temperature^2 (Hinton et al. 2015); 2 in EMO's scripts
         simcse: with texts without labels, unsupervised SimCSE in the role of the task (DistillMoE, table 14)
         distance: of states: "cosine", 1 - cos, or "mse", the mean squared error
@@ -39,7 +38,6 @@ class Mined(TokenOrLogitKD):
         weights: Weights,
         on: On = "auto",
         distillation_weight: Share | None = None,
-        alpha: Share | None = None,
         temperature: Positive = 2.0,
         distance: Literal["cosine", "mse"] = "cosine",
         simcse: bool = False,
@@ -48,7 +46,7 @@ class Mined(TokenOrLogitKD):
             context,
             weights,
             on,
-            task_shares(distillation_weight, alpha),
+            task_shares(distillation_weight),
             {"logits": {"mined": 1.0}, "hidden": {"mined": 1.0}},
             simcse=simcse,
         )

@@ -25,7 +25,6 @@ class MultilevelOt(TokenOrLogitKD):
     Args:
         on: class logits or token states; "auto" takes logits if there are any
         distillation_weight: of the levels, 1 : 0.1 : 0.0001 among themselves
-        alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         kept: number of classes, the most probable ones of the whole batch, for student and teacher separately
         temperature: of the softmax, after logits are divided by their standard deviation
 
@@ -47,12 +46,11 @@ class MultilevelOt(TokenOrLogitKD):
         weights: Weights,
         on: On = "auto",
         distillation_weight: Share | None = None,
-        alpha: Share | None = None,
         kept: Count = 50,
         temperature: Positive = 1.0,
     ) -> None:
         super().__init__(
-            context, weights, on, task_shares(distillation_weight, alpha), dict.fromkeys(("logits", "hidden"), LEVELS)
+            context, weights, on, task_shares(distillation_weight), dict.fromkeys(("logits", "hidden"), LEVELS)
         )
         self.kept, self.temperature = kept, temperature
         if any(self.weights[name] for name in LEVELS):

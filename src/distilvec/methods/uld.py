@@ -20,7 +20,6 @@ class Uld(TokenOrLogitKD):
     Args:
         on: class logits or token states; "auto" takes logits if there are any
         distillation_weight: of uld (EMO, eq. 22). The official weights are 1 and 1.5.
-        alpha: weight of the task, as eq. 22 is printed: 1 - distillation_weight, an older spelling
         student_temperature, teacher_temperature: of the two softmaxes
         reduction: "mean" divides by the number of classes, as EMO's authors do; the official code sums
 
@@ -37,7 +36,6 @@ class Uld(TokenOrLogitKD):
         weights: Weights,
         on: On = "auto",
         distillation_weight: Share | None = None,
-        alpha: Share | None = None,
         student_temperature: Positive = 1.0,
         teacher_temperature: Positive = 1.0,
         reduction: Literal["sum", "mean"] = "sum",
@@ -46,7 +44,7 @@ class Uld(TokenOrLogitKD):
             context,
             weights,
             on,
-            task_shares(distillation_weight, alpha),
+            task_shares(distillation_weight),
             {"logits": {"uld": 1.0}, "hidden": {"uld": 1.0}},
         )
         self.temperatures, self.reduction = (student_temperature, teacher_temperature), reduction

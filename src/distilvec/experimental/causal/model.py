@@ -146,12 +146,10 @@ class CausalObjective(Objective):
         method: Objective | None,
         weights: Weights | None = None,
         distillation_weight: float | None = None,
-        alpha: float | None = None,
     ) -> None:
-        for name, share in (("distillation_weight", distillation_weight), ("alpha", alpha)):
-            if share is not None and not 0 <= share <= 1:
-                raise option_error(name, share, "a number from 0 to 1")
-        task, rest = task_shares(distillation_weight, alpha)
+        if distillation_weight is not None and not 0 <= distillation_weight <= 1:
+            raise option_error("distillation_weight", distillation_weight, "a number from 0 to 1")
+        task, rest = task_shares(distillation_weight)
         shares = {} if method is None else {name: rest * weight for name, weight in method.weights.items()}
         super().__init__(context, weights or {}, {"task": 1.0 if method is None else task, **shares})
         self.method = method
@@ -177,11 +175,11 @@ class CausalObjective(Objective):
 def build_causal_objective(section: CausalMethodSection, context: ObjectiveContext) -> CausalObjective:
     """Combine the recipe's method with the task; the task's share and a weight of "task" are those of the whole."""
     options = dict(section.options)
-    shares = {name: options.pop(name, None) for name in ("distillation_weight", "alpha")}
+    distillation_weight = options.pop("distillation_weight", None)
     own = {term: weight for term, weight in section.weights.items() if term != "task"}
     if section.name in METHODS:
         check_options(section.name, METHODS[section.name].__init__, options)
         method: Objective = METHODS[section.name](context, own, **options)
     else:
         method = build_objective(section.name, options, own, context)
-    return CausalObjective(context, method, section.weights, **shares)
+    return CausalObjective(context, method, section.weights, distillation_weight)

@@ -31,17 +31,12 @@ def embeddings(student: ModelOutputs, teacher: ModelOutputs) -> tuple[Rows, Floa
     return student.embedding, teacher.embedding
 
 
-def task_shares(distillation_weight: float | None, alpha: float | None) -> tuple[float, float]:
+def task_shares(distillation_weight: float | None) -> tuple[float, float]:
     """Return the weights of the task and of all distillation terms together (EMO, eq. 22; DistillMoE, eq. 14).
 
     The equations print alpha as the task's weight. The authors' code has (1 - kd_rate) task + kd_rate distillation,
-    where kd_rate has the values that the papers' tables print as alpha.
-    Errors: DistilvecError if both are given.
+    where kd_rate has the values that the papers' tables print as alpha. `distillation_weight` is kd_rate.
     """
-    if distillation_weight is not None and alpha is not None:
-        raise option_error("alpha", alpha, f"distillation_weight ({distillation_weight}) alone, which is 1 - alpha")
-    if alpha is not None:
-        return alpha, 1 - alpha
     weight = 0.5 if distillation_weight is None else distillation_weight
     return 1 - weight, weight
 

@@ -63,9 +63,7 @@ def test_temperatures_are_separate():
     ("context", "options"), [(CONTEXT, {}), (TASK, {}), (TASK, {"on": "hidden"}), (SCORES, {"on": "hidden"})]
 )
 def test_padding_is_nothing(context, options):
-    objective = build_objective(
-        "uld", options, {"task": 0.0} if context is SCORES else {}, context
-    ).double()
+    objective = build_objective("uld", options, {"task": 0.0} if context is SCORES else {}, context).double()
     assert_padding_is_nothing(objective)
 
 

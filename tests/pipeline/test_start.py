@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from interrupted import interrupt
 from labelled import write_task
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 
 import distilvec
 from distilvec.core.errors import DistilvecError
@@ -146,6 +147,48 @@ def test_a_new_layer_that_ships_is_fitted_by_default(started, tmp_path, wide_tea
 def test_layers_that_only_help_training_begin_as_in_their_papers(method, started, tiny_model, wide_teacher):
     _, start = started(teacher__model=str(wide_teacher), student__model=str(tiny_model), method__name=method)
     assert start == Start()
+
+
+def kinds(folder):
+    return [type(module).__name__ for module in SentenceTransformer(str(folder / "student"), device="cpu")]
+
+
+def test_a_student_of_another_family_gets_a_fitted_layer_at_equal_widths(tiny_recipe, tiny_model, tmp_path):
+    """Its vectors have as many dimensions as its teacher's, and nothing in common with them."""
+    stranger = architectures.sentence_transformer(tmp_path / "stranger", architectures.bert(tmp_path / "b", seed=5))
+    changes = {"student__model": str(stranger), "student__layers": None, "train__max_steps": 1}
+    result = run(tiny_recipe(**changes), tmp_path / "run")
+    assert kinds(tmp_path / "run").count("Dense") == 1
+    assert "ridge student.2.linear" in result.record["training"]["start"]
+    plain = run(tiny_recipe(**changes, student__dense="never"), tmp_path / "plain")
+    assert "Dense" not in kinds(tmp_path / "plain")
+    assert result.distance["untrained_distance"] < plain.distance["untrained_distance"]
+
+
+def test_the_teachers_own_layers_and_what_was_made_of_them_get_none(tiny_recipe, tiny_model, tmp_path):
+    run(tiny_recipe(train__max_steps=1), tmp_path / "first")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("rain on the roof\na train to Ankara\n")
+    distilvec.transplant(str(tiny_model), texts, tmp_path / "trimmed", options={"letters": "seen"})
+    for name, model in {
+        "same": tiny_model,
+        "again": tmp_path / "first" / "student",
+        "cut": tmp_path / "trimmed",
+    }.items():
+        recipe = tiny_recipe(student__model=str(model), student__layers=None, train__max_steps=1)
+        run(recipe, tmp_path / name)
+        assert "Dense" not in kinds(tmp_path / name), name
+
+
+def test_a_student_goes_on_behind_its_own_layer(tiny_recipe, tmp_path, wide_teacher):
+    """An earlier student of this teacher has a layer to its width: that one is trained on, not a second one."""
+    small = architectures.bert(tmp_path / "small")
+    changes = {"teacher__model": str(wide_teacher), "student__layers": None}
+    first = run(tiny_recipe(**changes, student__model=str(small), train__epochs=2), tmp_path / "first")
+    student = str(tmp_path / "first" / "student")
+    second = run(tiny_recipe(**changes, student__model=student, train__max_steps=1), tmp_path / "second")
+    assert kinds(tmp_path / "second").count("Dense") == 1
+    assert second.distance["untrained_distance"] == pytest.approx(first.distance["distance"], abs=1e-5)
 
 
 def test_python_starts_from_ridge(tmp_path, wide_teacher):

@@ -109,8 +109,10 @@ class StudentSection(Section):
     max_length: Tokens | None = key(None, "tokens; the smaller limit of student and teacher by default")
     attention: Literal["bidirectional"] | None = key(None, "lifts a decoder's causal mask, in the saved model too")
     dropout: float | None = key(None, "replaces every dropout rate of the backbone", ge=0, lt=1)
-    dense: Literal["auto", "always", "keep"] = key(
-        "auto", "the linear layer to the teacher's dim; 'auto': where the method needs it; 'keep': the model's own"
+    dense: Literal["auto", "always", "keep", "never"] = key(
+        "auto",
+        "the linear layer into the teacher's space; 'auto': where the widths differ, or the student is of another "
+        "family than its teacher; 'keep': the model's own",
     )
     start: Literal["auto", "ridge", "random"] = key(
         "auto",

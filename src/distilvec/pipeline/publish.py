@@ -39,6 +39,7 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
     record = distillation_record(
         stages, teachers, student, job.corpus, objective, training.distance, scores, start, hub
     )
+    record["student"]["dense_choice"] = job.recipe.student.dense
     if "supervised" in report:
         record["supervised"] = report["supervised"]
     card = model_card(record, exports=read_exports(folder))

@@ -33,6 +33,7 @@ from distilvec.pipeline.describe import (
     describe_teacher,
     known_teacher,
 )
+from distilvec.pipeline.family import with_linear_layer
 from distilvec.pipeline.job import Job, Teacher
 from distilvec.pipeline.local import with_local_tables
 from distilvec.pipeline.texts import check_domains, load_corpus, load_examples, load_tasks, load_vocabulary
@@ -71,8 +72,13 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
     vocabulary = None
     if record is not None:
         student, length = describe_saved(folder / "last")
+        # The decision of the run that trained it; its models may be gone.
+        dense = record["student"]["dense_choice"]
+        recipe = recipe.model_copy(update={"student": recipe.student.model_copy(update={"dense": dense})})
     else:
         in_teacher_space = any(method_class(stage.recipe.method.name).in_teacher_space for stage in stages)
+        if in_teacher_space:
+            recipe = recipe.model_copy(update={"student": with_linear_layer(recipe.student, first)})
         vocabulary = load_vocabulary(recipe.student, first, corpus, store)
         student, length = describe_student(recipe, first, in_teacher_space, vocabulary, store)
     heads = {key: _head(section, key, examples) for key, section in sections.items()}

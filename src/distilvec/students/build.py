@@ -78,7 +78,7 @@ def build_student(
         )
         if section.dense == "keep":
             pooling, *linear = kept_modules(section, others, dim, teacher.dim if compatible else None)
-        elif section.dense == "always" or (compatible and dim != teacher.dim):
+        elif section.dense == "always" or (section.dense == "auto" and compatible and dim != teacher.dim):
             linear = [Dense(dim, teacher.dim, bias=False, activation_function=nn.Identity())]
         # y = Norm(Linear(Mean(Transf.(x)))) (REDACT, eq. 1); Linear only for another width, Norm only as the teacher's
         modules = [transformer, pooling, *mixture, *linear, *([Normalize()] if teacher.normalized else [])]

@@ -44,7 +44,7 @@ def stored_tasks(teacher: VectorsTeacher, count: int) -> list[RetrievalTask]:
     order = sorted(range(len(texts)), key=lambda row: text_key("stored", texts[row]))
     count = min(count, len(texts) // LARGEST_SHARE)
     chosen, rest = np.array(order[:count]), np.sort(order[count:])
-    near = rest[top_k(vectors[chosen], vectors[rest], DEPTH)[0]]
+    near = rest[top_k(vectors[chosen], vectors[rest], DEPTH, similarity=teacher.similarity)[0]]
     digits = len(str(len(texts)))
     names = [f"{row:0{digits}d}" for row in range(len(texts))]
     documents, queries = dict(zip(names, texts, strict=True)), {names[row]: texts[row] for row in chosen}

@@ -76,6 +76,7 @@ class Teacher:
             "width": self.info.dim,
             "prompts": {role: prompt for role, prompt in self.info.prompts.items() if prompt},
             "normalized": self.info.normalized,
+            "similarity": self.info.similarity,
         }
         found |= {} if self.parameters is None else {"parameters": self.parameters}
         found |= {"live": True} if self.live else {}

@@ -32,6 +32,7 @@ class TeacherRecord(TypedDict, total=False):
     parameters: int
     prompts: dict[str, str]
     normalized: bool
+    similarity: str
     live: bool
     weight: float
     api: dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from distilvec.report.model_card import loading_call
+from distilvec.report.model_card import loading_call, read_teachers
 from distilvec.report.section import Block, Section, get, make_section
 from distilvec.report.tables import Part
 
@@ -25,12 +25,12 @@ NEXT = """distilvec evaluate student --suite YOUR-SUITE.yaml
 distilvec speed {teacher} student
 distilvec compare THIS-RUN ANOTHER-RUN --out comparison.html
 """
-COMPATIBLE = "Teacher-compatible: queries embedded by the student search documents that the teacher embedded."
 
 
 def section(report: Part) -> Section | None:
     """Return snippets for a run that has a student."""
-    record, teacher = get(report, "record"), get(report, "record.teacher.name") or "TEACHER"
+    record = get(report, "record")
+    teacher = next((one["name"] for one in read_teachers(record) if one.get("name")), "TEACHER")
     if not record.get("student"):
         return None
     imported, call = loading_call(record["student"])
@@ -38,7 +38,6 @@ def section(report: Part) -> Section | None:
     predicting = PREDICTING + ("" if task.get("type") == "sts" else PROBABLE)
     return make_section(
         "Use the student",
-        COMPATIBLE if record.get("teacher_compatible") else "",
         Block("code", predicting if task else "", "Predict"),
         Block("code", LOADING.format(imported=imported, call=call), "Load the student"),
         Block("code", NEXT.format(teacher=shlex.quote(teacher)), "Next, in the run's folder"),

@@ -8,7 +8,6 @@ candidates all others, and no document is embedded again.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,18 +72,16 @@ def judge_run(job: Job) -> Judgement | None:
     """
     if job.required == OutputSpec() or job.corpus.paired:
         return None
-    device = pick_device(job.recipe.train.device)
-    models = {"start": find_start(job).student(job).to(device), "student": trained_student(job, device)}
-    students = {name: _embedder(job, model, name) for name, model in models.items()}
     if job.recipe.evaluation.stored is not None:
-        with job.teacher.load(device) as index:
+        with job.teacher.load(job.recipe.train.device) as index:
             assert isinstance(index, VectorsTeacher)
-            return judge_encoder(students["student"], index, job.recipe.evaluation.stored, students["start"])
-    rows = draw_rows(job, tokenize(job, job.corpus, models["student"]))
+            student, start = _open_student(job, "student"), _open_student(job, "start")
+            return judge_encoder(student, index, job.recipe.evaluation.stored, start)
+    rows = draw_rows(job, tokenize(job, job.corpus, trained_student(job)))
     if rows is None:
         log(f"no judgement by neighbours: it takes validation texts and at least {FEWEST} texts to search")
         return None
-    return _judge_students(job, rows, students)
+    return _judge_students(job, rows)
 
 
 def judge_encoder(
@@ -164,29 +161,27 @@ def plan_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[
     ]
 
 
-def _judge_students(job: Job, rows: JudgedRows, students: Mapping[str, LocalTeacher]) -> Judgement:
-    """Judge students on rows of the corpus."""
-    own, similarity = np.arange(rows.queries), job.teacher.info.similarity
+def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
+    """Judge the trained student and its start on rows of the corpus, one model in memory at a time."""
+    count, own, similarity = rows.queries, np.arange(rows.queries), job.teacher.info.similarity
     teacher = _teacher_vectors(job, rows.candidates)
-    expected = nearest(teacher[: rows.queries], teacher, DEPTH, own, similarity)
+    expected = nearest(teacher[:count], teacher, DEPTH, own, similarity)
     shares, cosine, trained = dict[str, QueryShares](), None, None
-    with progress("judging", len(students) * len(rows.candidates), "texts") as advance:
-        for number, (name, student) in enumerate(students.items()):
-            vectors = _embed(job.corpus, rows.candidates, student, number * len(rows.candidates), advance)
+    with progress("judging", 2 * len(rows.candidates), "texts") as advance:
+        for done, name in ((0, "start"), (len(rows.candidates), "student")):
+            vectors = _embed(job.corpus, rows.candidates, _open_student(job, name), done, advance)
             common_space = job.in_teacher_space and vectors.shape == teacher.shape
-            shares[name] = find_neighbors(
-                expected, teacher, similarity, vectors[: rows.queries], vectors, own, common_space
-            )
-            if name == "student" and common_space:
-                cosine = mean_cosine(vectors[: rows.queries], teacher[: rows.queries])
-            if name == "student" and len(rows.trained):
-                seen = nearest(teacher[rows.trained], teacher, DEPTH, rows.trained, similarity)
-                trained = find_neighbors(
-                    seen, teacher, similarity, vectors[rows.trained], vectors, rows.trained, common_space
-                )
+            shares[name] = find_neighbors(expected, teacher, similarity, vectors[:count], vectors, own, common_space)
+    # `vectors` are the trained student's now
+    if common_space:
+        cosine = mean_cosine(vectors[:count], teacher[:count])
+    if len(rows.trained):
+        seen = nearest(teacher[rows.trained], teacher, DEPTH, rows.trained, similarity)
+        asked = vectors[rows.trained]
+        trained = find_neighbors(seen, teacher, similarity, asked, vectors, rows.trained, common_space)
     return Judgement(
         origin="teacher",
-        queries=rows.queries,
+        queries=count,
         candidates=len(rows.candidates),
         texts=len(job.corpus),
         similarity=similarity,
@@ -194,7 +189,7 @@ def _judge_students(job: Job, rows: JudgedRows, students: Mapping[str, LocalTeac
         start=shares["start"].summary(),
         gain=shares["student"].less(shares["start"]),
         trained=None if trained is None else trained.summary(),
-        sources=_by_source(job.corpus, rows.candidates[: rows.queries], shares["student"]),
+        sources=_by_source(job.corpus, rows.candidates[:count], shares["student"]),
         cosine=cosine,
     )
 
@@ -210,6 +205,13 @@ def _by_source(corpus: Corpus, queries: Rows, shares: QueryShares) -> tuple[Sour
     if len(groups) < 2:
         return ()
     return tuple(SourceShares(name, int(mask.sum()), shares.summary(mask)) for name, mask in groups)
+
+
+def _open_student(job: Job, name: str) -> LocalTeacher:
+    """Open the trained "student" of a run, or its "start"."""
+    device = pick_device(job.recipe.train.device)
+    model = trained_student(job, device) if name == "student" else find_start(job).student(job).to(device)
+    return _embedder(job, model, name)
 
 
 def _embedder(job: Job, model: SentenceTransformer, name: str) -> LocalTeacher:

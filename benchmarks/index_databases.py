@@ -59,7 +59,8 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
             if status == 2:
                 raise SystemExit(f"{kind}: index distill or index check failed")
             ours = load(out / "student").encode(new, batch_size=64, normalize_embeddings=True)
-            expected = json.loads((given.out / f"{kind}.json").read_text())["overlap"]
+            share = json.loads((given.out / f"{kind}.json").read_text())["judgement"]["student"]["among"]
+            expected = [share["mean"], share["low"], share["high"]]
             found = measured(index.search, ours, theirs)
         agrees = expected[1] <= found[2] and found[1] <= expected[2]
         results.append(

@@ -75,7 +75,7 @@ def test_the_public_names_are_these_and_nothing_heavy_is_imported():
         _ = distilvec.distil
 
 
-def test_a_model_and_a_list_of_texts_in_memory(tiny_model, tmp_path):
+def test_a_model_and_a_list_of_texts_in_memory(tiny_model, tmp_path, capsys):
     teacher, texts = SentenceTransformer(str(tiny_model), device="cpu"), make_texts(200)
     seen = []
     student = distilvec.distill(
@@ -88,6 +88,10 @@ def test_a_model_and_a_list_of_texts_in_memory(tiny_model, tmp_path):
     )
     assert isinstance(student, SentenceTransformer) and student[0].auto_model.config.num_hidden_layers == 2
     assert any("train/loss" in metrics for _, metrics in seen) and seen[-1][0] == 12
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("run: finds 0.") and "of the teacher's top 10 among the teacher's vectors [0." in last
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert last.removeprefix("run: finds ").partition(" of")[0] in page and "Neighbours found" in page
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     assert_same(
         student,
@@ -102,6 +106,7 @@ def test_vectors_in_memory_as_the_teacher(tiny_model):
     vectors = SentenceTransformer(str(tiny_model), device="cpu").encode(texts, normalize_embeddings=True)
     student = distilvec.distill(vectors, texts, str(tiny_model), layers=2, output_dir="run", overrides=SMALL)
     assert student.encode(["river"]).shape == (1, 32)
+    assert "Neighbours found" in Path("run/report.html").read_text()
     with pytest.raises(DistilvecError, match=r"^\[teacher\] .*shape \[200, 32\]"):
         distilvec.distill(vectors, texts[:10], str(tiny_model), layers=2)
     with pytest.raises(DistilvecError, match=r"^\[texts\] "):

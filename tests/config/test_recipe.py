@@ -5,7 +5,9 @@ import os
 import pytest
 import yaml
 
+from distilvec.api import load_recipe
 from distilvec.config import recipe
+from distilvec.config.builtin import recipe_file
 from distilvec.config.schema import CorpusSection
 from distilvec.config.yaml_dialect import dump_yaml
 from distilvec.core.errors import DistilvecError
@@ -338,3 +340,28 @@ def test_on_and_off_are_words():
 def test_an_unknown_key_where_several_types_are_allowed():
     with pytest.raises(DistilvecError, match=r"\[student.layers.coun\] unknown key; did you mean 'count'"):
         recipe.validate({"name": "x", "teacher": {"model": "t"}, "student": {"model": "t", "layers": {"coun": 2}}})
+
+
+@pytest.mark.parametrize("name", ["redact", "talas"])
+def test_a_named_student_stays_whole(name, capsys):
+    """The variant cuts the teacher's own layers; another model is not the recipe's to cut."""
+    path, given = recipe_file(name), ["teacher.model=runs/large"]
+    assert recipe.load(path, "local", given).student.layers == 3
+    assert "stays whole" not in capsys.readouterr().err
+    named = recipe.load(path, "local", [*given, "student.model=runs/small"]).student
+    assert (named.model, named.layers, named.reinitialize) == ("runs/small", None, None)
+    assert "student.layers=3 cuts the teacher's own layers: runs/small stays whole" in capsys.readouterr().err
+    stated = recipe.load(path, "local", [*given, "student.model=runs/small", "student.layers=2"]).student
+    assert stated.layers == 2  # what the user states
+    assert recipe.load(path, "local", [*given, "student.model=teacher"]).student.layers == 3
+    python = load_recipe("redact", "local", {"student.model": "runs/small"})
+    assert python.student.layers is None
+
+
+def test_a_named_student_of_every_run_of_a_sweep_stays_whole(file, capsys):
+    tree = {**recipe.read_tree(file), "student": {"model": "teacher", "layers": 2}}
+    tree["sweep"] = {"seeds": [0, 1], "grid": {"train.batch_size": [8, 16]}}
+    file.write_text(dump_yaml({**tree, "variants": {}}))
+    members = expand(file, ["student.model=runs/small"])
+    assert [(one.recipe.student.model, one.recipe.student.layers) for one in members] == [("runs/small", None)] * 4
+    assert {one.recipe.train.batch_size for one in members} == {8, 16}

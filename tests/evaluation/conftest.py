@@ -9,10 +9,11 @@ import pytest
 
 
 class HashEmbedder:
-    """Gives every (role, text) a random unit vector; `known` overrides single texts."""
+    """Gives every (role, text) a random vector; `known` overrides single texts."""
 
-    def __init__(self, name="model", width=16, known=None, seed=""):
+    def __init__(self, name="model", width=16, known=None, seed="", similarity="cosine"):
         self.name, self.width, self.known, self.seed, self.asked = name, width, known or {}, seed, []
+        self.similarity = similarity
 
     def embed(self, texts, role="document"):
         self.asked += [(role, text) for text in texts]

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 from scipy.stats import kendalltau
 
 from distilvec.core.errors import DistilvecError
@@ -25,25 +26,31 @@ class Mixed:
 
     def __init__(self, first, second, share):
         self.name, self.first, self.second, self.share = "mixed", first, second, share
+        self.similarity = first.similarity
 
     def embed(self, texts, role="document"):
         return self.first.embed(texts, role) + self.share * self.second.embed(texts, role)
 
 
-@pytest.fixture
-def columns(embedder):
-    teacher = embedder("teacher")
+def make_columns(embedder, similarity="cosine"):
+    teacher = embedder("teacher", similarity=similarity)
     student = Mixed(teacher, embedder("other", seed="o"), 0.5)
     return {"teacher": (teacher, teacher), "asymmetric": (student, teacher), "student": (student, student)}
 
 
+@pytest.fixture
+def columns(embedder):
+    return make_columns(embedder)
+
+
 def rankings(task, pair):
-    """Every query's whole ranking of document rows, from float64 cosines and a plain sort."""
+    """Every query's whole ranking of document rows, from float64 similarities and a plain sort."""
     query, document = pair
-    vectors = np.float64(document.embed(task.documents))
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    asked = np.float64(query.embed(task.queries, "query"))
-    cosines = asked / np.linalg.norm(asked, axis=1, keepdims=True) @ vectors.T
+    vectors, asked = np.float64(document.embed(task.documents)), np.float64(query.embed(task.queries, "query"))
+    if document.similarity == "cosine":
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        asked /= np.linalg.norm(asked, axis=1, keepdims=True)
+    cosines = -cdist(asked, vectors) if document.similarity == "euclidean" else asked @ vectors.T
     cosines[:, [not text.strip() for text in task.documents]] = -np.inf
     return [sorted(range(len(row)), key=lambda place, row=row: (-row[place], place)) for row in cosines], cosines
 
@@ -58,8 +65,11 @@ def agreements(task, ours, theirs):
     return np.array(found)
 
 
-@pytest.mark.parametrize("cells", [100, 4_000_000])
-def test_figures_are_those_of_whole_rankings(columns, monkeypatch, cells):
+@pytest.mark.parametrize(
+    ("cells", "similarity"), [(100, "cosine"), (4_000_000, "cosine"), (100, "dot"), (100, "euclidean")]
+)
+def test_figures_are_those_of_whole_rankings(embedder, monkeypatch, cells, similarity):
+    columns = make_columns(embedder, similarity)
     monkeypatch.setattr(agreement, "_SCORES_AT_ONCE", cells)
     report = ranking_agreement(TASK, columns, EmbeddingCache())
     for name in ("asymmetric", "student"):

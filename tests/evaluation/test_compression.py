@@ -56,6 +56,21 @@ def test_widths_are_powers_of_two_and_the_full_one():
     assert default_dims(32) == [32] and default_dims(20) == [20] and default_dims(33) == [32, 33]
 
 
+def test_vectors_that_are_compared_by_product_keep_their_lengths(embedder):
+    """All dimensions in float32 and in float16 are the same search; scaled to length 1 they would be another."""
+    model = embedder(width=48, similarity="dot")
+    rows = compression_rows([STS, SEARCH], {"student": (model, model)}, EmbeddingCache(), [48, 32])
+    for task in ("graded", "search"):
+        whole = value_of(rows, task=task, width=48, precision="float32")
+        assert value_of(rows, task=task, width=48, precision="float16") == pytest.approx(whole, abs=0.5)
+    cosine = embedder(width=48)
+    (whole,) = compression_rows([STS], {"student": (cosine, cosine)}, EmbeddingCache(), [48], ["float32"])
+    assert whole["value"] != pytest.approx(value_of(rows, task="graded", width=48, precision="float32"), abs=1)
+    cut = value_of(rows, task="graded", width=32, precision="float32")
+    products = [model.vector(a)[:32] @ model.vector(b)[:32] for a, b in zip(STS.first, STS.second, strict=True)]
+    assert cut == pytest.approx(100 * spearmanr(products, STS.gold).statistic, abs=0.01)
+
+
 def test_truncation_keeps_what_lies_in_the_first_dimensions():
     """MRL by construction: 16 dimensions hold the meaning, the others noise; cut to 16, nearest neighbours are the true
     ones.

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score
+from sklearn.metrics import average_precision_score, f1_score
 
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.aggregate import average, retention, share
@@ -75,6 +75,25 @@ def test_every_type_takes_its_sides_from_the_right_model(embedder, mode):
         recalled.append(sum(rank <= 100 for rank in ranks) / 3)
     assert search.metrics["mrr@10"] == pytest.approx(100 * np.mean(reciprocal))
     assert search.metrics["recall@100"] == pytest.approx(100 * np.mean(recalled))
+
+
+@pytest.mark.parametrize("similarity", ["dot", "euclidean"])
+def test_a_model_is_scored_by_the_similarity_it_states(embedder, similarity):
+    """Pairs, STS and retrieval; a pair of models by that of the documents' model, as an index is searched."""
+    compare = {"dot": np.dot, "euclidean": lambda a, b: -np.linalg.norm(a - b)}[similarity]
+    model, student = embedder(similarity=similarity), embedder("student", seed="s")
+    graded, same, _, search = evaluate(TASKS, model)
+    similarities = [compare(model.vector(a), model.vector(b)) for a, b in zip(STS.first, STS.second, strict=True)]
+    assert graded.value == pytest.approx(100 * spearmanr(similarities, STS.gold).statistic)
+    assert same.value == pytest.approx(100 * average_precision_score(PAIRS.positive, similarities))
+    assert graded.value != pytest.approx(evaluate(TASKS, embedder())[0].value, abs=0.1)
+    for query, found in ((model, search), (student, evaluate([SEARCH], student, model)[0])):
+        first = []
+        for number, text in enumerate(SEARCH.queries):
+            scores = {key: compare(query.vector(text), model.vector(DOCUMENTS[key])) for key in DOCUMENTS}
+            ranked = sorted(DOCUMENTS, key=lambda key, scores=scores: -scores[key])
+            first.append(min(ranked.index(f"d{7 * number + j}") for j in range(3)))
+        assert found.metrics["mrr@10"] == pytest.approx(100 * np.mean([1 / (n + 1) * (n < 10) for n in first]))
 
 
 def test_asymmetric_scores_repeat_the_students_outside_retrieval(embedder):

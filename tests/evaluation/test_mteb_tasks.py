@@ -304,6 +304,15 @@ def test_the_encoder_is_what_mteb_expects(embedder):
     cosines = np.asarray(model.similarity(vectors, vectors))
     assert np.allclose(np.diag(cosines), np.asarray(model.similarity_pairwise(vectors, vectors)), atol=1e-6)
     assert np.allclose(cosines, np.corrcoef(np.hstack([vectors, -vectors])), atol=1e-6)
+    dot = MtebModel(embedder(), embedder(similarity="dot"), "abc", EmbeddingCache())
+    assert np.allclose(np.asarray(dot.similarity(vectors, vectors)), vectors @ vectors.T, atol=1e-6)
+    assert np.allclose(np.asarray(dot.similarity_pairwise(vectors, vectors)), (vectors**2).sum(axis=1), atol=1e-6)
+    assert dot.mteb_model_meta.revision == "abc-dot"  # mteb keeps results by revision
+    far = MtebModel(embedder(), embedder(similarity="euclidean"), "abc", EmbeddingCache())
+    assert far.similarity(vectors, vectors)[0, 1] == pytest.approx(-np.linalg.norm(vectors[0] - vectors[1]), abs=1e-5)
+    assert float(far.similarity_pairwise(vectors[:1], vectors[1:2])[0]) == pytest.approx(
+        float(far.similarity(vectors, vectors)[0, 1]), abs=1e-5
+    )
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from sentence_transformers.util.quantization import quantize_embeddings
 
+from distilvec.evaluation.metrics import ranking_vectors
 from distilvec.evaluation.search import SPARE, hamming_top_k, pack_signs, rank_scores, rescored_top_k, top_k
 
 
@@ -22,6 +23,8 @@ def brute_force(queries, documents, count, last=None, metric="cosine"):
     if metric == "cosine":
         lengths = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(documents, axis=1)
         scores = scores / np.where(lengths > 0, lengths, 1)
+    if metric == "euclidean":
+        scores = -cdist(queries, documents)
     scores = scores.astype(np.float32)
     if last is not None:
         scores[:, last] = -np.inf
@@ -37,13 +40,14 @@ def test_ranking_is_a_stable_sort_even_where_ties_cross_the_cut(rng, count):
     np.testing.assert_array_equal(rank_scores(scores, min(count, 30)), expected)
 
 
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
 @pytest.mark.parametrize("count", [1, 7, 100, 900])
-def test_search_is_brute_force(rng, count):
+def test_search_is_brute_force(rng, count, similarity):
     queries, documents = rng.normal(size=(9, 24)).astype(np.float32), rng.normal(size=(700, 24)).astype(np.float32)
     documents *= rng.uniform(0.1, 3, size=(700, 1)).astype(np.float32)
     documents[5] = 0
-    rows, scores = top_k(queries, documents, count, block=128)
-    expected_rows, expected_scores = brute_force(queries, documents, count)
+    rows, scores = top_k(queries, documents, count, similarity=similarity, block=128)
+    expected_rows, expected_scores = brute_force(queries, documents, count, metric=similarity)
     assert rows.dtype == np.int64 and scores.dtype == np.float32
     np.testing.assert_array_equal(rows, expected_rows)
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-6, atol=1e-7)
@@ -116,6 +120,14 @@ def test_documents_marked_last_stand_last(rng):
         assert rows.shape == (11, 40) and (rows[:, -2:] == [3, 17]).all() and (scores[:, -2:] == -np.inf).all()
     rows, distances = hamming_top_k(pack_signs(queries), pack_signs(documents), 100, last)
     assert (rows[:, -2:] == [3, 17]).all() and (distances[:, -2:] == np.inf).all()
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+def test_products_of_ranking_vectors_rank_as_the_similarity(rng, similarity):
+    queries, documents = rng.normal(size=(9, 24)), rng.normal(size=(300, 24)) * rng.uniform(0.1, 3, size=(300, 1))
+    left, right = ranking_vectors(queries, documents, similarity)
+    expected = brute_force(queries, documents, 20, metric=similarity)[0]
+    np.testing.assert_array_equal(np.argsort(-(left @ right.T), axis=1)[:, :20], expected)
 
 
 @pytest.mark.parametrize("precision", ["float16", "float32", "int8"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from html import escape, unescape
 from pathlib import Path
 
 import architectures
@@ -17,19 +18,20 @@ from samples import make_texts
 from benchmarks.indexes import DATABASES, lacking, stored
 from distilvec.__main__ import run_command
 from distilvec.config.schema import TeacherSection
-from distilvec.evaluation.evaluator import EmbeddingCache
 from distilvec.evaluation.significance import mean_interval
-from distilvec.evaluation.stored import KNOWN_ITEM, NEIGHBORS, overlaps, stored_tasks
+from distilvec.evaluation.stored import draw_stored, stored_tasks
+from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
 from distilvec.models.load import load
+from distilvec.pipeline import columns, judgement
 from distilvec.pipeline.export import parity_task
-from distilvec.pipeline.index import check_index, recognize
+from distilvec.pipeline.index import check_index, open_index, recognize
 from distilvec.pipeline.run import run
 from distilvec.pipeline.scores import score_models
 from distilvec.teachers.cache.columns import KNOWN
 from distilvec.teachers.precomputed import VectorsTeacher
 
 TEXTS, NEW = make_texts(300), make_texts(400)[300:]
-LINE = re.compile(r"expected overlap of the top 10 with your index: (\d.\d\d) \[(\d.\d\d), (\d.\d\d)\]")
+LINE = re.compile(r"finds (\d.\d\d) of the index's top 10 \[(\d.\d\d), (\d.\d\d)\]")
 
 
 @pytest.fixture(scope="module")
@@ -93,26 +95,71 @@ def test_tasks_are_made_from_the_table_itself(table, vectors):
         near = np.argsort(-(vectors[rest] @ vectors[row]))[:10]
         found = neighbors.judged[neighbors.judged[:, 0] == number, 1]
         assert {neighbors.documents[one] for one in found} == {TEXTS[rest[one]] for one in near}
-    assert overlaps(neighbors, index, index, EmbeddingCache()).tolist() == [1.0] * 20
     assert len(stored_tasks(index, 1000)[0].queries) == 60  # at most a fifth
 
 
 def test_the_teacher_itself_overlaps_fully_and_another_model_does_not(table, tiny_model, near_teacher):
     section = TeacherSection(vectors=table)
     same = check_index(tiny_model, section, queries=50)
-    assert same.overlap[0] > 0.99 and same.fits and same.cosine > 0.999
-    near = check_index(near_teacher, section, queries=50)
-    assert near.overlap[0] < same.overlap[0] and near.overlap[1] <= near.overlap[0] <= near.overlap[2]
+    whole = same.judgement.student.among
+    assert whole.mean > 0.99 and same.fits and same.judgement.cosine > 0.999
+    part = check_index(near_teacher, section, queries=50).judgement.student.among
+    assert part.mean < whole.mean and part.low <= part.mean <= part.high
 
 
 def test_the_expected_overlap_agrees_with_new_texts(table, teacher, vectors, near_teacher):
     """Texts that were never stored: the overlap of two exact searches is inside the interval, widened by its own."""
-    expected = check_index(near_teacher, TeacherSection(vectors=table), queries=60).overlap
+    expected = check_index(near_teacher, TeacherSection(vectors=table), queries=60).judgement.student.among
     ours, theirs = load(near_teacher, device="cpu").encode(NEW), teacher.encode(NEW)
     top = [np.argsort(-(queries @ vectors.T), axis=1)[:, :10] for queries in (ours, theirs)]
     measured = np.array([len(set(one) & set(other)) / 10 for one, other in zip(*top, strict=True)])
     slack = 2 * measured.std() / np.sqrt(len(measured))
-    assert expected[1] - slack <= measured.mean() <= expected[2] + slack
+    assert expected.low - slack <= measured.mean() <= expected.high + slack
+
+
+@pytest.mark.parametrize(("metric", "similarity"), [("METRIC_INNER_PRODUCT", "dot"), ("METRIC_L2", "euclidean")])
+def test_an_index_of_vectors_of_any_length_is_judged_by_its_own_metric(
+    metric, similarity, vectors, tiny_model, near_teacher, tmp_path
+):
+    """A model of the same directions is no encoder of an index that compares lengths: by cosine it would be perfect."""
+    faiss = pytest.importorskip("faiss")
+    lengths = np.random.default_rng(1).uniform(0.2, 5, size=(len(TEXTS), 1)).astype(np.float32)
+    index = faiss.IndexFlat(vectors.shape[1], getattr(faiss, metric))
+    index.add(np.ascontiguousarray(vectors * lengths))
+    faiss.write_index(index, str(tmp_path / "table.faiss"))
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    section = TeacherSection(vectors=tmp_path / "table.faiss", texts=tmp_path / "texts.txt")
+    check = check_index(near_teacher, section, queries=60)
+    assert check.judgement.similarity == similarity
+    table = open_index(section)
+    texts, stored_vectors = table.documents()
+    asked, others = draw_stored(texts, 60, "")
+    searched = faiss.IndexFlat(vectors.shape[1], getattr(faiss, metric))
+    searched.add(np.ascontiguousarray(stored_vectors[others]))
+    ours = load(near_teacher, device="cpu").encode([texts[row] for row in asked])
+    found, right = (searched.search(np.ascontiguousarray(q), 10)[1] for q in (ours, stored_vectors[asked]))
+    truth = np.mean([len({*a} & {*b}) / 10 for a, b in zip(found, right, strict=True)])
+    assert check.judgement.student.among.mean == pytest.approx(truth, abs=1e-9)
+    by_cosine = check_index(near_teacher, section.model_copy(update={"similarity": "cosine"}), queries=60)
+    assert abs(by_cosine.judgement.student.among.mean - truth) > 0.1
+
+
+def test_a_table_that_states_no_similarity_is_read_by_cosine_with_a_line(table, near_teacher, vectors, capsys):
+    section = TeacherSection(vectors=table)
+    check_index(near_teacher, section, queries=50)
+    assert "no similarity is stated" not in capsys.readouterr().err  # of length 1: every similarity ranks alike
+    columns = pq.read_table(table)
+    longer = [(vector * (1.5 + row % 5)).tolist() for row, vector in enumerate(vectors)]
+    pq.write_table(columns.set_column(2, "vector", pa.array(longer)), table)
+    found = check_index(near_teacher, section, queries=50)
+    printed = capsys.readouterr().err
+    assert "no similarity is stated" in printed and "compared by cosine" in printed and "--similarity" in printed
+    words = ["index", "check", str(near_teacher), "--index", str(table), "--queries", "50", "--similarity", "dot"]
+    assert run_command(words) in (0, 1)
+    printed = capsys.readouterr()
+    assert "no similarity is stated" not in printed.err
+    by_product = float(LINE.search(" ".join(printed.out.split()))[1])
+    assert abs(by_product - found.judgement.student.among.mean) > 0.05
 
 
 @pytest.fixture(scope="module")
@@ -148,19 +195,46 @@ def test_an_index_becomes_a_judged_encoder(kind, folder, tmp_path, many, capsys,
             "train.precision=fp32",
             "train.device=cpu",
         ]
-        assert run_command([*words, *index.words]) in (0, 1)  # 1: a switch is not advised
-        *_, last = capsys.readouterr().out.strip().splitlines()
-        mean, low, high = map(float, LINE.match(last).groups())
+        assert run_command([*words, *index.words]) == 0
+        mean, low, high = map(float, LINE.search(" ".join(capsys.readouterr().out.split())).groups())
         assert "secret" not in (out / "recipe.yaml").read_text()
         check = ["index", "check", str(out / "student"), "--index", index.address, *index.words]
-        assert run_command([*check, "--json", str(tmp_path / "check.json")]) in (0, 1)
-        assert json.loads((tmp_path / "check.json").read_text())["overlap"][0] == pytest.approx(mean, abs=0.006)
+        assert run_command([*check, "--json", str(tmp_path / "check.json")]) in (0, 1)  # 1: a switch is not advised
+        judgement = json.loads((tmp_path / "check.json").read_text())["judgement"]
+        assert judgement["student"]["among"]["mean"] == pytest.approx(mean, abs=0.006)
         ours = load(out / "student", device="cpu").encode(new, batch_size=256)
         found, right = index.search(ours, 10), index.search(theirs, 10)
         shares = np.array([len(set(a) & set(b)) / 10 for a, b in zip(found, right, strict=True)])
         measured = mean_interval(shares)
         assert low - 0.005 <= measured[2] and measured[1] <= high + 0.005  # the intervals meet; printed to 0.01
         assert 0.3 < mean < 0.99  # the student is near the teacher, and another model
+
+
+def test_an_encoder_is_judged_once_with_one_sentence(table, near_teacher, tmp_path, capsys, monkeypatch):
+    """Terminal, page and card of `index distill` have the sentence of `index check`, from one evaluation."""
+    out, judged, stored_scores = tmp_path / "run", [], []
+    judge, score = judgement.judge_encoder, columns.evaluate
+    monkeypatch.setattr(judgement, "judge_encoder", lambda *a: judged.append(a) or judge(*a))
+    monkeypatch.setattr(columns, "evaluate", lambda *a: stored_scores.append(a) or score(*a))
+    words = ["index", "distill", str(table), "--student", str(near_teacher), "--out", str(out), "--queries", "60"]
+    words += ["train.learning_rate=1e-6", "train.max_steps=2", "train.device=cpu", "train.precision=fp32"]
+    assert run_command([*words, "--json", str(tmp_path / "distill.json")]) == 0
+    assert len(judged) == 1 and len(stored_scores) == 2  # two columns
+    printed = capsys.readouterr().out
+    report = json.loads((out / "report.json").read_text())
+    sentence = report["verdict"]["text"]
+    assert LINE.match(sentence) and "a stored text is found at rank 1 to 10 with MRR" in sentence
+    assert report["verdict"]["retention"] is report["verdict"]["asymmetric_retention"] is None
+    assert " ".join(printed.split()).endswith(f"verdict {sentence}")
+    page, first = (out / "report.html").read_text(), sentence.partition(";")[0]
+    assert escape(sentence[1:], quote=False) in unescape(page).replace("&", "&amp;") and "Not evaluated" not in page
+    assert f"It {first}" in (out / "student" / "README.md").read_text()
+    assert run_command(["index", "check", str(out / "student"), "--index", str(table), "--queries", "60",
+                        "--json", str(tmp_path / "check.json")]) in (0, 1)  # fmt: skip
+    lines = [json.loads((tmp_path / f"{name}.json").read_text())["line"] for name in ("distill", "check")]
+    checked = lines[1].replace("[", "(").partition("(")[0]
+    assert lines[0] == sentence and sentence.replace("[", "(").startswith(checked)  # a check knows no start
+    assert first in " ".join(capsys.readouterr().out.split())
 
 
 def test_evaluate_takes_a_table_as_teacher(table, tiny_model, near_teacher, tmp_path):

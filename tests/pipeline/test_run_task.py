@@ -98,7 +98,9 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
     )
     assert result.distance[monitored] == best
     show_result(result)
-    assert monitored in capsys.readouterr().out.lower()
+    printed = capsys.readouterr().out
+    assert monitored in printed.lower() and "teacher" not in printed  # nothing was learned from one
+    assert printed.rstrip().splitlines()[-1].startswith(f"verdict   {monitored}")
     card = (tmp_path / "run" / "student" / "README.md").read_text()
     assert (
         "from distilvec import TaskModel" in card
@@ -107,7 +109,11 @@ def test_learns_tests_and_saves_a_head(kind, task_recipe, tiny_model, tmp_path, 
     )
     assert (result.page is not None) == (kind == "pair")
     if result.page is not None:
-        assert f"tiny-{kind}" in result.page.read_text() and "60 test examples" in result.page.read_text()
+        page = result.page.read_text()
+        assert f"tiny-{kind}" in page and "60 test examples" in page
+        assert f"{monitored} on {found['task']}" in page
+        assert "teacher: " not in page.partition("</header>")[0] and "than the teacher" not in page
+    assert "eacher-compatible" not in card and "distilled from" not in card
 
     rows = [json.loads(line) for line in (tmp_path / f"{kind}.jsonl").read_text().splitlines()][240:]
     texts = [row["text"] if kind == "classification" else (row["sentence1"], row["sentence2"]) for row in rows]

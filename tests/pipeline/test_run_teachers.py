@@ -5,6 +5,7 @@ step.
 from __future__ import annotations
 
 import json
+import shutil
 
 import architectures
 import numpy as np
@@ -178,6 +179,20 @@ def test_one_model_at_a_time_is_in_memory_and_a_filled_cache_needs_none(two, tmp
     assert not in_memory
     train(resolve(two(train__max_steps=2), tmp_path / "other"))
     assert loaded == []
+
+
+def test_what_a_model_states_of_itself_is_read_again_when_it_changes(tiny_recipe, tiny_model, tmp_path, shared_cache):
+    """Its similarity and its prompts, which change no weight; the description of the model is stored."""
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    path = folder / "config_sentence_transformers.json"
+    first = resolve(tiny_recipe(teacher__model=str(folder)), tmp_path / "run").teacher.info
+    assert first.similarity == "cosine" and not any(first.prompts.values())
+    stated = {"similarity_fn_name": "dot", "prompts": {"query": "ask: ", "document": ""}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | stated))
+    second = resolve(tiny_recipe(teacher__model=str(folder)), tmp_path / "run").teacher.info
+    assert second.similarity == "dot" and second.prompts["query"] == "ask: "
+    asked = tiny_recipe(teacher__model=str(folder), teacher__similarity="euclidean")
+    assert resolve(asked, tmp_path / "run").teacher.info.similarity == "euclidean"
 
 
 def test_the_second_teacher_changes_the_training_s_fingerprint(two, tiny_recipe, tmp_path, shared_cache):

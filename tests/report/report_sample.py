@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.evaluation.neighbors import Judgement, NeighborShares, Share, SourceShares
 from tests.report.expert_sample import routing_figures, sample_experts, sample_planes
 from tests.report.vocabulary_sample import sample_vocabulary
 
@@ -76,6 +77,8 @@ def _report() -> dict[str, Any]:
         ],
         "averages": {column: _averages(column) for column in COLUMNS},
         "intervals": {column: _intervals(column) for column in ("student", "asymmetric")},
+        "changes": {"training": _intervals("student"), "documents": _intervals("asymmetric")},
+        "neighbors": sample_judgement().to_json(),
         "agreement": {task: _agreement(task) for task in ("cranfield", "patent_mini")},
         "compression": {"widths": list(WIDTHS), "precisions": list(PRECISIONS), "rows": _compression()},
         "margin": _margin(),
@@ -97,6 +100,30 @@ def sample_report() -> dict[str, Any]:
     import copy
 
     return copy.deepcopy(_report())
+
+
+def sample_judgement() -> Judgement:
+    """A student with two sources, which fits its teacher's vectors in part."""
+
+    def shares(alone: float, among: float, half: float = 0.02) -> NeighborShares:
+        return NeighborShares(*(Share(mean, mean - half, mean + half) for mean in (alone, among)), 0.987)
+
+    return Judgement(
+        origin="teacher",
+        queries=500,
+        candidates=10_000,
+        texts=26_112,
+        similarity="cosine",
+        student=shares(0.58, 0.71),
+        start=shares(0.22, 0.28),
+        gain=shares(0.36, 0.43),
+        trained=shares(0.585, 0.715),
+        sources=(
+            SourceShares("english_text", 380, shares(0.59, 0.72, 0.03)),
+            SourceShares("english_queries", 120, shares(0.55, 0.68, 0.04)),
+        ),
+        cosine=0.91,
+    )
 
 
 def _scores() -> dict[str, list[dict[str, Any]]]:
@@ -384,4 +411,5 @@ def _record(scores: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         "scores": {name: [{key: s[key] for key in ("task", "type", "metric", "value")} for s in found] for name, found in scores.items()},  # noqa: E501
         "versions": {"distilvec": "0.1.0", "python": "3.11.9", "torch": "2.13.0+cpu", "sentence-transformers": "6.2.0"},
         "teacher_compatible": True,
+        "neighbors": sample_judgement().to_json(),
     }  # fmt: skip

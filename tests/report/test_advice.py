@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from distilvec.evaluation.neighbors import Judgement, NeighborShares, Share, read_judgement
 from distilvec.report.advice import (
     advice,
     confused_classes,
+    far_from_the_space,
+    index_advice,
     more_texts,
+    overfits,
+    random_layer,
     retrieval_falls,
     smaller_vectors,
     smaller_weights,
@@ -25,36 +30,129 @@ def verdict(**numbers):
     return {"verdict": {"retention": 97.7, **numbers}}
 
 
+def shares(alone, among, spread=0.02):
+    def share(mean):
+        return None if mean is None else Share(mean, mean - spread, mean + spread)
+
+    return NeighborShares(share(alone), share(among), None if among is None else 0.95)
+
+
+def judged(student, start=None, trained=None, origin="teacher", cosine=0.9, **training):
+    """A report with a judgement; `gain` is the difference, with the same interval."""
+    gain = None
+    if start is not None:
+        means = [[None if s is None else s.mean for s in (one.alone, one.among)] for one in (student, start)]
+        gain = shares(*(None if a is None or b is None else a - b for a, b in zip(*means, strict=True)))
+    found = Judgement(origin, 500, 9_000, 9_000, "cosine", student, start, gain, trained, (), cosine)
+    return {"neighbors": found.to_json(), "record": {"training": training}}
+
+
+LOST, FOUND, EITHER = [-9.0, -1.0, 0.002], [1.0, 9.0, 0.002], [-4.0, 4.0, 0.9]
+
+
 def test_retrieval_that_falls_most():
-    text = retrieval_falls(verdict(retrieval=86.7))
-    assert "86.7 %" in text and "97.7 %" in text and "train longer" in text and "student.layers" in text
-    assert "student.vocabulary" in retrieval_falls({**verdict(retrieval=86.7), "vocabulary": {"before": {}}})
-    assert retrieval_falls(verdict(retrieval=96.0)) == retrieval_falls(verdict()) == retrieval_falls({}) == ""
+    lost = {"intervals": {"student": {"average retrieval": LOST}}}
+    text = retrieval_falls(verdict(retrieval=86.7) | lost)
+    assert "86.7%" in text and "97.7%" in text and "train longer" in text and "student.layers" in text
+    assert "student.vocabulary" in retrieval_falls({**verdict(retrieval=86.7), **lost, "vocabulary": {"before": {}}})
+    assert retrieval_falls(verdict(retrieval=96.0) | lost) == retrieval_falls(verdict()) == retrieval_falls({}) == ""
+    either = {"intervals": {"student": {"average retrieval": EITHER}}}
+    assert retrieval_falls(verdict(retrieval=86.7) | either) == ""
 
 
 def test_training_that_lowers_the_scores():
-    def report(**averages):
+    def report(interval, **averages):
         scores = {
             name: [{"task": "search", "type": "retrieval", "metric": "ndcg@10", "value": value}]
             for name, value in averages.items()
         }
-        return {**verdict(retrieval=60.0), "scores": scores}
+        changes = {"training": {"average": interval}}
+        record = {"training": {"learning_rate": 3e-4}}
+        intervals = {"student": {"average retrieval": LOST}}
+        parts = {"scores": scores, "changes": changes, "record": record, "intervals": intervals}
+        return {**verdict(retrieval=60.0), **parts}
 
-    lowered = report(teacher=50.0, untrained=40.0, student=30.0)
+    lowered = report(LOST, teacher=50.0, untrained=40.0, student=30.0)
     text = training_lowers(lowered)
-    assert "from 80.0 % of the teacher's to 60.0 %" in text and "language" in text and advice(lowered)[0] == text
+    assert "fell from 40.0 to 30.0" in text and "train.learning_rate=0.0001 instead of 0.0003" in text
+    assert "language" not in text and advice(lowered)[0] == text
     assert retrieval_falls(lowered) == ""  # its advice is to train longer
-    assert training_lowers(report(untrained=40.0, student=30.0)).startswith("Training lowered the average. ")
-    kept = report(teacher=50.0, untrained=40.0, student=39.8)
-    assert training_lowers(kept) == training_lowers({}) == "" and retrieval_falls(kept) != ""
+    for change in (EITHER, FOUND):  # no worse than chance
+        silent = report(change, teacher=50.0, untrained=40.0, student=30.0)
+        assert training_lowers(silent) == "" and retrieval_falls(silent) != ""
+    assert training_lowers({}) == ""
+
+
+def test_training_that_loses_neighbours():
+    text = training_lowers(judged(shares(0.5, 0.6), shares(0.5, 0.7), learning_rate=1e-3))
+    assert "it finds 0.60, before training 0.70" in text and "train.learning_rate=0.0003 instead of 0.001" in text
+    assert training_lowers(judged(shares(0.5, 0.69), shares(0.5, 0.7))) == ""  # within the interval of the change
+    assert "it finds 0.40, before training 0.50" in training_lowers(judged(shares(0.4, None), shares(0.5, None)))
+    assert training_lowers(judged(shares(0.4, 0.9))) == ""
+
+
+def test_a_student_that_is_not_in_the_teachers_space_yet():
+    far = judged(shares(0.46, 0.10), linear_layer="random")
+    text = far_from_the_space(far)
+    assert "0.10 of its top 10 instead of 0.46" in text and "student.start=ridge" in text
+    assert random_layer(far) == ""  # said already
+    fitted = far_from_the_space(judged(shares(0.46, 0.10), linear_layer="ridge"))
+    assert "train longer" in fitted and "ridge" not in fitted
+    assert far_from_the_space(judged(shares(0.46, 0.44))) == ""  # the intervals meet
+    assert far_from_the_space(judged(shares(0.46, None))) == far_from_the_space({}) == ""
+    scored = verdict(retrieval=66.1, asymmetric_retrieval=14.8)
+    assert "14.8% of its retrieval score instead of 66.1%" in far_from_the_space(
+        scored | {"changes": {"documents": {"average retrieval": LOST}}}
+    )
+    assert far_from_the_space(scored | {"changes": {"documents": {"average retrieval": EITHER}}}) == ""
+    alone = {"verdict": {"retention": 61.0, "asymmetric_retention": 13.6}, "changes": {"documents": {"average": LOST}}}
+    assert "13.6% of its retrieval score" in far_from_the_space(alone)
+
+
+def test_a_linear_layer_that_started_at_random():
+    assert "student.start=ridge" in random_layer(judged(shares(0.43, 0.56), linear_layer="random"))
+    assert random_layer(judged(shares(0.8, 0.9), linear_layer="random")) == ""  # it has found its place
+    assert random_layer(judged(shares(0.43, 0.56), linear_layer="ridge")) == ""
+    assert random_layer(judged(shares(0.43, 0.56))) == random_layer({}) == ""
+
+
+def test_texts_that_are_learned_by_heart():
+    def report(seen, new, texts=2000):
+        found = judged(shares(0.4, new), trained=shares(0.4, seen), texts=texts)
+        found["record"]["data"] = {"train_rows": 1000}
+        return found
+
+    text = overfits(report(0.62, 0.48))
+    assert "0.62" in text and "0.48 for new ones" in text and "distinct texts" in text
+    assert overfits(report(0.50, 0.48)) == ""  # the intervals meet
+    assert overfits(report(0.62, 0.48, texts=999)) == overfits({}) == ""  # not every text was seen
+    distances = {"texts": {"mean": 0.5, "trained": {"mean": 0.4}}}
+    assert more_texts(report(0.50, 0.48) | distances) == ""  # the neighbours, with their interval, decide
+
+
+@pytest.mark.parametrize(
+    ("low", "words"),
+    [(0.85, "Switch"), (0.6, "95.0% of the index's top 10"), (0.3, "not close enough")],
+)
+def test_the_advice_about_an_index_comes_first(low, words):
+    found = judged(shares(None, low + 0.02), origin="index")
+    assert words in advice(found)[0] and index_advice(read_judgement(found["neighbors"])) == advice(found)[0]
+
+
+def test_a_model_of_another_space_is_no_encoder_of_an_index():
+    found = judged(shares(None, 0.1), origin="index", cosine=0.03)
+    assert "mean cosine of 0.03" in advice(found)[0] and "Do not switch" in advice(found)[0]
 
 
 def test_a_teacher_below_its_student_and_confused_classes():
-    def report(**accuracy):
-        return {"record": {"supervised": {"scores": {name: {"accuracy": value} for name, value in accuracy.items()}}}}
+    def report(interval=FOUND, **accuracy):
+        scores = {name: {"accuracy": value} for name, value in accuracy.items()}
+        intervals = {"student": {"intents": interval}}
+        return {"record": {"supervised": {"task": "intents", "scores": scores}}, "intervals": intervals}
 
     text = teacher_below(report(teacher=0.8988, student=0.9538))
     assert "(89.9) is below its student (95.4)" in text and "--learning-rate" in text
+    assert teacher_below(report(EITHER, teacher=0.8988, student=0.9538)) == ""
     assert teacher_below(report(teacher=0.95, student=0.955)) == teacher_below(report(student=0.9)) == ""
     pairs = [{"class": "card", "taken_for": "cash", "rows": 7}, {"class": "cash", "taken_for": "card", "rows": 1}]
     assert "card for cash (7 test rows)." in confused_classes({"mistakes": {"confused": pairs}})
@@ -62,9 +160,14 @@ def test_a_teacher_below_its_student_and_confused_classes():
 
 
 def test_the_teachers_documents():
-    assert "88.5 %" in teachers_documents(verdict(retrieval=86.7, asymmetric_retrieval=88.5))
-    assert "98.9 %" in teachers_documents(verdict(asymmetric_retention=98.9))
-    assert teachers_documents(verdict(retrieval=86.7, asymmetric_retrieval=86.9)) == ""
+    def documents(interval):
+        return {"changes": {"documents": {"average": interval, "average retrieval": interval}}}
+
+    several = verdict(retrieval=86.7, asymmetric_retrieval=88.5)
+    assert "88.5%" in teachers_documents(several | documents(FOUND))
+    assert teachers_documents(several | documents(EITHER)) == teachers_documents(several) == ""
+    assert "98.9%" in teachers_documents(verdict(asymmetric_retention=98.9) | documents(FOUND))
+    assert teachers_documents(verdict(retrieval=86.7, asymmetric_retrieval=86.9) | documents(FOUND)) == ""
 
 
 @pytest.mark.parametrize(

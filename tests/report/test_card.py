@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from sentence_transformers import SentenceTransformer
 
 from distilvec.config.student import ExpertsSection, StudentSection
+from distilvec.evaluation.neighbors import NeighborShares, Share
 from distilvec.models.load import EXPERTS_FILE
 from distilvec.report.model_card import (
     Distillation,
@@ -23,7 +25,10 @@ from distilvec.report.model_card import (
     loading_call,
     model_card,
 )
+from distilvec.report.neighbors import neighbors_sentence
+from distilvec.report.scores import make_verdict
 from distilvec.students.build import TeacherInfo, build_student
+from tests.report.report_sample import sample_judgement
 
 
 def score(task: str, value: float, metric: str = "spearman") -> Any:
@@ -145,8 +150,7 @@ def test_only_ids_and_codes_are_metadata(record: Distillation, tmp_path: Path) -
 def test_text_holds_what_was_given(record: Distillation) -> None:
     _, text = split(model_card(record))
     for words in (
-        "**Teacher-compatible: yes.**",
-        "documents that the teacher embedded",
+        "**Teacher-compatible: not measured.** It was trained into the teacher's space.",
         'SentenceTransformer(".")',
         '| query | `"query: "` |',
         "2 layers (layers 0, 3 of `org/base`)",
@@ -192,6 +196,40 @@ def test_other_widths_are_not_compatible(record: Distillation) -> None:
     record["teacher"]["width"] = 48
     record["teacher_compatible"] = False
     assert "**Teacher-compatible: no.** Compare vectors of this model only" in model_card(record)
+
+
+def shares(among: float | None) -> NeighborShares:
+    return NeighborShares(Share(0.58, 0.56, 0.6), None if among is None else Share(among, among - 0.02, among + 0.02))
+
+
+@pytest.mark.parametrize(
+    ("among", "title", "words"),
+    [
+        (0.85, "Teacher-compatible: yes", "search documents that the teacher embedded"),
+        (0.71, "Teacher-compatible: in part", "rank these again"),
+        (0.31, "Not yet teacher-compatible", "From 0.5 on a search among the teacher's vectors is worth ranking again"),
+    ],
+)
+def test_compatibility_is_what_was_measured(record: Distillation, among: float, title: str, words: str) -> None:
+    """The card has the sentence of page and terminal, and says from which share on the student fits."""
+    judgement = replace(sample_judgement(), student=shares(among), start=None)
+    record["neighbors"] = judgement.to_json()
+    text = model_card(record)
+    assert f"**{title}.** It {neighbors_sentence(judgement)}. " in text and words in text
+    assert neighbors_sentence(judgement) == make_verdict(None, None, None, record)["text"]
+    record["teacher_compatible"] = False
+    record["neighbors"] = replace(judgement, student=shares(None)).to_json()
+    apart = model_card(record)
+    assert (
+        "**Teacher-compatible: no.** It finds 0.58 of the teacher's top 10 with its own vectors [0.56, 0.60]" in apart
+    )
+
+
+def test_a_student_that_learned_from_labels_alone_has_no_teacher(record: Distillation) -> None:
+    record["teacher"]["unread"] = True
+    text = model_card(record)
+    assert "A small text-embedding model, trained by distilvec with the method `redact`." in text
+    assert "eacher-compatible" not in text and "org/teacher" not in text and "teacher 22.7M" not in text
 
 
 def test_nothing_known_still_makes_a_card() -> None:

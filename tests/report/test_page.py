@@ -5,19 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from dataclasses import replace
 from html import escape, unescape
 from html.parser import HTMLParser
 
 import pytest
 
+from distilvec.evaluation.neighbors import NeighborShares, Share
 from distilvec.report.comparison import comparison_verdict, render_comparison
 from distilvec.report.html import render_page, tiles
-from distilvec.report.scores import score_table
+from distilvec.report.scores import make_verdict, score_table
 from distilvec.report.sections.queries import query_table, rankings
 from distilvec.report.tables import ABSENT, number, number_cell
 from distilvec.report.write import draw_comparison, draw_sweep
 from tests.report.comparison_sample import sample_comparison
-from tests.report.report_sample import sample_report
+from tests.report.report_sample import sample_judgement, sample_report
 
 VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 FIGURES = {
@@ -104,7 +106,7 @@ def report():
 
 
 TITLES = [
-    "Verdict", "Problems", "Use the student", "Scores", "Search results side by side",
+    "Verdict", "Problems", "Use the student", "Neighbours found", "Scores", "Search results side by side",
     "Texts where the student is far", "Fewer dimensions, fewer bits", "Robustness margin", "Speed and size",
     "Vocabulary", "Experts", "Texts and tokens in the plane", "Training", "Recipe and provenance",
 ]  # fmt: skip
@@ -135,7 +137,7 @@ def test_any_part_may_be_missing(report, part, empty):
     page = check(render_page(report, draw))
     gone = {"failures": "Problems", "scores": "Scores", "agreement": "Search results side by side", "verdict": "Verdict",  # noqa: E501
             "compression": "Fewer dimensions, fewer bits", "margin": "Robustness margin", "speed": "Speed and size",
-            "record": "Use the student", "vocabulary": "Vocabulary",
+            "record": "Use the student", "vocabulary": "Vocabulary", "neighbors": "Neighbours found",
             "texts": "Texts where the student is far"}  # fmt: skip
     assert gone.get(part) not in section_titles(page)
     assert len(section_titles(page)) == len(TITLES) - (part in gone)
@@ -197,6 +199,60 @@ def test_the_verdicts_numbers_are_the_reports(report):
     assert shown["document_speedup"][1] == "2.0" and tiles({"retention": None}) == []
     assert (shown["teacher_cost"][1], shown["teacher_tokens"][1]) == ("0.13", "6,300,000")
     assert [[one["key"] for one in tile] for tile in tiles({"smaller": 2.0})] == [["smaller"]]
+
+
+def test_the_judgement_by_neighbours(report):
+    text = render_page(report, draw)
+    section = text[text.index('<section id="neighbors"') : text.index('<section id="scores"')]
+    shown = unescape(re.sub(r"<[^>]*>", "", section))
+    assert "Teacher-compatible: in part. It finds 0.71 of the teacher's top 10 among the teacher's vectors" in shown
+    assert "its first 100 of 10,000 hold 98.7% of the teacher's top 10" in shown
+    for words in ("[0.69, 0.73]", "+0.43", "[+0.41, +0.45]", "english_queries (120 queries)", "500 validation texts"):
+        assert words in shown
+    index = judgement(report, origin="index", student=NeighborShares(among=Share(0.9, 0.85, 0.95), among_wider=1.0))
+    shown = unescape(re.sub(r"<[^>]*>", "", render_page(index, draw)))
+    assert "500 stored texts that were not trained on" in shown and "in the index" in shown
+    assert "Teacher-compatible: yes. It finds 0.90 of the index's top 10 [0.85, 0.95]" in shown
+    alone = judgement(report, student=NeighborShares(alone=Share(0.5, 0.4, 0.6)), sources=(), trained=None)
+    alone["record"]["teacher_compatible"] = False
+    shown = unescape(re.sub(r"<[^>]*>", "", render_page(alone, draw)))
+    assert "It finds 0.50 of the teacher's top 10 with its own vectors [0.40, 0.60]" in shown
+    assert "Among the teacher's vectors" not in shown and "Trained texts" not in shown
+
+
+def judgement(report, **changes):
+    """The report with another judgement."""
+    found = replace(sample_judgement(), start=None, gain=None, **changes).to_json()
+    return {**report, "neighbors": found, "record": {**report["record"], "neighbors": found}}
+
+
+def test_the_tiles_of_a_run_without_a_suite(report):
+    verdict = make_verdict({}, None, None, report["record"])
+    found = tiles(verdict)
+    assert [[one["key"] for one in tile] for tile in found] == [
+        ["neighbors", "neighbors_alone"], ["megabytes", "smaller"],
+    ]  # fmt: skip
+    assert (found[0][0]["shown"], found[0][1]["shown"]) == ("0.71", "0.58")
+    assert found[0][0]["label"] == "of the teacher's top 10 found, among the teacher's vectors"
+
+
+def test_a_run_on_labels_alone_names_no_teacher(report):
+    """Accuracy comes first, and nothing is compared with a model that nothing was learned from."""
+    record = report["record"]
+    record["teacher"]["unread"] = True
+    record["supervised"] = {"task": "intents", "type": "classification", "scores": {"student": {"accuracy": 0.978}}}
+    for part in ("scores", "intervals", "speed", "neighbors"):
+        report.pop(part, None)
+        record.pop(part, None)
+    report["verdict"] = make_verdict(None, None, None, record)
+    (first, *_), *rest = tiles(report["verdict"])
+    assert (first["shown"], first["label"]) == ("97.8", "accuracy on intents")
+    assert [one["key"] for tile in rest for one in tile] == ["megabytes"]
+    text = render_page({**report, "recipe": ""}, draw)
+    assert report["verdict"]["text"] == "accuracy 97.8 on intents"
+    assert '<p class="origin">method: redact, 2026-11-21</p>' in text
+    shown = text[text.index('<section id="record"') :]
+    assert "all-MiniLM-L6-v2</dd>" not in shown.replace("sentence-transformers/all-MiniLM-L6-v2</dd>", "")
 
 
 def test_the_scores_table(report):

@@ -162,10 +162,13 @@ def test_the_verdicts_numbers_are_report_jsons(opened, folder):
         "document_speedup",
         "smaller",
         "worst_change",
+        "neighbors",
+        "neighbors_alone",
     }
     for place, key in enumerate(keys):
         assert float(shown.nth(place).get_attribute("value")) == verdict[key]
-        assert shown.nth(place).inner_text() == number(verdict[key], 1, sign=key == "worst_change")
+        digits = 2 if key.startswith("neighbors") else 1
+        assert shown.nth(place).inner_text() == number(verdict[key], digits, sign=key == "worst_change")
     text = verdict["text"]
     assert page.locator("p.verdict").inner_text() == text[0].upper() + text[1:] + "."
     box = page.locator("#verdict").bounding_box()

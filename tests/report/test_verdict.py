@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from distilvec.evaluation.aggregate import average, retention
 from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.neighbors import NeighborShares, Share
 from distilvec.report.scores import make_verdict
-from tests.report.report_sample import sample_report
+from tests.report.report_sample import sample_judgement, sample_report
 
 SPEED = {"ratio": {"query": 3.1, "document": 3.1}}
 RECORD = {"teacher": {"parameters": 26_000_000}, "student": {"parameters": 10_000_000}}
@@ -25,7 +27,7 @@ TEACHER = column(stsb=80.0, cranfield=50.0)
 def test_all_numbers():
     student = column(stsb=76.0, cranfield=48.95)
     verdict = make_verdict({"teacher": TEACHER, "student": student}, {}, SPEED, RECORD)
-    assert verdict["text"].startswith("96.1 % of the teacher's average on 2 tasks")
+    assert verdict["text"].startswith("96.1% of the teacher's average on 2 tasks")
     assert verdict["retention"] == retention(student, TEACHER)["average"] == 100 * average(student) / average(TEACHER)
     assert (verdict["worst_task"], round(verdict["worst_change"], 9)) == ("stsb", -5.0)
     assert (verdict["speedup"], verdict["document_speedup"], verdict["smaller"]) == (3.1, 3.1, 2.6)
@@ -68,12 +70,45 @@ def test_the_interval_of_the_average(interval):
     scores = {"teacher": TEACHER, "student": column(stsb=82.0, cranfield=50.5)}
     verdict = make_verdict(scores, {"student": {"average": interval}}, None, None)
     assert verdict["within_interval"] == (None if interval is None else interval[0] <= 0 <= interval[1])
-    assert ("interval" in verdict["text"]) == bool(verdict["within_interval"])
+    assert ("no measurable difference" in verdict["text"]) == bool(verdict["within_interval"])
 
 
 def test_tasks_that_only_one_was_scored_on_are_left_out():
     verdict = make_verdict({"teacher": TEACHER, "student": column(stsb=76.0)}, None, None, None)
-    assert (verdict["retention"], verdict["tasks"]) == (95.0, 1)
+    assert (verdict["retention"], verdict["tasks"]) == (95.0, 1) and verdict["text"].endswith("on 1 task")
+
+
+SENTENCE = "finds 0.71 of the teacher's top 10 among the teacher's vectors [0.69, 0.73], 0.58 alone [0.56, 0.60]; "
+BEFORE = "before training 0.28 and 0.22"
+
+
+def test_without_a_suite_the_neighbours_are_the_verdict():
+    record = {**RECORD, "neighbors": sample_judgement().to_json()}
+    verdict = make_verdict(None, None, None, record)
+    assert verdict["text"] == SENTENCE + BEFORE
+    assert (verdict["neighbors"], verdict["neighbors_alone"]) == (0.71, 0.58) and verdict["retention"] is None
+    with_suite = make_verdict({"teacher": TEACHER, "student": TEACHER}, None, None, record)
+    assert with_suite["text"] == "100.0% of the teacher's average on 2 tasks" and with_suite["neighbors"] == 0.71
+    task = {"task": "intents", "type": "classification", "scores": {"student": {"accuracy": 0.978}}}
+    labelled = make_verdict({"student": column(intents=97.8)}, None, None, {**record, "supervised": task})
+    assert labelled["text"] == f"accuracy 97.8 on intents; {SENTENCE}{BEFORE}"
+    own = replace(sample_judgement(), student=NeighborShares(alone=Share(0.5, 0.4, 0.6)), start=None)
+    apart = make_verdict(None, None, None, {"neighbors": own.to_json()})
+    assert apart["text"] == "finds 0.50 of the teacher's top 10 with its own vectors [0.40, 0.60]"
+    assert (apart["neighbors"], apart["neighbors_alone"]) == (0.5, None)
+
+
+def test_an_index_is_judged_by_its_neighbours_and_not_by_averages_of_its_own_texts():
+    found = NeighborShares(among=Share(0.69, 0.67, 0.71), among_wider=0.99)
+    record = {"neighbors": replace(sample_judgement(), origin="index", student=found, start=None).to_json()}
+    item = {"task": "index-known-item", "type": "retrieval", "metric": "ndcg@10", "value": 98.9}
+    item["metrics"] = {"ndcg@10": 98.9, "mrr@10": 98.2}
+    mine = {"task": "mine", "type": "retrieval", "metric": "ndcg@10", "value": 61.23}
+    verdict = make_verdict({"teacher": [item], "asymmetric": [item]}, None, None, record)
+    expected = "finds 0.69 of the index's top 10 [0.67, 0.71]; a stored text is found at rank 1 to 10 with MRR 0.98"
+    assert verdict["text"] == expected and verdict["asymmetric_retention"] is None
+    verdict = make_verdict({"teacher": [item, mine], "asymmetric": [item, mine]}, None, None, record)
+    assert verdict["text"] == f"{expected}; nDCG@10 61.2 on mine" and verdict["asymmetric_retention"] == 100.0
 
 
 def test_a_labelled_task_comes_first():

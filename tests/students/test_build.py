@@ -147,6 +147,9 @@ def test_prompts_tokenizer_and_similarity(folders: dict[str, Path]) -> None:
     student = build_student(StudentSection(model=str(folders["mistral"])), TEACHER, seed=0)
     assert student.prompts == {"query": "query: ", "document": ""} and student.default_prompt_name is None
     assert student.similarity_fn_name == "cosine"
+    dot, section = replace(TEACHER, similarity="dot"), StudentSection(model=str(folders["bert"]))
+    assert build_student(section, dot, seed=0).similarity_fn_name == "dot"
+    assert build_student(section, dot, seed=0, compatible=False).similarity_fn_name == "cosine"  # a space of its own
     assert np.array_equal(student.encode_query(TEXTS), student.encode([f"query: {text}" for text in TEXTS]))
     assert student.tokenizer.pad_token == "</s>" and student.tokenizer.padding_side == "right"
     own = AutoTokenizer.from_pretrained(folders["mistral"])

@@ -54,6 +54,106 @@ def test_every_kind_gives_its_texts_and_vectors(kind, tmp_path):
             table.embed([TEXTS[0], "absent"])
 
 
+def faiss_index(path, index):
+    import faiss
+
+    index.add(np.ascontiguousarray(VECTORS))
+    faiss.write_index(index, str(path / "table.faiss"))
+    (path / "texts.txt").write_text("\n".join(TEXTS))
+    return TeacherSection(vectors=path / "table.faiss", texts=path / "texts.txt")
+
+
+@pytest.mark.parametrize(
+    ("make", "similarity"),
+    [
+        (lambda faiss: faiss.IndexFlatIP(8), "dot"),
+        (lambda faiss: faiss.IndexFlatL2(8), "euclidean"),
+        (lambda faiss: faiss.IndexHNSWFlat(8, 16, faiss.METRIC_INNER_PRODUCT), "dot"),
+    ],
+)
+def test_faiss_states_its_metric(tmp_path, make, similarity):
+    needed("faiss")
+    import faiss
+
+    section = faiss_index(tmp_path, make(faiss))
+    assert local_table(section, tmp_path).similarity == similarity
+    stated = section.model_copy(update={"similarity": "cosine"})
+    assert local_table(stated, tmp_path).similarity == "cosine"  # what the user states comes first, and is not kept
+    assert local_table(section, tmp_path).similarity == similarity
+    assert VectorsTeacher(local_table(section, tmp_path)).info().similarity == similarity
+
+
+def test_a_metric_that_is_not_scored_is_refused_unless_another_is_stated(tmp_path):
+    needed("faiss")
+    import faiss
+
+    section = faiss_index(tmp_path, faiss.IndexFlat(8, faiss.METRIC_L1))
+    with pytest.raises(DistilvecError, match=r"^\[teacher.vectors\].*by FAISS's metric 2; .*--similarity"):
+        local_table(section, tmp_path)
+    assert local_table(section.model_copy(update={"similarity": "euclidean"}), tmp_path).similarity == "euclidean"
+
+
+def test_qdrant_states_the_distance_of_the_named_vector(tmp_path):
+    needed("qdrant")
+    from qdrant_client import QdrantClient, models
+
+    client = QdrantClient(path=str(tmp_path / "index"))
+    distances = {"one": models.Distance.EUCLID, "two": models.Distance.COSINE, "three": models.Distance.MANHATTAN}
+    about = {name: models.VectorParams(size=8, distance=distance) for name, distance in distances.items()}
+    client.create_collection("table", vectors_config=about)
+    rows = [
+        models.PointStruct(id=row, vector=dict.fromkeys(distances, VECTORS[row].tolist()), payload={"content": text})
+        for row, text in enumerate(TEXTS[:9])
+    ]
+    client.upsert("table", rows)
+    client.close()
+    for name, similarity in (("one", "euclidean"), ("two", "cosine")):
+        section = TeacherSection(vectors=f"qdrant://{tmp_path}/index/table", columns={"embedding": name})
+        assert local_table(section, tmp_path).similarity == similarity
+    section = section.model_copy(update={"columns": {"embedding": "three"}})
+    with pytest.raises(DistilvecError, match="compares vectors by Manhattan"):
+        local_table(section, tmp_path)
+
+
+def test_postgresql_states_the_operators_of_the_index_on_the_vectors(tmp_path):
+    needed("pgvector")
+    import psycopg
+
+    with stored("pgvector", tmp_path / "index", TEXTS, VECTORS) as index:
+        address = index.address
+        table, _, socket = address.rpartition("/postgres/")[2].replace("%20", " ").partition("?host=")
+
+        def create(operators, kind="hnsw"):
+            with psycopg.connect(f"postgresql://postgres@/postgres?host={socket}") as connection:
+                connection.execute(f'CREATE INDEX ON "{table}" USING {kind} (vector {operators})')
+
+        def stated(root):
+            return local_table(TeacherSection(vectors=address), tmp_path / root).similarity
+
+        assert stated("none") is None
+        create("vector_l2_ops")
+        assert stated("one") == "euclidean"
+        create("vector_l2_ops", "ivfflat")
+        assert stated("two of a kind") == "euclidean"
+        create("vector_ip_ops")
+        assert stated("two that differ") is None
+
+
+def test_a_table_of_lancedb_states_the_distance_of_its_index(tmp_path):
+    needed("lancedb")
+    import lancedb
+
+    table = lancedb.connect(tmp_path).create_table("t", pa.table({"text": TEXTS * 3, "vector": _lists(3)}))
+    section = TeacherSection(vectors=tmp_path / "t.lance")
+    assert local_table(section, tmp_path / "none").similarity is None
+    table.create_index(metric="dot", vector_column_name="vector", index_type="IVF_FLAT", num_partitions=1)
+    assert local_table(section, tmp_path / "one").similarity == "dot"
+
+
+def _lists(times):
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.tile(VECTORS, (times, 1)).reshape(-1)), 8)
+
+
 def test_points_without_the_named_vector_are_left_out(tmp_path):
     needed("qdrant")
     from qdrant_client import QdrantClient, models

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 
 _DISTILL = "table.parquet --student MODEL --layers 3 --out runs/queries"
 _CHECK = "runs/queries/student --index postgresql://me@db/shop/products --column text=content"
-_KEYS = {"teacher.vectors": "index", "teacher.texts": "--texts", "teacher.columns": "--column",
-         "evaluation.stored": "--queries", "teacher.limit": "--limit"}  # fmt: skip
+_KEYS = {
+    "teacher.vectors": "index",
+    "teacher.texts": "--texts",
+    "teacher.columns": "--column",
+    "teacher.limit": "--limit",
+    "teacher.similarity": "--similarity",
+    "evaluation.stored": "--queries",
+}
 _PARTS = ("text", "embedding", "id", "role")
 _ABOUT = (
     "A .parquet, .arrow, .npy, .faiss or .lance path, or a qdrant:// or postgresql:// address (docs/existing_index.md)."
@@ -31,6 +37,10 @@ Texts = Annotated[Path | None, option("The texts of .npy or .faiss: one for each
 Limit = Annotated[int | None, option("Read n rows of the index, drawn at random.", min=1)]
 Queries = Annotated[int, option("Stored texts that are searched for, at most a fifth of the index.", min=1)]
 Suite = Annotated[Path | None, option("Your own judged queries: a suite file (docs/guide.md).")]
+Similarity = Annotated[
+    Literal["cosine", "dot", "euclidean"] | None,
+    option("How your search compares vectors, where the index does not state it; cosine by default."),
+]
 Refresh = Annotated[bool, option("Read the index again instead of using the local copy.", "--refresh")]
 
 index_app = typer.Typer(
@@ -53,6 +63,7 @@ def index_distill(
     column: Columns = None,
     texts: Texts = None,
     limit: Limit = None,
+    similarity: Similarity = None,
     suite: Suite = None,
     queries: Queries = 500,
     candidate: Annotated[
@@ -66,21 +77,21 @@ def index_distill(
 ) -> None:
     """Train a small query encoder on the index's own texts and vectors, and judge it; run again to resume.
 
-    Ends with the expected overlap of the encoder's top 10 with the index's. Keys of the recipe can be changed as for
+    Ends with the share of the index's top 10 that the encoder finds. Keys of the recipe can be changed as for
     `distilvec run`: train.batch_size=64.
     """
     check_outputs([("--json", json_file)], [suite])
 
-    from distilvec.cli.terminal import print_result, show_finished
+    from distilvec.cli.terminal import show_finished
     from distilvec.config import recipe as recipes
     from distilvec.config.paths import resolve_tree
     from distilvec.config.schema import Recipe
-    from distilvec.pipeline.index import check_index, index_recipe, open_index
+    from distilvec.pipeline.index import index_recipe, open_index, read_check
     from distilvec.pipeline.run import run as run_recipe
 
     changes = recipes.read_overrides(overrides or [])
     with named_options(_KEYS):
-        section = _section(index, column, texts, limit)
+        section = _section(index, column, texts, limit, similarity)
         table = open_index(section, refresh)
         stated = {"query": query_prompt, "document": document_prompt}
         prompts = {role: text for role, text in stated.items() if text is not None} or _inferred(table, candidate or [])
@@ -93,10 +104,10 @@ def index_distill(
         for key, value in changes.items():
             recipes.set_key(tree, key, value)
         recipe = recipes.validate(tree, origin="distilvec index distill")
-        show_finished(run_recipe(recipe, out, restart))
-        check = check_index(out / "student", recipe.teacher, suite, queries)
-    write_result(json_file, check.to_json())
-    print_result(f"\n{check.advice}\n{check.line}")
+        result = run_recipe(recipe, out, restart)
+    if result is not None:
+        write_result(json_file, read_check(result).to_json())
+    show_finished(result)
 
 
 @index_app.command("check", epilog=example("index check", _CHECK))
@@ -108,6 +119,7 @@ def index_check(
     column: Columns = None,
     texts: Texts = None,
     limit: Limit = None,
+    similarity: Similarity = None,
     refresh: Refresh = False,
     json_file: JsonFile = None,
 ) -> None:
@@ -121,7 +133,7 @@ def index_check(
     from distilvec.pipeline.index import check_index
 
     with named_options(_KEYS):
-        check = check_index(model, _section(index, column, texts, limit), suite, queries, refresh)
+        check = check_index(model, _section(index, column, texts, limit, similarity), suite, queries, refresh)
     write_result(json_file, check.to_json())
     show_scores(check.scores)
     print_result(f"\n{check.advice}\n{check.line}")
@@ -130,7 +142,9 @@ def index_check(
         raise typer.Exit(1)
 
 
-def _section(index: str, column: list[str] | None, texts: Path | None, limit: int | None) -> TeacherSection:
+def _section(
+    index: str, column: list[str] | None, texts: Path | None, limit: int | None, similarity: str | None
+) -> TeacherSection:
     """The recipe's teacher section of an index."""
     from distilvec.config.recipe import section_of
     from distilvec.config.schema import TeacherSection
@@ -139,7 +153,7 @@ def _section(index: str, column: list[str] | None, texts: Path | None, limit: in
     read_address(index, "index")  # so that a password in it is never repeated by another message
     columns = dict(_part(text) for text in column or [])
     given: dict[str, Any] = {"vectors": index if "://" in index else Path(index).resolve(), "columns": columns or None}
-    given |= {"texts": None if texts is None else texts.resolve(), "limit": limit}
+    given |= {"texts": None if texts is None else texts.resolve(), "limit": limit, "similarity": similarity}
     return section_of(TeacherSection, "teacher", {key: value for key, value in given.items() if value is not None})
 
 

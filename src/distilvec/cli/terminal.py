@@ -16,7 +16,7 @@ from distilvec.core.escape import visible
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.report.comparison import comparison_text
-from distilvec.report.model_card import loading_call
+from distilvec.report.model_card import loading_call, read_teachers
 from distilvec.report.scores import problem_text, score_table, task_table
 from distilvec.report.tables import ABSENT, NARROWEST, text_table, to_text
 
@@ -59,15 +59,16 @@ def show_scores(scores: dict[str, list[Score]], also: Mapping[str, Sequence[str]
 
 
 def show_result(result: RunResult) -> None:
-    """Print the scores and metrics of a run, its files, and the code that loads the student."""
+    """Print the scores and metrics of a run, its files, the code that loads the student; the verdict comes last."""
     if result.scores:
         show_scores(result.scores)
     if (table := task_table(result.record.get("supervised") or {})).rows:
         print_result(f"{table.caption}\n{to_text(table)}")
-    student, teacher, folder = result.record["student"], result.record["teacher"], result.folder / "student"
+    student, folder = result.record["student"], result.folder / "student"
     size = f"{student['parameters'] / 1e6:.1f} M parameters"
-    if "parameters" in teacher:
-        size += f" (teacher: {teacher['parameters'] / 1e6:.1f} M)"
+    for teacher in read_teachers(result.record)[:1]:
+        if "parameters" in teacher:
+            size += f" (teacher: {teacher['parameters'] / 1e6:.1f} M)"
     lines = [("student", size), *result.lines()]
     text = "\n".join(_line(name, text) for name, text in lines)
     print_result(f"\n{text}", link=result.page)
@@ -81,7 +82,9 @@ def show_result(result: RunResult) -> None:
             print_result("model.predict_proba(texts)  # [texts, classes], in the order of model.classes")
     imported, call = loading_call(student)
     print_result(f'\n{imported}\nstudent = {call}("{folder}")')
-    print_result('vectors = student.encode_query(["a text to search for"])')
+    print_result('vectors = student.encode_query(["a text to search for"])\n')
+    for name, line in reversed(result.verdict_lines()):
+        print_result(_line(name, line))
 
 
 def _line(name: str, text: str) -> str:

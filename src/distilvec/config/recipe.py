@@ -24,8 +24,10 @@ from distilvec.config.schema import MethodSection, Recipe
 from distilvec.config.training import StageSection, TrainSection
 from distilvec.config.yaml_dialect import dump_yaml, load_yaml, read_yaml
 from distilvec.core.errors import DistilvecError, nearest
+from distilvec.core.log import log
 
 SectionType = TypeVar("SectionType", bound=Section)
+CUTS = ("layers", "reinitialize", "intermediate_size")  # keys of `student` that depend on the layers of its model
 
 
 def load(path: Path, variant: str | None = None, overrides: list[str] | None = None) -> Recipe:
@@ -49,8 +51,7 @@ def resolved_tree(
             set_key(tree, key, value)
         name = tree.get("name", path.stem)
         tree["name"] = f"{name}-{variant}" if isinstance(name, str) else name
-    for key, value in changes.items():
-        set_key(tree, key, value)
+    override(tree, changes)
     return tree
 
 
@@ -100,6 +101,23 @@ def read_overrides(overrides: Sequence[str], section: type[Section] = Recipe) ->
             raise DistilvecError(f"[override] {excerpt(text)} is not key=value. An example: train.epochs=3.")
         found[key] = resolve_key(key, load_yaml(value, key_text(key), f"value {excerpt(value)}"), Path.cwd(), section)
     return found
+
+
+def override(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Set the keys of overrides; a named student stays whole.
+
+    What a recipe cuts from the teacher (`student.model: teacher`) does not apply to another model that an override
+    names in its place. Such keys are left out, with a line in the log, unless the overrides set them, too.
+    """
+    student = tree.get("student")
+    named = changes.get("student.model")
+    if isinstance(student, dict) and student.get("model") == "teacher" and named not in (None, "teacher"):
+        for key in CUTS:
+            stated = any(change == f"student.{key}" or change.startswith(f"student.{key}.") for change in changes)
+            if student.get(key) is not None and not stated:
+                log(f"student.{key}={student.pop(key)} cuts the teacher's own layers: {named} stays whole")
+    for key, value in changes.items():
+        set_key(tree, key, value)
 
 
 def validate(tree: dict[str, Any], origin: str | None = None) -> Recipe:

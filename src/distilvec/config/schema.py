@@ -29,6 +29,7 @@ from distilvec.config.presets import PRESETS, Preset, PresetName, find_preset
 from distilvec.config.student import Pooling, StudentSection
 from distilvec.config.sweep import SweepSection
 from distilvec.config.training import StageSection, TrainSection
+from distilvec.core.similarity import Similarity
 
 Role = Literal["query", "document"]
 _LOCAL = (
@@ -58,6 +59,9 @@ class TeacherSection(Section):
     texts: Path | None = key(None, "texts of an index that has none (.npy, .faiss), one for each row")
     columns: dict[Literal["text", "embedding", "id", "role"], str] | None = key(None, "its names of the columns")
     limit: int | None = key(None, "read n rows of the index, drawn by seed 0", gt=0)
+    similarity: Similarity | None = key(
+        None, "how vectors are compared; as the model or index states, 'cosine' where none is stated"
+    )
     name: str | None = key(None, "name in reports; the model's id or folder name by default")
     revision: str | None = key(None, "branch, tag or commit of the hub")
     preset: PresetName | None = key(None, "published settings; by default of the model's id: docs/teachers.md")

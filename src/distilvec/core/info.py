@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from distilvec.core.similarity import Similarity
 from distilvec.core.task_head import HeadInfo, TaskInfo
 
 Role = Literal["query", "document"]
@@ -17,8 +18,9 @@ UNLIMITED = 1_000_000  # tokens: longer than any model's input
 class TeacherInfo:
     """A teacher: its vectors, its input and its layers.
 
-    `dim` is the dimension of its embeddings. `prompts` maps roles (query, document) to prefixes. Fields from
-    `hidden_size` on are None if the teacher is a table of vectors or an API. `adapters` are merged into `model`.
+    `dim` is the dimension of its embeddings, `similarity` how they are compared. `prompts` maps roles (query, document)
+    to prefixes. Fields from `hidden_size` on are None if the teacher is a table of vectors or an API. `adapters` are
+    merged into `model`.
     """
 
     dim: int
@@ -37,6 +39,7 @@ class TeacherInfo:
     special_tokens: tuple[int, int] | None = None
     pre_dense_dim: int | None = None
     adapters: list[str] | None = None
+    similarity: Similarity = "cosine"
 
 
 @dataclass(frozen=True)

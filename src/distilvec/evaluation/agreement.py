@@ -15,7 +15,7 @@ from distilvec.evaluation.search import top_k
 from distilvec.evaluation.tasks import RetrievalTask
 
 Array = np.ndarray[Any, Any]
-Vectors = tuple[Array, Array, Array]  # unit vectors of queries and documents, and the documents with text
+Vectors = tuple[Array, Array, Array]  # ranking_vectors of queries and documents, and the documents with text
 
 DEPTH = 10
 TEXT_CHARACTERS = 160
@@ -45,8 +45,11 @@ def ranking_agreement(
     vectors = {}
     for name, pair in models.items():
         queries, documents, filled = retrieval_vectors(task, *pair, memo)
-        vectors[name] = metrics.unit(queries), metrics.unit(documents), filled
-    top = {name: top_k(left, right, DEPTH, ~filled)[0] for name, (left, right, filled) in vectors.items()}
+        left, right = metrics.ranking_vectors(queries, documents, pair[1].similarity)
+        vectors[name] = left, right, filled
+    top = {}
+    for name, (left, right, filled) in vectors.items():
+        top[name] = top_k(left, right, DEPTH, ~filled, similarity="dot")[0]
     asked = np.concatenate([top[name] for name in others], axis=1)
     ranks = np.split(_ranks(vectors["teacher"], top["teacher"], asked), len(others), axis=1)
     report: dict[str, Any] = {}

@@ -3,14 +3,15 @@ appendix H).
 
 Nothing is embedded again: every dim and precision is made from the vectors in the shared cache.
 
-    float32, float16    rounded numbers, compared by cosine
+    float32, float16    rounded numbers
     int8                256 steps between the least and the greatest number of a dimension among the documents, as in
-                        sentence_transformers.util.quantization; queries take the same steps; compared by cosine
+                        sentence_transformers.util.quantization; queries take the same steps
     binary              signs; the cosine of +1 and -1 is 1 - 2 x Hamming distance / dim
     binary_rescored     retrieval only: nearest by Hamming distance, ranked by float query times document signs
 
-"Documents" are the second sentences of a pair and the training rows of a classification task, as in evaluator.py; in
-asymmetric retrieval they are the teacher's, and so are the steps of int8.
+All but the last are compared by the model's similarity. "Documents" are the second sentences of a pair and the training
+rows of a classification task, as in evaluator.py; in asymmetric retrieval they are the teacher's, and so are the steps
+of int8.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ import numpy as np
 
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
+from distilvec.core.similarity import Similarity
 from distilvec.evaluation import metrics
 from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, Progress, embedders, score_task
-from distilvec.evaluation.search import pack_signs, rescored_top_k, top_k
+from distilvec.evaluation.search import pack_signs, rescored_top_k
 from distilvec.evaluation.tasks import ClassificationTask, RetrievalTask, Task, embedded_texts
 
 Array = np.ndarray[Any, Any]
@@ -44,22 +46,28 @@ class CompressedCache(EmbeddingCache):
     memo: EmbeddingCache = field(kw_only=True)
     dim: int = field(kw_only=True)
     precision: str = field(kw_only=True)
+    similarity: Similarity = field(kw_only=True)
     ranges: Array | None = None
     unit: bool = False
 
     def vectors(self, embedder: Embedder, texts: Sequence[str], role: Role) -> Array:
         """Compressed vectors, float32 [texts, dim]."""
-        found = compress(truncate(self.memo.vectors(embedder, texts, role), self.dim), self.precision, self.ranges)
+        whole = self.memo.vectors(embedder, texts, role)
+        found = compress(truncate(whole, self.dim, self.similarity), self.precision, self.ranges)
         return metrics.unit(found) if self.unit else found
 
 
-def truncate(vectors: Array, dim: int) -> Array:
-    """First `dim` dimensions, scaled to length 1, float32 [rows, dim]. Errors: DistilvecError if there are fewer."""
+def truncate(vectors: Array, dim: int, similarity: Similarity = "cosine") -> Array:
+    """First `dim` dimensions, float32 [rows, dim]; scaled to length 1 for the cosine, which alone ignores lengths.
+
+    Errors: DistilvecError if there are fewer.
+    """
     if not 1 <= dim <= vectors.shape[1]:
         raise DistilvecError(
             f"[widths] cannot truncate vectors of dim {vectors.shape[1]} to dim {dim}. Choose a smaller one."
         )
-    return metrics.unit(vectors[:, :dim])
+    cut = np.asarray(vectors[:, :dim], dtype=np.float32)
+    return metrics.unit(cut) if similarity == "cosine" else cut
 
 
 def compress(vectors: Array, precision: str, ranges: Array | None = None) -> Array:
@@ -137,12 +145,13 @@ def _score(
     """Score at one dim and precision; the ranges of int8 are those of `documents`. Rescoring packs the signs itself."""
     if (dim, precision) == (documents.shape[1], "float32"):
         return score_task(task, *pair, memo)[0]
-    ranges = int8_ranges(truncate(documents, dim)) if precision == "int8" else None
+    similarity = pair[1].similarity
+    ranges = int8_ranges(truncate(documents, dim, similarity)) if precision == "int8" else None
     classes = isinstance(task, ClassificationTask)
     rescored = precision == "binary_rescored"
     kind = "float32" if rescored else precision
-    cache = CompressedCache(memo=memo, dim=dim, precision=kind, ranges=ranges, unit=classes)
-    return score_task(task, *pair, cache, _search_rescored if rescored else top_k)[0]
+    cache = CompressedCache(memo=memo, dim=dim, precision=kind, similarity=similarity, ranges=ranges, unit=classes)
+    return score_task(task, *pair, cache, _search_rescored if rescored else None)[0]
 
 
 def _search_rescored(queries: Array, documents: Array, count: int, last: Array | None) -> tuple[Array, Array]:

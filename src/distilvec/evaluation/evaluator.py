@@ -10,6 +10,8 @@ the query embedder (REDACT, appendix E, table 6). A `mixed` evaluation takes bot
     classification    test rows          training rows         (mixed)
 
 The texts of the other types all get the task's `role` (document by default).
+
+Vectors are compared by the similarity that the document embedder states: a student searches an index as the index does.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Protocol
 
@@ -28,6 +31,7 @@ from sklearn.metrics import average_precision_score, f1_score
 
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
+from distilvec.core.similarity import Similarity
 from distilvec.evaluation import metrics
 from distilvec.evaluation.search import Search, top_k
 from distilvec.evaluation.tasks import ClassificationTask, PairTask, RetrievalTask, StsTask, Task, TaskFailure
@@ -43,6 +47,10 @@ class Embedder(Protocol):
     @property
     def name(self) -> str:
         """Name in messages."""
+
+    @property
+    def similarity(self) -> Similarity:
+        """How its vectors are compared."""
 
     def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
         """Vectors of the texts."""
@@ -163,10 +171,14 @@ def embedders(task: Task, query: Embedder, document: Embedder, mixed: bool = Fal
 
 
 def score_task(
-    task: Task, query: Embedder, document: Embedder, memo: EmbeddingCache, search: Search = top_k
+    task: Task, query: Embedder, document: Embedder, memo: EmbeddingCache, search: Search | None = None
 ) -> tuple[Score, Sample]:
-    """Score of one task, main metric first, and its Sample. `search` finds the documents of a retrieval task."""
+    """Score of one task, main metric first, and its Sample.
+
+    `search` finds the documents of a retrieval task; by default those that are most similar.
+    """
     start = time.perf_counter()
+    search = search or partial(top_k, similarity=document.similarity)
     match task:
         case ClassificationTask():
             found, notes, predicted, gold = _score_classification(task, query, document, memo)
@@ -215,7 +227,7 @@ def _score_pairs(task: StsTask | PairTask, query: Embedder, document: Embedder, 
         raise DistilvecError(f"[suite] the task has {len(task.first)} pairs. Add pairs: at least three are needed.")
     left, right = memo.vectors(query, task.first, task.role), memo.vectors(document, task.second, task.role)
     _check_dims(left.shape[1], right.shape[1], query, document)
-    similarities = metrics.cosine_pairs(left, right)
+    similarities = metrics.similarity_pairs(left, right, document.similarity)
     if isinstance(task, PairTask):
         values = {
             "average_precision": float(

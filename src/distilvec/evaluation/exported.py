@@ -14,9 +14,10 @@ from sentence_transformers import SentenceTransformer
 from distilvec.config.schema import Role
 from distilvec.core.errors import DistilvecError
 from distilvec.core.extras import require_extra
+from distilvec.core.similarity import Similarity
 from distilvec.formats.onnx import OUTPUTS, OnnxEmbedder, token_limit, tokenize
 from distilvec.formats.openvino import OpenvinoEmbedder
-from distilvec.models.load import load_model, role_prompts
+from distilvec.models.load import load_model, model_similarity, role_prompts
 
 BATCH = 8
 Array = np.ndarray[Any, Any]
@@ -49,6 +50,11 @@ class TextEncoder:
     def dim(self) -> int:
         """Dimensions of the vectors."""
         return int(self.model.get_embedding_dimension() or 0)
+
+    @property
+    def similarity(self) -> Similarity:
+        """How the model's vectors are compared."""
+        return model_similarity(self.model, self.name)
 
     def embed(self, texts: Sequence[str], role: Role = "document") -> Array:
         """Return vectors, float32 [texts, dim], with the prompt of the role prepended."""

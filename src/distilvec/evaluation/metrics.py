@@ -9,6 +9,8 @@ from scipy.sparse import csr_array
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import roc_curve
 
+from distilvec.core.similarity import Similarity
+
 Array = np.ndarray[Any, Any]
 
 
@@ -28,6 +30,30 @@ def cosine_pairs(first: Array, second: Array) -> Array:
     pairs = ((first, second), (first, first), (second, second))
     products, left, right = (np.einsum("rd,rd->r", one, other, dtype=np.float64) for one, other in pairs)
     return np.asarray(products / np.sqrt(np.where(left * right > 0, left * right, 1)))
+
+
+def similarity_pairs(first: Array, second: Array, similarity: Similarity) -> Array:
+    """Similarity of row i of `first` with row i of `second`, float64 [rows]; euclidean is the negative distance."""
+    if similarity == "dot":
+        return np.asarray(np.einsum("rd,rd->r", first, second, dtype=np.float64))
+    if similarity == "euclidean":
+        return np.asarray(-np.linalg.norm(first.astype(np.float64) - second, axis=1))
+    return cosine_pairs(first, second)
+
+
+def ranking_vectors(queries: Array, documents: Array, similarity: Similarity) -> tuple[Array, Array]:
+    """Vectors whose products rank documents as the similarity does, float32.
+
+    The squared distance is |q|^2 - 2 q·d + |d|^2. The query's length changes no order, so a further dimension with
+    -|d|^2 / 2 turns a search for the least distance into one for the greatest product.
+    """
+    if similarity == "dot":
+        return np.asarray(queries, dtype=np.float32), np.asarray(documents, dtype=np.float32)
+    if similarity == "cosine":
+        return unit(queries), unit(documents)
+    halves = np.einsum("rd,rd->r", documents, documents, dtype=np.float64) / 2
+    longer = np.concatenate([documents, -halves[:, None]], axis=1)
+    return np.pad(queries, ((0, 0), (0, 1)), constant_values=1).astype(np.float32), longer.astype(np.float32)
 
 
 def correlations(similarities: Array, gold: Array) -> dict[str, float]:

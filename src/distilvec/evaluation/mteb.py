@@ -144,7 +144,7 @@ def import_mteb(cache: Path | None = None) -> Any:
 
 
 class MtebModel:
-    """Encoder for mteb 2: the query embedder for queries, the document embedder for all else; similarity is the cosine.
+    """Encoder for mteb 2: the query embedder for queries, the document embedder for all else, and its similarity.
 
     `memo` shares vectors between models; `revision` distinguishes weights in mteb's result cache.
     """
@@ -153,6 +153,9 @@ class MtebModel:
         from mteb.models.model_meta import ModelMeta
 
         self.query, self.document, self.memo = query, document, memo
+        self.compared = document.similarity
+        if self.compared != "cosine":  # other scores from the same weights
+            revision = f"{revision}-{self.compared}"
         name = query.name if query is document else f"{query.name}+{document.name}"
         safe = re.sub(r"[^\w.+-]+", "_", name).strip("_.")[:100] or "model"
         self.mteb_model_meta: Any = ModelMeta.create_empty(
@@ -177,12 +180,14 @@ class MtebModel:
         return self.memo.vectors(self.query if asked else self.document, texts, role)
 
     def similarity(self, first: Any, second: Any) -> Any:
-        """Cosine of every row with every row, float32 tensor [first, second]."""
-        return importlib.import_module("mteb.similarity_functions").cos_sim(first, second)
+        """Similarity of every row with every row, float32 tensor [first, second]."""
+        name = {"cosine": "cos_sim", "dot": "dot_score", "euclidean": "euclidean_sim"}[self.compared]
+        return getattr(importlib.import_module("mteb.similarity_functions"), name)(first, second)
 
     def similarity_pairwise(self, first: Any, second: Any) -> Any:
-        """Cosine of row i with row i, float32 tensor [rows]."""
-        return importlib.import_module("mteb.similarity_functions").pairwise_cos_sim(first, second)
+        """Similarity of row i with row i, float32 tensor [rows]."""
+        name = {"cosine": "pairwise_cos_sim", "dot": "pairwise_dot_score", "euclidean": "pairwise_euclidean_sim"}
+        return getattr(importlib.import_module("mteb.similarity_functions"), name[self.compared])(first, second)
 
 
 class NoDataError(DistilvecError):

@@ -86,9 +86,10 @@ def measure_parity(
     expected, found = (retrieval_vectors(task, one, one, memo) for one in (theirs, ours))
     cosines = np.concatenate([cosine_pairs(left, right) for left, right in zip(expected[:2], found[:2], strict=True)])
     cosines = cosines[np.concatenate([np.ones(len(task.queries), dtype=bool), expected[2]])]
-    sides = [(unit(queries), unit(documents), filled) for queries, documents, filled in (expected, found)]
-    similarities = [queries @ documents.T for queries, documents, _ in sides]
-    top = [top_k(queries, documents, 10, ~filled)[0] for queries, documents, filled in sides]
+    similarities, top = [], []
+    for queries, documents, filled in (expected, found):
+        similarities.append(unit(queries) @ unit(documents).T)
+        top.append(top_k(queries, documents, 10, ~filled, similarity=ours.similarity)[0])
     overlap = float((top[1][:, :, None] == top[0][:, None]).any(axis=2).mean())
     scores = [score_task(task, one, one, memo)[0].value for one in (theirs, ours)]
     labels = None

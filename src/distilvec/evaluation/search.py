@@ -1,4 +1,4 @@
-"""Exact nearest documents by cosine or Hamming distance, block by block, so that memory does not grow.
+"""Exact nearest documents by a similarity or by Hamming distance, block by block, so that memory does not grow.
 
 Equal scores rank by row number; tasks keep their documents in trec_eval's order of ties. A product of large matrices
 may give equal documents scores that differ in the last bit. `top_k` therefore finds `SPARE` more documents than
@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.core.similarity import Similarity
+
 Array = np.ndarray[Any, Any]
 Search = Callable[
     [Array, Array, int, Array | None], tuple[Array, Array]
@@ -27,18 +29,24 @@ _VALUES_AT_ONCE = 4_000_000  # scores of a block, or vector components that are 
 
 
 def top_k(
-    queries: Array, documents: Array, count: int, last: Array | None = None, *, block: int = BLOCK
+    queries: Array,
+    documents: Array,
+    count: int,
+    last: Array | None = None,
+    *,
+    similarity: Similarity = "cosine",
+    block: int = BLOCK,
 ) -> tuple[Array, Array]:
-    """The `count` best documents of every query by cosine: rows int64 and scores float32, both [queries, count].
+    """The `count` most similar documents of every query: rows int64 and scores float32, both [queries, count].
 
     `queries` [queries, dim] and `documents` [documents, dim] may have any number type and be memory-mapped. Documents
     with True in `last` (bool [documents]) come after all others, with score -infinity. The cosine with a zero vector is
-    0. `count` is limited to the number of documents. Errors: DistilvecError for different dims, or numbers that are not
-    finite.
+    0; the score of "euclidean" is the negative distance. `count` is limited to the number of documents. Errors:
+    DistilvecError for different dims, or numbers that are not finite.
     """
     queries = np.asarray(queries, dtype=np.float32)
-    rows = _candidates(queries, documents, _floats, count + SPARE, last, True, block)[0]
-    return _score_again(queries, documents, _floats, rows, count, last, True)
+    rows = _candidates(queries, documents, _floats, count + SPARE, last, similarity, block)[0]
+    return _score_again(queries, documents, _floats, rows, count, last, similarity)
 
 
 def hamming_top_k(
@@ -49,7 +57,7 @@ def hamming_top_k(
     Inputs are packed signs of `pack_signs`, uint8 [rows, ceil(dim / 8)]; documents of `last` have distance infinity.
     Note: distances are products of +1 and -1, which is exact and, from 50 queries on, faster than counting bits.
     """
-    rows, products = _candidates(_signs(queries), documents, _signs, count, last, False, block)
+    rows, products = _candidates(_signs(queries), documents, _signs, count, last, "dot", block)
     return rows, np.asarray((8 * queries.shape[1] - products) / 2, dtype=np.float32)
 
 
@@ -69,7 +77,7 @@ def rescored_top_k(
     """
     queries = np.asarray(queries, dtype=np.float32)
     near = hamming_top_k(pack_signs(queries), documents, oversampling * count, last, block=block)[0]
-    return _score_again(queries, documents, _signs, near, count, last, False)
+    return _score_again(queries, documents, _signs, near, count, last, "dot")
 
 
 def pack_signs(vectors: Array) -> Array:
@@ -91,22 +99,32 @@ def rank_scores(scores: Array, count: int) -> Array:
 
 
 def _candidates(
-    queries: Array, documents: Array, decode: Decode, count: int, last: Array | None, cosine: bool, block: int
+    queries: Array,
+    documents: Array,
+    decode: Decode,
+    count: int,
+    last: Array | None,
+    similarity: Similarity,
+    block: int,
 ) -> tuple[Array, Array]:
-    """The `count` best rows by float32 product, best first, and their scores (not divided by the query's length)."""
+    """The `count` best rows by float32 products, best first, and numbers that rank them.
+
+    These are the similarities but for what is equal for all documents of a query: its length.
+    """
     count, chunk = min(count, len(documents)), max(1, _VALUES_AT_ONCE // block)
     rows = np.empty((len(queries), count), dtype=np.int64)
     scores = np.full((len(queries), count), -np.inf, dtype=np.float32)
     for start in range(0, len(documents), block):
         part = decode(documents[start : start + block])
-        squares = np.einsum("bd,bd->b", part, part, dtype=np.float64) if cosine else np.ones(len(part))
-        inverse = (1 / np.sqrt(np.where(squares > 0, squares, 1))).astype(np.float32)
+        squares = np.zeros(len(part)) if similarity == "dot" else np.einsum("bd,bd->b", part, part, dtype=np.float64)
         known, now = min(start, count), min(start + len(part), count)
         for first in range(0, len(queries), chunk):
             some = slice(first, first + chunk)
             found = queries[some] @ part.T
-            if cosine:
-                found *= inverse
+            if similarity == "cosine":
+                found *= (1 / np.sqrt(np.where(squares > 0, squares, 1))).astype(np.float32)
+            elif similarity == "euclidean":
+                found -= (squares / 2).astype(np.float32)
             if last is not None:
                 found[:, last[start : start + block]] = -np.inf
             rows[some, :now], scores[some, :now] = _merge(rows[some, :known], scores[some, :known], found, start, now)
@@ -134,7 +152,13 @@ def _merge(rows: Array, scores: Array, found: Array, start: int, count: int) -> 
 
 
 def _score_again(
-    queries: Array, documents: Array, decode: Decode, rows: Array, count: int, last: Array | None, cosine: bool
+    queries: Array,
+    documents: Array,
+    decode: Decode,
+    rows: Array,
+    count: int,
+    last: Array | None,
+    similarity: Similarity,
 ) -> tuple[Array, Array]:
     """The `count` best of the candidate `rows` [queries, candidates] by float64 products, rounded to float32."""
     scores = np.empty(rows.shape, dtype=np.float32)
@@ -143,8 +167,11 @@ def _score_again(
         some = slice(first, first + chunk)
         query = queries[some]
         found = decode(documents[rows[some]])[..., : queries.shape[1]]
+        if similarity == "euclidean":
+            scores[some] = -np.linalg.norm(query[:, None].astype(np.float64) - found, axis=2)
+            continue
         products = np.einsum("qd,qcd->qc", query, found, dtype=np.float64)
-        if cosine:
+        if similarity == "cosine":
             squares = np.einsum("qcd,qcd->qc", found, found, dtype=np.float64)
             squares *= np.einsum("qd,qd->q", query, query, dtype=np.float64)[:, None]
             products /= np.sqrt(np.where(squares > 0, squares, 1))

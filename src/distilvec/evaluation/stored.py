@@ -1,7 +1,6 @@
 """Tasks made from a table of vectors itself, without queries or judgements of people.
 
-- index-neighbors: the 10 stored texts nearest to a stored text, by the stored vectors. The recall of 10 is the overlap
-  of a model's top 10 with the index's.
+- index-neighbors: the 10 stored texts nearest to a stored text, by the stored vectors.
 - index-known-item: the stored text itself.
 
 Queries are stored texts that the student is not trained on, with the role of documents.
@@ -9,21 +8,19 @@ Queries are stored texts that the student is not trained on, with the role of do
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from distilvec.core.errors import DistilvecError
 from distilvec.data.corpus import text_key
-from distilvec.evaluation import metrics
-from distilvec.evaluation.evaluator import Embedder, EmbeddingCache, retrieval_vectors
 from distilvec.evaluation.search import top_k
-from distilvec.evaluation.tasks import RetrievalTask, StoredTask, make_retrieval
+from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS, RetrievalTask, StoredTask, make_retrieval
 from distilvec.teachers.precomputed import VectorsTeacher
 
 Array = np.ndarray[Any, Any]
 
-NEIGHBORS, KNOWN_ITEM = "index-neighbors", "index-known-item"
 DEPTH = 10
 FEWEST = 50  # texts of a table that tasks are made from
 LARGEST_SHARE = 5  # at most a fifth of the texts are queries
@@ -32,19 +29,11 @@ LARGEST_SHARE = 5  # at most a fifth of the texts are queries
 def stored_tasks(teacher: VectorsTeacher, count: int) -> list[RetrievalTask]:
     """Both tasks with `count` stored texts as queries, at most a fifth of the table.
 
-    The queries are those with the smallest hashes, so they are the same whatever the order of the table. Neighbors are
-    searched among the other texts. Errors: DistilvecError for a table of fewer than 50 distinct texts.
+    Neighbors are searched among the other texts. Errors: DistilvecError for a table of fewer than 50 distinct texts.
     """
     texts, vectors = teacher.documents()
-    if len(texts) < FEWEST:
-        raise DistilvecError(
-            f"[evaluation.stored] {teacher.table.path} has {len(texts)} distinct texts; expected at least {FEWEST}. "
-            "Give more, or remove the key."
-        )
-    order = sorted(range(len(texts)), key=lambda row: text_key("stored", texts[row]))
-    count = min(count, len(texts) // LARGEST_SHARE)
-    chosen, rest = np.array(order[:count]), np.sort(order[count:])
-    near = rest[top_k(vectors[chosen], vectors[rest], DEPTH)[0]]
+    chosen, rest = draw_stored(texts, count, str(teacher.table.path))
+    near = rest[top_k(vectors[chosen], vectors[rest], DEPTH, similarity=teacher.similarity)[0]]
     digits = len(str(len(texts)))
     names = [f"{row:0{digits}d}" for row in range(len(texts))]
     documents, queries = dict(zip(names, texts, strict=True)), {names[row]: texts[row] for row in chosen}
@@ -57,9 +46,17 @@ def stored_tasks(teacher: VectorsTeacher, count: int) -> list[RetrievalTask]:
     return [StoredTask(**vars(task)) for task in found]
 
 
-def overlaps(task: RetrievalTask, query: Embedder, document: Embedder, memo: EmbeddingCache) -> Array:
-    """Share of each query's relevant documents (neighbors: 10) among as many found ones, float64 [queries]."""
-    queries, documents, filled = retrieval_vectors(task, query, document, memo)
-    found = top_k(queries, documents, DEPTH, ~filled)[0]
-    gains = metrics.found_gains(found, len(documents), task.judged, task.gains)
-    return np.asarray((gains > 0).sum(axis=1) / np.bincount(task.judged[:, 0], minlength=len(queries)))
+def draw_stored(texts: Sequence[str], count: int, path: str) -> tuple[Array, Array]:
+    """Return the numbers of `count` texts that are searched for, at most a fifth, and of all others.
+
+    They are those with the smallest hashes, so they are the same whatever the order of the table. Errors:
+    DistilvecError for fewer than 50 texts.
+    """
+    if len(texts) < FEWEST:
+        raise DistilvecError(
+            f"[evaluation.stored] {path} has {len(texts)} distinct texts; expected at least {FEWEST}. "
+            "Give more, or remove the key."
+        )
+    order = sorted(range(len(texts)), key=lambda row: text_key("stored", texts[row]))
+    count = min(count, len(texts) // LARGEST_SHARE)
+    return np.array(order[:count]), np.sort(order[count:])

@@ -21,6 +21,7 @@ class DataError(DistilvecError):
 
 
 Array = np.ndarray[Any, Any]
+NEIGHBORS, KNOWN_ITEM = "index-neighbors", "index-known-item"  # tasks of stored texts (evaluation/stored.py)
 
 
 @dataclass(frozen=True)

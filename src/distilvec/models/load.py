@@ -22,6 +22,7 @@ from transformers.utils import cached_file
 
 from distilvec.core.errors import UNREADABLE, DistilvecError, first_line
 from distilvec.core.info import Role
+from distilvec.core.similarity import Similarity, read_similarity
 from distilvec.models.experts import CONFIG, WEIGHTS, Experts
 from distilvec.models.unreadable import check_model, check_outputs, check_tokenizer, readable
 
@@ -56,6 +57,15 @@ def role_prompts(model: SentenceTransformer) -> dict[Role, str]:
     """Return the model's prompts by role, "" without one; some models call a document a passage or a corpus."""
     own = model.prompts or {}
     return {role: next((own[name] for name in names if own.get(name)), "") for role, names in _PROMPT_NAMES.items()}
+
+
+def model_similarity(model: SentenceTransformer, name: str) -> Similarity:
+    """Return how a model's vectors are compared, as it states; cosine by default, as in sentence-transformers.
+
+    Errors: DistilvecError for a similarity that is not scored here.
+    """
+    fix = "Set teacher.similarity in a recipe, or similarity_fn_name in its config_sentence_transformers.json."
+    return read_similarity(str(model.similarity_fn_name), name, "teacher.similarity", fix)
 
 
 def load_backbone(name: str, key: str, **kwargs: Any) -> SentenceTransformer:

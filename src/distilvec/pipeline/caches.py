@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from distilvec.alignment.store import AlignmentStore
 from distilvec.config.schema import Recipe
@@ -90,6 +91,16 @@ def open_cache(job: Job, teacher: Teacher) -> TeacherCache:
     """Open a complete superset of the teacher's cache, else its own; with `cache.remote` as it is there."""
     found = superset_cache(job, teacher)
     return own_cache(job, teacher) if found is None else found
+
+
+def cached_vectors(job: Job, rows: Any) -> Any:
+    """Read the teacher's vectors of rows of the corpus from its cache; None without a cache, or where it lacks one."""
+    teacher = job.teacher
+    if teacher.live or not folder_of_cache(job, teacher).exists():
+        return None
+    cache = open_cache(job, teacher)
+    positions = cache.positions(teacher.corpus.keys[rows])
+    return None if (positions < 0).any() else cache.read(positions)
 
 
 def own_cache(job: Job, teacher: Teacher) -> TeacherCache:

@@ -23,6 +23,8 @@ from distilvec.teachers.teacher import OpenTeacher
 
 Columns = dict[str, tuple[Embedder, Embedder]]
 Samples = dict[str, dict[str, Sample]]
+Intervals = dict[str, dict[str, list[float]]]
+CHANGES = {"training": ("student", "untrained"), "documents": ("asymmetric", "student")}  # columns: after, before
 
 
 def make_columns(
@@ -88,29 +90,48 @@ def answered(tasks: Sequence[Task], name: str, query: Embedder, document: Embedd
     return found
 
 
-def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> dict[str, dict[str, list[float]]]:
+def intervals(samples: Samples, draws: int, problems: list[TaskFailure]) -> Intervals:
     """Return [low, high, p] of each model's difference from the teacher in points, by task and average.
 
     A task whose difference is undefined is added to `problems`; that model has no averages then.
     """
-    report: dict[str, dict[str, list[float]]] = {}
-    theirs = samples.get("teacher", {})
-    for name, ours in samples.items():
-        pairs = {task: (ours[task], theirs[task]) for task in ours if task in theirs}
-        if name == "teacher" or not pairs:
-            continue
-        found = {}
-        for task, pair in pairs.items():
-            try:
-                found[task] = average_interval([pair], draws=draws)
-            except DistilvecError as error:
-                problems.append(TaskFailure(task, str(error), name))
-        if len(found) == len(pairs):
-            for average, weights in task_weights({task: ours[task].type for task in pairs}).items():
-                chosen = [pairs[task] for task in weights]
-                found[average] = average_interval(chosen, draws=draws, weights=list(weights.values()))
-        report[name] = {task: [interval.low, interval.high, interval.p] for task, interval in found.items()}
+    report: Intervals = {}
+    teacher = samples.get("teacher", {})
+    for name, sample in samples.items():
+        if name != "teacher" and sample.keys() & teacher.keys():
+            report[name] = _differences(sample, teacher, draws, name, problems)
     return report
+
+
+def change_intervals(samples: Samples, draws: int) -> Intervals:
+    """Return [low, high, p] of what training changed, and of what the teacher's documents change, as `intervals` does.
+
+    "training" is the student less the untrained one, "documents" the asymmetric scores less the student's own.
+    """
+    report: Intervals = {}
+    for change, (after, before) in CHANGES.items():
+        if after in samples and before in samples:
+            undefined: list[TaskFailure] = []  # these tasks are named where models are compared with the teacher
+            report[change] = _differences(samples[after], samples[before], draws, after, undefined)
+    return report
+
+
+def _differences(
+    ours: Mapping[str, Sample], theirs: Mapping[str, Sample], draws: int, name: str, problems: list[TaskFailure]
+) -> dict[str, list[float]]:
+    """Return [low, high, p] of the differences of a model on the tasks that both have, and of the averages."""
+    pairs = {task: (ours[task], theirs[task]) for task in ours if task in theirs}
+    found = {}
+    for task, pair in pairs.items():
+        try:
+            found[task] = average_interval([pair], draws=draws)
+        except DistilvecError as error:
+            problems.append(TaskFailure(task, str(error), name))
+    if len(found) == len(pairs):
+        for average, weights in task_weights({task: ours[task].type for task in pairs}).items():
+            chosen = [pairs[task] for task in weights]
+            found[average] = average_interval(chosen, draws=draws, weights=list(weights.values()))
+    return {task: [interval.low, interval.high, interval.p] for task, interval in found.items()}
 
 
 def write_samples(folder: Path, samples: Mapping[str, Mapping[str, Sample]]) -> None:

@@ -27,7 +27,7 @@ from distilvec.teachers.model import LocalTeacher, special_tokens
 from distilvec.teachers.placement import count_parameters
 from distilvec.teachers.teacher import open_teacher
 
-FORMAT = 1
+FORMAT = 2  # 1 had no similarity
 STUDENT_FORMAT = 2  # 1 had no dropout
 BYTES = 10_000  # of a stored description
 _READ = (".json", ".txt", ".model")  # endings of settings and tokenizer files
@@ -59,7 +59,8 @@ def describe_teacher(section: TeacherSection, key: str, device: str, store: Arti
         settings["prompts"] = section.stated_prompts
         asked = section.api and section.api.model_dump(include={"base_url", "dimensions", "body"})
         model = asked if folder is None else hash_model(folder, section.adapters)
-        content = _stored(store, [FORMAT, settings, model], lambda: asdict(describe()))
+        stated = None if folder is None else _stated(folder)
+        content = _stored(store, [FORMAT, settings, model, stated], lambda: asdict(describe()))
     return TeacherDescription(
         TeacherInfo(**content["info"]), parse_manifest(content["manifest"]), content["parameters"]
     )
@@ -77,6 +78,7 @@ def known_teacher(section: TeacherSection, manifest: Manifest, record: Mapping[s
         revision=section.revision,
         hidden_size=manifest.vector_width,
         pre_dense_dim=manifest.pre_dense_width,
+        similarity=record.get("similarity", "cosine"),  # those of 0.1 have none
     )
     return TeacherDescription(info, manifest, record.get("parameters"))
 
@@ -105,7 +107,7 @@ def describe_student(
         settings = _settings(section, {"lora": True, "head": True, "start": True, "experts": {"residual"}})
         tokenizer = None if vocabulary is None else tokenizer_hash(vocabulary)
         known = asdict(replace(teacher, name="", weight=1.0, logits=False))
-        known = {key: value for key, value in known.items() if key != "adapters"}  # no size depends on them
+        known = {key: value for key, value in known.items() if key not in ("adapters", "similarity")}  # change no size
         parts = [
             STUDENT_FORMAT,
             settings,
@@ -155,6 +157,12 @@ def _settings(section: Section, unread: Any) -> dict[str, Any]:
         "limit",
     )
     return {key: value for key, value in found.items() if key not in later or value is not None}
+
+
+def _stated(folder: Path) -> str | None:
+    """Return the file in which a model states its prompts and its similarity, which no hash of a model reads."""
+    path = folder / "config_sentence_transformers.json"
+    return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def _folder(name: str | None, revision: str | None, key: str, kind: Kind = "model") -> Path | None:

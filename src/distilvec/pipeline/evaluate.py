@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -24,11 +24,12 @@ from distilvec.evaluation.mistakes import find_mistakes
 from distilvec.evaluation.speed import BATCH_SIZES
 from distilvec.evaluation.suite import suite_fingerprint
 from distilvec.evaluation.tasks import TaskFailure
-from distilvec.models.load import load
-from distilvec.pipeline.caches import folder_of_cache, open_cache
-from distilvec.pipeline.columns import Samples, intervals, score_columns, write_samples
+from distilvec.pipeline.caches import cached_vectors, open_cache
+from distilvec.pipeline.columns import Samples, change_intervals, intervals, score_columns, write_samples
 from distilvec.pipeline.job import Job
+from distilvec.pipeline.judgement import judge_run
 from distilvec.pipeline.parts import PARTS, Models, SavedStudent
+from distilvec.pipeline.prepare import trained_student
 from distilvec.pipeline.projected import projected_student, trains_projection
 from distilvec.pipeline.run_dir import saved_folders
 from distilvec.pipeline.start import find_start
@@ -38,21 +39,26 @@ from distilvec.report.run_files import REPORT, read_run_file
 from distilvec.students.task_head import load_head
 from distilvec.teachers.api import ApiTeacher
 from distilvec.teachers.model import LocalTeacher, wrap_model
+from distilvec.teachers.precomputed import VectorsTeacher
 from distilvec.train.metrics import read_metrics
 
 MEASURED = 3  # changes if the same models would get other scores
+NEIGHBORS = "neighbors"
 LABELED_PARTS = ("experts", "tokens", "vocabulary")  # of a run that has a labeled task and no suite
+TEXT_PARTS = ("texts", "vocabulary")  # of a run on texts that has no suite
 Report = dict[str, Any]
 
 
 def evaluate(job: Job) -> Report:
-    """Return report.json: scores, and the parts that the recipe names; {} for a recipe without suite and task.
+    """Return report.json: the judgement by neighbours, scores, and the parts that the recipe names.
 
-    With a labeled task the part "supervised" has the metrics on its test split; without a suite these are the scores.
+    Without a suite there are no scores but on a labeled task, where the part "supervised" has the metrics on its test
+    split.
     """
-    if not job.tasks and job.examples is None:
-        return {}
     report = stored_report(job)
+    if NEIGHBORS not in report:
+        _add_judgement(job, report)
+        write_json(job.folder / REPORT, report, sealed=True, key=REPORT)
     todo = [name for name in _steps(job) if name not in report]
     if todo:
         with _models(job, report) as models:
@@ -75,6 +81,7 @@ def stored_report(job: Job) -> Report:
         key = fingerprint(job.fingerprint, suite_fingerprint(list(job.tasks)), MEASURED, settings)
     else:
         key = fingerprint(job.fingerprint, MEASURED, "supervised")
+    key = fingerprint(key, job.teacher.info.similarity)
     if job.recipe.evaluation.finetuned is not None:
         key = fingerprint(key, str(job.recipe.evaluation.finetuned))
     try:
@@ -85,12 +92,15 @@ def stored_report(job: Job) -> Report:
     if found.get("fingerprint") == key:
         return found
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"format": REPORT_FORMAT, "fingerprint": key, "name": job.recipe.name, "created": created}
+    return {"format": REPORT_FORMAT, "fingerprint": key, "name": job.recipe.name, "created": created, "failures": []}
 
 
 def _steps(job: Job) -> list[str]:
     """List the parts of the report, in the order they are computed."""
     parts = list(job.recipe.evaluation.parts)
+    if not job.tasks and job.examples is None:
+        same = job.context.same_tokenizer
+        return [name for name in parts if name in TEXT_PARTS and not (name == "vocabulary" and same)]
     if not job.tasks:
         return ["supervised", *(name for name in parts if name in LABELED_PARTS)]
     return ["scores", *parts, *([] if job.examples is None else ["supervised"])]
@@ -101,9 +111,9 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
     """Load the run's models; the teacher's memory is freed at the end."""
     section, prompts = job.recipe.evaluation, job.teacher.info.prompts
     labeled = labelled_groups(job.examples, test_split(job.recipe, job.examples)) if job.examples is not None else []
-    student = load(job.folder / "student", device="cpu")
+    student = trained_student(job)
     projected = projected_student(job, student) if "projected" in section.columns else None
-    with job.teacher.load(job.recipe.train.device) as teacher:
+    with job.teacher.load(job.recipe.train.device) if _reads_teacher(job) else nullcontext() as teacher:
         if isinstance(teacher, ApiTeacher):
             teacher.store_in(open_cache(job, job.teacher), job.teacher.corpus)
         yield Models(
@@ -118,9 +128,14 @@ def _models(job: Job, report: Report) -> Iterator[Models]:
             job.in_teacher_space,
             labeled,
             dict(report.get("scores", {})),
-            remote=None if isinstance(teacher, LocalTeacher) else teacher,
-            cached=partial(_cached_vectors, job),
+            remote=teacher if isinstance(teacher, (VectorsTeacher, ApiTeacher)) else None,
+            cached=partial(cached_vectors, job),
         )
+
+
+def _reads_teacher(job: Job) -> bool:
+    """Whether a part needs the teacher itself: not the distances of texts whose vectors are in its cache."""
+    return _steps(job) != ["texts"] or cached_vectors(job, job.corpus.holdout_rows) is None
 
 
 def _untrained(job: Job) -> LocalTeacher | None:
@@ -130,16 +145,6 @@ def _untrained(job: Job) -> LocalTeacher | None:
         return None
     model = find_start(job).student(job)
     return wrap_model(model, "untrained", section.batch_tokens, job.teacher.info.prompts)
-
-
-def _cached_vectors(job: Job, rows: Any) -> Any:
-    """Read the teacher's vectors of rows of the corpus from its cache; None without a cache, or where it lacks one."""
-    teacher = job.teacher
-    if teacher.live or not folder_of_cache(job, teacher).exists():
-        return None
-    cache = open_cache(job, teacher)
-    positions = cache.positions(teacher.corpus.keys[rows])
-    return None if (positions < 0).any() else cache.read(positions)
 
 
 def saved_students(job: Job) -> list[SavedStudent]:
@@ -155,6 +160,16 @@ def saved_students(job: Job) -> list[SavedStudent]:
             is_first = epochs_in_cycle > 1 and in_first_epoch(lines[step]["epoch"], epochs_in_cycle)
             saved.append(SavedStudent(step, lines[step]["eval/distance"], folder, is_first))
     return saved
+
+
+def _add_judgement(job: Job, report: Report) -> None:
+    """Add the judgement by neighbours, None where there is none; one that fails is listed in "failures"."""
+    try:
+        judgement = judge_run(job)
+    except DistilvecError as error:
+        judgement = None
+        report["failures"].append(asdict(TaskFailure(NEIGHBORS, str(error))))
+    report[NEIGHBORS] = None if judgement is None else judgement.to_json()
 
 
 def _add(job: Job, models: Models, report: Report, name: str) -> None:
@@ -177,12 +192,13 @@ def _add_scores(
     job: Job, models: Models, report: Report, scores: dict[str, list[Score]], samples: Samples,
     problems: list[TaskFailure],
 ) -> None:  # fmt: skip
-    """Add scores, averages, and intervals of the differences from the teacher; write samples.npz."""
+    """Add scores, averages, intervals of differences from the teacher and of changes; write samples.npz."""
     write_samples(job.folder, samples)
     report["scores"] = {name: [asdict(score) for score in column] for name, column in scores.items()}
     report["averages"] = {name: averages(column) for name, column in scores.items() if column}
     report["intervals"] = intervals(samples, job.recipe.evaluation.draws, problems)
-    report["failures"] = [asdict(problem) for problem in problems]
+    report["changes"] = change_intervals(samples, job.recipe.evaluation.draws)
+    report["failures"] += [asdict(problem) for problem in problems]
     models.scores.update(report["scores"])
 
 

@@ -16,54 +16,57 @@ from distilvec.config.schema import Role, TeacherSection
 from distilvec.core.errors import DistilvecError
 from distilvec.evaluation.evaluator import EmbeddingCache, Score
 from distilvec.evaluation.metrics import cosine_pairs
-from distilvec.evaluation.significance import mean_interval
-from distilvec.evaluation.stored import KNOWN_ITEM, NEIGHBORS, overlaps, stored_tasks
+from distilvec.evaluation.neighbors import Judgement, read_judgement
+from distilvec.evaluation.stored import stored_tasks
 from distilvec.evaluation.suite import load_suite
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.pipeline.columns import make_columns, score_columns
 from distilvec.pipeline.inputs import holdout_batches
+from distilvec.pipeline.judgement import judge_encoder
+from distilvec.pipeline.local import log_similarity
 from distilvec.pipeline.resolve import cache_root
+from distilvec.pipeline.run_result import RunResult
+from distilvec.report.advice import index_advice
+from distilvec.report.scores import make_verdict
 from distilvec.teachers.indexes.copy import local_table
 from distilvec.teachers.model import LocalTeacher, load_teacher
 from distilvec.teachers.precomputed import VectorsTeacher
 
 SAMPLE = 64  # stored texts that a candidate embeds
 SAME = 0.99  # mean cosine from which on a candidate is the index's own model
-FITS, DOUBTFUL = 0.8, 0.5  # overlap of the top 10
 
 
 @dataclass(frozen=True)
 class IndexCheck:
-    """A judgement: overlap of the top 10 with the index, scores by model, cosine with the stored vectors, advice.
+    """A model as the query encoder of an index: the judgement, and scores by model.
 
-    `overlap` is (mean, low, high) over stored texts that were not trained on, with a 95 % interval. `cosine` is the
-    mean over these texts. `fits` is False where a switch is not advised.
+    `scores` have the tasks that are made of the index itself, and those of a suite.
     """
 
     index: str
-    texts: int
-    queries: int
-    overlap: tuple[float, float, float]
-    known_item: float
-    recall: float
-    cosine: float
-    fits: bool
-    advice: str
+    judgement: Judgement
     scores: dict[str, list[Score]] = field(default_factory=dict)
     problems: list[TaskFailure] = field(default_factory=list)
 
     @property
+    def fits(self) -> bool:
+        """Whether a switch is advised, at once or with a second ranking."""
+        return self.judgement.compatibility in ("yes", "in part")
+
+    @property
+    def advice(self) -> str:
+        """The next step."""
+        return index_advice(self.judgement)
+
+    @property
     def line(self) -> str:
-        """The last line of `index distill` and `index check`."""
-        mean, low, high = self.overlap
-        judged = [score for score in self.scores.get("asymmetric", []) if score.task not in (NEIGHBORS, KNOWN_ITEM)]
-        ndcg = [f"; nDCG@10 {score.value:.1f} on {score.task}" for score in judged if score.type == "retrieval"]
-        own = f"; a stored text is found at rank 1 to 10 with MRR {self.known_item / 100:.2f}"
-        return f"expected overlap of the top 10 with your index: {mean:.2f} [{low:.2f}, {high:.2f}]{own}{''.join(ndcg)}"
+        """The verdict, as on the page of `index distill`."""
+        record = {"neighbors": self.judgement.to_json()}
+        return str(make_verdict(self.scores, None, None, record)["text"])
 
     def to_json(self) -> dict[str, Any]:
         """All metrics as plain data."""
-        return {**asdict(self), "line": self.line}
+        return {**asdict(self), "fits": self.fits, "advice": self.advice, "line": self.line}
 
 
 def open_index(section: TeacherSection, refresh: bool = False) -> VectorsTeacher:
@@ -87,41 +90,23 @@ def check_index(
             f"[model] {model} gives vectors of {student.dim} dimensions, the index has {index.dim}: it cannot search "
             "this index. Train one that can: distilvec index distill."
         )
-    stored, memo = stored_tasks(index, queries), EmbeddingCache()
+    log_similarity(index.section, index.normalized)
+    judgement = judge_encoder(student, index, queries)
     columns = make_columns(student, teacher=index)
     columns = {name: columns[name] for name in ("teacher", "asymmetric")}
-    scores, _ = score_columns([*tasks, *stored], columns, memo, problems)
-    mean = mean_interval(overlaps(stored[0], student, index, memo))
-    texts = stored[0].queries
-    cosine = float(
-        cosine_pairs(memo.vectors(student, texts, "document"), memo.vectors(index, texts, "document")).mean()
-    )
-    by_task = {score.task: score.metrics for score in scores["asymmetric"]}
-    recall, known = by_task[NEIGHBORS]["recall@100"], by_task[KNOWN_ITEM]["mrr@10"]
-    fits, advice = _advice(mean, recall, cosine)
-    return IndexCheck(
-        index.name, len(stored[1].documents), len(texts), mean, known, recall, cosine, fits, advice, scores, problems
-    )
+    scores, _ = score_columns([*tasks, *stored_tasks(index, queries)], columns, EmbeddingCache(), problems)
+    return IndexCheck(index.name, judgement, scores, problems)
 
 
-def _advice(overlap: tuple[float, float, float], recall: float, cosine: float) -> tuple[bool, str]:
-    """Whether a switch is advised, and the next step."""
-    if overlap[1] >= FITS:
-        return True, "The model fits the index. Switch, and compare answers on real queries for some days."
-    if overlap[0] >= DOUBTFUL:
-        return True, (
-            f"The model fits in part: {recall:.0f} % of the index's top 10 are in its top 100. Rank its top 100 again "
-            "with the large model or a cross-encoder, or train longer, with more layers or more texts."
-        )
-    if cosine < DOUBTFUL:
-        return False, (
-            f"Do not switch: the model's vectors have a mean cosine of {cosine:.2f} with the stored ones, so it is of "
-            "another space, or reads another prompt. Train one for this index: distilvec index distill."
-        )
-    return False, (
-        "Do not switch: the model is in the index's space, and not close enough. Train longer (--epochs), keep more "
-        "layers, or read more of the index (--limit)."
-    )
+def read_check(result: RunResult) -> IndexCheck:
+    """Return the check that a run against an index has made.
+
+    Errors: DistilvecError for a run without a judgement.
+    """
+    judgement = read_judgement(result.record.get("neighbors"))
+    if judgement is None:
+        raise DistilvecError(f"[--out] {result.folder} has no judgement. Start over: --restart.")
+    return IndexCheck(result.record["teacher"]["name"], judgement, result.scores, result.problems)
 
 
 # -- training ----------------------------------------------------------------------------------------------------------

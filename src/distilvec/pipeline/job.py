@@ -66,7 +66,7 @@ class Teacher:
         with errors_of(self.key):
             return open_teacher(self.section, device, self.counts, sharded)
 
-    def record(self, several: bool) -> TeacherRecord:
+    def record(self, several: bool, unread: bool = False) -> TeacherRecord:
         """Return its part of distillation.json; with its weight if there are several teachers."""
         found: TeacherRecord = {
             "name": self.info.name,
@@ -75,9 +75,11 @@ class Teacher:
             "width": self.info.dim,
             "prompts": {role: prompt for role, prompt in self.info.prompts.items() if prompt},
             "normalized": self.info.normalized,
+            "similarity": self.info.similarity,
         }
         found |= {} if self.parameters is None else {"parameters": self.parameters}
         found |= {"live": True} if self.live else {}
+        found |= {"unread": True} if unread else {}
         if (api := self.section.api) is not None:
             spent = read_counts(self.counts, "teacher.api")
             cost = {"cost": round(spent["tokens"] * api.price / 1e6, 6)} if api.price is not None and spent else {}

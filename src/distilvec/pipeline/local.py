@@ -6,6 +6,7 @@ from pathlib import Path
 
 from distilvec.config.schema import Recipe, SourceSection, TeacherSection
 from distilvec.core.errors import DistilvecError
+from distilvec.core.log import log
 from distilvec.teachers.indexes.copy import local_table
 from distilvec.teachers.precomputed import VectorsTeacher
 
@@ -24,6 +25,20 @@ def with_local_tables(recipe: Recipe, root: Path) -> Recipe:
         sources = [_own_texts(source, n, teacher) for n, source in enumerate(recipe.corpus.sources)]
         changes["corpus"] = recipe.corpus.model_copy(update={"sources": sources})
     return recipe.model_copy(update=changes)
+
+
+def log_similarity(section: TeacherSection, normalized: bool) -> None:
+    """Log how vectors are read that state no similarity; where all have length 1, every similarity ranks alike.
+
+    The section is one that `local_table` returned, which has what an index states.
+    """
+    if section.similarity is not None or section.local_model is not None or normalized:
+        return
+    log(
+        f"{section.vectors or 'the API'}: no similarity is stated, and not all vectors have length 1: they are "
+        "compared by cosine. If your search takes the inner product or the distance, state it: teacher.similarity "
+        "(--similarity) is dot or euclidean."
+    )
 
 
 def _own_texts(source: SourceSection, position: int, teacher: TeacherSection) -> SourceSection:

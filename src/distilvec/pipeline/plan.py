@@ -24,6 +24,7 @@ from distilvec.pipeline.api_costs import cost_lines
 from distilvec.pipeline.caches import folder_of_cache, open_cache, reads_tokens, superset_cache, token_source
 from distilvec.pipeline.fleet import Fleet, duration, fleet_lines
 from distilvec.pipeline.job import Job, Teacher
+from distilvec.pipeline.judgement import plan_line
 from distilvec.pipeline.prepare import (
     ReadyTeacher,
     align,
@@ -103,6 +104,7 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
     )
     alignment = next((one for one in alignments if one is not None), None)
     costs = [_measure_stage(job, stage, tokens, alignment, teachers) for stage in job.stages]
+    judgement = plan_line(job, tokens, model)
     report, names, kept = corpus.report, corpus.source_names, np.bincount(corpus.sources)
     sources = [n if names.count(n) == 1 else f"{n} (corpus.sources.{number})" for number, n in enumerate(names)]
     count = f"{report['train'] + report['holdout']:,} ({report['holdout']:,} for validation)"
@@ -117,6 +119,7 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
         *[line for lines in about for line in lines],
         ["student", _student_line(job, model)],
         *_training_lines(job.stages, costs),
+        *([] if judgement is None else [judgement]),
         *[["runs code", line] for line in _code(job)],
         ["run folder", str(job.folder)],
     ]

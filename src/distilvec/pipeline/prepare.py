@@ -20,6 +20,7 @@ from distilvec.core.processes import main_first
 from distilvec.core.registry import method_class
 from distilvec.data.corpus import Corpus
 from distilvec.data.tokens import TokenStore, build_tokens
+from distilvec.models.load import load
 from distilvec.models.tokenizers import tokenizer_hash
 from distilvec.pipeline.caches import fill, open_cache, reads_tokens
 from distilvec.pipeline.job import Job, Teacher
@@ -106,6 +107,13 @@ def untrained_student(job: Job, section: StudentSection | None = None) -> Senten
     texts = fitting_texts(job) if section.reads_texts else ()
     seed, shared = job.recipe.train.seed, in_teacher_space(job)
     return build_student(section, job.teacher.info, seed, shared, job.vocabulary, texts)
+
+
+def trained_student(job: Job, device: str = "cpu") -> SentenceTransformer:
+    """Load the student of a finished training; it states how its vectors are compared, as the recipe has it now."""
+    student = load(job.folder / "student", device=device)
+    student.similarity_fn_name = job.teacher.info.similarity if in_teacher_space(job) else "cosine"
+    return student
 
 
 def fitting_texts(job: Job) -> list[str]:

@@ -63,7 +63,9 @@ def export_projected(student: Path, out: Path | None) -> Path:
         )
     about = describe_student(made, f"{record['name']}-projected", record["student"].get("base_model"))
     width = record["teacher"].get("width")
-    projected = {key: value for key, value in record.items() if key not in ("seal", "scores", "supervised")}
+    projected = {
+        key: value for key, value in record.items() if key not in ("seal", "scores", "supervised", "neighbors")
+    }
     projected |= {"name": about["name"], "student": about, "teacher_compatible": about["width"] == width}
     out = out or job.folder / "projected"
     save_student(made, out, projected, model_card(projected), key="--out")

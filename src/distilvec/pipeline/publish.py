@@ -8,16 +8,17 @@ from typing import Any
 
 from distilvec.config import recipe as recipes
 from distilvec.core.files import write_json
+from distilvec.core.outputs import OutputSpec
 from distilvec.evaluation.evaluator import read_score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.formats.replace import read_record
 from distilvec.formats.sentence_transformers import save_student
-from distilvec.models.load import load
 from distilvec.pipeline.job import Job
+from distilvec.pipeline.prepare import trained_student
 from distilvec.pipeline.record import distillation_record
 from distilvec.pipeline.resolve import make_objective
 from distilvec.pipeline.run_result import RunResult
-from distilvec.pipeline.start import find_start
+from distilvec.pipeline.start import find_start, fresh_layer
 from distilvec.pipeline.train import Training
 from distilvec.report.exports import read_exports
 from distilvec.report.model_card import model_card
@@ -29,10 +30,11 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
     """Write record, model card and report page; the result of the run."""
     scores = {name: [read_score(score) for score in column] for name, column in report.get("scores", {}).items()}
     folder = job.folder / "student"
-    student = load(folder, device="cpu")
+    student = trained_student(job)
     earlier = [(stage, stage_progress(stage, job.fingerprint)) for stage in job.stages[:-1]]
     stages = [*earlier, (job.stages[-1], training.state)]
-    teachers = [teacher.record(len(job.teachers) > 1) for teacher in job.teachers]
+    unread = job.required == OutputSpec()
+    teachers = [teacher.record(len(job.teachers) > 1, unread) for teacher in job.teachers]
     objective = make_objective(job.stages[-1], job.context)
     start = find_start(job)
     hub = (read_record(job.folder) or {}).get("hub") or {}
@@ -40,14 +42,18 @@ def publish(job: Job, training: Training, report: dict[str, Any]) -> RunResult:
         stages, teachers, student, job.corpus, objective, training.distance, scores, start, hub
     )
     record["student"]["dense_choice"] = job.recipe.student.dense
-    if "supervised" in report:
-        record["supervised"] = report["supervised"]
+    if (layer := fresh_layer(job, student)) is not None:
+        fitted = f"student.{layer}" in start.ridge_distances
+        record["training"]["linear_layer"] = "ridge" if fitted else "random"
+    for name in ("supervised", "neighbors"):
+        if report.get(name):
+            record[name] = report[name]  # type: ignore[literal-required]
     card = model_card(record, exports=read_exports(folder))
     save_student(student, folder, dict(record), card, extra_files=copy_head(folder))
     write_json(job.folder / "distillation.json", record, sealed=True, key="distillation.json")
-    page = write_report(job.folder, report, record, recipes.dump(job.recipe)) if report else None
-    problems = [TaskFailure(**problem) for problem in report.get("failures", [])]
-    verdict = report.get("verdict") or {}
+    page = write_report(job.folder, report, record, recipes.dump(job.recipe))
+    problems = [TaskFailure(**problem) for problem in report["failures"]]
+    verdict = report["verdict"]
     return RunResult(job.folder, training.state, training.distance, scores, record, problems, page, verdict)
 
 

@@ -35,7 +35,7 @@ from distilvec.pipeline.describe import (
 )
 from distilvec.pipeline.family import with_linear_layer
 from distilvec.pipeline.job import Job, Teacher
-from distilvec.pipeline.local import with_local_tables
+from distilvec.pipeline.local import log_similarity, with_local_tables
 from distilvec.pipeline.texts import check_domains, load_corpus, load_examples, load_tasks, load_vocabulary
 from distilvec.students.task_head import load_head
 from distilvec.teachers.cache.manifest import Manifest
@@ -64,6 +64,8 @@ def resolve(recipe: Recipe, folder: Path, record: Mapping[str, Any] | None = Non
     stages = tuple(training_stages(recipe, folder))
     sections = {"teacher": recipe.teacher} | {f"more_teachers.{n}": s for n, s in enumerate(recipe.more_teachers)}
     described = _describe(recipe, sections, store, record)
+    for key, section in sections.items():
+        log_similarity(section, described[key].info.normalized)
     first = described["teacher"].info
     if record is None:
         check_domains(recipe)

@@ -32,10 +32,13 @@ def export_router(student: Path, out: Path | None) -> Path:
             f"[--to] the teacher of {job.folder} is a table of vectors ({job.teacher.info.name}), not a model that "
             "embeds documents. Use the student alone for queries to the index."
         )
-    query = _query_tower(job, load(student, device="cpu"), bool(record.get("teacher_compatible")))
+    compatible = bool(record.get("teacher_compatible"))
+    query = _query_tower(job, load(student, device="cpu"), compatible)
     out = out or job.folder / "router"
     name = f"{record['name']}-router"
     routed = {key: value for key, value in record.items() if key != "seal"}
+    if not compatible:  # judged was the student without its projection
+        routed.pop("neighbors", None)
     routed |= {"name": name, "teacher_compatible": True, "documents": job.teacher.info.name}
     with load_teacher(section.model_copy(update={"dtype": "float32"}), "cpu") as teacher:
         if teacher.manifest().weights != job.teacher.manifest.weights:

@@ -10,7 +10,6 @@ from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
-from distilvec.evaluation.aggregate import AVERAGE, averages, retention
 from distilvec.evaluation.evaluator import Score
 from distilvec.evaluation.tasks import TaskFailure
 from distilvec.models.load import load_model
@@ -46,8 +45,13 @@ class RunResult:
         """The best student, loaded on the CPU at first use."""
         return load_model(str(self.folder / "student"), "student")
 
+    def verdict_lines(self) -> list[tuple[str, str]]:
+        """Return the verdict, then the advice, as (name, value)."""
+        advice = [("advice", text) for text in self.verdict.get("advice") or ()]
+        return [("verdict", self.verdict["text"]), *advice] if self.verdict.get("text") else advice
+
     def lines(self) -> list[tuple[str, str]]:
-        """Return the main results as (name, value): distance, also before training, verdict, advice, folder, report."""
+        """Return the other main results as (name, value): distance, also before training, folder, report."""
         name = next(name for name in MONITORED if name in self.distance)
         measure, where = MEASURES[name]
         before = self.distance.get(f"untrained_{name}")
@@ -55,13 +59,6 @@ class RunResult:
         found = [(measure, f"{self.distance[name]:.4f} {where}{began}")]
         if sentence := self.record["training"].get("shipped"):
             found.append(("shipped", sentence))
-        if self.verdict.get("text"):
-            found.append(("verdict", self.verdict["text"]))
-        elif self.scores.get("student"):
-            share = retention(self.scores["student"], self.scores.get("teacher", ())).get(AVERAGE)
-            kept = "" if share is None else f", {share:.1f} % of the teacher"
-            found.append(("average", f"{averages(self.scores['student'])['all']:.2f}{kept}"))
-        found += [("advice", text) for text in self.verdict.get("advice") or ()]
         found.append(("run", str(self.folder)))
         return [*found, ("report", str(self.page))] if self.page is not None else found
 
@@ -79,11 +76,13 @@ class RunResult:
 
     def __repr__(self) -> str:
         problems = [("not scored", problem_text(problem)) for problem in self.problems]
-        return "\n".join(["RunResult", *(f"  {name:10} {text}" for name, text in [*self.lines(), *problems])])
+        lines = [*self.verdict_lines(), *self.lines(), *problems]
+        return "\n".join(["RunResult", *(f"  {name:10} {text}" for name, text in lines)])
 
     def _repr_html_(self) -> str:
         problems = [f"not scored: {problem_text(problem)}" for problem in self.problems]
-        about = Table("run-result", "", ["RunResult", ""], [words(*line) for line in self.lines()], words=2)
+        lines = [*self.verdict_lines(), *self.lines()]
+        about = Table("run-result", "", ["RunResult", ""], [words(*line) for line in lines], words=2)
         scores = to_html(score_table(self.scores)) if self.scores else ""
         return "\n".join([to_html(about), scores, html_list(problems)])
 

@@ -82,10 +82,12 @@ def expand(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), vari
     seeds: list[int | None] = [*(section.seeds or [])] or [None]
     for (label, chosen, point), seed in itertools.product(_groups(section, names), seeds):
         name = ",".join(part for part in (label, f"seed={seed}" if seed is not None else "") if part)
-        settings = {"name": _shortened(f"{base}-{name}", MOST_NAME_BYTES), **found.get(chosen, {}), **changes, **point}
-        settings |= {} if seed is None else {"train.seed": seed}
         changed = copy.deepcopy(tree)
-        for key, value in settings.items():
+        changed["name"] = _shortened(f"{base}-{name}", MOST_NAME_BYTES)
+        for key, value in found.get(chosen, {}).items():
+            recipes.set_key(changed, key, copy.deepcopy(value))
+        recipes.override(changed, copy.deepcopy(changes))
+        for key, value in {**point, **({} if seed is None else {"train.seed": seed})}.items():
             recipes.set_key(changed, key, copy.deepcopy(value))
         members.append(Member(name, label or base, recipes.validate(changed, f"{origin}, run {name}")))
     return members

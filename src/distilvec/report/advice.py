@@ -1,4 +1,7 @@
-"""Advice on what to try next, from the numbers of a report.json; each rule names the numbers that it follows from."""
+"""Advice on what to try next, from the numbers of a report.json; each rule names the numbers that it follows from.
+
+A rule that compares two scores, or two shares of neighbours, is silent where the interval of their difference holds 0.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from distilvec.evaluation.aggregate import AVERAGE, retention
-from distilvec.report.scores import read_scores
+from distilvec.evaluation.aggregate import AVERAGE, RETRIEVAL, average
+from distilvec.evaluation.neighbors import DOUBTFUL, Judgement, NeighborShares, Share, read_judgement
+from distilvec.report.neighbors import wider_text
+from distilvec.report.scores import read_scores, shared
 from distilvec.report.section import get
 from distilvec.report.sections.compression import BITS, mean_rows, vectors
 from distilvec.report.tables import Part, number
@@ -15,32 +20,96 @@ from distilvec.train.metrics import SCORES, validation_metric
 
 FALLS = 3.0  # percent of the teacher's score that retrieval keeps less than the average
 HELPS = 1.0  # percent that the teacher's documents add
-LOWER = 1.0  # percent of the untrained score that training may cost; points that a teacher may be below its student
+FAR = 10.0  # percent of the teacher's score that its documents cost
+LOWER = 1.0  # points that a teacher may be below its student
 STILL = 0.005  # share by which the last validation was better than the one before
 NEARER = 0.04  # share by which texts that were trained on are nearer to the teacher than new ones
 KEPT = 99.0  # percent of the student's own score that a smaller vector keeps
+RIDGE = "start the new linear layer from a regression on the teacher's vectors (student.start=ridge)"
 
 
 def advice(report: Part) -> list[str]:
-    """Return sentences, the most important first; empty without scores."""
+    """Return sentences, the most important first."""
     return [text for rule in RULES if (text := rule(report))]
 
 
-def training_lowers(report: Part) -> str:
-    """The student before training has the higher average."""
-    columns = read_scores(get(report, "scores") or {})
-    student, untrained, teacher = (columns.get(name, []) for name in ("student", "untrained", "teacher"))
-    own = retention(student, untrained).get(AVERAGE)
-    if own is None or own > 100 - LOWER:
-        return ""
-    before, after = (retention(scores, teacher).get(AVERAGE) for scores in (untrained, student))
-    change = ""
-    if before is not None and after is not None:
-        change = f", from {number(before, 1)} % of the teacher's to {number(after, 1)} %"
+def index_advice(judgement: Judgement) -> str:
+    """Return whether to switch the queries of an index to a student, and the next step."""
+    share = judgement.share
+    if judgement.compatibility == "yes":
+        return "The model fits the index. Switch, and compare answers on real queries for some days."
+    if judgement.compatibility == "in part":
+        return (
+            f"The model fits in part: {wider_text(judgement)}. Rank its top 100 again with the large model or a "
+            "cross-encoder, or train longer, with more layers or more texts."
+        )
+    if share is None or judgement.cosine is None or judgement.cosine < DOUBTFUL:
+        return (
+            f"Do not switch: the model's vectors have a mean cosine of {judgement.cosine or 0:.2f} with the stored "
+            "ones, so it is of another space, or reads another prompt. Train one for this index: distilvec index "
+            "distill."
+        )
     return (
-        f"Training lowered the average{change}. Check that the teacher knows the language of the texts; then add texts "
-        "and steps (train.epochs), or lower train.learning_rate."
+        "Do not switch: the model is in the index's space, and not close enough. Train longer (--epochs), keep more "
+        "layers, or read more of the index (--limit)."
     )
+
+
+def fits_the_index(report: Part) -> str:
+    """A student of an index."""
+    judgement = _judgement(report)
+    return index_advice(judgement) if judgement is not None and judgement.origin == "index" else ""
+
+
+def training_lowers(report: Part) -> str:
+    """The student before training had the higher average, or found more of the teacher's neighbours."""
+    columns = read_scores(get(report, "scores") or {})
+    student, untrained = shared(*(columns.get(name, []) for name in ("student", "untrained")))
+    judgement, lost = _judgement(report), ""
+    if student and _below_zero(get(report, "changes.training").get(AVERAGE)):
+        lost = f"the average fell from {number(average(untrained), 1)} to {number(average(student), 1)}"
+    elif judgement is not None and judgement.start is not None and judgement.gain is not None:
+        gain = judgement.gain.among or judgement.gain.alone
+        before, after = _first(judgement.start), _first(judgement.student)
+        if gain is not None and gain.high < 0 and before is not None and after is not None:
+            lost = f"of the teacher's top 10 it finds {after.mean:.2f}, before training {before.mean:.2f}"
+    if not lost:
+        return ""
+    rate = get(report, "record.training.learning_rate")
+    lower = f"train.learning_rate={rate / 3:.1g} instead of {rate:g}" if rate else "a lower train.learning_rate"
+    return f"Training made the student worse: {lost}. Most often the rate is too high: try {lower}."
+
+
+def far_from_the_space(report: Part) -> str:
+    """Among the teacher's vectors the student finds far less than among its own."""
+    key, names = "retrieval", (RETRIEVAL, AVERAGE)
+    if get(report, "verdict").get("retrieval") is None:  # every task is a retrieval task
+        key = "retention"
+    alone, pair = (get(report, "verdict").get(name) for name in (key, f"asymmetric_{key}"))
+    changes, judgement, found = get(report, "changes.documents"), _judgement(report), ""
+    interval = next((changes[name] for name in names if name in changes), None)
+    if alone is not None and pair is not None and alone - pair >= FAR and _below_zero(interval):
+        found = f"{number(pair, 1)}% of its retrieval score instead of {number(alone, 1)}%"
+    elif judgement is not None and judgement.student.among is not None and judgement.student.alone is not None:
+        own, among = judgement.student.alone, judgement.student.among
+        if among.high < own.low:
+            found = f"{among.mean:.2f} of its top 10 instead of {own.mean:.2f}"
+    if not found:
+        return ""
+    fix = f"{RIDGE}, or train longer (train.epochs)" if _random_layer(report) else "train longer (train.epochs)"
+    return (
+        f"With the teacher's vectors the student keeps {found} alone, so it is not yet in the teacher's space: {fix}."
+    )
+
+
+def random_layer(report: Part) -> str:
+    """A new linear layer started at random, and the student cannot search the teacher's vectors yet."""
+    judgement = _judgement(report)
+    if judgement is None or not _random_layer(report) or far_from_the_space(report):
+        return ""
+    if judgement.compatibility in (None, "yes"):
+        return ""
+    return f"The linear layer to the teacher's vectors started at random: {RIDGE}."
 
 
 def teacher_below(report: Part) -> str:
@@ -48,6 +117,8 @@ def teacher_below(report: Part) -> str:
     scores = get(report, "record.supervised.scores")
     ours, theirs = ((scores.get(name) or {}).get("accuracy") for name in ("student", "teacher"))
     if ours is None or theirs is None or 100 * (ours - theirs) < LOWER:
+        return ""
+    if not _above_zero(get(report, "intervals.student").get(get(report, "record.supervised").get("task"))):
         return ""
     below = f"The teacher ({number(100 * theirs, 1)}) is below its student ({number(100 * ours, 1)})"
     return (
@@ -70,24 +141,29 @@ def retrieval_falls(report: Part) -> str:
     kept, retrieval = (get(report, "verdict").get(key) for key in ("retention", "retrieval"))
     if kept is None or retrieval is None or kept - retrieval < FALLS or training_lowers(report):
         return ""
+    if not _below_zero(get(report, "intervals.student").get(RETRIEVAL)):
+        return ""
     own = bool(get(report, "vocabulary"))
     larger = "take a larger token table (student.vocabulary)" if own else "keep more layers (student.layers)"
     return (
-        f"Retrieval falls most ({number(retrieval, 1)} % of the teacher's, all tasks {number(kept, 1)} %): "
+        f"Retrieval falls most ({number(retrieval, 1)}% of the teacher's, all tasks {number(kept, 1)}%): "
         f"train longer (train.epochs), or {larger}."
     )
 
 
 def teachers_documents(report: Part) -> str:
     """Retrieval is better with the teacher's documents."""
-    alone, pair = (get(report, "verdict").get(key) for key in ("retrieval", "asymmetric_retrieval"))
-    if alone is None:  # every task is a retrieval task
-        alone, pair = (get(report, "verdict").get(key) for key in ("retention", "asymmetric_retention"))
+    key, name = "retrieval", RETRIEVAL
+    if get(report, "verdict").get("retrieval") is None:  # every task is a retrieval task
+        key, name = "retention", AVERAGE
+    alone, pair = (get(report, "verdict").get(part) for part in (key, f"asymmetric_{key}"))
     if alone is None or pair is None or pair - alone < HELPS:
         return ""
+    if not _above_zero(get(report, "changes.documents").get(name)):
+        return ""
     return (
-        f"Search the teacher's documents with the student's queries: {number(pair, 1)} % of the teacher's retrieval "
-        f"instead of {number(alone, 1)} %."
+        f"Search the teacher's documents with the student's queries: {number(pair, 1)}% of the teacher's retrieval "
+        f"instead of {number(alone, 1)}%."
     )
 
 
@@ -112,11 +188,28 @@ def still_better(report: Part) -> str:
     return ""
 
 
+def overfits(report: Part) -> str:
+    """The student finds more neighbours of texts that it was trained on than of new ones."""
+    judgement = _judgement(report)
+    if judgement is None or judgement.trained is None or not _seen_once(report):
+        return ""
+    seen, new = _first(judgement.trained), _first(judgement.student)
+    if seen is None or new is None or seen.low <= new.high:
+        return ""
+    return (
+        f"The student has learned its texts by heart: it finds {seen.mean:.2f} of the teacher's top 10 for texts that "
+        f"it was trained on, {new.mean:.2f} for new ones. Add distinct texts, or the long ones in pieces "
+        "(corpus.sources: pieces), or train fewer passes (train.epochs)."
+    )
+
+
 def more_texts(report: Part) -> str:
-    """Texts that were trained on are nearer to the teacher than validation texts, by more than chance."""
+    """Texts that were trained on are nearer to the teacher than new ones, where their neighbours were not compared."""
     new, seen = get(report, "texts.mean"), get(report, "texts.trained.mean")
-    passes = get(report, "record.training.texts"), get(report, "record.data.train_rows")
-    if not new or not seen or not all(passes) or passes[0] < passes[1] or seen > (1 - NEARER) * new:
+    judgement = _judgement(report)
+    if judgement is not None and judgement.trained is not None:  # `overfits` has intervals
+        return ""
+    if not new or not seen or not _seen_once(report) or seen > (1 - NEARER) * new:
         return ""
     return (
         f"Texts that were trained on are nearer to the teacher ({number(seen, 3)}) than new ones ({number(new, 3)}): "
@@ -137,7 +230,7 @@ def smaller_vectors(report: Part) -> str:
         return ""
     return (
         f"Store documents in {row['width']} dimensions as {vectors(row['precision'])}: {number(times, 0)} times "
-        f"smaller, {number(share, 1)} % of the student's score."
+        f"smaller, {number(share, 1)}% of the student's score."
     )
 
 
@@ -150,6 +243,35 @@ def smaller_weights(report: Part) -> str:
 
 
 RULES: Sequence[Callable[[Part], str]] = (
-    training_lowers, teacher_below, retrieval_falls, still_better, more_texts, confused_classes, teachers_documents,
-    smaller_vectors, smaller_weights,
+    fits_the_index, training_lowers, far_from_the_space, random_layer, teacher_below, retrieval_falls, overfits,
+    still_better, more_texts, confused_classes, teachers_documents, smaller_vectors, smaller_weights,
 )  # fmt: skip
+
+
+def _judgement(report: Part) -> Judgement | None:
+    return read_judgement(get(report, "neighbors"))
+
+
+def _first(shares: NeighborShares) -> Share | None:
+    """The share that is named first: among the teacher's vectors, else alone."""
+    return shares.among or shares.alone
+
+
+def _random_layer(report: Part) -> bool:
+    return bool(get(report, "record.training.linear_layer") == "random")
+
+
+def _seen_once(report: Part) -> bool:
+    """Whether every training text was seen."""
+    texts, rows = get(report, "record.training.texts"), get(report, "record.data.train_rows")
+    return bool(texts and rows and texts >= rows)
+
+
+def _below_zero(interval: Sequence[float] | None) -> bool:
+    """Whether a difference's interval [low, high, p] is known and below 0."""
+    return interval is not None and interval[1] < 0
+
+
+def _above_zero(interval: Sequence[float] | None) -> bool:
+    """Whether a difference's interval [low, high, p] is known and above 0."""
+    return interval is not None and interval[0] > 0

@@ -9,37 +9,47 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from distilvec.report.model_card import read_teachers
 from distilvec.report.section import Figure, get
 from distilvec.report.tables import Part, number, templates
 
 ORDER = (
-    "problems", "use", "scores", "mistakes", "queries", "texts", "compression", "margin", "speed", "exports",
-    "vocabulary", "experts", "projections", "training", "sharpness", "record",
+    "problems", "use", "neighbors", "scores", "mistakes", "queries", "texts", "compression", "margin", "speed",
+    "exports", "vocabulary", "experts", "projections", "training", "sharpness", "record",
 )  # fmt: skip
 TILES = {  # key of the verdict: what follows the number; the first key of a group is its tile, the others its notes
-    "retention": (" %", "of the teacher's average"),
-    "asymmetric_retention": (" %", "with the teacher's documents"),
-    "retrieval": (" %", "of the teacher's retrieval score"),
-    "asymmetric_retrieval": (" %", "with the teacher's documents"),
+    "task_score": ("", "{task_metric} on {task}"),
+    "retention": ("%", "of the teacher's average"),
+    "asymmetric_retention": ("%", "with the teacher's documents"),
+    "retrieval": ("%", "of the teacher's retrieval score"),
+    "asymmetric_retrieval": ("%", "with the teacher's documents"),
+    "neighbors": ("", "of the teacher's top 10 found, {neighbors_where}"),
+    "neighbors_alone": ("", "with its own vectors"),
     "speedup": (" times", "the teacher's speed on queries"),
     "document_speedup": (" times", "on documents"),
     "megabytes": (" MB", "of weights in float32"),
     "smaller": (" times", "fewer parameters than the teacher"),
-    "worst_change": (" %", "on {worst_task}, the lowest task"),
+    "worst_change": ("%", "on {worst_task}, the lowest task"),
     "teacher_cost": ("", "paid for the teacher's vectors"),
     "teacher_tokens": ("", "tokens sent to the teacher"),
     "teacher_requests": ("", "requests to the teacher"),
 }
-NOTES = {"asymmetric_retention", "asymmetric_retrieval", "document_speedup", "smaller", "teacher_requests"}
-WHOLE = {"teacher_tokens", "teacher_requests"}
+NOTES = {
+    "asymmetric_retention",
+    "asymmetric_retrieval",
+    "neighbors_alone",
+    "document_speedup",
+    "smaller",
+    "teacher_requests",
+}
+DIGITS = {"teacher_cost": 2, "teacher_tokens": 0, "teacher_requests": 0, "neighbors": 2, "neighbors_alone": 2}
 Draw = Callable[[Figure], str]
 
 
 def render_page(report: Part, draw: Draw) -> str:
     """Return a run's page from its report.json; `draw` returns the `<svg>` of a figure. Missing parts are left out."""
     record, verdict = get(report, "record"), get(report, "verdict")
-    teachers = [record.get("teacher") or {}, *(record.get("more_teachers") or ())]
-    origin = [f"teacher: {teacher['name']}" for teacher in teachers if teacher.get("name")]
+    origin = [f"teacher: {teacher['name']}" for teacher in read_teachers(record) if teacher.get("name")]
     origin += [f"method: {name}" for name in [get(record, "method.name")] if name] + [
         str(report.get("created") or "")[:10]
     ]
@@ -60,7 +70,7 @@ def tiles(verdict: Part) -> list[list[dict[str, Any]]]:
             group = verdict.get(key) is not None
         if (value := verdict.get(key)) is None:
             continue
-        shown = number(value, 2 if key == "teacher_cost" else 0 if key in WHOLE else 1, sign=key == "worst_change")
+        shown = number(value, DIGITS.get(key, 1), sign=key == "worst_change")
         one = {"key": key, "value": value, "shown": shown, "unit": unit, "label": label.format(**verdict)}
         if key in NOTES and group:
             found[-1].append(one)

@@ -13,6 +13,7 @@ from distilvec.core.escape import code_block, code_span, markdown, markdown_cell
 from distilvec.models.origin import is_hub_id
 from distilvec.report.card_data import card_data, eval_results
 from distilvec.report.exports import export_note, export_table
+from distilvec.report.neighbors import compatibility_note
 from distilvec.report.scores import score_table, task_table
 from distilvec.report.tables import Table, json_text, make_table, to_markdown
 
@@ -21,8 +22,9 @@ class TeacherRecord(TypedDict, total=False):
     """A teacher: `name` is an id or folder, `fingerprint` that of its cache manifest, `parameters` with embeddings.
 
     `embeddings` is the fingerprint of its embeddings alone: the same whichever other outputs a method needs.
-    `live` where it ran in every step; `weight` where there are several, as the recipe gives it. `api`: host, requests,
-    retries, tokens and cost of all runs with this teacher and corpus.
+    `live` where it ran in every step; `unread` where training took nothing from it but its prompts; `weight` where
+    there are several, as the recipe gives it. `api`: host, requests, retries, tokens and cost of all runs with this
+    teacher and corpus.
     """
 
     name: str
@@ -32,7 +34,9 @@ class TeacherRecord(TypedDict, total=False):
     parameters: int
     prompts: dict[str, str]
     normalized: bool
+    similarity: str
     live: bool
+    unread: bool
     weight: float
     api: dict[str, Any]
 
@@ -53,8 +57,8 @@ class Distillation(TypedDict, total=False):
     - `method`: name, summary, options, weights of its terms, BibTeX `citation`.
     - `training`: settings and costs (steps, minutes, device, ...). `metrics`: distances on validation texts.
     - `scores`: by model (`report.scores.MODELS`) a list of {task, type, metric, value}, times 100.
-    - `teacher_compatible`: the vectors are in the teacher's space; if left out, it follows from equal dims.
-    - `supervised`: metrics on a labelled task's test split.
+    - `teacher_compatible`: the vectors were trained into the teacher's space; if left out, it follows from equal dims.
+    - `supervised`: metrics on a labelled task's test split. `neighbors`: the judgement without labels.
     - `hub`: base_model (ids), datasets (ids) and license for the card's metadata. `documents`: in a router, the teacher
       that embeds documents.
     """
@@ -72,6 +76,7 @@ class Distillation(TypedDict, total=False):
     versions: dict[str, str]
     teacher_compatible: bool
     supervised: dict[str, Any]
+    neighbors: dict[str, Any]
     hub: dict[str, Any]
     documents: str
 
@@ -132,6 +137,8 @@ def model_card(
     columns = dict(record.get("scores") or {} if scores is None else scores)
     parts = ("teacher", "student", "data", "metrics", "training", "method", "versions", "supervised")
     found = {part: dict(record.get(part) or {}) for part in parts}
+    if found["teacher"].get("unread"):
+        found["teacher"] = {}
     teacher, student = found["teacher"], found["student"]
     return _template().render(
         **found,
@@ -140,7 +147,8 @@ def model_card(
         teachers=teachers_table([teacher, *(record.get("more_teachers") or [])]),
         loading=loading_call(student),
         documents=record.get("documents"),
-        compatible=record.get("teacher_compatible", bool(teacher) and teacher.get("width") == student.get("width")),
+        compatibility=compatibility_note(record),
+        in_space=record.get("teacher_compatible"),
         prompts={role: text for role, text in (student.get("prompts") or {}).items() if text},
         scores=score_table(columns),
         asymmetric=bool(columns.get("asymmetric")),
@@ -148,6 +156,12 @@ def model_card(
         exports=export_table(exports or {}),
         exports_note=export_note(exports or {}),
     )
+
+
+def read_teachers(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the teachers that a student has learned from: none of a run on labels alone."""
+    teachers = [record.get("teacher") or {}, *(record.get("more_teachers") or ())]
+    return [teacher for teacher in teachers if teacher and not teacher.get("unread")]
 
 
 def front_matter(record: Mapping[str, Any]) -> str:

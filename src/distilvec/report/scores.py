@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 from distilvec.core.escape import one_line
 from distilvec.evaluation.aggregate import AVERAGE, AVERAGES, BY_TYPE, RETRIEVAL, average, averages, retention
 from distilvec.evaluation.evaluator import Score
+from distilvec.evaluation.neighbors import Judgement, read_judgement
 from distilvec.evaluation.significance import significance_mark
+from distilvec.evaluation.tasks import KNOWN_ITEM, NEIGHBORS
+from distilvec.report.neighbors import neighbors_sentence
 from distilvec.report.tables import Cell, Part, Table, make_table, number, number_cell, to_frame, words
 
 if TYPE_CHECKING:
@@ -136,9 +139,14 @@ def change_cell(change: float | None, low: float | None, high: float | None, sta
 # -- the verdict -----------------------------------------------------------------------------------------------------
 
 
-def make_verdict(scores: Scores, intervals: Part | None, speed: Part | None, record: Part | None) -> dict[str, Any]:
+def make_verdict(
+    scores: Scores | None, intervals: Part | None, speed: Part | None, record: Part | None
+) -> dict[str, Any]:
     """Return report.json's "verdict": `text` and its numbers, None where a number is unknown.
 
+    - `task_score`, `task_metric`, `task`: the student on a labelled task, times 100.
+    - `neighbors`, `neighbors_alone`: the shares of the teacher's ten nearest neighbours that the student finds among
+      the teacher's vectors and alone; without a common space `neighbors` is the latter. `neighbors_where` says which.
     - `retention`, `asymmetric_retention`: percent of the teacher's average, over the tasks that both were scored on.
     - `retrieval`, `asymmetric_retrieval`: the same over the retrieval tasks, if there are others as well.
     - `tasks`: their number. `worst_task`, `worst_change`: the lowest retention, as a change in percent.
@@ -147,51 +155,114 @@ def make_verdict(scores: Scores, intervals: Part | None, speed: Part | None, rec
     - `megabytes`: the student's weights in float32.
     - `teacher_requests`, `teacher_tokens`, `teacher_cost`: what teachers behind an API took; without a price no cost.
     - `within_interval`: whether the confidence interval of the difference of averages contains 0.
+
+    Tasks that are made of an index itself count in no average.
     """
-    columns, record, speed = read_scores(scores), record or {}, speed or {}
+    record, speed = record or {}, speed or {}
+    columns, stored = _without_stored(read_scores(scores))
     student, teacher, pair = (columns.get(name, []) for name in ("student", "teacher", "asymmetric"))
     kept, with_pair, ratio = retention(student, teacher), retention(pair, teacher), speed.get("ratio") or {}
     tasks = {task: share for task, share in kept.items() if task not in AVERAGES}
     worst = min(tasks, key=lambda task: tasks[task], default=None)
     low, high, *_ = ((intervals or {}).get("student") or {}).get(AVERAGE) or (None, None)
-    sizes = [
-        [(info.get(name) or {}).get("parameters") for name in MODELS[:3:2]]
-        for info in (record, speed.get("models") or {})
-    ]
+    judgement = read_judgement(record.get("neighbors"))
     verdict: dict[str, Any] = {
+        **_task_score(record.get("supervised") or {}),
+        **_neighbor_numbers(judgement),
         "retention": kept.get(AVERAGE),
         "asymmetric_retention": with_pair.get(AVERAGE),
         "retrieval": kept.get(RETRIEVAL),
         "asymmetric_retrieval": with_pair.get(RETRIEVAL),
         "speedup": _positive(ratio.get("query")),
         "document_speedup": _positive(ratio.get("document")),
-        "smaller": next((theirs / ours for theirs, ours in sizes if theirs and ours and theirs > 1.05 * ours), None),
-        "megabytes": next((FLOAT_MB * ours for _, ours in sizes if ours), None),
+        **_sizes(record, speed),
         **_api_costs(record),
         "worst_task": worst,
         "worst_change": None if worst is None else tasks[worst] - 100,
         "within_interval": None if low is None or high is None else low <= 0 <= high,
         "tasks": len(shared(student, teacher)[0]) if teacher else len(student),
-        "labelled": bool(record.get("supervised")),
     }
-    return {"text": _verdict_text(verdict, student, record.get("supervised") or {}), **verdict}
+    parts = _verdict_parts(verdict, student, record)
+    if judgement is not None and judgement.origin == "index":
+        parts = [neighbors_sentence(judgement), *index_parts(stored, pair), *parts]
+    elif judgement is not None and (not student or verdict["task"] is not None):
+        parts.append(neighbors_sentence(judgement))
+    return {"text": "; ".join(parts) or "not evaluated", **verdict}
 
 
-def _verdict_text(verdict: Part, student: Sequence[Score], supervised: Part) -> str:
-    """The score on a labelled task, and the share of the teacher's average (without a teacher the average)."""
+def index_parts(stored: Sequence[Score], searched: Sequence[Score]) -> list[str]:
+    """Return how well an index is searched by queries of a student: for its own texts, and on tasks of a suite."""
+    parts = [
+        f"a stored text is found at rank 1 to 10 with MRR {score.metrics['mrr@10'] / 100:.2f}"
+        for score in stored
+        if score.task == KNOWN_ITEM
+    ]
+    parts += [f"nDCG@10 {score.value:.1f} on {score.task}" for score in searched if score.type == "retrieval"]
+    return parts
+
+
+def _without_stored(columns: Mapping[str, list[Score]]) -> tuple[dict[str, list[Score]], list[Score]]:
+    """Return the scores without those of an index's own texts, and the latter of the student's queries."""
+    others = {}
+    for name, column in columns.items():
+        others[name] = [score for score in column if score.task not in (NEIGHBORS, KNOWN_ITEM)]
+    stored = [score for score in columns.get("asymmetric", ()) if score.task in (NEIGHBORS, KNOWN_ITEM)]
+    return others, stored
+
+
+def _task_score(supervised: Part) -> dict[str, Any]:
+    """The student's main metric on the test rows of a labelled task."""
     metric = "spearman" if supervised.get("type") == "sts" else "accuracy"
-    on_task = ((supervised.get("scores") or {}).get("student") or {}).get(metric)
-    texts = [] if on_task is None else [f"{metric} {100 * on_task:.1f} on {supervised['task']}"]
+    value = ((supervised.get("scores") or {}).get("student") or {}).get(metric)
+    if value is None:
+        return {"task_score": None, "task_metric": None, "task": None}
+    return {"task_score": 100 * value, "task_metric": metric, "task": supervised["task"]}
+
+
+def _neighbor_numbers(judgement: Judgement | None) -> dict[str, Any]:
+    share = None if judgement is None else judgement.share
+    if judgement is None or share is None:
+        return {"neighbors": None, "neighbors_alone": None, "neighbors_where": None}
+    among, alone = judgement.student.among, judgement.student.alone
+    where = "with its own vectors"
+    if among is not None:
+        where = "in the index" if judgement.origin == "index" else "among the teacher's vectors"
+    return {
+        "neighbors": share.mean,
+        "neighbors_alone": None if among is None or alone is None else alone.mean,
+        "neighbors_where": where,
+    }
+
+
+def _sizes(record: Part, speed: Part) -> dict[str, float | None]:
+    """The teacher's parameters over the student's, and the student's megabytes; parameters from record or speed."""
+    smaller = megabytes = None
+    for models in (record, speed.get("models") or {}):
+        teacher, student = models.get("teacher") or {}, models.get("student") or {}
+        theirs, ours = teacher.get("parameters"), student.get("parameters")
+        if ours and megabytes is None:
+            megabytes = FLOAT_MB * ours
+        if ours and theirs and theirs > 1.05 * ours and smaller is None and not teacher.get("unread"):
+            smaller = theirs / ours
+    return {"smaller": smaller, "megabytes": megabytes}
+
+
+def _verdict_parts(verdict: Part, student: Sequence[Score], record: Part) -> list[str]:
+    """The score on a labelled task, and the share of the teacher's average (without a teacher the average)."""
+    parts = []
+    if verdict["task"] is not None:
+        parts.append(f"{verdict['task_metric']} {verdict['task_score']:.1f} on {verdict['task']}")
     if verdict["retention"] is not None:
-        within = " (difference within its 95 % interval)" if verdict["within_interval"] else ""
-        texts.append(f"{verdict['retention']:.1f} % of the teacher's average on {verdict['tasks']} tasks{within}")
+        tasks = f"{verdict['tasks']} task{'s' * (verdict['tasks'] != 1)}"
+        within = " (no measurable difference)" if verdict["within_interval"] else ""
+        parts.append(f"{verdict['retention']:.1f}% of the teacher's average on {tasks}{within}")
         if verdict["retrieval"] is not None:
             pair = verdict["asymmetric_retrieval"]
-            more = "" if pair is None else f", {pair:.1f} % with the teacher's documents"
-            texts.append(f"{verdict['retrieval']:.1f} % on retrieval{more}")
-    elif student and not supervised:
-        texts.append(f"{average(student):.1f} on average over {verdict['tasks']} tasks")
-    return ", ".join(texts) or "not evaluated"
+            more = "" if pair is None else f", {pair:.1f}% with the teacher's documents"
+            parts.append(f"{verdict['retrieval']:.1f}% on retrieval{more}")
+    elif student and not record.get("supervised"):
+        parts.append(f"{average(student):.1f} on average over {verdict['tasks']} tasks")
+    return parts
 
 
 def _api_costs(record: Part) -> dict[str, float | None]:

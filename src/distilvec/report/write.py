@@ -28,7 +28,7 @@ HISTORY_LINES = 400  # training lines kept for the curves
 def write_report(folder: Path, found: dict[str, Any], record: Mapping[str, Any], recipe: str) -> Path | None:
     """Complete report.json, draw the figures and write report.html; return its path, None without matplotlib."""
     found |= {
-        "verdict": make_verdict(found["scores"], found.get("intervals"), found.get("speed"), record),
+        "verdict": make_verdict(found.get("scores"), found.get("intervals"), found.get("speed"), record),
         "history": history(folder / "metrics.jsonl"),
         "warnings": warnings(folder),
         "sharpness": read_run_file(folder, SHARPNESS),
@@ -52,7 +52,7 @@ def refresh_report(folder: Path) -> Path | None:
     found = content | {"sharpness": read_run_file(folder, SHARPNESS), "exports": read_exports(folder / "student")}
     if found.get("verdict"):
         found["verdict"] = make_verdict(
-            found["scores"], found.get("intervals"), found.get("speed"), found.get("record")
+            found.get("scores"), found.get("intervals"), found.get("speed"), found.get("record")
         )
     try:
         found["verdict"] = {**get(found, "verdict"), "advice": advice({**found, "folder": str(folder)})}

@@ -49,7 +49,9 @@ def build_student(
     vocabulary: PreTrainedTokenizerBase | None = None,
     texts: Sequence[str] = (),
 ) -> SentenceTransformer:
-    """The untrained student, in fp32 on the CPU, with its own tokenizer, the teacher's prompts and cosine similarity.
+    """The untrained student, in fp32 on the CPU, with its own tokenizer and the teacher's prompts.
+
+    In the teacher's space it states the teacher's similarity, in a space of its own the cosine.
 
     Weights that do not come from a checkpoint (a fresh backbone, fresh layers, the linear layer: torch's
     initialisation) are drawn from `seed`; torch's global generator stays as it was. A student that is not `compatible`
@@ -83,7 +85,8 @@ def build_student(
         # y = Norm(Linear(Mean(Transf.(x)))) (REDACT, eq. 1); Linear only for another width, Norm only as the teacher's
         modules = [transformer, pooling, *mixture, *linear, *([Normalize()] if teacher.normalized else [])]
     prompts = {role: teacher.prompts.get(role, "") for role in ROLES}
-    student = SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name="cosine", device="cpu")
+    similarity = teacher.similarity if compatible else "cosine"
+    student = SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name=similarity, device="cpu")
     return student.float().eval()
 
 

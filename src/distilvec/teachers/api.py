@@ -72,6 +72,7 @@ class ApiTeacher:
         assert section.api is not None
         self.section, self.api, self.name = section, section.api, section.name or str(section.model)
         self.prompts: dict[Role, str] = {"query": "", "document": "", **(section.stated_prompts or {})}
+        self.similarity = section.similarity or "cosine"
         self.client = Client(section.api, KEY, "teacher.model and teacher.api", counts)
         self.meter = self.client.meter
         self._store: tuple[TeacherCache, Corpus] | None = None
@@ -101,8 +102,14 @@ class ApiTeacher:
 
     def info(self) -> TeacherInfo:
         """The vectors; nothing is known of the model's layers and tokenizer."""
-        weight = self.section.weight
-        return TeacherInfo(self.dim, self.normalized, prompts=self.prompts, name=self.name, weight=weight)
+        return TeacherInfo(
+            self.dim,
+            self.normalized,
+            prompts=self.prompts,
+            name=self.name,
+            weight=self.section.weight,
+            similarity=self.similarity,
+        )
 
     def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:
         """Settings that the vectors depend on: model, host, dimensions, prompts and further fields of requests."""

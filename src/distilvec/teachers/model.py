@@ -28,7 +28,7 @@ from distilvec.models.adapters import merge_adapters
 from distilvec.models.bidirectional import lift_causal_mask
 from distilvec.models.limits import position_limit
 from distilvec.models.load import BUILTIN as BUILTIN
-from distilvec.models.load import evaluating, folder_of, load, no_pooling, role_prompts, with_owner
+from distilvec.models.load import evaluating, folder_of, load, model_similarity, no_pooling, role_prompts, with_owner
 from distilvec.models.load import resolve_model as resolve_model
 from distilvec.models.tokenizers import plain_copy, tokenizer_hash
 from distilvec.models.unreadable import check_model, check_outputs, readable
@@ -64,6 +64,7 @@ class LocalTeacher:
                 "(include_prompt false). Set both prompts to '' or choose another teacher."
             )
         self.normalized = type(modules[-1]).__name__ == "Normalize"
+        self.similarity = section.similarity or model_similarity(model, self.name)
         self.max_length = _max_length(model)
         self.truncate_dim = section.truncate_dim or getattr(model, "truncate_dim", None)
         full = int(model.get_embedding_dimension() or 0)
@@ -97,6 +98,7 @@ class LocalTeacher:
             adapters=self.section.adapters,
             weight=self.section.weight,
             pre_dense_dim=self.pre_dense_dim,
+            similarity=self.similarity,
         )
         if not hasattr(self.model[0], "auto_model"):
             return info

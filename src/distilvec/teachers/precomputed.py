@@ -33,7 +33,8 @@ class VectorsTeacher:
     """A Parquet table as a Teacher (teachers/teacher.py), and as the embedder of evaluation for the texts it holds.
 
     It has no tokens, so its input has no maximum length. A row without a role counts for its text in every role.
-    `normalized`: all vectors have length 1 (within 1e-3).
+    `normalized`: all vectors have length 1 (within 1e-3). `similarity` is the section's; a table states none, and is
+    compared by cosine without it.
     """
 
     def __init__(self, section: TeacherSection) -> None:
@@ -48,6 +49,7 @@ class VectorsTeacher:
             raise DistilvecError(f"[teacher.truncate_dim] found {asked}; the vectors have {full}. Give at most that.")
         self.dim, self.pre_dense_dim = asked or full, self.table.dims.get("pre_dense")
         self.normalized = self._measure()
+        self.similarity = section.similarity or "cosine"
 
     def __enter__(self) -> VectorsTeacher:
         return self
@@ -65,6 +67,7 @@ class VectorsTeacher:
             revision=self.section.revision,
             weight=self.section.weight,
             pre_dense_dim=self.pre_dense_dim,
+            similarity=self.similarity,
         )
 
     def manifest(self, store_dtype: str = "float16", pre_dense: bool = False) -> Manifest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distilvec.report.model_card import read_teachers
 from distilvec.report.section import Block, Section, get, make_section, pairs
 from distilvec.report.tables import Part, make_table
 
@@ -12,12 +13,11 @@ def section(report: Part) -> Section | None:
     """Return names and values of the record, group by group, the recipe and the method's citation."""
     record = get(report, "record")
     method, data = get(record, "method"), get(record, "data")
-    teachers = [record.get("teacher") or {}, *(record.get("more_teachers") or ())]
     return make_section(
         "Recipe and provenance",
         *(
             pairs(teacher, f"Teacher {number}" if number > 1 else "Teacher")
-            for number, teacher in enumerate(teachers, 1)
+            for number, teacher in enumerate(read_teachers(record), 1)
         ),
         pairs(get(record, "student"), "Student"),
         pairs({**method, "citation": None}, "Method"),

@@ -26,7 +26,6 @@ texts = [{example}]
 print(model.predict(texts))
 """
 PROBABLE = "print(model.classes, model.predict_proba(texts))  # [texts, classes]\n"
-COMPATIBLE = "Teacher-compatible: queries embedded by the student search documents that the teacher embedded."
 
 
 def section(report: Part) -> Section | None:
@@ -38,7 +37,6 @@ def section(report: Part) -> Section | None:
     imported, call = loading_call(record["student"])
     return make_section(
         "Use the student",
-        COMPATIBLE if record.get("teacher_compatible") else "",
         Block("code", prediction(record, student), "Predict"),
         Block("code", LOADING.format(imported=imported, call=call, folder=quoted(str(student))), "Load the student"),
         Block("code", "\n".join(next_commands(report, student)) + "\n", "Next"),

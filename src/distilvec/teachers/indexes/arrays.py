@@ -25,6 +25,7 @@ class ArrayIndex(Reader):
         if not path.is_file():
             raise DistilvecError(f"[{key}] no file at {path}. Check the path.")
         self.ids: Any = None
+        self._metric: str | None = None
         self.rows, self._read = self._open_faiss() if path.suffix != ".npy" else self._open_npy()
         if texts is None:
             raise DistilvecError(
@@ -32,6 +33,11 @@ class ArrayIndex(Reader):
                 "texts=FILE, one text for each row, or with an id that the index has."
             )
         self.names, self.texts = self._texts(texts, columns)
+
+    @property
+    def metric(self) -> str | None:
+        """The metric of a FAISS index; a .npy file states none."""
+        return self._metric
 
     def count(self) -> int:
         """Number of vectors."""
@@ -59,6 +65,8 @@ class ArrayIndex(Reader):
 
         try:
             self.index = faiss.read_index(str(self.path))  # owns the indexes inside
+            names = {faiss.METRIC_INNER_PRODUCT: "inner product", faiss.METRIC_L2: "L2"}
+            self._metric = names.get(self.index.metric_type, f"FAISS's metric {self.index.metric_type}")
             inner = faiss.downcast_index(self.index)
             if isinstance(inner, (faiss.IndexIDMap, faiss.IndexIDMap2)):
                 self.ids = faiss.vector_to_array(inner.id_map)

@@ -1,8 +1,8 @@
 """The local copy of an index: Parquet shards of our layout, written once and continued after a kill.
 
-Folder: part-00000.parquet, ... with columns text, teacher_embedding_final, id; meta.json when it is complete. The
-metadata of a part has the reader's cursor behind its last row. A file is read again when its content changes; the
-copy of a server's table is a snapshot, read again with `refresh`.
+Folder: part-00000.parquet, ... with columns text, teacher_embedding_final, id; meta.json when it is complete, with the
+metric that the index states. The metadata of a part has the reader's cursor behind its last row. A file is read again
+when its content changes; the copy of a server's table is a snapshot, read again with `refresh`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from distilvec.config.recipe import fingerprint
 from distilvec.config.schema import TeacherSection
 from distilvec.core.artifacts import META
 from distilvec.core.errors import DistilvecError, explained
-from distilvec.core.files import full_disk_explained, locked, remove, remove_scratch, scratch, write_json
+from distilvec.core.files import full_disk_explained, locked, read_json, remove, remove_scratch, scratch, write_json
 from distilvec.core.hashing import hash_files
 from distilvec.core.log import log, progress
 from distilvec.teachers.cache.columns import FINAL
 from distilvec.teachers.indexes.address import Address, read_address
-from distilvec.teachers.indexes.reader import Batch, Reader, rows_with_vectors
+from distilvec.teachers.indexes.reader import Batch, Reader, metric_similarity, rows_with_vectors
 
-FORMAT = 1
+FORMAT = 2  # 1 had no metric
 KEY = "teacher.vectors"
 _STATE = b"distilvec.index"
 _ROWS = 16_384  # of a part, at least
@@ -35,6 +35,8 @@ _ROWS = 16_384  # of a part, at least
 
 def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> TeacherSection:
     """The section with a local Parquet table: itself for whole Parquet files, else that of the copy below `root`.
+
+    Its similarity is its own, else that of the index.
 
     Errors: DistilvecError for an index that cannot be read, or that has no row with text and vector.
     """
@@ -53,7 +55,17 @@ def local_table(section: TeacherSection, root: Path, refresh: bool = False) -> T
             log(f"index: the copy of {address.text} in {folder} is used")
         else:
             _copy(section, address, folder, refresh)
-    changes = {"vectors": folder, "columns": None, "limit": None, "texts": None, "name": section.name or address.name}
+    similarity, metric = section.similarity, read_json(folder / META, "Delete the folder.")["metric"]
+    if similarity is None and metric is not None:
+        similarity = metric_similarity(metric, address.text, KEY)
+    changes = {
+        "vectors": folder,
+        "columns": None,
+        "limit": None,
+        "texts": None,
+        "name": section.name or address.name,
+        "similarity": similarity,
+    }
     return section.model_copy(update=changes)
 
 
@@ -100,7 +112,7 @@ def _copy(section: TeacherSection, address: Address, folder: Path, refresh: bool
         if not state["kept"]:
             problem = f"has {state['rows']:,} rows, none with a text and a vector"
             raise DistilvecError(f"[{KEY}] {address.text} {problem}. Check the columns.")
-        content = {"index": address.text, **state}
+        content = {"index": address.text, "metric": reader.metric, **state}
         write_json(folder / META, content, sealed=True, key="cache.root")
     log(f"index: {state['kept']:,} of {state['read']:,} rows of {address.text} copied to {folder}")
 

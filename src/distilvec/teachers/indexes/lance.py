@@ -28,6 +28,15 @@ class LanceTable(Reader):
             raise DistilvecError(f"[{key}] {path} is no LanceDB table: {first_line(error)}.") from None
         self.columns = find_columns(self.table.schema.names, columns, str(path), key)
 
+    @property
+    def metric(self) -> str | None:
+        """The distance of the vectors' index; a table without one states none, since each search names its own."""
+        for index in self.table.list_indices():
+            about = self.table.index_stats(index.name)
+            if self.columns["embedding"] in index.columns and about is not None and about.distance_type:
+                return str(about.distance_type)
+        return None
+
     def count(self) -> int:
         """Rows of the table."""
         return int(self.table.count_rows())

@@ -17,6 +17,14 @@ from distilvec.teachers.cache.columns import find_columns
 from distilvec.teachers.indexes.reader import Batch, Reader
 
 _BLOCKS = 16  # of 8 KB, read together; vectors of more than 2 KB are stored outside of them
+# operator classes of the indexes on a column, such as vector_cosine_ops and halfvec_l2_ops
+_OPERATORS = """
+    SELECT DISTINCT split_part(opclass.opcname, '_', 2)
+    FROM pg_index AS index
+    JOIN pg_attribute AS attribute ON attribute.attrelid = index.indrelid AND attribute.attnum = index.indkey[0]
+    JOIN pg_opclass AS opclass ON opclass.oid = index.indclass[0]
+    WHERE index.indrelid = %s::regclass AND attribute.attname = %s AND opclass.opcname ~ '^(vector|halfvec)_'
+"""
 
 
 class PostgresTable(Reader):
@@ -51,6 +59,14 @@ class PostgresTable(Reader):
 
     def __exit__(self, *error: object) -> None:
         self.connection.close()
+
+    @property
+    def metric(self) -> str | None:
+        """The operators of the index on the vectors; none is stated without an index, or by two that differ."""
+        with self.connection.cursor() as cursor:
+            name = self.table.as_string(self.connection)
+            rows = cursor.execute(_OPERATORS, (name, self.columns["embedding"])).fetchall()
+        return str(rows[0][0]) if len(rows) == 1 else None
 
     def count(self) -> int:
         """Rows of the table."""

@@ -42,10 +42,17 @@ class QdrantCollection(Reader):
             raise
         except Exception as error:  # the client raises those of httpx, gRPC and its own
             raise self._unreadable(error) from None
-        self.vector = self._vector_name(about.config.params.vectors)
+        vectors = about.config.params.vectors
+        self.vector = self._vector_name(vectors)
+        self._metric = str((vectors if self.vector is None else vectors[self.vector]).distance.value)
 
     def __exit__(self, *error: object) -> None:
         self.client.close()
+
+    @property
+    def metric(self) -> str:
+        """The distance of the collection's vector."""
+        return self._metric
 
     def count(self) -> int:
         """Points of the collection."""

@@ -10,9 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.core.errors import DistilvecError
+from distilvec.core.similarity import Similarity, read_similarity
 
 Vectors = npt.NDArray[np.float32]
 ROWS = 8192  # read together
+METRICS: dict[str, Similarity] = {  # names of FAISS, LanceDB, Qdrant and pgvector
+    "cosine": "cosine",
+    "dot": "dot",
+    "ip": "dot",
+    "inner product": "dot",
+    "l2": "euclidean",
+    "euclid": "euclidean",
+}
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,11 @@ class Reader(Protocol):
         """Close files and connections; by default nothing is open."""
         return None
 
+    @property
+    def metric(self) -> str | None:
+        """The index's own name of how it compares vectors; None where it states nothing."""
+        return None
+
     def count(self) -> int:
         """Rows of the index."""
         ...
@@ -46,6 +60,15 @@ class Reader(Protocol):
     def batches(self, after: Any) -> Iterator[Batch]:
         """All rows behind the cursor `after` (None: from the first), in an order that does not change."""
         ...
+
+
+def metric_similarity(metric: str, origin: str, key: str) -> Similarity:
+    """Return the similarity that an index's metric is.
+
+    Errors: DistilvecError for a metric by which nothing is scored here.
+    """
+    fix = "State the nearest of these with teacher.similarity (--similarity)."
+    return read_similarity(METRICS.get(metric.lower(), metric), origin, key, fix)
 
 
 def rows_with_vectors(batch: Batch, origin: str, key: str) -> tuple[list[int], Vectors]:

@@ -1,0 +1,19 @@
+"""How vectors are compared, by the names of sentence-transformers."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from distilvec.core.errors import DistilvecError
+
+Similarity = Literal["cosine", "dot", "euclidean"]  # euclidean: the negative distance
+SIMILARITIES: tuple[Similarity, ...] = get_args(Similarity)
+
+
+def read_similarity(stated: str, origin: str, key: str, fix: str) -> Similarity:
+    """Return the similarity that a model or an index states. Errors: DistilvecError for one that is not scored here."""
+    for similarity in SIMILARITIES:
+        if stated == similarity:
+            return similarity
+    known = ", ".join(SIMILARITIES)
+    raise DistilvecError(f"[{key}] {origin} compares vectors by {stated}; distilvec scores by {known}. {fix}")

@@ -1,0 +1,223 @@
+"""A judgement without labels: the share of the teacher's ten nearest neighbours that a model finds.
+
+Each query is a text that was not trained on. Its neighbours are searched among other texts, once with the teacher's
+vectors and once with the model's:
+
+    alone     the model embeds the query and the candidates
+    among     the model embeds the query, the candidates are the teacher's vectors: only in the teacher's space
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from distilvec.core.similarity import Similarity
+from distilvec.evaluation.metrics import cosine_pairs
+from distilvec.evaluation.search import top_k
+from distilvec.evaluation.significance import mean_interval
+
+Array = np.ndarray[Any, Any]
+Compatibility = Literal["yes", "in part", "not yet"]
+
+DEPTH = 10  # neighbours of a query
+WIDER = 100  # the model's candidates that would be ranked again
+FITS, DOUBTFUL = 0.8, 0.5  # shares of the neighbours, among the teacher's vectors
+FEWEST = 20  # candidates: among fewer, ten neighbours say nothing
+
+
+@dataclass(frozen=True)
+class Share:
+    """A mean over queries, from 0 to 1, with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        """The interval as text."""
+        return f"[{self.low:.2f}, {self.high:.2f}]"
+
+
+@dataclass(frozen=True)
+class NeighborShares:
+    """What one model finds of the teacher's neighbours. None where it was not, or cannot be, measured.
+
+    `among_wider`: the mean share that is in the model's first WIDER, among the teacher's vectors.
+    """
+
+    alone: Share | None = None
+    among: Share | None = None
+    among_wider: float | None = None
+
+
+@dataclass(frozen=True)
+class SourceShares:
+    """The queries of one source of the corpus."""
+
+    name: str
+    queries: int
+    shares: NeighborShares
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The judgement of a student: report.json's "neighbors".
+
+    `origin`: whose vectors the student is compared with. `candidates` of the `texts` were searched. `similarity` is the
+    teacher's. `start` is the student before training, `gain` the student's shares less those of the start, query by
+    query. `trained` takes texts as queries that the student was trained on. `cosine` is the mean cosine of the
+    student's and the teacher's vectors of the queries, None without a common space.
+    """
+
+    origin: Literal["teacher", "index"]
+    queries: int
+    candidates: int
+    texts: int
+    similarity: Similarity
+    student: NeighborShares
+    start: NeighborShares | None = None
+    gain: NeighborShares | None = None
+    trained: NeighborShares | None = None
+    sources: tuple[SourceShares, ...] = ()
+    cosine: float | None = None
+
+    @property
+    def share(self) -> Share | None:
+        """The number that is named first: among the teacher's vectors where there is one space, else alone."""
+        return self.student.among or self.student.alone
+
+    @property
+    def compatibility(self) -> Compatibility | None:
+        """Whether the student's queries can search the teacher's vectors; None without a common space."""
+        share = self.student.among
+        if share is None:
+            return None
+        if share.low >= FITS:
+            return "yes"
+        return "in part" if share.mean >= DOUBTFUL else "not yet"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; `read_judgement` reads it back."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class QueryShares:
+    """The shares of one model by query, float64 [queries]; see `NeighborShares`."""
+
+    alone: Array | None = None
+    among: Array | None = None
+    among_wider: Array | None = None
+
+    def summary(self, chosen: Array | None = None) -> NeighborShares:
+        """Means and intervals over all queries, or over those in a mask."""
+        wider = _chosen(self.among_wider, chosen)
+        return NeighborShares(
+            _share(_chosen(self.alone, chosen)),
+            _share(_chosen(self.among, chosen)),
+            None if wider is None else float(wider.mean()),
+        )
+
+    def less(self, other: QueryShares) -> NeighborShares:
+        """Means and intervals of the differences, query by query."""
+        alone = None if self.alone is None or other.alone is None else self.alone - other.alone
+        among = None if self.among is None or other.among is None else self.among - other.among
+        return NeighborShares(_share(alone), _share(among))
+
+
+def neighbors_kept(
+    teacher_queries: Array,
+    teacher_candidates: Array,
+    student_queries: Array,
+    student_candidates: Array,
+    own: Array | None = None,
+    similarity: Similarity = "cosine",
+    student_similarity: Similarity = "cosine",
+) -> Array:
+    """Share of the teacher's DEPTH nearest candidates of each query among the student's, float64 [queries].
+
+    Candidates are in the same order. With the teacher's vectors as `student_candidates` the student searches among
+    these, by their similarity. `own` [queries] are the candidates' rows that are the queries themselves, and never
+    their neighbours; by default none is.
+    """
+    expected = nearest(teacher_queries, teacher_candidates, DEPTH, own, similarity)
+    return shares(expected, nearest(student_queries, student_candidates, DEPTH, own, student_similarity))
+
+
+def nearest(
+    queries: Array, candidates: Array, count: int, own: Array | None = None, similarity: Similarity = "cosine"
+) -> Array:
+    """Rows of each query's `count` nearest candidates, best first, without its own row: int64 [queries, count]."""
+    if own is None:
+        return top_k(queries, candidates, count, similarity=similarity)[0]
+    rows = top_k(queries, candidates, count + 1, similarity=similarity)[0]
+    dropped = rows == own[:, None]
+    # by inner product a text need not be among its own nearest: then the last row is the one too many
+    dropped[~dropped.any(axis=1), -1] = True
+    return np.asarray(rows[~dropped].reshape(len(rows), -1))
+
+
+def shares(expected: Array, rows: Array) -> Array:
+    """Share of each query's `expected` rows that are among its `rows`, float64 [queries]."""
+    return np.asarray((expected[:, :, None] == rows[:, None, :]).any(axis=2).mean(axis=1))
+
+
+def find_neighbors(
+    expected: Array,
+    teacher_candidates: Array,
+    similarity: Similarity,
+    student_queries: Array,
+    student_candidates: Array | None,
+    own: Array | None,
+    common_space: bool,
+) -> QueryShares:
+    """What a student finds of the teacher's `expected` neighbours [queries, DEPTH].
+
+    `similarity` is the teacher's; a student in the teacher's space is trained for it. One with a space of its own is
+    compared by cosine. Without `student_candidates` nothing is searched alone.
+    """
+    alone = among = wider = None
+    if student_candidates is not None:
+        compared: Similarity = similarity if common_space else "cosine"
+        alone = shares(expected, nearest(student_queries, student_candidates, DEPTH, own, compared))
+    if common_space:
+        rows = nearest(student_queries, teacher_candidates, WIDER, own, similarity)
+        among, wider = shares(expected, rows[:, :DEPTH]), shares(expected, rows)
+    return QueryShares(alone, among, wider)
+
+
+def mean_cosine(first: Array, second: Array) -> float:
+    """Mean cosine of row i of `first` with row i of `second`."""
+    return float(cosine_pairs(first, second).mean())
+
+
+def read_judgement(content: Mapping[str, Any] | None) -> Judgement | None:
+    """Return the judgement that `to_json` wrote; None for none."""
+    if not content:
+        return None
+    sources = tuple(
+        SourceShares(one["name"], one["queries"], _read_shares(one["shares"]) or NeighborShares())
+        for one in content["sources"]
+    )
+    parts = {name: _read_shares(content[name]) for name in ("student", "start", "gain", "trained")}
+    return Judgement(**{**content, **parts, "sources": sources})
+
+
+def _read_shares(content: Mapping[str, Any] | None) -> NeighborShares | None:
+    if content is None:
+        return None
+    alone, among = (None if content[name] is None else Share(**content[name]) for name in ("alone", "among"))
+    return NeighborShares(alone, among, content["among_wider"])
+
+
+def _chosen(values: Array | None, mask: Array | None) -> Array | None:
+    return values if values is None or mask is None else values[mask]
+
+
+def _share(values: Array | None) -> Share | None:
+    return None if values is None else Share(*mean_interval(values))

@@ -1,0 +1,237 @@
+"""The judgement of a run's student without labels, and of any model as the query encoder of an index.
+
+What is compared is in evaluation/neighbors.py. Of a run, queries are validation texts and candidates further texts of
+the corpus, whose teacher vectors are in the cache. Of an index, queries are stored texts that no student is trained on,
+candidates all others, and no document is embedded again.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sentence_transformers import SentenceTransformer
+
+from distilvec.core.device import pick_device
+from distilvec.core.log import log, progress
+from distilvec.core.outputs import OutputSpec
+from distilvec.data.corpus import Corpus
+from distilvec.data.tokens import TokenStore
+from distilvec.evaluation.evaluator import Embedder
+from distilvec.evaluation.neighbors import (
+    DEPTH,
+    FEWEST,
+    Judgement,
+    QueryShares,
+    SourceShares,
+    find_neighbors,
+    mean_cosine,
+    nearest,
+)
+from distilvec.evaluation.stored import draw_stored
+from distilvec.evaluation.text_distances import embed_rows
+from distilvec.pipeline.caches import cached_vectors
+from distilvec.pipeline.fleet import duration
+from distilvec.pipeline.job import Job
+from distilvec.pipeline.prepare import tokenize, trained_student
+from distilvec.pipeline.start import find_start
+from distilvec.teachers.model import LocalTeacher, wrap_model
+from distilvec.teachers.precomputed import VectorsTeacher
+
+QUERIES, CANDIDATES = 500, 10_000
+TOKENS = 500_000  # that one model reads at most
+LEAST = 200  # candidates, however long they are
+LARGEST_SHARE = 5  # at most a fifth of the candidates are queries
+FEWEST_OF_A_SOURCE = 20  # queries of a source that has a row of its own
+SEED = 0
+CHUNK = 1024  # texts between two steps of the progress bar
+SAMPLE = 64  # texts that the plan embeds to measure the time
+Array = np.ndarray[Any, Any]
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class JudgedRows:
+    """Rows of the corpus that are searched, int64. The first `queries` of them are the queries.
+
+    `trained` are positions among them: as many texts that the student is trained on.
+    """
+
+    candidates: Rows
+    queries: int
+    trained: Rows
+
+
+def judge_run(job: Job) -> Judgement | None:
+    """Judge the student of a run, and the student before its training.
+
+    None without a teacher, for pairs of texts that are one input, and for too few texts.
+    """
+    if job.required == OutputSpec() or job.corpus.paired:
+        return None
+    if job.recipe.evaluation.stored is not None:
+        with job.teacher.load(job.recipe.train.device) as index:
+            assert isinstance(index, VectorsTeacher)
+            student, start = _open_student(job, "student"), _open_student(job, "start")
+            return judge_encoder(student, index, job.recipe.evaluation.stored, start)
+    rows = draw_rows(job, tokenize(job, job.corpus, trained_student(job)))
+    if rows is None:
+        log(f"no judgement by neighbours: it takes validation texts and at least {FEWEST} texts to search")
+        return None
+    return _judge_students(job, rows)
+
+
+def judge_encoder(
+    student: LocalTeacher, index: VectorsTeacher, queries: int, start: LocalTeacher | None = None
+) -> Judgement:
+    """Judge a model as the query encoder of an index: its vectors of stored texts among all other stored vectors.
+
+    Errors: DistilvecError for an index of too few texts.
+    """
+    texts, vectors = index.documents()
+    chosen, others = draw_stored(texts, queries, str(index.table.path))
+    expected = nearest(vectors[chosen], vectors[others], DEPTH, similarity=index.similarity)
+    asked = [texts[row] for row in chosen]
+    models = {"student": student} if start is None else {"student": student, "start": start}
+    shares, cosine = {}, None
+    for name, model in models.items():
+        found = model.embed(asked, "document")
+        common_space = found.shape[1] == vectors.shape[1]
+        shares[name] = find_neighbors(expected, vectors[others], index.similarity, found, None, None, common_space)
+        if name == "student" and common_space:
+            cosine = mean_cosine(found, vectors[chosen])
+    return Judgement(
+        origin="index",
+        queries=len(chosen),
+        candidates=len(others),
+        texts=len(texts),
+        similarity=index.similarity,
+        student=shares["student"].summary(),
+        start=None if start is None else shares["start"].summary(),
+        gain=None if start is None else shares["student"].less(shares["start"]),
+        cosine=cosine,
+    )
+
+
+def draw_rows(job: Job, tokens: TokenStore) -> JudgedRows | None:
+    """Draw the texts that students are judged on, by seed; None if there are too few.
+
+    Fewer than CANDIDATES are drawn where a model would read more than TOKENS.
+    """
+    corpus, examples = job.corpus, job.examples
+    held_out = corpus.holdout_rows if examples is None else np.unique(examples.rows[examples.holdout])
+    count = min(len(corpus), CANDIDATES, max(LEAST, int(TOKENS / tokens.lengths.mean())))
+    queries = min(len(held_out), QUERIES, count // LARGEST_SHARE)
+    if count < FEWEST or not queries:
+        return None
+    generator = np.random.default_rng(SEED)
+    chosen = generator.choice(held_out, queries, replace=False)
+    others = generator.choice(len(corpus), min(len(corpus), count + queries), replace=False)
+    others = others[~np.isin(others, chosen)][: count - queries]
+    candidates = np.concatenate([chosen, others]).astype(np.int64)
+    trained = np.flatnonzero(~np.isin(candidates, held_out))[:queries]
+    return JudgedRows(candidates, queries, trained)
+
+
+def plan_line(job: Job, tokens: TokenStore, model: SentenceTransformer) -> list[str] | None:
+    """Return the plan's row: texts, tokens and time of the judgement, the last measured on a few texts; None without
+    one.
+    """
+    if job.required == OutputSpec() or job.corpus.paired:
+        return None
+    if job.recipe.evaluation.stored is not None:
+        return ["judgement", f"{job.recipe.evaluation.stored:,} stored texts, searched for among the others"]
+    rows = draw_rows(job, tokens)
+    if rows is None:
+        return None
+    embedder = _embedder(job, model, "student")
+    sample = rows.candidates[:SAMPLE]
+    embed_rows(job.corpus, sample[:8], embedder.embed)  # warm-up
+    began = time.perf_counter()
+    embed_rows(job.corpus, sample, embedder.embed)
+    a_token = (time.perf_counter() - began) / int(tokens.lengths[sample].sum())
+    read = int(tokens.lengths[rows.candidates].sum())
+    return [
+        "judgement",
+        f"{rows.queries:,} validation texts, searched for among {len(rows.candidates):,} texts of {read:,} tokens, by "
+        f"the student before and after training: about {duration(2 * read * a_token)}",
+    ]
+
+
+def _judge_students(job: Job, rows: JudgedRows) -> Judgement:
+    """Judge the trained student and its start on rows of the corpus, one model in memory at a time."""
+    count, own, similarity = rows.queries, np.arange(rows.queries), job.teacher.info.similarity
+    teacher = _teacher_vectors(job, rows.candidates)
+    expected = nearest(teacher[:count], teacher, DEPTH, own, similarity)
+    shares, cosine, trained = dict[str, QueryShares](), None, None
+    with progress("judging", 2 * len(rows.candidates), "texts") as advance:
+        for done, name in ((0, "start"), (len(rows.candidates), "student")):
+            vectors = _embed(job.corpus, rows.candidates, _open_student(job, name), done, advance)
+            common_space = job.in_teacher_space and vectors.shape == teacher.shape
+            shares[name] = find_neighbors(expected, teacher, similarity, vectors[:count], vectors, own, common_space)
+    # `vectors` are the trained student's now
+    if common_space:
+        cosine = mean_cosine(vectors[:count], teacher[:count])
+    if len(rows.trained):
+        seen = nearest(teacher[rows.trained], teacher, DEPTH, rows.trained, similarity)
+        asked = vectors[rows.trained]
+        trained = find_neighbors(seen, teacher, similarity, asked, vectors, rows.trained, common_space)
+    return Judgement(
+        origin="teacher",
+        queries=count,
+        candidates=len(rows.candidates),
+        texts=len(job.corpus),
+        similarity=similarity,
+        student=shares["student"].summary(),
+        start=shares["start"].summary(),
+        gain=shares["student"].less(shares["start"]),
+        trained=None if trained is None else trained.summary(),
+        sources=_by_source(job.corpus, rows.candidates[:count], shares["student"]),
+        cosine=cosine,
+    )
+
+
+def _by_source(corpus: Corpus, queries: Rows, shares: QueryShares) -> tuple[SourceShares, ...]:
+    """Return the shares by language, or by source where all have the same; empty for a single group."""
+    names = [language or name for language, name in zip(corpus.languages, corpus.source_names, strict=True)]
+    if len(set(names)) == 1:
+        names = corpus.source_names
+    own = np.array([names[source] for source in corpus.sources[queries]])
+    groups = [(name, own == name) for name in dict.fromkeys(names)]
+    groups = [(name, mask) for name, mask in groups if mask.sum() >= FEWEST_OF_A_SOURCE]
+    if len(groups) < 2:
+        return ()
+    return tuple(SourceShares(name, int(mask.sum()), shares.summary(mask)) for name, mask in groups)
+
+
+def _open_student(job: Job, name: str) -> LocalTeacher:
+    """Open the trained "student" of a run, or its "start"."""
+    device = pick_device(job.recipe.train.device)
+    model = trained_student(job, device) if name == "student" else find_start(job).student(job).to(device)
+    return _embedder(job, model, name)
+
+
+def _embedder(job: Job, model: SentenceTransformer, name: str) -> LocalTeacher:
+    """Wrap a student with the prompts that it is trained with."""
+    return wrap_model(model, name, job.recipe.evaluation.batch_tokens, job.teacher.info.prompts)
+
+
+def _teacher_vectors(job: Job, rows: Rows) -> Array:
+    """Return the teacher's vectors of rows of the corpus, from its cache; a teacher without one computes them."""
+    found = cached_vectors(job, rows)
+    if found is not None:
+        return np.asarray(found)
+    with job.teacher.load(job.recipe.train.device) as teacher, progress("teacher", len(rows), "texts") as advance:
+        return _embed(job.corpus, rows, teacher, 0, advance)
+
+
+def _embed(corpus: Corpus, rows: Rows, embedder: Embedder, done: int, advance: Any) -> Array:
+    """Return the vectors of rows of the corpus, float32 [rows, dim]; `done` texts came before."""
+    parts = []
+    for first in range(0, len(rows), CHUNK):
+        parts.append(embed_rows(corpus, rows[first : first + CHUNK], embedder.embed))
+        advance(done + first + len(parts[-1]), embedder.name)
+    return np.concatenate(parts)

@@ -1,0 +1,96 @@
+"""The teacher's nearest neighbours of held-out texts that the student finds: before and after training, by source."""
+
+from __future__ import annotations
+
+from distilvec.evaluation.neighbors import DEPTH, Judgement, NeighborShares, Share, read_judgement
+from distilvec.report.neighbors import compatibility_note, wider_text
+from distilvec.report.section import Section, get, make_section
+from distilvec.report.tables import Cell, Part, Table, number_cell, words
+
+INDEX = (
+    "{queries:,} stored texts that were not trained on are searched for among the {candidates:,} others: with the "
+    "index's vector of the text, and with the student's. Shown is the share of equal texts among both top {depth}; "
+    "{wider}."
+)
+TEACHER = (
+    "{queries:,} validation texts are searched for among {candidates:,} texts of the corpus (of {texts:,}), by the "
+    "teacher and by the student. Shown is the share of the teacher's {depth} nearest texts among the student's; the "
+    "text itself does not count."
+)
+COLUMNS = (
+    " Alone: the student's vectors on both sides. Among the teacher's vectors: the student embeds the text that is "
+    "searched for, the others have the teacher's vectors."
+)
+TRAINED = " Trained texts: texts of the training as queries; where many more of their neighbours are found, texts lack."
+
+
+def section(report: Part) -> Section | None:
+    """Return the shares with their intervals, and what they mean for a search among the teacher's vectors."""
+    judgement = read_judgement(get(report, "neighbors"))
+    if judgement is None:
+        return None
+    note = compatibility_note(get(report, "record"))
+    return make_section(
+        "Neighbours found",
+        "" if note is None else f"{note.title}. {note.text}",
+        neighbors_table(judgement),
+        source_table(judgement),
+        describe(judgement),
+    )
+
+
+def describe(judgement: Judgement) -> str:
+    """Return how the shares were measured."""
+    text = INDEX if judgement.origin == "index" else TEACHER
+    shown = text.format(
+        queries=judgement.queries,
+        candidates=judgement.candidates,
+        texts=judgement.texts,
+        depth=DEPTH,
+        wider=wider_text(judgement),
+    )
+    if judgement.origin == "teacher" and judgement.student.among is not None:
+        shown += COLUMNS
+    return shown + (TRAINED if judgement.trained is not None else "")
+
+
+def neighbors_table(judgement: Judgement) -> Table:
+    """Return a row each for the student, the student before training, the gain, and texts that were trained on."""
+    rows = {
+        "before training": judgement.start,
+        "student": judgement.student,
+        "gain": judgement.gain,
+        "student, trained texts": judgement.trained,
+    }
+    given = {name: shares for name, shares in rows.items() if shares is not None}
+    return _table("neighbors-table", f"Share of the top {DEPTH} that is found", "Model", judgement, given)
+
+
+def source_table(judgement: Judgement) -> Table | None:
+    """Return a row for each source or language; None for a single one."""
+    if not judgement.sources:
+        return None
+    rows = {f"{source.name} ({source.queries:,} queries)": source.shares for source in judgement.sources}
+    return _table("neighbors-sources", "The student by source", "Source", judgement, rows)
+
+
+def _table(name: str, caption: str, title: str, judgement: Judgement, rows: dict[str, NeighborShares]) -> Table:
+    columns = {}
+    if judgement.student.among is not None:
+        where = "in the index" if judgement.origin == "index" else "among the teacher's vectors"
+        columns[where] = [shares.among for shares in rows.values()]
+    if judgement.student.alone is not None:
+        columns["alone"] = [shares.alone for shares in rows.values()]
+    body = []
+    for row, label in enumerate(rows):
+        cells = [share_cell(column[row], sign=label == "gain") for column in columns.values()]
+        body.append([*words(label), *cells])
+    return Table(name, caption, [title, *columns], body)
+
+
+def share_cell(share: Share | None, sign: bool = False) -> Cell:
+    """Return a share with its interval; a gain has its sign."""
+    if share is None:
+        return number_cell(None)
+    low, high = (number_cell(value, 2, sign).text for value in (share.low, share.high))
+    return Cell(number_cell(share.mean, 2, sign).text, share.mean, f"[{low}, {high}]")

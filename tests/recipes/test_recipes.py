@@ -152,7 +152,7 @@ def tiny_corpus(recipe, folder):
         part = texts[number :: len(languages)]
         (folder / f"{language}.txt").write_text("\n".join(part), encoding="utf-8")
     sources = ", ".join(f"{{path: {folder / name}.txt, language: {name}}}" for name in languages)
-    return [f"corpus.sources=[{sources}]", "corpus.holdout_batches=1"]
+    return [f"corpus.sources=[{sources}]", f"corpus.validation_rows={BATCH}"]
 
 
 def tiny_student(recipe, model):

@@ -107,7 +107,7 @@ def make_plan(job: Job, fleet: Fleet | None = None) -> Lines:
     sources = [n if names.count(n) == 1 else f"{n} (corpus.sources.{number})" for number, n in enumerate(names)]
     count = f"{report['train'] + report['holdout']:,} ({report['holdout']:,} for validation)"
     section = job.recipe.corpus
-    dropped, below = ([], []) if section is None else (left_out(report, section), below_limits(report, section))
+    dropped, below = ([], []) if section is None else (left_out(report), below_limits(report, section))
     return [
         ["texts" if job.examples is None else "examples", count],
         *[[f"  {name}", f"{kept[number] if number < len(kept) else 0:,}"] for number, name in enumerate(sources)],

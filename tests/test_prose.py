@@ -79,9 +79,3 @@ def test_docstrings_begin_with_a_verb_or_a_term(path):
 
 def test_the_glossary_is_enforced():
     assert list(_refused("what it wants stands beside it")) and not list(_refused("the required outputs are stored"))
-
-
-def test_files_are_read_in_one_sitting():
-    long = [str(path.relative_to(ROOT)) for path in SOURCES if len(path.read_text(encoding="utf-8").splitlines()) > 300]
-    assert not long
-    assert {path.name for path in (ROOT / "src" / "distilvec").glob("*.py")} == {"__init__.py", "__main__.py", "api.py"}

@@ -347,7 +347,7 @@ def test_a_plan_also_for_many_workers(tiny_recipe, tmp_path):
 
 def test_a_plan_shows_the_prompts_of_a_preset(tiny_recipe, tmp_path, shared_cache):
     rows = dict(make_plan(resolve(tiny_recipe(teacher__preset="arctic-embed-v2"), tmp_path / "run")))
-    assert rows["  preset"] == "arctic-embed-v2: query 'query: '"
+    assert rows["  preset"] == "arctic-embed-v2" and rows["  prompts"] == "query 'query: '"
 
 
 def test_a_plan_tells_what_is_left_out_and_whose_code_runs(tiny_recipe, tmp_path, capsys):

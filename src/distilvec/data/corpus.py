@@ -210,7 +210,7 @@ def validation_size(asked: int | None, rows: int, key: str = "corpus.validation_
 
 
 def excluded_line(report: Mapping[str, Any]) -> str:
-    """How many texts are left out since the evaluation suite has them, and what they are there; "" for none."""
+    """Count the texts that are left out since the evaluation suite has them, by what they are there; "" for none."""
     if not report.get("excluded"):
         return ""
     kinds = ", ".join(f"{kind}: {count:,}" for kind, count in report["excluded_as"].items() if count)
@@ -318,7 +318,7 @@ def loose_key(text: str) -> bytes:
 
 
 def _loose_keys(excluded: Excluded) -> dict[bytes, str]:
-    """What an excluded text is, by its loose key; a text of several kinds is the first of them."""
+    """Map loose keys of excluded texts to what the texts are; a text of several kinds is the first of them."""
     kinds: dict[bytes, str] = {}
     for kind, texts in excluded.items():
         for text in texts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from distilvec.report.model_card import loading_call
+from distilvec.report.model_card import loading_call, shorter_reading
 from distilvec.report.section import Block, Section, get, make_section
 from distilvec.report.tables import Part
 
@@ -35,10 +35,12 @@ def section(report: Part) -> Section | None:
         return None
     imported, call = loading_call(record["student"])
     task = record.get("supervised") or {}
+    shorter = shorter_reading(record["student"].get("max_length"), get(report, "record.teacher").get("max_length"))
+    notes = [COMPATIBLE if record.get("teacher_compatible") else "", f"The student reads {shorter}." if shorter else ""]
     predicting = PREDICTING + ("" if task.get("type") == "sts" else PROBABLE)
     return make_section(
         "Use the student",
-        COMPATIBLE if record.get("teacher_compatible") else "",
+        " ".join(filter(None, notes)),
         Block("code", predicting if task else "", "Predict"),
         Block("code", LOADING.format(imported=imported, call=call), "Load the student"),
         Block("code", NEXT.format(teacher=shlex.quote(teacher)), "Next, in the run's folder"),
